@@ -1,0 +1,83 @@
+"""What a list says of one op type: a library's three lists, and the lists after a mixlist's edits.
+
+White: the op is computed in low precision. Black: it keeps the type the model was authored in.
+Gray: it follows the operator upstream. (Semantics section 1.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+ListName = Literal["white", "black", "gray"]
+NameSpace = Literal["onnx", "ascend"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in a file; line and column count from 1."""
+
+    path: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class Library:
+    """An operator information library, read.
+
+    ``lists`` holds every op type that the library knows, gray ones included. ``locate`` finds an
+    op's place in the files when a message needs it (positions are not computed before that).
+    ``space`` is the fixed name space of a built-in library, None where it has to be found out.
+    ``clear`` are the op types without numeric effect of TensorFlow's fourth list.
+    """
+
+    name: str
+    lists: Mapping[str, ListName]
+    space: NameSpace | None = None
+    locate: Callable[[str], Place | None] | None = field(default=None, compare=False, repr=False)
+    clear: frozenset[str] = frozenset()
+
+    def place(self, op: str) -> Place | None:
+        """Where the library says what it says of ``op``; None for built-in or unknown ops."""
+        return self.locate(op) if self.locate else None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a modify_mixlist file did to one op type; ``place`` is the entry that decided."""
+
+    op: str
+    before: ListName
+    after: ListName
+    place: Place | None
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The effective lists: a library and the moves of a modify_mixlist file."""
+
+    library: Library
+    moves: Mapping[str, Move] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()  # every op type that the modify_mixlist file names
+
+    def of(self, op: str) -> ListName:
+        """The list of an op type; an op nobody names is gray."""
+        move = self.moves.get(op)
+        return move.after if move else self.library.lists.get(op, "gray")
+
+    def knows(self, op: str) -> bool:
+        """Whether the library or the mixlist names the op type."""
+        return op in self.library.lists or op in self.named
+
+    def source(self, op: str) -> str:
+        """Who put the op on its list, with file and line where it came from a file."""
+        move = self.moves.get(op)
+        if move and move.place:
+            return str(move.place)
+        place = self.library.place(op)
+        return str(place) if place else f"library {self.library.name}"

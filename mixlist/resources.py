@@ -1,0 +1,16 @@
+"""Where the data files are that ship with mixlist: the same in a wheel and in an editable install."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+
+
+def folder(name: str) -> Path:
+    """The folder ``schemas``, ``sample_lists`` or ``demo_data``.
+
+    A wheel carries them inside the package; a checkout keeps the canonical copies at its top level.
+    """
+    inside = PACKAGE / name
+    return inside if inside.is_dir() else PACKAGE.parent / name
