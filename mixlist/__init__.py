@@ -1,0 +1,46 @@
+"""mixlist: mixed-precision lists for ONNX models: validate, resolve, apply.
+
+Heavy packages load when a function first needs them; importing mixlist stays cheap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mixlist.errors import MixlistError as MixlistError
+    from mixlist.lists.load import load_policy as load_policy
+    from mixlist.lists.policy import Policy as Policy
+    from mixlist.resolve import resolve as resolve
+    from mixlist.resolve.plan import Plan as Plan
+    from mixlist.rewrite import RewriteResult as RewriteResult
+    from mixlist.rewrite import rewrite as rewrite
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "MixlistError": "mixlist.errors",
+    "Policy": "mixlist.lists.policy",
+    "Plan": "mixlist.resolve.plan",
+    "RewriteResult": "mixlist.rewrite",
+    "load_policy": "mixlist.lists.load",
+    "resolve": "mixlist.resolve",
+    "rewrite": "mixlist.rewrite",
+}
+
+__all__ = [*sorted(_HOME), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'mixlist' has no attribute {name!r}")
+    from importlib import import_module
+
+    module = import_module(_HOME[name])
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,66 @@
+"""Everything that decides a node's precision, in one value: lists, mode, node rules, constants, gray policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.lists.library import Lists, NameSpace, Place
+
+Float = Literal["float16", "bfloat16", "float32"]
+GrayPolicy = Literal["ascend", "between", "black-wins", "promote"]
+Constants = Literal["keep", "ieee", "clamp"]
+Action = Literal["lists", "force", "origin", "raise", "cube"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A precision mode (semantics section 3).
+
+    ``action``: ``lists`` follow the lists; ``force`` lower all that can be; ``origin`` change
+    nothing; ``raise`` bring low nodes up to float32; ``cube`` lower MatMul, Gemm, Conv and
+    ConvTranspose only. ``low`` is the low type; under ``origin`` and ``raise`` it says which type
+    counts as low in messages (float16).
+    """
+
+    name: str
+    action: Action
+    low: Literal["float16", "bfloat16"] = "float16"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRule:
+    """One line of a keep_dtype or customize_dtypes file (semantics section 6).
+
+    ``by`` tells whether ``pattern`` is a node name (``*`` and ``?`` as in a shell, ``scope/name``
+    narrows) or an op type. ``keep`` keeps the authored type; else ``inputs`` and ``outputs`` hold a
+    dtype name per slot, None for a blank entry (any).
+    """
+
+    by: Literal["name", "type"]
+    pattern: str
+    keep: bool
+    place: Place
+    inputs: tuple[str | None, ...] = ()
+    outputs: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What ``load_policy`` returns and ``resolve`` obeys.
+
+    ``rules`` stand in order of precedence: customize_dtypes by name, then by type, then keep_dtype.
+    ``digest`` identifies the policy's meaning (not its file names): two policies that decide alike
+    from the same texts have the same digest on every machine.
+    """
+
+    mode: Mode
+    lists: Lists
+    rules: tuple[NodeRule, ...] = ()
+    gray_policy: GrayPolicy = "ascend"
+    constants: Constants = "keep"
+    op_names: Literal["auto", "onnx", "ascend"] = "auto"
+    space: NameSpace = "onnx"  # the name space the lists are read in, found out when op_names is auto
+    digest: str = ""
+    warnings: tuple[Diagnostic, ...] = field(default=(), compare=False)
