@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from mixlist.errors import MixlistError as MixlistError
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
-    from mixlist.resolve import resolve as resolve
-    from mixlist.resolve.plan import Plan as Plan
-    from mixlist.rewrite import RewriteResult as RewriteResult
-    from mixlist.rewrite import rewrite as rewrite
+    from mixlist.resolver import resolve as resolve
+    from mixlist.resolver.plan import Plan as Plan
+    from mixlist.rewriter import RewriteResult as RewriteResult
+    from mixlist.rewriter import rewrite as rewrite
 
 __version__ = "0.1.0"
 
 _HOME = {
     "MixlistError": "mixlist.errors",
     "Policy": "mixlist.lists.policy",
-    "Plan": "mixlist.resolve.plan",
-    "RewriteResult": "mixlist.rewrite",
+    "Plan": "mixlist.resolver.plan",
+    "RewriteResult": "mixlist.rewriter",
     "load_policy": "mixlist.lists.load",
-    "resolve": "mixlist.resolve",
-    "rewrite": "mixlist.rewrite",
+    "resolve": "mixlist.resolver",
+    "rewrite": "mixlist.rewriter",
 }
 
 __all__ = [*sorted(_HOME), "__version__"]

@@ -48,7 +48,7 @@ class Plan:
     @cached_property
     def nodes(self) -> tuple[Decision, ...]:
         """Every node of every scope."""
-        from mixlist.resolve.report import decisions
+        from mixlist.resolver.report import decisions
 
         return decisions(self.solution)
 
@@ -63,7 +63,7 @@ class Plan:
         ``name`` is a node's name or ``scope/name``; raises UsageError with the nearest names when
         no node has it, and lists the candidates when several scopes have it.
         """
-        from mixlist.resolve.report import explain
+        from mixlist.resolver.report import explain
 
         return explain(self, name)
 
