@@ -1,0 +1,131 @@
+"""What an operator's schema says about the types of its slots.
+
+Standard domains: ``onnx.defs`` at the model's opset, never a hand-written table. ``com.microsoft``:
+ONNX Runtime's own schemas, kept as data (tools/make_contrib_schemas.py writes the file).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mixlist.ops import types
+
+_FIXING = frozenset({"dtype", "to", "output_dtype", "output_datatype"})
+_VALUE_TYPED = frozenset({"Constant", "ConstantOfShape"})
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A formal input or output: its type parameter (or one concrete type), and whether it repeats."""
+
+    parameter: str
+    variadic: bool
+    homogeneous: bool
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The part of an operator schema that decides types.
+
+    ``allowed`` holds the types of each type parameter. ``fixing`` are the attributes that fix the
+    output type, with their default (0 where there is none). ``native`` is ONNX's own schema object
+    where onnx can infer types with it.
+    """
+
+    domain: str
+    op_type: str
+    since: int
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    allowed: dict[str, frozenset[types.Type]]
+    fixing: dict[str, int]
+    native: Any = None
+
+    def parameters(self, slots: tuple[Slot, ...], count: int) -> tuple[Slot, ...]:
+        """The formal slot of each of ``count`` actual ones; fewer where the schema has no more."""
+        if count <= len(slots):
+            return slots[:count]
+        if slots and slots[-1].variadic:
+            return slots + (slots[-1],) * (count - len(slots))
+        return slots
+
+    def types_of(self, parameter: str) -> frozenset[types.Type]:
+        """What a type parameter, or a concrete type string, admits."""
+        if parameter in self.allowed:
+            return self.allowed[parameter]
+        return frozenset({types.parse(parameter)})
+
+
+@cache
+def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
+    """The schema of an operator at an opset version; None where nobody defines one."""
+    if domain == "com.microsoft":
+        return _contrib().get(op_type)
+    from onnx import defs
+
+    try:
+        native = defs.get_schema(op_type, opset, domain)
+    except defs.SchemaError:
+        return None
+    return _from_onnx(native)
+
+
+@cache
+def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int | None:
+    """The first later opset whose schema admits ``elem`` in some type parameter of the operator."""
+    from onnx import defs
+
+    if domain not in ("", "ai.onnx.ml"):
+        return None
+    for version in range(opset + 1, defs.onnx_opset_version() + 1):
+        schema = find_schema(domain, op_type, version)
+        if schema and any(elem in allowed for allowed in schema.allowed.values()):
+            return version
+    return None
+
+
+def _from_onnx(native: Any) -> Schema:
+    return Schema(
+        domain=native.domain,
+        op_type=native.name,
+        since=native.since_version,
+        inputs=tuple(_slot(s) for s in native.inputs),
+        outputs=tuple(_slot(s) for s in native.outputs),
+        allowed={c.type_param_str: frozenset(map(types.parse, c.allowed_type_strs)) for c in native.type_constraints},
+        fixing=_fixing(native),
+        native=native,
+    )
+
+
+def _slot(formal: Any) -> Slot:
+    return Slot(formal.type_str, formal.option.name == "Variadic", formal.is_homogeneous)
+
+
+def _fixing(native: Any) -> dict[str, int]:
+    names = _FIXING & set(native.attributes)
+    found = {name: int(native.attributes[name].default_value.i) for name in sorted(names)}
+    if native.domain == "" and native.name in _VALUE_TYPED:
+        found["value"] = types.FLOAT
+    return found
+
+
+@cache
+def _contrib() -> dict[str, Schema]:
+    rows = json.loads((Path(__file__).parent / "data" / "contrib_schemas.json").read_text(encoding="utf-8"))["schemas"]
+    return {row["op_type"]: _from_row(row) for row in rows}
+
+
+def _from_row(row: dict[str, Any]) -> Schema:
+    return Schema(
+        domain="com.microsoft",
+        op_type=row["op_type"],
+        since=row["since"],
+        inputs=tuple(Slot(*slot) for slot in row["inputs"]),
+        outputs=tuple(Slot(*slot) for slot in row["outputs"]),
+        allowed={name: frozenset(map(types.parse, texts)) for name, texts in row["allowed"].items()},
+        fixing=dict.fromkeys(row["fixing"], 0),
+    )

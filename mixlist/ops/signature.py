@@ -1,0 +1,265 @@
+"""Which slots of a node can change their type, and what the node then yields.
+
+A *group* is the slots of a node that share one type parameter of the operator's schema: they go
+together. A group can take a type only if the schema at the model's opset admits it **and** ONNX's
+own type inference of the node with those types agrees, because schemas are looser than inference
+(MeanVarianceNormalization; LayerNormalization's Mean). Semantics section 4, rule 4.
+
+Signatures are shared: nodes of equal operator, input types and type-fixing attributes have one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mixlist.ops import types
+from mixlist.ops.schema import Schema, Slot, find_schema
+
+# Operators that read the shape of their input, or its value by an explicit conversion: any element type will do.
+_READS_ANY = frozenset({"Cast", "Shape", "Size", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+_TYPED_BY_VALUE = frozenset({"stash_type", "dtype", "to", "output_dtype", "output_datatype"})
+
+
+@dataclass(frozen=True)
+class Group:
+    """Slots that share a type parameter; ``authored`` is the element type that the model gives them."""
+
+    parameter: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    authored: int
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A node's types once each group has its element type.
+
+    ``inputs``: the type that each input slot wants, None where the node takes what comes.
+    ``outputs``: the type of each output. ``elements``: per group. ``refused``: the groups that could
+    not take the wished type.
+    """
+
+    inputs: tuple[types.Type | None, ...]
+    outputs: tuple[types.Type, ...]
+    elements: tuple[int, ...]
+    refused: tuple[int, ...] = ()
+
+
+@dataclass(eq=False)
+class Signature:
+    """The types of one kind of node, as authored, and what it can change to."""
+
+    schema: Schema | None
+    inputs: tuple[types.Type, ...]
+    outputs: tuple[types.Type, ...]
+    groups: tuple[Group, ...]
+    fixed: bool  # an attribute fixes the output type: the node never follows a list
+    reads_any: bool
+    inference: Any = None  # callable(input types) -> output types, None where ONNX cannot infer
+    _assigned: dict[tuple[int, ...], Assignment] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict)  # the solver's decisions that depend on the signature alone
+
+    def assign(self, wish: tuple[int, ...]) -> Assignment:
+        """The assignment nearest to ``wish``, one element type per group."""
+        found = self._assigned.get(wish)
+        if found is None:
+            found = self._assigned[wish] = _assign(self, wish)
+        return found
+
+    def authored(self) -> Assignment:
+        """The assignment that changes nothing."""
+        return self.assign(tuple(g.authored for g in self.groups))
+
+    @property
+    def primary(self) -> Group | None:
+        """The group that gives the node its precision: the first with an output, else the first."""
+        return next((g for g in self.groups if g.outputs), self.groups[0] if self.groups else None)
+
+
+def make_signature(
+    domain: str, op_type: str, opset: int, inputs: tuple[types.Type, ...], present: tuple[bool, ...], proto: Any
+) -> Signature:
+    """The signature of a node with these input types (UNKNOWN for a hole) and present outputs.
+
+    ``proto`` is the NodeProto with references to function attributes already replaced.
+    """
+    schema = find_schema(domain, op_type, opset)
+    reads_any = domain == "" and op_type in _READS_ANY
+    if schema is None:
+        return Signature(None, inputs, (types.UNKNOWN,) * len(present), (), False, False)
+    inference = _inference(schema, opset, present, proto) if schema.native is not None else None
+    formal_in = schema.parameters(schema.inputs, len(inputs))
+    formal_out = schema.parameters(schema.outputs, len(present))
+    bound = {f.parameter: t for f, t in zip(formal_in, inputs, strict=False) if t != types.UNKNOWN}
+    outputs = inference(inputs) if inference else None
+    if outputs is None:
+        inference, outputs = None, (types.UNKNOWN,) * len(present)
+    outputs = tuple(
+        t if t != types.UNKNOWN or not here else _by_schema(schema, f, bound)
+        for t, f, here in zip(outputs, formal_out, present, strict=False)
+    )
+    groups = _groups(schema, formal_in, formal_out, inputs, outputs)
+    fixed = domain == "" and op_type in ("Constant", "ConstantOfShape") or _is_fixed(schema, proto)
+    if reads_any and (fixed or op_type in ("Shape", "Size")):
+        groups = ()
+    return Signature(schema, inputs, outputs, groups, fixed, reads_any and not groups, inference)
+
+
+def key_of(proto: Any) -> tuple[Any, ...]:
+    """What of a node's attributes can decide its types: all their names, the values of the type-fixing ones."""
+    if not proto.attribute:
+        return ()
+    parts: list[Any] = []
+    for attribute in proto.attribute:
+        name = attribute.name
+        if name in _TYPED_BY_VALUE:
+            parts.append((name, attribute.i))
+        elif name == "value":
+            parts.append((name, attribute.t.data_type))
+        else:
+            parts.append(name)
+    return tuple(parts)
+
+
+def _by_schema(schema: Schema, formal: Slot, bound: dict[str, types.Type]) -> types.Type:
+    if formal.parameter in schema.allowed:
+        only = schema.allowed[formal.parameter]
+        return bound.get(formal.parameter) or (next(iter(only)) if len(only) == 1 else types.UNKNOWN)
+    return types.parse(formal.parameter)
+
+
+def _is_fixed(schema: Schema, proto: Any) -> bool:
+    if not schema.fixing:
+        return False
+    given = {a.name: (a.i or a.type == a.TENSOR) for a in proto.attribute if a.name in schema.fixing}
+    return any(given.get(name, default) for name, default in schema.fixing.items())
+
+
+def _groups(
+    schema: Schema,
+    formal_in: tuple[Slot, ...],
+    formal_out: tuple[Slot, ...],
+    inputs: tuple[types.Type, ...],
+    outputs: tuple[types.Type, ...],
+) -> tuple[Group, ...]:
+    slots: dict[str, tuple[list[int], list[int]]] = {}
+    contained = any(isinstance(t, tuple) for t in inputs + outputs)
+    for index, (formal, value_type) in enumerate(zip(formal_in, inputs, strict=False)):
+        if types.element(value_type) in types.LISTED and len(schema.types_of(formal.parameter)) > 1:
+            key = formal.parameter if formal.homogeneous else f"{formal.parameter}#{index}"
+            slots.setdefault("*" if contained else key, ([], []))[0].append(index)
+    for index, (formal, value_type) in enumerate(zip(formal_out, outputs, strict=False)):
+        key = "*" if contained and types.element(value_type) in types.LISTED else formal.parameter
+        if key in slots and value_type != types.UNKNOWN:
+            slots[key][1].append(index)
+    groups = []
+    for parameter, (ins, outs) in slots.items():
+        elements = {types.element(inputs[i]) for i in ins} | {types.element(outputs[o]) for o in outs}
+        if len(elements) == 1:  # a model whose types disagree is not ours to mend
+            groups.append(Group(parameter, tuple(ins), tuple(outs), elements.pop()))
+    return tuple(groups)
+
+
+def _assign(signature: Signature, wish: tuple[int, ...]) -> Assignment:
+    authored = tuple(g.authored for g in signature.groups)
+    admitted = tuple(
+        w if w == g.authored or _admits(signature, g, w) else g.authored
+        for g, w in zip(signature.groups, wish, strict=True)
+    )
+    outputs = _outputs(signature, admitted)
+    if outputs is None:  # some combination that inference refuses: take the groups one by one
+        chosen = list(authored)
+        for index, elem in enumerate(admitted):
+            trial = [*chosen[:index], elem, *chosen[index + 1 :]]
+            if _outputs(signature, tuple(trial)) is not None:
+                chosen = trial
+        admitted = tuple(chosen)
+        outputs = _outputs(signature, admitted)
+    if outputs is None:
+        admitted, outputs = authored, signature.outputs
+    refused = tuple(i for i, (a, w) in enumerate(zip(admitted, wish, strict=True)) if a != w)
+    return Assignment(_wanted(signature, admitted), outputs, admitted, refused)
+
+
+def _admits(signature: Signature, group: Group, elem: int) -> bool:
+    schema = signature.schema
+    assert schema is not None
+    formal_in = schema.parameters(schema.inputs, len(signature.inputs))
+    formal_out = schema.parameters(schema.outputs, len(signature.outputs))
+    pairs = [(formal_in[i], signature.inputs[i]) for i in group.inputs]
+    pairs += [(formal_out[o], signature.outputs[o]) for o in group.outputs]
+    return all(types.with_element(t, elem) in schema.types_of(f.parameter) for f, t in pairs)
+
+
+def _outputs(signature: Signature, elements: tuple[int, ...]) -> tuple[types.Type, ...] | None:
+    """The output types under ``elements``; None where inference disagrees with the schema."""
+    expected = list(signature.outputs)
+    inputs = list(signature.inputs)
+    for group, elem in zip(signature.groups, elements, strict=True):
+        for i in group.inputs:
+            inputs[i] = types.with_element(inputs[i], elem)
+        for o in group.outputs:
+            expected[o] = types.with_element(expected[o], elem)
+    if signature.inference is None:
+        return tuple(expected)
+    inferred = signature.inference(tuple(inputs))
+    if inferred is None:
+        return None
+    grouped = {o for g in signature.groups for o in g.outputs}
+    if any(inferred[o] not in (types.UNKNOWN, expected[o]) for o in grouped):
+        return None
+    return tuple(e if i == types.UNKNOWN else i for i, e in zip(inferred, expected, strict=True))
+
+
+def _wanted(signature: Signature, elements: tuple[int, ...]) -> tuple[types.Type | None, ...]:
+    wanted: list[types.Type | None] = [
+        t if types.element(t) in types.LISTED and not signature.reads_any else None for t in signature.inputs
+    ]
+    for group, elem in zip(signature.groups, elements, strict=True):
+        for i in group.inputs:
+            wanted[i] = types.with_element(signature.inputs[i], elem)
+    return tuple(wanted)
+
+
+def _inference(schema: Schema, opset: int, present: tuple[bool, ...], proto: Any) -> Any:
+    """A function from input types to output types by ONNX's inference of a model of this one node.
+
+    It returns None where inference refuses the types. Defaults are written out, since inference of a
+    function body sees only the attributes that are given.
+    """
+    from onnx import ModelProto, shape_inference
+
+    model = ModelProto(ir_version=10)
+    model.opset_import.add(domain=schema.domain, version=opset)
+    if schema.domain:
+        model.opset_import.add(domain="", version=17)
+    node = model.graph.node.add()
+    node.CopyFrom(proto)
+    node.domain = schema.domain
+    node.ClearField("metadata_props")
+    given = {a.name for a in node.attribute}
+    for name, attribute in schema.native.attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
+    del node.output[:]
+    node.output.extend(f"o{i}" if here else "" for i, here in enumerate(present))
+    for i, here in enumerate(present):
+        if here:
+            model.graph.output.add(name=f"o{i}")
+
+    def infer(inputs: tuple[types.Type, ...]) -> tuple[types.Type, ...] | None:
+        del node.input[:]
+        del model.graph.input[:]
+        node.input.extend(f"i{i}" if t != types.UNKNOWN else "" for i, t in enumerate(inputs))
+        for i, value_type in enumerate(inputs):
+            if value_type != types.UNKNOWN:
+                types.set_proto(model.graph.input.add(name=f"i{i}").type, value_type)
+        try:
+            done = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        except Exception:  # onnx raises its own InferenceError or a ValidationError, by operator
+            return None
+        found = {o.name: types.from_proto(o.type) for o in done.graph.output}
+        return tuple(found.get(f"o{i}", types.UNKNOWN) for i in range(len(present)))
+
+    return infer
