@@ -1,0 +1,214 @@
+"""Node rule files: keep_dtype and customize_dtypes (semantics section 6).
+
+keep_dtype has one rule per line: a node name, or ``OpType::Type``. customize_dtypes has
+``name::InputDtype:float16,,OutputDtype:float32`` or ``OpType::Type:InputDtype:...,OutputDtype:...``.
+
+Rules that the formats leave open: a line is split at the last ``::InputDtype:`` (names hold
+colons); a comma separates slots, and the one before ``OutputDtype:`` ends the inputs; a blank entry
+means any type; of two rules for one name the first wins. Blank lines mean nothing. No document
+allows comments, so a line that starts with ``#`` is skipped with a warning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import FileError, ListError
+from mixlist.lists.edits import closest
+from mixlist.lists.library import Place
+from mixlist.lists.policy import NodeRule
+
+# The names the documents use, and the aliases found in the field; three types are all that a rule can ask for.
+DTYPES = {
+    "float16": "float16",
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "float": "float32",
+}
+
+Rules = tuple[tuple[NodeRule, ...], list[Diagnostic]]
+_Path = str | os.PathLike[str]
+_TYPE = "OpType::"
+_BY_NAME = "::InputDtype:"
+_BY_TYPE = ":InputDtype:"
+_OUTPUTS = "OutputDtype:"
+
+
+class _Malformed(Exception):
+    """Why a line is no rule; ``column`` counts from 1."""
+
+    def __init__(self, message: str, column: int, hint: str | None = None, code: str = "ML301") -> None:
+        super().__init__(message)
+        self.message, self.column, self.hint, self.code = message, column, hint, code
+
+
+def read_keep_dtype(path: _Path) -> Rules:
+    """The rules of a keep_dtype file and the warnings about it.
+
+    Raises FileError if it cannot be read, ListError (with every finding) if a line is malformed.
+    """
+    return _read(path, _keep_line)
+
+
+def read_customize_dtypes(path: _Path) -> Rules:
+    """The rules of a customize_dtypes file, those by name before those by type, and the warnings about it.
+
+    Raises FileError if it cannot be read, ListError (with every finding) if a line is malformed.
+    """
+    rules, warnings = _read(path, _customize_line)
+    return tuple(sorted(rules, key=lambda rule: rule.by == "type")), warnings
+
+
+def check(path: _Path, kind: Literal["keep-dtype", "customize-dtypes"]) -> list[Diagnostic]:
+    """Every finding about a node rule file, errors too; raises FileError if it cannot be read."""
+    return _parse(path, _keep_line if kind == "keep-dtype" else _customize_line)[1]
+
+
+def _read(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
+    rules, findings = _parse(path, parse)
+    errors = [f for f in findings if f.severity == "error"]
+    if errors:
+        more = f" (and {len(errors) - 1} more errors)" if len(errors) > 1 else ""
+        first = errors[0]
+        raise ListError(f"{first.place}: {first.message}{more}", hint=first.hint, diagnostics=tuple(findings))
+    return rules, findings
+
+
+def _parse(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
+    name = os.fspath(path)
+    rules: dict[tuple[str, str], NodeRule] = {}
+    findings: list[Diagnostic] = []
+    for number, text in _lines(name, findings):
+        line = text.strip()
+        column = len(text) - len(text.lstrip()) + 1
+        place = Place(name, number, column)
+        if line.startswith("#"):
+            findings.append(_finding("ML303", "warning", "a comment, which no document allows here", place))
+            continue
+        if not line:
+            continue
+        try:
+            rule = parse(line, place)
+        except _Malformed as error:
+            there = replace(place, column=column + error.column - 1)
+            findings.append(_finding(error.code, "error", error.message, there, error.hint))
+            continue
+        first = rules.setdefault((rule.by, rule.pattern), rule)
+        if first is not rule:
+            same = (first.inputs, first.outputs) == (rule.inputs, rule.outputs)
+            said = "repeats the rule of" if same else "is not heeded: the first rule for a name wins, here that of"
+            message = f"this rule for {rule.pattern} {said} line {first.place.line}"
+            findings.append(_finding("ML304", "warning", message, place, "remove one of the two"))
+    return tuple(rules.values()), findings
+
+
+def _finding(
+    code: str, severity: Literal["error", "warning"], message: str, place: Place, hint: str | None = None
+) -> Diagnostic:
+    return Diagnostic(code, severity, message, place.path, place.line, place.column, hint)
+
+
+def _lines(path: str, findings: list[Diagnostic]) -> Iterator[tuple[int, str]]:
+    """The lines of a text file with their numbers; a line that is no UTF-8 is a finding, not an exception."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").split(b"\n"), start=1):
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            place = Place(path, number, len(raw[: error.start].decode("utf-8")) + 1)
+            message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+            findings.append(_finding("ML002", "error", message, place, "save the file as UTF-8"))
+            continue
+        if "\0" in text:
+            place = Place(path, number, text.index("\0") + 1)
+            findings.append(_finding("ML002", "error", "a NUL byte: this is no text file", place))
+            continue
+        yield number, text
+
+
+def _keep_line(line: str, place: Place) -> NodeRule:
+    if line.startswith(_TYPE):
+        return NodeRule("type", _type_name(line.removeprefix(_TYPE), len(_TYPE) + 1), True, place)
+    if "InputDtype:" in line:
+        column = line.index("InputDtype:") + 1
+        raise _Malformed("a keep_dtype line names a node or OpType::Type and no types", column, "see --customize-dtypes")
+    return NodeRule("name", line, True, place)
+
+
+def _customize_line(line: str, place: Place) -> NodeRule:
+    by: Literal["name", "type"] = "type" if line.startswith(_TYPE) else "name"
+    mark = _BY_TYPE if by == "type" else _BY_NAME
+    start = len(_TYPE) if by == "type" else 0
+    at = line.rfind(mark)
+    if at < start:
+        raise _no_input_dtype(line, by, start)
+    if by == "type":
+        subject = _type_name(line[start:at].removesuffix(":"), start + 1)
+    else:
+        subject = line[:at].strip()
+    if not subject:
+        raise _Malformed("a rule without a node name", 1, f"write NAME{_BY_NAME}float16,{_OUTPUTS}float32")
+    inputs, outputs = _slots(line, at + len(mark))
+    return NodeRule(by, subject, False, place, inputs, outputs)
+
+
+def _no_input_dtype(line: str, by: str, start: int) -> _Malformed:
+    form = f"OpType::TYPE{_BY_TYPE}..." if by == "type" else f"NAME{_BY_NAME}..."
+    hint = f"the form is {form},{_OUTPUTS}..."
+    if line.find(_OUTPUTS, start) >= 0 and "InputDtype:" not in line:
+        column = line.index(_OUTPUTS, start) + 1
+        return _Malformed("OutputDtype without InputDtype: InputDtype comes first, blank for any type", column, hint)
+    return _Malformed("this line is no rule: it has no InputDtype", len(line) + 1, hint)
+
+
+def _type_name(text: str, column: int) -> str:
+    name = text.strip()
+    if not name or any(c.isspace() or c == ":" for c in name.replace("::", "")):
+        raise _Malformed(f"{name!r} is no op type", column, "write OpType::Conv, without spaces")
+    return name
+
+
+def _slots(line: str, start: int) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+    """The two lists of types: what stands between ``start`` and ``OutputDtype:``, and what follows it."""
+    at = line.find(_OUTPUTS, start)
+    if at < 0:
+        raise _Malformed("OutputDtype is missing", len(line) + 1, f"append ,{_OUTPUTS} and the output types")
+    again = line.find("Dtype:", at + len(_OUTPUTS))
+    if again >= 0:
+        raise _Malformed("InputDtype comes first, then OutputDtype, each once", again + 1)
+    inputs = line[start:at].rstrip()
+    if inputs and not inputs.endswith(","):
+        raise _Malformed("a comma is missing before OutputDtype", at + 1)
+    return _types(inputs.removesuffix(","), start + 1), _types(line[at + len(_OUTPUTS) :], at + len(_OUTPUTS) + 1)
+
+
+def _types(text: str, column: int) -> tuple[str | None, ...]:
+    """One type or None (any) per comma-separated entry; nothing at all is the empty tuple: any for every slot."""
+    if not text.strip():
+        return ()
+    found: list[str | None] = []
+    for entry in text.split(","):
+        name = entry.strip()
+        if name and name not in DTYPES:
+            near = closest(name, DTYPES, 1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise _Malformed(
+                f"{name!r} is not a type that a rule can ask for",
+                column + len(entry) - len(entry.lstrip()),
+                f"{meant}allowed are float16, float32 and bfloat16 (or fp16, fp32, bf16, float), and blank for any",
+                "ML302",
+            )
+        found.append(DTYPES[name] if name else None)
+        column += len(entry) + 1
+    return tuple(found)
