@@ -1,0 +1,34 @@
+# Needs nothing but python3 (3.11 or later, with pip), git and make. Everything goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint check clean
+
+demo: .venv/installed       ## the main job on the bundled model
+	@$(BIN)/mixlist demo
+
+test: .venv/installed-dev   ## the whole test suite
+	@$(BIN)/python -m pytest
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test            ## what CI runs
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"mixlist needs Python 3.11 or later, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,68 @@
+"""What the user reads when a command stops, and the exit status that goes with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import click
+
+from mixlist import __version__
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import ListError, MixlistError
+from mixlist.report.terminal import clean, diagnostic_lines, paint
+
+
+def tell(error: Exception) -> int:
+    """Writes the error to stderr in the user's terms; returns the exit status."""
+    if os.environ.get("MIXLIST_DEBUG") == "1":
+        traceback.print_exception(error)
+    if isinstance(error, click.Abort):
+        _say("interrupted")
+        return 130
+    if isinstance(error, click.ClickException):
+        error.show()
+        return 2
+    if isinstance(error, ListError):
+        _tell_findings(error)
+        return error.exit_status
+    if isinstance(error, MixlistError):
+        _say(error.message, error.hint)
+        return error.exit_status
+    if isinstance(error, OSError):
+        what = f"{error.filename}: " if error.filename else ""
+        _say(f"{what}{error.strerror or error}")
+        return 2
+    if isinstance(error, MemoryError):
+        _say("not enough memory for this input")
+        return 2
+    _report_bug(error)
+    return 3
+
+
+def _tell_findings(error: ListError) -> None:
+    findings = [d for d in error.diagnostics if isinstance(d, Diagnostic)]
+    for line in diagnostic_lines(findings, sys.stderr):
+        sys.stderr.write(line + "\n")
+    _say(error.message, error.hint)
+
+
+def _say(message: str, hint: str | None = None) -> None:
+    sys.stderr.write(f"mixlist: {paint('error', 'red', sys.stderr)}: {_lines(message)}\n")
+    if hint:
+        sys.stderr.write(f"  hint: {_lines(hint)}\n")
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(clean, text.split("\n")))
+
+
+def _report_bug(error: Exception) -> None:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""  # noqa: PTH119
+    _say(
+        f"this is a bug in mixlist {__version__}: {type(error).__name__}: {error}{where}",
+        "please report it with this message, the command and, if you may share them, the files;"
+        " MIXLIST_DEBUG=1 shows the traceback",
+    )

@@ -1,0 +1,92 @@
+"""Options that several commands share, declared once, and what is made of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mixlist.cli.config import config_option
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import UsageError
+from mixlist.report.terminal import diagnostic_lines
+
+if TYPE_CHECKING:
+    from mixlist.lists.policy import Policy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(allow_dash=True)
+OPS_INFO = click.option(
+    "--ops-info",
+    type=PATH,
+    metavar="PATH|PRESET",
+    help="The operator library: a file, a directory or a built-in name ('mixlist presets').  [default: onnx]",
+)
+MIXLIST = click.option("--mixlist", type=PATH, help="A modify_mixlist file ('-' reads standard input).")
+OP_NAMES = click.option(
+    "--op-names", type=click.Choice(["auto", "onnx", "ascend"]), help="Name space of the lists.  [default: auto]"
+)
+_MODES = (
+    click.option("--precision-mode", metavar="MODE", help="A mode by its older name, e.g. allow_mix_precision."),
+    click.option("--precision-mode-v2", metavar="MODE", help="A mode by its newer name.  [default: mixed_float16]"),
+)
+_RULES = (
+    click.option("--keep-dtype", type=PATH, help="Nodes that keep their type, one name or OpType::Type a line."),
+    click.option("--customize-dtypes", type=PATH, help="Nodes with types of their own, one rule a line."),
+)
+_BEHAVIOUR = (
+    click.option(
+        "--gray-policy",
+        type=click.Choice(["ascend", "between", "black-wins", "promote"]),
+        help="How gray nodes follow their neighbours.  [default: ascend]",
+    ),
+    click.option(
+        "--constants",
+        type=click.Choice(["keep", "ieee", "clamp"]),
+        help="What becomes of constants out of the low type's range.  [default: keep]",
+    ),
+)
+LIST_OPTIONS = (OPS_INFO, MIXLIST, *_MODES, OP_NAMES)
+POLICY_OPTIONS = (OPS_INFO, MIXLIST, *_MODES, *_RULES, OP_NAMES, *_BEHAVIOUR)
+
+
+def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Adds the options in the order given, and ``--config``."""
+
+    def add(function: F) -> F:
+        for decorator in reversed((*decorators, config_option)):
+            function = decorator(function)
+        return function
+
+    return add
+
+
+def policy_from(given: Mapping[str, Any]) -> Policy:
+    """The policy of the shared options; its warnings go to stderr.
+
+    ``given`` holds each option under its Python name; what the user did not say is None and left to
+    ``load_policy``'s defaults.
+    """
+    from mixlist.lists.load import load_policy
+
+    one_standard_input(given.values())
+    policy = load_policy(**{name: value for name, value in given.items() if value is not None})
+    warn(policy.warnings)
+    return policy
+
+
+def one_standard_input(paths: Iterable[object]) -> None:
+    """Raises UsageError if two of the paths are ``-``: standard input can be read once."""
+    if sum(path == "-" for path in paths) > 1:
+        raise UsageError(
+            "'-' (standard input) is given twice", hint="it can be read once: put one of the two in a file"
+        )
+
+
+def warn(findings: Iterable[Diagnostic]) -> None:
+    """Writes findings to stderr."""
+    for line in diagnostic_lines(findings, sys.stderr):
+        sys.stderr.write(line + "\n")

@@ -1,0 +1,34 @@
+"""``mixlist presets``: the built-in libraries and where they come from."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command("presets", short_help="Show the built-in libraries and their origin.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+def command(form: str) -> None:
+    """Show the built-in libraries: name, what they are for, and where they come from.
+
+    Each name can be given to --ops-info.
+
+    \b
+    Example:
+      mixlist presets
+      mixlist lists --ops-info ascend910b
+    """
+    from mixlist.lists import presets
+    from mixlist.report import as_json, tabular, terminal
+
+    known = [presets.describe(name) for name in presets.names()]
+    rows = [(preset.name, preset.title, preset.origin) for preset in known]
+    columns = ("name", "title", "origin")
+    if form == "json":
+        listed = [dict(zip(columns, row, strict=True)) for row in rows]
+        as_json.write_json({"format": "mixlist.presets/1", "presets": listed}, sys.stdout)
+    elif form == "csv":
+        tabular.write_csv(columns, rows, sys.stdout)
+    else:
+        terminal.table(columns, rows, sys.stdout)

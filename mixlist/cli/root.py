@@ -1,0 +1,55 @@
+"""The click group: finds a command's module by the command's name."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+from mixlist import __version__
+from mixlist.cli.index import COMMANDS, help_text
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = import_module(f"mixlist.cli.{name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in COMMANDS or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        near = get_close_matches(name, COMMANDS, n=1)
+        remedy = f"Did you mean {near[0]!r}?" if near else "'mixlist --help' lists the commands."
+        raise click.UsageError(f"No such command {name!r}. {remedy}", ctx)
+
+    def get_help(self, ctx: click.Context) -> str:
+        return help_text().rstrip()
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mixlist", message="%(prog)s %(version)s")
+def mixlist() -> None:
+    """Mixed-precision lists for ONNX models."""
+
+
+def run(args: list[str]) -> int:
+    """Runs the command that ``args`` name and returns its exit status; errors go through as exceptions."""
+    if "_MIXLIST_COMPLETE" in os.environ:
+        mixlist.main(args, prog_name="mixlist")
+    try:
+        # Not mixlist.main(): it would turn a closed pipe into status 1, which means findings here.
+        with mixlist.make_context("mixlist", list(args)) as context:
+            return int(mixlist.invoke(context) or 0)
+    except click.exceptions.Exit as done:
+        return done.exit_code

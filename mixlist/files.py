@@ -1,0 +1,34 @@
+"""Writing a file whole or not at all: beside its place first, then renamed over it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from mixlist.errors import FileError
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replaces the file's content in one step; a reader sees the old content or the new.
+
+    A symbolic link is followed, an existing file keeps its permissions. Raises FileError with what the
+    system said; then nothing has changed.
+    """
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
+    try:
+        mode = target.stat().st_mode & 0o7777 if target.exists() else None
+        with beside.open("xb") as file:
+            file.write(data)
+            file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"{os.fspath(path)}: cannot be written: {reason}") from None
+    finally:
+        with suppress(OSError, ValueError):
+            beside.unlink()

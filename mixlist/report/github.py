@@ -1,0 +1,21 @@
+"""GitHub Actions annotations: workflow commands that mark a line of a pull request."""
+
+from __future__ import annotations
+
+from mixlist.diagnostics import Diagnostic
+
+
+def annotation(finding: Diagnostic) -> str:
+    """``::error file=...,line=...,col=...,title=...::message``, escaped as the runner unescapes it."""
+    places = {"file": finding.path, "line": finding.line, "col": finding.column, "title": f"mixlist {finding.code}"}
+    properties = ",".join(f"{name}={_property(str(value))}" for name, value in places.items() if value is not None)
+    message = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
+    return f"::{finding.severity} {properties}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,72 @@
+"""SARIF 2.1.0, for code-scanning services: one run, one rule per code found, one result per finding."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from mixlist import __version__
+from mixlist.diagnostics import Diagnostic
+from mixlist.resources import folder
+
+_SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
+
+
+def sarif(findings: Sequence[Diagnostic]) -> dict[str, Any]:
+    """The findings as a SARIF log; columns count Unicode code points from 1."""
+    codes = sorted({finding.code for finding in findings})
+    titles = _titles()
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "mixlist",
+                        "version": __version__,
+                        "rules": [_rule(code, *titles.get(code, (code, code))) for code in codes],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(finding, codes.index(finding.code)) for finding in findings],
+            }
+        ],
+    }
+
+
+def _rule(code: str, title: str, text: str) -> dict[str, Any]:
+    return {"id": code, "shortDescription": {"text": title}, "fullDescription": {"text": text}, "help": {"text": text}}
+
+
+def _titles() -> dict[str, tuple[str, str]]:
+    """Title and first paragraph of each code's section in docs/codes.md, which ships with the package."""
+    text = (folder("docs") / "codes.md").read_text(encoding="utf-8")
+    return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}
+
+
+def _result(finding: Diagnostic, rule: int) -> dict[str, Any]:
+    message = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": rule,
+        "level": finding.severity,
+        "message": {"text": message},
+    }
+    if finding.path is not None:
+        location: dict[str, Any] = {"artifactLocation": {"uri": _uri(finding.path)}}
+        if finding.line is not None:
+            location["region"] = {"startLine": finding.line}
+            if finding.column is not None:
+                location["region"]["startColumn"] = finding.column
+        result["locations"] = [{"physicalLocation": location}]
+    return result
+
+
+def _uri(path: str) -> str:
+    """A relative path as a relative URI reference, an absolute one as file://."""
+    plain = Path(path)
+    return plain.as_uri() if plain.is_absolute() else quote(plain.as_posix())
