@@ -75,11 +75,12 @@ class Plan:
             "precision": self.policy.mode.low,
             "gray_policy": self.policy.gray_policy,
             "op_names": self.policy.space,
-            "nodes": [_node_json(node) for node in self.nodes],
+            "nodes": [node_json(node) for node in self.nodes],
             "counts": self.counts,
         }
 
 
-def _node_json(node: Decision) -> dict[str, Any]:
+def node_json(node: Decision) -> dict[str, Any]:
+    """One element of ``nodes`` in the contract's ``mixlist.resolve/1``."""
     fields = {name: getattr(node, name) for name in Decision.__slots__}
     return {**fields, "follows": list(node.follows), "outputs": dict(node.outputs)}
