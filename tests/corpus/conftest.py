@@ -1,0 +1,64 @@
+"""Fetch the corpus once per session, and say at the end how much of it ran."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+FETCH_SECONDS = 240
+MODELS: list[str] = [row["id"] for row in json.loads((HERE / "models.json").read_text(encoding="utf-8"))]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where the models are, and why those that are missing could not be had."""
+
+    folder: Path
+    missing: Mapping[str, str]
+
+    def path(self, model_id: str) -> Path:
+        """The model's file; skips the test where it could not be had."""
+        if model_id in self.missing:
+            pytest.skip(f"corpus model not available: {self.missing[model_id]}")
+        return self.folder / f"{model_id}.onnx"
+
+
+@pytest.fixture(scope="session")
+def corpus(pytestconfig: pytest.Config) -> Corpus:
+    """The models, fetched into MIXLIST_CORPUS (default: .corpus in the checkout) as far as they are not there."""
+    folder = Path(os.environ.get("MIXLIST_CORPUS") or pytestconfig.rootpath / ".corpus")
+    command = [sys.executable, str(HERE / "fetch.py"), str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS)
+    except subprocess.TimeoutExpired:
+        there = {path.stem for path in folder.glob("*.onnx")}
+        return Corpus(folder, {name: f"not fetched in {FETCH_SECONDS} s" for name in MODELS if name not in there})
+    assert done.stdout, f"fetch.py failed:\n{done.stderr}"
+    return Corpus(folder, json.loads(done.stdout))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line: how many models ran, and what kept the others; then what is worth knowing of those that did."""
+    ran, notes, skipped = set(), Counter[str](), Counter[str]()
+    for report in terminalreporter.stats.get("passed", []):
+        found = dict(report.user_properties)
+        ran |= {found["corpus_model"]} if "corpus_model" in found else set()
+        notes.update([found["corpus_note"]] if "corpus_note" in found else [])
+    for report in terminalreporter.stats.get("skipped", []):
+        if "corpus model not available" in str(report.longrepr):
+            skipped[str(report.longrepr[2])] += 1
+    if ran or skipped:
+        terminalreporter.write_sep("-", "corpus")
+        terminalreporter.write_line(f"corpus: {len(ran)} of {len(MODELS)} real models were rewritten and ran")
+        for text, count in (skipped + notes).items():
+            terminalreporter.write_line(f"  {count} x {text}")

@@ -1,0 +1,136 @@
+"""Valid inputs for the models of models.json, made from a seed; numpy only.
+
+``feeds(id)`` gives two batches per model: the model's usual sizes, and other sizes of its dynamic
+dimensions (another batch, length or picture), which the original model runs too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32] | NDArray[np.int64] | NDArray[np.int32]
+Floats = NDArray[np.float32]
+Feed = dict[str, Array]
+RATE = 16000  # samples of sound per second
+
+
+def _floats(values: NDArray[Any]) -> Floats:
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _picture(height: int, width: int, seed: int) -> Floats:
+    """A smooth RGB picture with six hard-edged patches, (1, 3, height, width) in 0..1."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width] / max(height, width)
+    waves = [
+        0.5 + 0.4 * np.sin(6 * x * rng.uniform(0.5, 2) + rng.uniform(0, 6)) * np.cos(5 * y + rng.uniform(0, 6))
+        for _ in range(3)
+    ]
+    image: NDArray[np.float64] = np.stack(waves)
+    for _ in range(6):
+        top, left = rng.integers(0, height - 8), rng.integers(0, width - 8)
+        image[:, top : top + height // 8, left : left + width // 8] = rng.uniform(0, 1, (3, 1, 1))
+    return _floats(np.clip(image, 0, 1)[None])
+
+
+def _imagenet(height: int, width: int, seed: int) -> Floats:
+    """A picture with the mean and deviation that ImageNet models expect."""
+    mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    return _floats((_picture(height, width, seed) - mean[:, None, None]) / deviation[:, None, None])
+
+
+def _grey(height: int, width: int, seed: int) -> Floats:
+    return _floats((_picture(height, width, seed).mean(1, keepdims=True) - 0.5) / 0.5)
+
+
+def _sound(samples: int, seed: int) -> Floats:
+    """A gliding harmonic tone with pauses and a little noise, peak 0.5, (1, samples)."""
+    rng, t = np.random.default_rng(seed), np.arange(samples) / RATE
+    phase = 2 * np.pi * np.cumsum(120 + 30 * np.sin(2 * np.pi * 2.3 * t + seed)) / RATE
+    tone = sum((np.exp(-(((k * 120 - 600) / 500) ** 2)) * np.sin(k * phase) for k in range(1, 20)), np.zeros(samples))
+    tone = tone * np.clip(np.sin(2 * np.pi * 3 * t + seed) + 0.4, 0, 1)
+    tone = tone / max(np.abs(tone).max(), 1e-9) * 0.5 + 0.003 * rng.standard_normal(samples)
+    return _floats(tone[None])
+
+
+def _spectrum(frames: int, bins: int, seed: int) -> Floats:
+    """A log10 power spectrum of the sound, (1, frames, bins)."""
+    size = 2 * (bins - 1)
+    sound, window = _sound(size // 2 * (frames + 2), seed)[0], np.hanning(size)
+    slices = [np.fft.rfft(sound[i * size // 2 : i * size // 2 + size] * window) for i in range(frames)]
+    return _floats(np.log10(np.maximum(np.abs(np.stack(slices)) ** 2, 1e-12))[None])
+
+
+def _both(make: Callable[[int], Floats]) -> Floats:
+    """Two samples as one batch."""
+    return np.concatenate([make(0), make(1)])
+
+
+def _zeros(*shape: int) -> Floats:
+    return np.zeros(shape, np.float32)
+
+
+def _text_bytes(start: int) -> NDArray[np.int32]:
+    """1024 bytes of source text and 1024 of padding, (1, 2048)."""
+    text = np.frombuffer((b"import os\ndef f(x):\n    return x+1\n" * 60)[start : 1024 + start], np.uint8)
+    return np.concatenate([text, np.full(1024, 256)]).astype(np.int32)[None]
+
+
+def _tokens(batch: int, length: int, seed: int) -> Feed:
+    """Token numbers; the last third of the last row is padding."""
+    mask = np.ones((batch, length), np.int64)
+    mask[-1, length * 2 // 3 :] = 0
+    numbers = np.random.default_rng(seed).integers(1, 30000, (batch, length)).astype(np.int64)
+    return {"input_ids": numbers, "attention_mask": mask}
+
+
+def _molecules(sizes: list[int], edges: int, seed: int) -> Feed:
+    """Graphs of the given sizes in one batch, with random features."""
+    rng, n = np.random.default_rng(seed), sum(sizes)
+    return {
+        "feat": (rng.random((n, 85)) > 0.85).astype(np.float32),
+        "edge_feat": (rng.random((edges, 13)) > 0.7).astype(np.float32),
+        "edge_index": rng.integers(0, n, (2, edges)).astype(np.int64),
+        "laplacian_eigvec": (rng.standard_normal((n, 8)) * 0.3).astype(np.float32),
+        "laplacian_eigval": np.abs(rng.standard_normal((n, 8))).astype(np.float32),
+        "rw_return_probs": rng.random((n, 16)).astype(np.float32),
+        "batch": np.repeat(np.arange(len(sizes)), sizes).astype(np.int64),
+        "graph_slots": _zeros(len(sizes)),
+    }
+
+
+_FEEDS: dict[str, Callable[[], list[Feed]]] = {
+    "magika": lambda: [{"bytes": _text_bytes(0)}, {"bytes": np.concatenate([_text_bytes(0), _text_bytes(1)])}],
+    "silero_vad_v6": lambda: [
+        {"input": _sound(576, 0), "state": _zeros(2, 1, 128), "sr": np.array(RATE, np.int64)},
+        {"input": _both(lambda s: _sound(576, s)), "state": _zeros(2, 2, 128), "sr": np.array(RATE, np.int64)},
+    ],
+    "silero_vad_16k_sequence": lambda: [
+        {"input": _sound(576 * n, 0).reshape(n, 576), "h": _zeros(1, 1, 128), "c": _zeros(1, 1, 128)} for n in (10, 7)
+    ],
+    "ppocr4_rec": lambda: [{"x": _picture(48, 320, 0) * 2 - 1}, {"x": _both(lambda s: _picture(48, 240, s)) * 2 - 1}],
+    "nudenet_320n": lambda: [{"images": _picture(320, 320, 0)}, {"images": _both(lambda s: _picture(256, 320, s))}],
+    "slanet_1m": lambda: [{"x": _imagenet(488, 488, 0)}, {"x": _both(lambda s: _imagenet(320, 320, s))}],
+    "basic_pitch": lambda: [
+        {"serving_default_input_2:0": _sound(43844, 0)[..., None]},
+        {"serving_default_input_2:0": _both(lambda s: _sound(43844, s))[..., None]},
+    ],
+    "nsnet2_16k": lambda: [{"input": _spectrum(50, 161, 0)}, {"input": _both(lambda s: _spectrum(30, 161, s))}],
+    "oww_melspectrogram": lambda: [
+        {"input": _sound(16000, 0) * 32767},
+        {"input": _both(lambda s: _sound(12000, s)) * 32767},
+    ],
+    "ddddocr_common_old": lambda: [{"input1": _grey(64, 160, 0)}, {"input1": _grey(64, 120, 1)}],
+    "light_resnet50": lambda: [{"gpu_0/data_0": _imagenet(224, 224, 0)}],  # every dimension is fixed
+    "paraphrase_minilm_l3": lambda: [_tokens(2, 48, 0), _tokens(3, 32, 1)],
+    "minimol": lambda: [_molecules([10, 10], 44, 0), _molecules([9, 12, 7], 60, 1)],
+}
+
+
+def feeds(model_id: str) -> list[Feed]:
+    """The batches for one model: input name -> array. Raises KeyError for an unknown id."""
+    return _FEEDS[model_id]()

