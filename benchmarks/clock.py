@@ -1,0 +1,71 @@
+"""Time things side by side: each round runs every contender once, so that a slow moment hits them all."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def race(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each contender over ``rounds`` rounds, after one that is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for count in range(rounds + 1):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            if count:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def process(arguments: Sequence[str], allowed: tuple[int, ...] = (0,)) -> Callable[[], None]:
+    """A contender that is a whole Python process: interpreter start, imports, work, exit."""
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+    def run() -> None:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode not in allowed:
+            raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+
+    return run
+
+
+def report(what: str, seconds: float, base: str, base_seconds: float, goal: float) -> None:
+    """Print one ratio and whether it meets its goal (the ratio that must not be passed)."""
+    ratio = seconds / base_seconds
+    verdict = "met" if ratio <= goal else "MISSED"
+    print(f"{what}: {_time(seconds)}; {base}: {_time(base_seconds)}; ratio {ratio:.3g} (goal <= {goal:g}: {verdict})")
+
+
+def machine() -> str:
+    """The processor, the cores and the versions that figures depend on; no names of hosts."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    def installed(package: str) -> str:
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            return f"{package} absent"
+
+    packages = ", ".join(map(installed, ("onnx", "onnx-ir", "onnxruntime", "onnxconverter-common", "numpy")))
+    return f"{_processor()}, {os.cpu_count()} cores; Python {platform.python_version()}; {packages}"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

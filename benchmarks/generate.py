@@ -1,0 +1,122 @@
+"""Files to measure on, generated the same each time: graphs of any length and an operator information library.
+
+python benchmarks/generate.py graph NODES OUT.onnx
+python benchmarks/generate.py ops-info BYTES OUT.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+
+WIDTH = 16
+BLOCK = 10  # nodes in a normalisation block
+
+
+def write_graph(path: Path, nodes: int) -> Path:
+    """Write a float32 model of ``nodes`` nodes (rounded up to whole blocks): opset 17, IR 8, about 2 kB a block."""
+    import numpy as np
+    import onnx
+    from onnx import helper
+
+    blocks = -(-nodes // BLOCK)
+    rng = np.random.default_rng(0)
+    graph_nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+    for k in range(blocks):
+        _block(k, rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) / 4, graph_nodes, weights)
+    value = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        graph_nodes,
+        "blocks",
+        [helper.make_tensor_value_info("x0", value, ["batch", WIDTH])],
+        [helper.make_tensor_value_info(f"x{blocks}", value, ["batch", WIDTH])],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def _block(k: int, weight: object, nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto]) -> None:
+    """Append one block: a dense layer, then normalisation spelled out as older exporters do."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    def constant(name: str, value: object) -> str:
+        weights.append(numpy_helper.from_array(np.asarray(value, dtype=np.float32), f"block{k}.{name}"))
+        return f"block{k}.{name}"
+
+    def node(op: str, inputs: list[str], out: str, **attributes: object) -> str:
+        nodes.append(helper.make_node(op, inputs, [out], name=f"/block{k}/{op}_{len(nodes) % BLOCK}", **attributes))
+        return out
+
+    def value(name: str) -> str:
+        return f"/block{k}/{name}"
+
+    dense = node("MatMul", [f"x{k}", constant("weight", weight)], value("product"))
+    dense = node("Add", [dense, constant("bias", np.zeros(WIDTH))], value("dense"))
+    mean = node("ReduceMean", [dense], value("mean"), axes=[-1])
+    centred = node("Sub", [dense, mean], value("centred"))
+    square = node("Mul", [centred, centred], value("square"))
+    variance = node("ReduceMean", [square], value("variance"), axes=[-1])
+    shifted = node("Add", [variance, constant("epsilon", 1e-5)], value("shifted"))
+    deviation = node("Sqrt", [shifted], value("deviation"))
+    normed = node("Div", [centred, deviation], value("normed"))
+    node("Mul", [normed, constant("gain", np.ones(WIDTH))], f"x{k + 1}")
+
+
+def write_ops_info(path: Path, size: int) -> Path:
+    """Write an ops-info file of at least ``size`` bytes, in the shape of an installed library's."""
+    library: dict[str, object] = {}
+    written = 0
+    while written < size:
+        name = f"Operator{len(library):05d}"
+        library[name] = _op(len(library))
+        written += len(json.dumps({name: library[name]}, indent=4)) - 3  # less the braces, plus a comma
+    path.write_text(json.dumps(library, indent=4), encoding="utf-8")
+    return path
+
+
+def _op(k: int) -> dict[str, object]:
+    """One operator's entry: slots with dtypes and formats, attributes, the file that computes it, its flag."""
+    kinds = ("required", "optional", "optional")[: 1 + k % 3]
+    entry: dict[str, object] = {f"input{i}": _slot(f"x{i}", kind) for i, kind in enumerate(kinds)}
+    entry["output0"] = _slot("y", "required")
+    entry["attr"] = {"list": "axis,keep_dims"}
+    entry["attr_axis"] = {"defaultValue": "-1", "paramType": "optional", "type": "int", "value": "all"}
+    entry["attr_keep_dims"] = {"defaultValue": "false", "paramType": "optional", "type": "bool", "value": "all"}
+    entry["opFile"] = {"value": f"operator_{k}"}
+    entry["opInterface"] = {"value": f"operator_{k}"}
+    entry["dynamicFormat"] = {"flag": "true"}
+    entry["dynamicShapeSupport"] = {"flag": "true"}
+    if k % 3 != 2:
+        entry["precision_reduce"] = {"flag": "true" if k % 3 == 0 else "false"}
+    return entry
+
+
+def _slot(name: str, kind: str) -> dict[str, str]:
+    return {
+        "dtype": "float16,float,int32,int8,uint8,bfloat16",
+        "format": "ND,ND,ND,ND,ND,ND",
+        "name": name,
+        "paramType": kind,
+        "unknownshape_format": "ND,ND,ND,ND,ND,ND",
+    }
+
+
+def main(kind: str, amount: str, out: str) -> int:
+    """Write one file and say how large it is."""
+    writer = {"graph": write_graph, "ops-info": write_ops_info}[kind]
+    path = writer(Path(out), int(amount))
+    print(f"{path}: {path.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
