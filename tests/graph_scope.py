@@ -1,0 +1,209 @@
+"""Where random graphs are built: values with what is known about them, and the scope that holds nodes.
+
+Every value carries a bound on its magnitude and a bound on the error that computing it, or any part
+of what leads to it, in low precision can bring. Both are kept small by construction, so that float16
+never overflows and a comparison with the original model has a tolerance that means something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from tests.graphs import Generator
+
+FLOAT, FLOAT16, DOUBLE, INT64, BOOL = (
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.DOUBLE,
+    TensorProto.INT64,
+    TensorProto.BOOL,
+)
+MAX_BOUND = 8.0
+MAX_ERROR = 60.0
+STATE_BOUND, STATE_ERROR = 2.0, 20.0  # what a loop state or a function argument may be, by induction
+NUMPY = {FLOAT: np.float32, FLOAT16: np.float16, DOUBLE: np.float64, INT64: np.int64, BOOL: np.bool_}
+
+Dim = int | str
+Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Val:
+    """A value of the graph being built.
+
+    ``bound`` is the largest magnitude it can have, ``error`` the largest difference between its
+    exact value and one computed with any mix of precisions, in units of the low type's epsilon.
+    """
+
+    name: str
+    dtype: int
+    shape: Shape
+    bound: float = 1.0
+    error: float = 0.0
+    constant: bool = False
+    sequence: bool = False
+
+    @property
+    def seen(self) -> float:
+        """The error after the value has been rounded to low precision once more."""
+        return self.error + self.bound
+
+    def type_proto(self) -> onnx.TypeProto:
+        """The value's ONNX type."""
+        tensor = helper.make_tensor_type_proto(self.dtype, self.shape)
+        return helper.make_sequence_type_proto(tensor) if self.sequence else tensor
+
+
+def value_info(val: Val) -> onnx.ValueInfoProto:
+    """The ValueInfoProto of a graph input or output."""
+    return helper.make_value_info(val.name, val.type_proto())
+
+
+class Scope:
+    """One graph, subgraph or function body while it is being built."""
+
+    def __init__(self, gen: Generator, outer: Scope | None = None, *, function: str = "", names: str = "") -> None:
+        self.gen = gen
+        self.outer = outer
+        self.function = function or (outer.function if outer else "")
+        self.names = names  # prefix of the names made here, so that two branches can share theirs
+        self.hidden: set[str] = set()  # outer names that an input of this scope shadows
+        self.inputs: list[Val] = []
+        self.own: list[Val] = []
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[TensorProto] = []
+        self.depth: int = outer.depth + 1 if outer else 0
+        self.used: set[str] = set()
+
+    # -- values -----------------------------------------------------------------------------------
+    def visible(self) -> list[Val]:
+        """Every value that a node of this scope may read."""
+        outer = [v for v in self.outer.visible() if v.name not in self.hidden] if self.outer else []
+        return outer + self.own
+
+    def floats(self, dtype: int = FLOAT, *, bound: float = MAX_BOUND, error: float = MAX_ERROR) -> list[Val]:
+        """Visible tensors of a float type that are not constants, the newest first."""
+        return [
+            v
+            for v in reversed(self.visible())
+            if v.dtype == dtype and not v.constant and not v.sequence and v.bound <= bound and v.error <= error
+        ]
+
+    def add(self, val: Val) -> Val:
+        """Make a value visible in this scope."""
+        self.own.append(val)
+        return val
+
+    # -- nodes ------------------------------------------------------------------------------------
+    def emit(
+        self, op: str, inputs: Sequence[Val | None], outputs: Sequence[Val | None], domain: str = "", **attrs: Any
+    ) -> list[Val] | None:
+        """Append a node; None (and no node) where a result would leave the bounds.
+
+        ``outputs`` are templates: their names are made here; None stands for an output left out.
+        """
+        if any(v and v.dtype != INT64 and (v.bound > MAX_BOUND or v.error > MAX_ERROR) for v in outputs):
+            return None
+        named = [replace(v, name=self.gen.fresh(self, op)) if v else None for v in outputs]
+        node = helper.make_node(
+            op, [v.name if v else "" for v in inputs], [v.name if v else "" for v in named], domain=domain
+        )
+        node.name = self.gen.node_name(self, op)
+        for key, value in attrs.items():
+            node.attribute.append(attribute(key, value))
+        self.nodes.append(node)
+        self._note_uses(inputs)
+        return [self.add(v) for v in named if v]
+
+    def one(self, op: str, inputs: Sequence[Val | None], out: Val, **attrs: Any) -> Val | None:
+        """``emit`` for a node with a single output."""
+        made = self.emit(op, inputs, [out], **attrs)
+        return made[0] if made else None
+
+    def _note_uses(self, inputs: Sequence[Val | None]) -> None:
+        mine = {v.name for v in self.own}
+        for v in inputs:
+            if v is None:
+                continue
+            if v.name not in mine:
+                self.gen.features.add("capture")
+            if v.constant and v.dtype == FLOAT and v.name in self.gen.used_constants:
+                self.gen.features.add("shared constant")
+            if v.constant:
+                self.gen.used_constants.add(v.name)
+
+    # -- constants --------------------------------------------------------------------------------
+    def constant(self, array: Any, dtype: int = FLOAT) -> Val:
+        """A constant, often one that is there already, as an initializer or a Constant node."""
+        array = np.asarray(array, dtype=NUMPY[dtype])
+        key = (dtype, array.shape, array.tobytes())
+        for v in self.visible():
+            if self.gen.constant_keys.get(v.name) == key and self.gen.chance(70):
+                return v
+        return self._new_constant(array, dtype, key)
+
+    def _new_constant(self, array: np.ndarray, dtype: int, key: tuple[Any, ...]) -> Val:
+        gen = self.gen
+        finite = array[np.isfinite(array)] if dtype in (FLOAT, FLOAT16, DOUBLE) else array
+        bound = float(np.abs(finite).max()) if finite.size and dtype != BOOL else 0.0
+        scope = self
+        holdable = gen.opset >= 9 or dtype in (FLOAT, FLOAT16, DOUBLE)  # before opset 9 a Constant is a float
+        if not self.function and self.outer and (not holdable or gen.chance(30)):
+            scope = self._outermost()
+        val = Val(gen.fresh(scope, "const"), dtype, array.shape, bound, 0.0, constant=True)
+        gen.constant_keys[val.name] = key
+        if scope.function or (scope.outer and gen.ir < 4) or (holdable and gen.chance(30)):
+            scope.nodes.append(self._constant_node(scope, val, array))
+        else:
+            scope.initializers.append(numpy_helper.from_array(array, val.name))
+            if scope.outer is None and (gen.ir < 4 or (dtype == FLOAT and gen.chance(10))):
+                gen.overridable.append(val)
+                gen.features.add("overridable initializer")
+        return scope.add(val)
+
+    def _outermost(self) -> Scope:
+        """The main graph. A Constant node added to it now stands before the node that holds this scope."""
+        scope: Scope = self
+        while scope.outer:
+            scope = scope.outer
+        return scope
+
+    def _constant_node(self, scope: Scope, val: Val, array: np.ndarray) -> onnx.NodeProto:
+        node = helper.make_node("Constant", [], [val.name])
+        node.name = self.gen.node_name(scope, "Constant")
+        short = self.gen.opset >= 12 and val.dtype == FLOAT and array.ndim <= 1 and array.size and self.gen.chance(50)
+        if short and array.ndim == 0:
+            node.attribute.append(helper.make_attribute("value_float", float(array)))
+        elif short:
+            node.attribute.append(helper.make_attribute("value_floats", [float(x) for x in array]))
+        else:
+            node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(array)))
+        return node
+
+    # -- finishing --------------------------------------------------------------------------------
+    def graph(self, name: str, outputs: Sequence[Val]) -> onnx.GraphProto:
+        """The finished graph."""
+        inputs = [value_info(v) for v in self.inputs]
+        return helper.make_graph(self.nodes, name, inputs, [value_info(v) for v in outputs], self.initializers)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An attribute that refers to an attribute of the enclosing function."""
+
+    name: str
+    type: int
+
+
+def attribute(name: str, value: Any) -> onnx.AttributeProto:
+    """An attribute from a Python value, a graph, a tensor or a Ref."""
+    if isinstance(value, Ref):
+        return onnx.AttributeProto(name=name, type=value.type, ref_attr_name=value.name)
+    return helper.make_attribute(name, value)

@@ -1,0 +1,82 @@
+"""Which operators random graphs are made of, from which opset on, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.graph_moves import (
+    cast_again,
+    cast_pair,
+    compare,
+    concat,
+    dropout,
+    identity,
+    pad,
+    reshape,
+    sequence,
+    shape_arithmetic,
+    slice_or_gather,
+    split,
+    transpose,
+    where,
+)
+from tests.graph_ops import (
+    Made,
+    binary,
+    clip,
+    convolution,
+    divide,
+    exponential,
+    harmless_extreme,
+    layer_norm,
+    leaky,
+    matmul,
+    reduce,
+    scale,
+    softmax,
+    unary,
+    variadic,
+)
+from tests.graph_scope import Scope
+
+
+@dataclass(frozen=True)
+class Op:
+    """An entry of the table: from which opset, how often."""
+
+    make: Callable[[Scope], Made]
+    since: int = 7
+    weight: int = 4
+
+
+TABLE = [
+    Op(unary, weight=12),
+    Op(binary, weight=16),
+    Op(scale, weight=6),
+    Op(matmul, weight=8),
+    Op(cast_pair, weight=2),
+    Op(cast_again, weight=1),
+    Op(leaky, weight=4),
+    Op(exponential, weight=1),
+    Op(clip, weight=3),
+    Op(divide, weight=1),
+    Op(variadic, since=8, weight=2),
+    Op(harmless_extreme, since=8, weight=1),
+    Op(reduce, weight=4),
+    Op(softmax, weight=3),
+    Op(layer_norm, since=17, weight=3),
+    Op(convolution, weight=3),
+    Op(transpose, weight=3),
+    Op(identity, weight=1),
+    Op(dropout, weight=1),
+    Op(reshape, weight=2),
+    Op(concat, weight=3),
+    Op(split, weight=2),
+    Op(slice_or_gather, weight=3),
+    Op(where, since=9, weight=2),
+    Op(pad, weight=1),
+    Op(compare, since=9, weight=2),
+    Op(shape_arithmetic, since=10, weight=1),
+    Op(sequence, since=11, weight=1),
+]

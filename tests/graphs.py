@@ -1,0 +1,231 @@
+"""Hypothesis strategies for random valid ONNX models, with feeds and an error bound for every output.
+
+``cases()`` draws a Case. Every model passes ``onnx.checker`` (full) and loads in ONNX Runtime's CPU
+provider; tests/test_graphs.py asserts that, together with how often each feature appears.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+from hypothesis import strategies as st
+from onnx import helper
+
+from tests.graph_flow import FLOWS
+from tests.graph_scope import BOOL, FLOAT, FLOAT16, STATE_BOUND, STATE_ERROR, Scope, Shape, Val, value_info
+from tests.graph_table import TABLE
+
+T = TypeVar("T")
+OPSETS = (17, 13, 11, 18, 21, 22, 9, 7, 8, 10, 12, 14, 15, 16, 19, 20)
+SUFFIXES = ("", "", "", "_float16", "_to_float16", "_cast", "_fp16", "/out", ".1")
+SHAPES: tuple[Shape, ...] = (("N", 4), (2, 4), (4,), ("N", 2, 4))
+FUNCTION_DOMAIN = "test.functions"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A random model, what to feed it, and how far a mixed-precision copy may stray.
+
+    ``errors`` maps an output to its error bound in units of the low type's epsilon; ``features``
+    names what the model holds.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[Val, ...]
+    errors: dict[str, float]
+    features: frozenset[str]
+
+    def feeds(self, n: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
+        """Values within the bounds of the inputs; the dynamic dimension N has size ``n``."""
+        rng = np.random.default_rng(seed)
+        return {v.name: _feed(v, n, rng) for v in self.inputs}
+
+    def __repr__(self) -> str:
+        return f"Case(features={sorted(self.features)}, model=\n{onnx.printer.to_text(self.model)})"
+
+
+def _feed(v: Val, n: int, rng: np.random.Generator) -> np.ndarray:
+    shape = [n if d == "N" else int(d) for d in v.shape]
+    if v.dtype == BOOL:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    return rng.uniform(-1, 1, shape).astype(np.float16 if v.dtype == FLOAT16 else np.float32)
+
+
+@dataclass
+class Generator:
+    """The choices of one model: what Hypothesis draws, and what the scopes share."""
+
+    draw: Callable[[st.SearchStrategy[int]], int]
+    opset: int = 17
+    ir: int = 8
+    duplicates: bool = False
+    counter: Counter[str] = field(default_factory=Counter)
+    features: set[str] = field(default_factory=set)
+    constant_keys: dict[str, Any] = field(default_factory=dict)
+    used_constants: set[str] = field(default_factory=set)
+    widened: set[str] = field(default_factory=set)
+    overridable: list[Val] = field(default_factory=list)
+    functions: list[tuple[onnx.FunctionProto, Val, bool]] = field(default_factory=list)
+    function_attributes: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer from low to high, both included; shrinks to low."""
+        return self.draw(st.integers(low, high)) if high > low else low
+
+    def pick(self, items: Sequence[T]) -> T:
+        """One of the items; shrinks to the first."""
+        return items[self.integer(0, len(items) - 1)]
+
+    def chance(self, percent: int) -> bool:
+        """True in about that many of a hundred draws; shrinks to False."""
+        return self.integer(0, 99) >= 100 - percent
+
+    def fresh(self, scope: Scope, hint: str) -> str:
+        """A new value name; now and then one that a rewriter could want for itself."""
+        self.counter[scope.names] += 1
+        return f"{scope.names}{hint.lower()}{self.counter[scope.names]}{self.pick(SUFFIXES)}"
+
+    def node_name(self, scope: Scope, op: str) -> str:
+        """A node name: its own, none, one that other scopes use too, or one that numbering would give.
+
+        Two nodes of one graph share a name only where ``duplicates`` allows it: the checker accepts
+        that, ONNX Runtime does not.
+        """
+        kind = self.integer(0, 9)
+        wanted = {9: "same", 5: f"{op}_0"}.get(kind)
+        taken = {node.name for node in scope.nodes}
+        if wanted and (wanted not in taken or self.duplicates):
+            self.features.update(["duplicate node name"] if wanted in taken else [])
+            return wanted
+        if kind >= 6:
+            self.features.add("unnamed node")
+            return ""
+        self.counter["node"] += 1
+        return f"node{self.counter['node']}"
+
+
+def grow(scope: Scope, steps: int) -> None:
+    """Append up to ``steps`` operators, patterns or control flow nodes."""
+    gen = scope.gen
+    table = [op.make for op in TABLE if op.since <= gen.opset for _ in range(op.weight)]
+    for _ in range(steps):
+        flow = scope.depth < 2 and gen.chance(8 if scope.depth else 14)
+        gen.pick([f.make for f in FLOWS if f.since <= gen.opset] if flow else table)(scope)
+        if gen.functions and gen.chance(25):
+            call(scope)
+
+
+# -- functions ------------------------------------------------------------------------------------
+def define_function(gen: Generator, index: int) -> None:
+    """A function of one tensor of any float32 shape that keeps the shape; may call earlier ones."""
+    name = f"F{index}"
+    with_alpha = gen.chance(50)
+    gen.function_attributes[name] = {"alpha": 0.5} if with_alpha else {}
+    scope = Scope(gen, function=name, names=gen.pick([f"{name}_", "f_"]))
+    argument = scope.add(Val(f"{scope.names}in", FLOAT, ("N", 4), STATE_BOUND, STATE_ERROR))
+    grow(scope, gen.integer(1, 4))
+    result = contract(scope, gen.pick([v for v in scope.floats() if v.shape == ("N", 4)]))
+    if result.name == argument.name:
+        made = scope.one("Relu", [argument], replace(argument, error=argument.seen))
+        assert made is not None
+        result = made
+    imports = [helper.make_opsetid("", gen.opset), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
+    proto = helper.make_function(FUNCTION_DOMAIN, name, [argument.name], [result.name], scope.nodes, imports)
+    if with_alpha and gen.ir >= 9 and gen.chance(50):
+        proto.attribute_proto.append(helper.make_attribute("alpha", 0.5))
+    elif with_alpha:
+        proto.attribute.append("alpha")
+    gen.functions.append((proto, replace(result, name=""), with_alpha))
+
+
+def call(scope: Scope) -> None:
+    """Call one of the functions defined so far."""
+    fits = [v for v in scope.floats(bound=STATE_BOUND, error=STATE_ERROR) if v.shape == ("N", 4)]
+    if not fits:
+        return
+    proto, result, with_alpha = scope.gen.pick(scope.gen.functions)
+    attrs = {"alpha": scope.gen.pick([0.25, 0.5])} if with_alpha else {}
+    if scope.emit(proto.name, [scope.gen.pick(fits)], [result], domain=FUNCTION_DOMAIN, **attrs):
+        scope.gen.features.add("nested function" if scope.function else "function")
+        scope.gen.features.add("call in subgraph" if scope.depth else "function")
+
+
+def contract(scope: Scope, value: Val, shape: Shape | None = None) -> Val:
+    """The value, brought within the bounds of a state by operators that contract."""
+    while value.bound > STATE_BOUND or value.error > STATE_ERROR - 4:
+        half = scope.constant(0.5)
+        out = replace(value, bound=value.bound / 2, error=value.seen / 2 + value.bound / 2)
+        made = scope.one("Mul", [value, half], out)
+        assert made is not None
+        value = made
+    return value
+
+
+# -- the model ------------------------------------------------------------------------------------
+def _inputs(gen: Generator, scope: Scope) -> list[Val]:
+    for i in range(gen.integer(1, 3)):
+        dtype = FLOAT16 if i == 2 and gen.chance(40) else FLOAT
+        scope.inputs.append(scope.add(Val(f"in{i}", dtype, gen.pick(SHAPES) if i else ("N", 4), 1.0, 0.0)))
+    if gen.chance(60):
+        scope.inputs.append(scope.add(Val("flag", BOOL, (), 0.0, 0.0)))
+    return list(scope.inputs)
+
+
+def _outputs(gen: Generator, scope: Scope) -> list[Val]:
+    candidates = [v for v in reversed(scope.own) if not v.constant and not v.sequence]
+    made = [v for v in candidates if v not in scope.inputs] or candidates
+    chosen = [gen.pick(made), *(gen.pick(candidates) for _ in range(gen.integer(0, 2)))]
+    outputs = list({v.name: v for v in chosen}.values())
+    if any(v in scope.inputs for v in outputs):
+        gen.features.add("input is output")
+    if gen.chance(8):
+        overridable = {v.name for v in gen.overridable}
+        held = {t.name for t in scope.initializers} - overridable
+        outputs += [v for v in scope.own if v.name in held and v.dtype == FLOAT][:1]
+        gen.features.add("initializer is output")
+    if gen.chance(5):
+        outputs.append(outputs[0])
+        gen.features.add("output twice")
+    return outputs
+
+
+def build(draw: Callable[[st.SearchStrategy[int]], int]) -> Case:
+    """Draw one model."""
+    gen = Generator(draw)
+    gen.opset = gen.pick(OPSETS)
+    gen.ir = gen.pick([8, 10, 7, 9, 4, 3] if gen.opset <= 12 else [8, 10, 9, 7])
+    gen.duplicates = gen.chance(4)
+    if gen.ir >= 8 and gen.opset >= 9 and gen.chance(35):
+        for i in range(gen.integer(1, 2)):
+            define_function(gen, i)
+    scope = Scope(gen)
+    inputs = _inputs(gen, scope)
+    grow(scope, gen.integer(1, 14))
+    outputs = _outputs(gen, scope)
+    graph = helper.make_graph(scope.nodes, "main", [], [value_info(v) for v in outputs], scope.initializers)
+    graph.input.extend(value_info(v) for v in [*inputs, *gen.overridable])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", gen.opset)], ir_version=gen.ir)
+    if gen.functions:
+        model.opset_import.append(helper.make_opsetid(FUNCTION_DOMAIN, 1))
+        model.functions.extend(f for f, _, _ in gen.functions)
+    if gen.chance(30):
+        model = onnx.shape_inference.infer_shapes(model)
+        gen.features.add("value_info")
+    if gen.chance(20):
+        model.metadata_props.add(key="author", value="nobody")
+    return Case(model, tuple(inputs), {v.name: v.error for v in outputs}, frozenset(gen.features | _seen(model)))
+
+
+def _seen(model: onnx.ModelProto) -> set[str]:
+    return {f"opset {'<13' if model.opset_import[0].version < 13 else '>=13'}"}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Random models."""
+    return build(draw)
