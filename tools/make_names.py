@@ -18,10 +18,10 @@ PACKAGE = HERE.parent / "mixlist"
 
 # Ascend op types that surround the one that computes: they move, pad, convert, scale or shift what it
 # reads or writes. They decide only where nothing else is left.
-AROUND = frozenset(
-    "Const Identity Cast Reshape Transpose TransposeD Squeeze Unsqueeze Concat PadV2 "
-    "AscendQuant AscendDequant Abs Add Adds Sub Mul Muls Div Mod Relu".split()
-)
+AROUND = {
+    *("Const", "Identity", "Cast", "Reshape", "Transpose", "TransposeD", "Squeeze", "Unsqueeze", "Concat", "PadV2"),
+    *("AscendQuant", "AscendDequant", "Abs", "Add", "Adds", "Sub", "Mul", "Muls", "Div", "Mod", "Relu"),
+}
 # ONNX Runtime's own operators; its internal layouts (com.microsoft.nchwc, ...) never stand in a user's file.
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft")
 
@@ -54,7 +54,8 @@ def onnx_to_ascend() -> dict[str, Any]:
     facts = json.loads((HERE / "data" / "onnx_to_ascend.json").read_text("utf-8"))
     domains: dict[str, dict[str, list[str]]] = {}
     for op, entry in facts["ops"].items():
-        computing = [name for name in dict.fromkeys(entry["main"]) if name not in AROUND] or entry["main"]
+        main = dict.fromkeys(entry["main"])
+        computing = [name for name in main if name == op or name not in AROUND] or list(main)
         for domain in entry["domains"]:
             domains.setdefault("" if domain == "ai.onnx" else domain, {})[op] = computing
     return {"source": facts["source"], "domains": {d: dict(sorted(ops.items())) for d, ops in sorted(domains.items())}}

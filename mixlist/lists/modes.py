@@ -7,7 +7,7 @@ Source of the names and their equivalences: the documents of the Ascend compiler
 from __future__ import annotations
 
 from mixlist.errors import UsageError
-from mixlist.lists.edits import closest
+from mixlist.lists.nearest import closest
 from mixlist.lists.policy import Mode
 
 DEFAULT = "mixed_float16"

@@ -12,15 +12,16 @@ allows comments, so a line that starts with ``#`` is skipped with a warning.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.errors import FileError, ListError
-from mixlist.lists.edits import closest
+from mixlist.errors import ListError
+from mixlist.jsonc import read_text, shown_path
+from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Place
+from mixlist.lists.nearest import closest
 from mixlist.lists.policy import NodeRule
 
 # The names the documents use, and the aliases found in the field; three types are all that a rule can ask for.
@@ -42,8 +43,8 @@ _BY_TYPE = ":InputDtype:"
 _OUTPUTS = "OutputDtype:"
 
 
-class _Malformed(Exception):
-    """Why a line is no rule; ``column`` counts from 1."""
+class _MalformedError(Exception):
+    """Why a line is no rule; ``column`` counts from 1, from the line's first character that is not blank."""
 
     def __init__(self, message: str, column: int, hint: str | None = None, code: str = "ML301") -> None:
         super().__init__(message)
@@ -69,27 +70,25 @@ def read_customize_dtypes(path: _Path) -> Rules:
 
 def check(path: _Path, kind: Literal["keep-dtype", "customize-dtypes"]) -> list[Diagnostic]:
     """Every finding about a node rule file, errors too; raises FileError if it cannot be read."""
-    return _parse(path, _keep_line if kind == "keep-dtype" else _customize_line)[1]
+    try:
+        return _parse(path, _keep_line if kind == "keep-dtype" else _customize_line)[1]
+    except ListError as error:  # not a text file
+        return [d for d in error.diagnostics if isinstance(d, Diagnostic)]
 
 
 def _read(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
     rules, findings = _parse(path, parse)
-    errors = [f for f in findings if f.severity == "error"]
-    if errors:
-        more = f" (and {len(errors) - 1} more errors)" if len(errors) > 1 else ""
-        first = errors[0]
-        raise ListError(f"{first.place}: {first.message}{more}", hint=first.hint, diagnostics=tuple(findings))
-    return rules, findings
+    return rules, stop_on_errors(findings)
 
 
 def _parse(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
-    name = os.fspath(path)
+    """The rules as far as they can be read, and every finding."""
+    name = shown_path(path)
     rules: dict[tuple[str, str], NodeRule] = {}
     findings: list[Diagnostic] = []
-    for number, text in _lines(name, findings):
+    for number, text in enumerate(read_text(path).split("\n"), start=1):
         line = text.strip()
-        column = len(text) - len(text.lstrip()) + 1
-        place = Place(name, number, column)
+        place = Place(name, number, len(text) - len(text.lstrip()) + 1)
         if line.startswith("#"):
             findings.append(_finding("ML303", "warning", "a comment, which no document allows here", place))
             continue
@@ -97,17 +96,21 @@ def _parse(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
             continue
         try:
             rule = parse(line, place)
-        except _Malformed as error:
-            there = replace(place, column=column + error.column - 1)
+        except _MalformedError as error:
+            there = replace(place, column=place.column + error.column - 1)
             findings.append(_finding(error.code, "error", error.message, there, error.hint))
             continue
         first = rules.setdefault((rule.by, rule.pattern), rule)
         if first is not rule:
-            same = (first.inputs, first.outputs) == (rule.inputs, rule.outputs)
-            said = "repeats the rule of" if same else "is not heeded: the first rule for a name wins, here that of"
-            message = f"this rule for {rule.pattern} {said} line {first.place.line}"
-            findings.append(_finding("ML304", "warning", message, place, "remove one of the two"))
+            findings.append(_again(first, rule))
     return tuple(rules.values()), findings
+
+
+def _again(first: NodeRule, rule: NodeRule) -> Diagnostic:
+    same = (first.inputs, first.outputs) == (rule.inputs, rule.outputs)
+    said = "repeats that of" if same else "is not heeded, the first one counts: that of"
+    message = f"this rule for {rule.pattern} {said} line {first.place.line}"
+    return _finding("ML304", "warning", message, rule.place, "remove one of the two")
 
 
 def _finding(
@@ -116,66 +119,53 @@ def _finding(
     return Diagnostic(code, severity, message, place.path, place.line, place.column, hint)
 
 
-def _lines(path: str, findings: list[Diagnostic]) -> Iterator[tuple[int, str]]:
-    """The lines of a text file with their numbers; a line that is no UTF-8 is a finding, not an exception."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").split(b"\n"), start=1):
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            place = Place(path, number, len(raw[: error.start].decode("utf-8")) + 1)
-            message = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-            findings.append(_finding("ML002", "error", message, place, "save the file as UTF-8"))
-            continue
-        if "\0" in text:
-            place = Place(path, number, text.index("\0") + 1)
-            findings.append(_finding("ML002", "error", "a NUL byte: this is no text file", place))
-            continue
-        yield number, text
-
-
 def _keep_line(line: str, place: Place) -> NodeRule:
+    _no_nul(line)
     if line.startswith(_TYPE):
         return NodeRule("type", _type_name(line.removeprefix(_TYPE), len(_TYPE) + 1), True, place)
     if "InputDtype:" in line:
         column = line.index("InputDtype:") + 1
-        raise _Malformed("a keep_dtype line names a node or OpType::Type and no types", column, "see --customize-dtypes")
+        raise _MalformedError(
+            "a keep_dtype line names a node or OpType::Type and no types", column, "see --customize-dtypes"
+        )
     return NodeRule("name", line, True, place)
 
 
 def _customize_line(line: str, place: Place) -> NodeRule:
+    _no_nul(line)
     by: Literal["name", "type"] = "type" if line.startswith(_TYPE) else "name"
     mark = _BY_TYPE if by == "type" else _BY_NAME
     start = len(_TYPE) if by == "type" else 0
     at = line.rfind(mark)
     if at < start:
         raise _no_input_dtype(line, by, start)
-    if by == "type":
-        subject = _type_name(line[start:at].removesuffix(":"), start + 1)
-    else:
-        subject = line[:at].strip()
+    subject = _type_name(line[start:at].removesuffix(":"), start + 1) if by == "type" else line[:at].strip()
     if not subject:
-        raise _Malformed("a rule without a node name", 1, f"write NAME{_BY_NAME}float16,{_OUTPUTS}float32")
+        raise _MalformedError("a rule without a node name", 1, f"write NAME{_BY_NAME}float16,{_OUTPUTS}float32")
     inputs, outputs = _slots(line, at + len(mark))
     return NodeRule(by, subject, False, place, inputs, outputs)
 
 
-def _no_input_dtype(line: str, by: str, start: int) -> _Malformed:
+def _no_nul(line: str) -> None:
+    if "\0" in line:
+        raise _MalformedError("a NUL byte: this is no text file", line.index("\0") + 1, code="ML002")
+
+
+def _no_input_dtype(line: str, by: str, start: int) -> _MalformedError:
     form = f"OpType::TYPE{_BY_TYPE}..." if by == "type" else f"NAME{_BY_NAME}..."
     hint = f"the form is {form},{_OUTPUTS}..."
     if line.find(_OUTPUTS, start) >= 0 and "InputDtype:" not in line:
         column = line.index(_OUTPUTS, start) + 1
-        return _Malformed("OutputDtype without InputDtype: InputDtype comes first, blank for any type", column, hint)
-    return _Malformed("this line is no rule: it has no InputDtype", len(line) + 1, hint)
+        return _MalformedError(
+            "OutputDtype without InputDtype: InputDtype comes first, blank for any type", column, hint
+        )
+    return _MalformedError("this line is no rule: it has no InputDtype", len(line) + 1, hint)
 
 
 def _type_name(text: str, column: int) -> str:
     name = text.strip()
     if not name or any(c.isspace() or c == ":" for c in name.replace("::", "")):
-        raise _Malformed(f"{name!r} is no op type", column, "write OpType::Conv, without spaces")
+        raise _MalformedError(f"{name!r} is no op type", column, "write OpType::Conv, without spaces")
     return name
 
 
@@ -183,13 +173,13 @@ def _slots(line: str, start: int) -> tuple[tuple[str | None, ...], tuple[str | N
     """The two lists of types: what stands between ``start`` and ``OutputDtype:``, and what follows it."""
     at = line.find(_OUTPUTS, start)
     if at < 0:
-        raise _Malformed("OutputDtype is missing", len(line) + 1, f"append ,{_OUTPUTS} and the output types")
+        raise _MalformedError("OutputDtype is missing", len(line) + 1, f"append ,{_OUTPUTS} and the output types")
     again = line.find("Dtype:", at + len(_OUTPUTS))
     if again >= 0:
-        raise _Malformed("InputDtype comes first, then OutputDtype, each once", again + 1)
+        raise _MalformedError("InputDtype comes first, then OutputDtype, each once", again + 1)
     inputs = line[start:at].rstrip()
     if inputs and not inputs.endswith(","):
-        raise _Malformed("a comma is missing before OutputDtype", at + 1)
+        raise _MalformedError("a comma is missing before OutputDtype", at + 1)
     return _types(inputs.removesuffix(","), start + 1), _types(line[at + len(_OUTPUTS) :], at + len(_OUTPUTS) + 1)
 
 
@@ -203,7 +193,7 @@ def _types(text: str, column: int) -> tuple[str | None, ...]:
         if name and name not in DTYPES:
             near = closest(name, DTYPES, 1)
             meant = f"did you mean {near[0]}? " if near else ""
-            raise _Malformed(
+            raise _MalformedError(
                 f"{name!r} is not a type that a rule can ask for",
                 column + len(entry) - len(entry.lstrip()),
                 f"{meant}allowed are float16, float32 and bfloat16 (or fp16, fp32, bf16, float), and blank for any",

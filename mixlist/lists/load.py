@@ -1,0 +1,166 @@
+"""Reads everything that decides a node's precision into one Policy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import FileError, UsageError
+from mixlist.lists import presets
+from mixlist.lists.edits import apply_edits, read_edits
+from mixlist.lists.known import guess_space
+from mixlist.lists.library import Library, Lists, NameSpace
+from mixlist.lists.modes import find_mode
+from mixlist.lists.nearest import closest
+from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
+from mixlist.lists.ops_info import load_ops_info
+from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
+
+OpNames = Literal["auto", "onnx", "ascend"]
+DEFAULT_LIBRARY = "onnx"
+
+_Path = str | os.PathLike[str]
+_T = TypeVar("_T")
+
+
+def load_policy(
+    ops_info: _Path = DEFAULT_LIBRARY,
+    mixlist: _Path | None = None,
+    precision_mode: str | None = None,
+    precision_mode_v2: str | None = None,
+    keep_dtype: _Path | None = None,
+    customize_dtypes: _Path | None = None,
+    op_names: str = "auto",
+    gray_policy: str = "ascend",
+    constants: str = "keep",
+    strict: bool = False,
+) -> Policy:
+    """The policy that the options of the command line describe (semantics sections 1 to 6).
+
+    ``ops_info`` is a built-in library's name, a file or a directory; ``mixlist`` a modify_mixlist
+    file; ``keep_dtype`` and ``customize_dtypes`` are node rule files; ``-`` reads a file from
+    standard input. ``strict`` makes comments and trailing commas in the files errors. What is
+    legal but doubtful stands in ``Policy.warnings``.
+
+    Raises UsageError for options that are unknown or contradict each other, FileError for a file
+    that cannot be read and ListError, with every finding, for one that is not valid.
+    """
+    names = _choice("--op-names", op_names, get_args(OpNames))
+    gray = _choice("--gray-policy", gray_policy, get_args(GrayPolicy))
+    treat = _choice("--constants", constants, get_args(Constants))
+    mode = find_mode(precision_mode, precision_mode_v2, has_mixlist=mixlist is not None)
+    library, warnings = load_library(ops_info, strict=strict)
+    if mode.action != "lists" and os.fspath(ops_info) != DEFAULT_LIBRARY:
+        message = f"the library {library.name} is not used: the precision mode {mode.name} has no lists"
+        warnings.append(Diagnostic("ML401", "warning", message, hint="leave --ops-info out, or use mixed_float16"))
+    space, doubts = find_space(library, names)
+    warnings += doubts
+    lists = Lists(library)
+    if mixlist is not None:
+        edits, said = read_edits(mixlist, strict=strict)
+        lists, more = apply_edits(library, edits)
+        warnings += [*said, *more]
+    rules, said = _rules(keep_dtype, customize_dtypes, mode)
+    return Policy(
+        mode=mode,
+        lists=lists,
+        rules=rules,
+        gray_policy=gray,
+        constants=treat,
+        op_names=names,
+        space=space,
+        digest=_digest(mode, lists, space, gray, treat, rules),
+        warnings=(*warnings, *said),
+    )
+
+
+def load_library(ops_info: _Path, *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
+    """The built-in library of that name, else the library in that file or directory, and the warnings about it."""
+    name = os.fspath(ops_info)
+    if name in presets.names():
+        return presets.load(name), []
+    if name != "-" and not os.path.exists(name) and not os.path.dirname(name):  # noqa: PTH110, PTH120  # "" and NUL too
+        near = closest(name, presets.names())
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        hint = f"{meant}built-in libraries are " + ", ".join(presets.names())
+        raise FileError(f"{name}: no such file or directory, and no built-in library", hint=hint)
+    return load_ops_info(ops_info, strict=strict)
+
+
+def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace, list[Diagnostic]]:
+    """The name space a library is written in, and a warning where that is in doubt.
+
+    Raises UsageError if ``op_names`` contradicts a built-in library, whose space is fixed.
+    """
+    if library.space:
+        if op_names not in ("auto", library.space):
+            raise UsageError(
+                f"--op-names {op_names}: the built-in library {library.name} is written in {library.space} names",
+                hint="leave --op-names out",
+            )
+        return library.space, []
+    if op_names != "auto":
+        return op_names, []
+    guess = guess_space(library.lists)
+    if not guess.doubt:
+        return guess.space, []
+    message = f"the library {library.name} is read as {_TITLE[guess.space]} names: {guess.doubt}"
+    hint = "--op-names onnx or --op-names ascend says which it is"
+    return guess.space, [Diagnostic("ML402", "warning", message, library.name, hint=hint)]
+
+
+_TITLE = {"onnx": "ONNX", "ascend": "Ascend"}
+
+
+def _choice(option: str, value: str, allowed: tuple[_T, ...]) -> _T:
+    if value in allowed:
+        return cast(_T, value)
+    near = closest(str(value), [str(a) for a in allowed], 1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise UsageError(f"{option} has no value {value!r}", hint=f"{meant}it takes " + ", ".join(map(str, allowed)))
+
+
+def _rules(
+    keep_dtype: _Path | None, customize_dtypes: _Path | None, mode: Mode
+) -> tuple[tuple[NodeRule, ...], list[Diagnostic]]:
+    """The node rules in order of precedence: customize_dtypes by name, then by type, then keep_dtype."""
+    rules: list[NodeRule] = []
+    warnings: list[Diagnostic] = []
+    if customize_dtypes is not None:
+        found, said = read_customize_dtypes(customize_dtypes)
+        rules += found
+        warnings += said
+    if keep_dtype is not None:
+        found, said = read_keep_dtype(keep_dtype)
+        warnings += said
+        if mode.action == "origin":
+            message = f"--keep-dtype is not used: the precision mode {mode.name} keeps every node's type"
+            warnings.append(Diagnostic("ML403", "warning", message, os.fspath(keep_dtype)))
+        else:
+            rules += found
+    return tuple(rules), warnings
+
+
+def _digest(
+    mode: Mode, lists: Lists, space: NameSpace, gray: GrayPolicy, constants: Constants, rules: Iterable[NodeRule]
+) -> str:
+    """A SHA-256 over what the policy says, not over how and where it is written."""
+    meaning: dict[str, Any] = {
+        "mode": [mode.action, mode.low],
+        "constants": constants,
+        "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in rules],
+    }
+    if mode.action == "lists":
+        ops = lists.library.lists.keys() | lists.named
+        meaning |= {
+            "space": space,
+            "gray": gray,
+            "lists": {op: lists.of(op) for op in ops},
+            "clear": sorted(lists.library.clear) if gray == "between" else [],
+        }
+    text = json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -1,0 +1,64 @@
+"""The built-in libraries: ordinary ops-info files with an origin, made by tools/make_presets.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mixlist.errors import UsageError
+from mixlist.lists.library import Library, ListName, NameSpace
+from mixlist.lists.nearest import closest
+from mixlist.resources import folder
+
+_LISTS: dict[str, ListName] = {"true": "white", "false": "black"}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A built-in library: what it is, where its facts come from (with version), and its file.
+
+    ``space`` is the name space it is written in; ``clear`` are TensorFlow's ops without numeric effect.
+    """
+
+    name: str
+    title: str
+    origin: str
+    space: NameSpace
+    path: Path
+    clear: frozenset[str] = frozenset()
+
+
+@cache
+def _index() -> dict[str, Preset]:
+    home = folder("sample_lists")
+    entries = json.loads((home / "presets.json").read_text("utf-8"))["presets"]
+    return {
+        e["name"]: Preset(e["name"], e["title"], e["origin"], e["space"], home / e["file"], frozenset(e["clear"]))
+        for e in entries
+    }
+
+
+def names() -> list[str]:
+    """The names of the built-in libraries, the default first."""
+    return list(_index())
+
+
+def describe(name: str) -> Preset:
+    """What the built-in library ``name`` is; raises UsageError with the nearest names if there is none."""
+    known = _index()
+    if name not in known:
+        near = closest(name, known)
+        meant = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(f"there is no built-in library {name!r}", hint=f"{meant}they are " + ", ".join(known))
+    return known[name]
+
+
+@cache
+def load(name: str) -> Library:
+    """The built-in library ``name``; raises UsageError as ``describe`` does."""
+    preset = describe(name)
+    entries = json.loads(preset.path.read_text("utf-8"))
+    lists = {op: _LISTS.get(entry.get("precision_reduce", {}).get("flag"), "gray") for op, entry in entries.items()}
+    return Library(name, lists, preset.space, clear=preset.clear)
