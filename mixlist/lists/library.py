@@ -42,6 +42,11 @@ class Library:
     locate: Callable[[str], Place | None] | None = field(default=None, compare=False, repr=False)
     clear: frozenset[str] = frozenset()
 
+    def start(self, op: str) -> ListName:
+        """The list before any edit: ``domain::Op`` without an entry of its own starts where ``Op`` is."""
+        found = self.lists.get(op)
+        return found or self.lists.get(op.rpartition("::")[2], "gray")
+
     def place(self, op: str) -> Place | None:
         """Where the library says what it says of ``op``; None for built-in or unknown ops."""
         return self.locate(op) if self.locate else None
@@ -66,9 +71,12 @@ class Lists:
     named: frozenset[str] = frozenset()  # every op type that the modify_mixlist file names
 
     def of(self, op: str) -> ListName:
-        """The list of an op type; an op nobody names is gray."""
+        """The list of an op type; an op nobody names is gray, ``domain::Op`` nobody names is where ``Op`` is."""
         move = self.moves.get(op)
-        return move.after if move else self.library.lists.get(op, "gray")
+        if move:
+            return move.after
+        bare = op.rpartition("::")[2]
+        return self.library.start(op) if bare == op or self.knows(op) else self.of(bare)
 
     def knows(self, op: str) -> bool:
         """Whether the library or the mixlist names the op type."""

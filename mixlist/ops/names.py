@@ -82,7 +82,7 @@ def _map() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
 def _in_onnx(lists: Lists, domain: str, op_type: str) -> Listed:
     full = f"{domain or 'ai.onnx'}::{op_type}"
     for name in (full, op_type):
-        if name in lists.moves or name in lists.library.lists:
+        if lists.knows(name):
             return Listed(lists.of(name), name, lists.source(name))
     shown = full if domain else op_type
     return Listed("gray", op_type, "", f"no list names {shown}: it is gray")
