@@ -1,0 +1,82 @@
+"""Which precision each node gets, and why. Deciding only: ``resolve`` changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from mixlist.graph.build import build_main
+from mixlist.graph.io import Loaded, load
+from mixlist.graph.model import Graph
+from mixlist.lists.policy import Policy
+from mixlist.resolver.constants import Ranges
+from mixlist.resolver.facts import Facts
+from mixlist.resolver.node_rules import Rules
+from mixlist.resolver.plan import Decision, Plan
+from mixlist.resolver.solve import Resolution, Solution
+
+__all__ = ["Decision", "Plan", "Resolved", "resolve"]
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """What rewrite needs of a resolution.
+
+    ``solutions``: the main graph's first, then one per function specialisation in order of first call.
+    """
+
+    loaded: Loaded
+    graph: Graph
+    policy: Policy
+    low: int
+    solutions: tuple[Solution, ...]
+    rules: Rules
+    ranges: Ranges
+    cast_is_black: bool
+
+
+def resolve(model: Any, policy: Policy) -> Plan:
+    """Decide the precision of every node of ``model`` under ``policy`` (semantics section 4).
+
+    ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. Raises
+    ModelError for a model that cannot be read and ListError for a node rule that cannot hold.
+    """
+    loaded = load(model)
+    graph = build_main(loaded.proto)
+    facts, rules, ranges = Facts(policy), Rules(policy), Ranges(loaded.folder)
+    resolution = Resolution(facts, rules, ranges)
+    main = resolution.solve(graph)
+    resolved = Resolved(loaded, graph, policy, facts.low, _in_call_order(main), rules, ranges, facts.cast_is_black)
+    return Plan(loaded.name, policy, _warnings(resolved), resolved)
+
+
+def _in_call_order(main: Solution) -> tuple[Solution, ...]:
+    """The main solution and the specialisations that its calls reach; numbers them per function."""
+    found: dict[Solution, None] = {main: None}
+    waiting = [main]
+    while waiting:
+        solution = waiting.pop(0)
+        for node in solution.graph.order:
+            callee = solution.callees.get(node.id)
+            if callee is not None and callee not in found:
+                found[callee] = None
+                waiting.append(callee)
+    per_function = Counter(s.graph.path for s in found)
+    numbers: Counter[str] = Counter()
+    for solution in found:
+        path = solution.graph.path
+        if per_function[path] > 1 and path:
+            numbers[path] += 1
+            solution.number = numbers[path]
+    return tuple(found)
+
+
+def _warnings(resolved: Resolved) -> tuple[Any, ...]:
+    from mixlist.ops.crosscheck import cross_check
+
+    counted: Counter[tuple[str, str]] = Counter()
+    for solution in resolved.solutions:
+        counted.update((n.domain, n.op_type) for n in solution.graph.order)
+    names = {name for _, name, _ in resolved.graph.functions}
+    return (*cross_check(resolved.policy, counted, names), *resolved.rules.unmatched())

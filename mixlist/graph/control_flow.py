@@ -1,0 +1,147 @@
+"""How values pass into and out of the bodies of If, Loop, Scan and SequenceMap.
+
+A *link* ties values that have one type: its ``targets`` take the type that its ``reads`` vote for.
+(Semantics section 4, control flow.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mixlist.graph.model import Node, Scope, Value
+from mixlist.ops import types
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """One place that hands a value to a link: input ``slot`` of ``node``, or output ``slot`` of a body."""
+
+    value: Value
+    node: Node
+    body: Scope | None
+    slot: int
+    votes: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """``targets`` have the element type that the voting ``reads`` agree on, in containers of their own."""
+
+    targets: tuple[Value, ...]
+    reads: tuple[Read, ...]
+
+
+def scan_layout(node: Node) -> tuple[int, int]:
+    """(index of the first state input, number of scan inputs) of a Scan node."""
+    count = next((a.i for a in node.proto.attribute if a.name == "num_scan_inputs"), 0)
+    body = node.bodies["body"]
+    return len(node.inputs) - len(body.inputs), int(count)  # Scan-8 has sequence_lens before the states
+
+
+def body_input_types(node: Node) -> dict[str, list[types.Type]]:
+    """The types that a control-flow node hands to the inputs of each of its bodies."""
+    given = [v.type if v else types.UNKNOWN for v in node.inputs]
+    if node.op_type == "Loop":
+        return {"body": [7, 9, *given[2:]]}
+    if node.op_type == "Scan":
+        return {"body": given[scan_layout(node)[0] :]}
+    if node.op_type == "SequenceMap":
+        return {"body": [t[1] if isinstance(t, tuple) and t[0] == "seq" else t for t in given]}
+    return {}
+
+
+def output_types(node: Node) -> list[types.Type]:
+    """The types of a control-flow node's outputs, from what its bodies yield."""
+    if node.op_type == "If":
+        branches = list(node.bodies.values())
+        return [next((b.outputs[k].type for b in branches if k < len(b.outputs) and b.outputs[k].type), types.UNKNOWN)
+                for k in range(len(node.outputs))]  # fmt: skip
+    yielded = [v.type for v in node.bodies["body"].outputs]
+    if node.op_type == "Loop":
+        return yielded[1:]
+    if node.op_type == "SequenceMap":
+        return [("seq", t) if t != types.UNKNOWN else t for t in yielded]
+    return yielded
+
+
+def links(node: Node) -> Iterator[Link]:
+    """Every link of a control-flow node."""
+    if node.op_type == "If":
+        yield from _if_links(node)
+    elif node.op_type == "Loop":
+        yield from _state_links(node, first=2, skip=1, states=len(node.inputs) - 2)
+    elif node.op_type == "Scan":
+        first, scanned = scan_layout(node)
+        states = len(node.inputs) - first - scanned
+        yield from _state_links(node, first=first, skip=0, states=states)
+        body = node.bodies["body"]
+        for k in range(states, states + scanned):
+            yield from _copy(node, first + k, body.inputs[k])
+    elif node.op_type == "SequenceMap":
+        body = node.bodies["body"]
+        for k, target in enumerate(body.inputs):
+            yield from _copy(node, k, target)
+        for k, out in enumerate(node.outputs):
+            if out is not None:
+                yield Link((out,), (Read(body.outputs[k], node, body, k),))
+
+
+def _copy(node: Node, slot: int, target: Value) -> Iterator[Link]:
+    source = node.inputs[slot]
+    if source is not None:
+        yield Link((target,), (Read(source, node, None, slot),))
+
+
+def _if_links(node: Node) -> Iterator[Link]:
+    for k, out in enumerate(node.outputs):
+        if out is not None:
+            reads = tuple(Read(b.outputs[k], node, b, k) for b in node.bodies.values())
+            yield Link((out,), reads)
+
+
+def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Link]:
+    """Carried state, then scan outputs: body input k + 2 * skip and body output k + skip belong to state k."""
+    body = node.bodies["body"]
+    for k in range(states):
+        init, out = node.inputs[first + k], node.outputs[k] if k < len(node.outputs) else None
+        reads: list[Read] = []
+        if init is not None:
+            reads.append(Read(init, node, None, first + k, votes=not init.constant))
+        reads.append(Read(body.outputs[k + skip], node, body, k + skip))
+        targets = [body.inputs[k + 2 * skip], *([out] if out is not None else [])]
+        yield Link(tuple(targets), tuple(reads))
+    for k in range(states, len(node.outputs)):
+        out = node.outputs[k]
+        if out is not None:
+            yield Link((out,), (Read(body.outputs[k + skip], node, body, k + skip),))
+
+
+def check_shape(node: Node) -> str | None:
+    """What is wrong with the numbers of inputs and outputs of a control-flow node and its bodies; None if nothing."""
+    expected: dict[str, Any] = {"If": ("then_branch", "else_branch")}
+    names = expected.get(node.op_type, ("body",))
+    missing = [n for n in names if n not in node.bodies]
+    if missing:
+        return f"has no {missing[0]}"
+    if node.op_type == "If":
+        short = [n for n, b in node.bodies.items() if len(b.outputs) != len(node.outputs)]
+        return f"has {len(node.outputs)} outputs but {short[0]} yields another number" if short else None
+    body = node.bodies["body"]
+    if node.op_type == "Loop":
+        states = len(node.inputs) - 2
+        if len(body.inputs) != states + 2 or len(body.outputs) < states + 1 or len(node.outputs) > len(body.outputs) - 1:
+            return "has a body whose inputs or outputs do not fit its own"
+        return None
+    if node.op_type == "Scan":
+        first, scanned = scan_layout(node)
+        states = len(node.inputs) - first - scanned
+        if first not in (0, 1) or states < 0 or len(body.outputs) < max(states, len(node.outputs)):
+            return "has a body whose inputs or outputs do not fit its own"
+        return None
+    if len(body.inputs) != len(node.inputs) or len(body.outputs) < len(node.outputs):
+        return "has a body whose inputs or outputs do not fit its own"
+    return None

@@ -1,0 +1,65 @@
+"""The only place that loads and saves models."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mixlist.errors import FileError, ModelError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model as protobuf; ``folder`` is where its external data lies, None for a model without a path.
+
+    ``kind`` is what the caller gave: a path, a ModelProto or an onnx_ir.Model.
+    """
+
+    proto: Any
+    name: str
+    path: Path | None
+    folder: Path | None
+    kind: str
+
+
+def load(model: Any) -> Loaded:
+    """Take a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; weights in other files are not read yet.
+
+    Raises FileError where there is no readable file and ModelError where it is no ONNX model.
+    """
+    if isinstance(model, str | os.PathLike):
+        return _load_path(Path(model))
+    if type(model).__name__ == "ModelProto":
+        return Loaded(model, model.graph.name or "model", None, None, "proto")
+    if type(model).__module__.startswith("onnx_ir"):
+        return _load_ir(model)
+    raise ModelError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
+
+
+def _load_path(path: Path) -> Loaded:
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    try:
+        data = path.read_bytes()
+    except IsADirectoryError:
+        raise FileError(f"{path} is a directory, not an ONNX model") from None
+    except OSError as problem:
+        raise FileError(f"cannot read the model {path}: {problem.strerror}", hint="check the path") from None
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        raise ModelError(f"{path} is not an ONNX model, or it is truncated", hint="check that the file was copied whole") from None
+    if not model.graph.node and not model.graph.output and not model.ir_version:
+        raise ModelError(f"{path} is not an ONNX model: it holds no graph")
+    return Loaded(model, str(path), path, path.parent, "path")
+
+
+def _load_ir(model: Any) -> Loaded:
+    import onnx_ir
+
+    folder = next((Path(v.const_value.base_dir) for v in model.graph.initializers.values() if isinstance(v.const_value, onnx_ir.ExternalTensor)), None)  # fmt: skip
+    return Loaded(onnx_ir.to_proto(model), model.graph.name or "model", None, folder, "ir")

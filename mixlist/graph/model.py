@@ -1,0 +1,117 @@
+"""The model as mixlist sees it: values and nodes of all scopes, linked, typed and in topological order.
+
+Built from protobuf messages and never writing to them: protobuf holds everything that a model file
+can hold, so nothing has to be carried around an in-memory library that lacks a field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mixlist.ops import types
+from mixlist.ops.signature import Signature
+
+MARK = "pkg.mixlist.cast"  # metadata key of a Cast that mixlist made; its value is what the Cast serves
+Kind = Literal["input", "overridable", "initializer", "node"]
+
+
+class Value:
+    """A tensor, sequence or optional in one scope.
+
+    ``name`` is the tensor's own name, ``file_name`` the name it has in the file (they differ where
+    mixlist made a graph output's Cast). ``type`` is the authored type. ``tensor`` is the initializer's or
+    Constant's TensorProto. ``constant`` and ``from_shape`` as semantics section 4 defines them.
+    """
+
+    __slots__ = ("constant", "file_name", "from_shape", "id", "kind", "name", "out", "producer", "scope", "tensor", "type")
+
+    def __init__(self, index: int, name: str, scope: Scope, kind: Kind) -> None:
+        self.id = index
+        self.name = self.file_name = name
+        self.scope = scope
+        self.kind: Kind = kind
+        self.type: types.Type = types.UNKNOWN
+        self.producer: Node | None = None
+        self.out = 0
+        self.tensor: Any = None
+        self.constant = False
+        self.from_shape = False
+
+    def __repr__(self) -> str:
+        return f"<Value {self.name}: {types.type_name(self.type)}>"
+
+
+class Node:
+    """A node, linked: ``inputs`` and ``outputs`` hold Values, None for holes.
+
+    ``position`` is the place in the file's node list; ``bodies`` the subgraphs by attribute name;
+    ``function`` the model-local function that the node calls.
+    """
+
+    __slots__ = ("attributes", "bodies", "domain", "function", "id", "inputs", "op_type", "outputs", "position", "proto", "scope", "signature")
+
+    def __init__(self, index: int, scope: Scope, position: int, proto: Any, op_type: str, domain: str) -> None:
+        self.id = index
+        self.scope = scope
+        self.position = position
+        self.proto = proto
+        self.op_type = op_type
+        self.domain = domain
+        self.inputs: list[Value | None] = []
+        self.outputs: list[Value | None] = []
+        self.bodies: dict[str, Scope] = {}
+        self.function: Any = None
+        self.signature: Signature | None = None
+
+    def __repr__(self) -> str:
+        return f"<Node {self.proto.name or self.op_type}>"
+
+
+@dataclass(eq=False)
+class Scope:
+    """A graph, a subgraph or a function's body; ``nodes`` stand in stable topological order."""
+
+    proto: Any
+    parent: Scope | None = None
+    owner: Node | None = None
+    attribute: str = ""
+    nodes: list[Node] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    output_types: list[types.Type] = field(default_factory=list)  # as declared, UNKNOWN where not
+    captures: dict[Value, None] = field(default_factory=dict)  # outer values used in here, in order of first use
+    declared: dict[str, types.Type] = field(default_factory=dict)  # by value_info
+    marked: set[int] = field(default_factory=set)  # positions of the Casts that mixlist made
+    sorted: bool = True  # whether the file's order is topological
+    labels: dict[Node, str] | None = None  # display names, made when first asked for
+
+
+@dataclass(eq=False)
+class Graph:
+    """One main graph or one specialisation of a function: its scopes, values and nodes, flattened.
+
+    ``order`` holds all nodes so that each comes after what it reads; the nodes of a subgraph come
+    just before the node that owns it. ``path`` is "" or ``function:domain:name``.
+    """
+
+    root: Scope
+    model: Any
+    opsets: dict[str, int]
+    functions: dict[tuple[str, str, str], Any]
+    values: list[Value] = field(default_factory=list)
+    order: list[Node] = field(default_factory=list)
+    path: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict)  # a function call's attributes, for references
+    signatures: dict[Any, Signature] = field(default_factory=dict)
+    calls: dict[Any, Graph] = field(default_factory=dict)  # function bodies built, shared by all graphs of a model
+    rank_table: dict[str, int] | None = None
+
+    def ranks(self) -> dict[str, int]:
+        """Number of dimensions by tensor name in the main graph, where the model declares or ONNX infers it."""
+        if self.rank_table is None:
+            from mixlist.graph.ranks import infer_ranks
+
+            self.rank_table = infer_ranks(self.model) if not self.path else {}
+        return self.rank_table

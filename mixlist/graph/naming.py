@@ -1,0 +1,92 @@
+"""What nodes and scopes are called in reports and rules, and names that are new in a whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mixlist.graph.model import Graph, Node, Scope
+
+
+def label(node: Node) -> str:
+    """A node's name, or ``OpType_k`` where it has none (contract, JSON results); never written to a file."""
+    return node.proto.name or labels(node.scope)[node]
+
+
+def labels(scope: Scope) -> dict[Node, str]:
+    """The display names of a scope's unnamed nodes.
+
+    k counts the unnamed nodes of a type in topological order and skips names already taken.
+    """
+    if scope.labels is None:
+        taken = {n.proto.name for n in scope.nodes if n.proto.name}
+        counters: dict[str, int] = {}
+        scope.labels = {}
+        for node in scope.nodes:
+            if node.proto.name:
+                continue
+            k = counters.get(node.op_type, 0)
+            while f"{node.op_type}_{k}" in taken:
+                k += 1
+            counters[node.op_type] = k + 1
+            scope.labels[node] = f"{node.op_type}_{k}"
+    return scope.labels
+
+
+def scope_path(graph: Graph, scope: Scope) -> str:
+    """``""`` for the main graph, ``If_0/then_branch`` for a subgraph, below a function's own path."""
+    parts: list[str] = []
+    at = scope
+    while at.owner is not None and at.parent is not None:
+        parts.append(f"{label(at.owner)}/{at.attribute}")
+        at = at.parent
+    if graph.path:
+        parts.append(graph.path)
+    return "/".join(reversed(parts))
+
+
+class NewNames:
+    """Names that no tensor or node of any scope of a model has."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+
+    def make(self, wish: str) -> str:
+        """``wish``, or ``wish_2``, ``wish_3``, ... where it is taken."""
+        name, k = wish, 2
+        while name in self._taken:
+            name, k = f"{wish}_{k}", k + 1
+        self._taken.add(name)
+        return name
+
+    def add(self, name: str) -> None:
+        """Take a name."""
+        self._taken.add(name)
+
+
+def scopes_of(graph: Graph) -> Iterator[Scope]:
+    """All scopes of a graph, the root first."""
+    waiting = [graph.root]
+    while waiting:
+        scope = waiting.pop()
+        yield scope
+        for node in reversed(scope.nodes):
+            waiting.extend(reversed(node.bodies.values()))
+
+
+def names_in(proto: Any) -> Iterator[str]:
+    """Every tensor and node name in a GraphProto or FunctionProto and all its subgraphs."""
+    if proto.DESCRIPTOR.name == "GraphProto":
+        for infos in (proto.input, proto.output, proto.value_info, proto.initializer):
+            yield from (i.name for i in infos)
+        yield from (s.values.name for s in proto.sparse_initializer)
+    else:
+        yield from proto.input
+        yield from proto.output
+    for node in proto.node:
+        yield node.name
+        yield from node.input
+        yield from node.output
+        for attribute in node.attribute:
+            if attribute.type == attribute.GRAPH:
+                yield from names_in(attribute.g)

@@ -1,0 +1,53 @@
+"""What a node's output is, apart from its type: a constant, or something computed from shapes.
+
+Semantics section 4: a *constant* is an initializer, a Constant, or what a deterministic node makes of
+constants alone; *shape arithmetic* is what comes from Shape and Size through Casts and arithmetic.
+"""
+
+from __future__ import annotations
+
+from mixlist.graph.model import Node
+from mixlist.ops import types
+
+RANDOM = frozenset({
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
+    "Dropout", "BitmaskDropout", "BiasDropout", "BitmaskBiasDropout",
+})  # fmt: skip
+
+
+def is_random(node: Node) -> bool:
+    """Whether the node's output may differ from run to run; a Dropout counts only where it may train."""
+    if node.op_type == "Dropout":
+        return len(node.inputs) > 2
+    return node.op_type in RANDOM
+
+
+def is_constant(node: Node) -> bool:
+    """Whether all that the node reads is constant and it is deterministic."""
+    for value in node.inputs:
+        if value is not None and not value.constant:
+            return False
+    return not is_random(node)
+
+
+def is_from_shape(node: Node) -> bool:
+    """Whether the node's output is computed from shapes.
+
+    Of the inputs the floats decide: a row of a float table picked by a shape is table, not shape.
+    """
+    if node.op_type in ("Shape", "Size") and node.domain == "":
+        return True
+    shaped = False
+    floats = [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]
+    if not floats and node.op_type != "Cast":
+        yields = [v for v in node.outputs if v is not None and types.element(v.type) in types.FLOATS]
+        if yields:  # ConstantOfShape, RandomNormal ...: made after a shape, not of it
+            return False
+    for value in floats or node.inputs:
+        if value is None:
+            continue
+        if value.from_shape:
+            shaped = True
+        elif not value.constant:
+            return False
+    return shaped and not is_random(node)

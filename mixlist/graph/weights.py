@@ -1,0 +1,140 @@
+"""Reading the numbers of a constant, piece by piece, wherever they are: in the model, in an attribute, beside it.
+
+External data is judged by the text of its path: one that climbs out of the model's folder is refused. A
+symbolic link is followed, since model hubs lay weight files that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from mixlist.errors import FileError, ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PIECE = 16 * 2**20  # bytes held at a time
+EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
+
+
+@dataclass(frozen=True)
+class External:
+    """Where a tensor's bytes lie in a data file."""
+
+    path: Path
+    location: str
+    offset: int
+    length: int
+
+
+def is_external(tensor: Any) -> bool:
+    """Whether the tensor's bytes lie in another file."""
+    return tensor.DESCRIPTOR.name == "TensorProto" and tensor.data_location == EXTERNAL
+
+
+def external(tensor: Any, folder: Path | None) -> External:
+    """Where an external tensor lies; raises ModelError or FileError naming the tensor and the path."""
+    entries = {e.key: e.value for e in tensor.external_data}
+    location = entries.get("location", "")
+    if not location:
+        raise ModelError(f"external tensor {tensor.name!r} names no location")
+    if folder is None:
+        raise ModelError(f"tensor {tensor.name!r} lies in {location!r}, beside a model that has no path", hint="give the model as a path")
+    if climbs(location):
+        raise ModelError(f"external tensor {tensor.name!r} points out of the model's folder: {location!r}", hint="external data must lie in the model's folder or below")  # fmt: skip
+    path = folder / location
+    try:
+        size = path.stat().st_size
+    except OSError as problem:
+        raise FileError(f"external data of tensor {tensor.name!r} is missing: {path} ({problem.strerror})", hint="copy the data file beside the model") from None  # fmt: skip
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries["length"]) if entries.get("length") else byte_size(tensor)
+    except ValueError:
+        raise ModelError(f"external tensor {tensor.name!r} has an offset or length that is no number") from None
+    if offset < 0 or length < 0 or offset + length > size:
+        raise FileError(f"{path} is truncated: tensor {tensor.name!r} needs bytes {offset} to {offset + length} of {size}")
+    if length != byte_size(tensor):
+        raise ModelError(f"external tensor {tensor.name!r} has {length} bytes, its shape needs {byte_size(tensor)}")
+    return External(path, location, offset, length)
+
+
+def climbs(location: str) -> bool:
+    """Whether a location's text leaves the folder: absolute, with a drive, or through ``..``."""
+    posix = PurePosixPath(location.replace("\\", "/"))
+    depth = 0
+    for part in posix.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    return posix.is_absolute() or location[1:2] == ":"
+
+
+def element_count(tensor: Any) -> int:
+    """Number of elements that a TensorProto, a Constant's attribute or a sparse tensor stores."""
+    kind = tensor.DESCRIPTOR.name
+    if kind == "SparseTensorProto":
+        return element_count(tensor.values)
+    if kind == "AttributeProto":
+        return len(tensor.floats) if tensor.name == "value_floats" else 1
+    count = 1
+    for size in tensor.dims:
+        count *= size
+    return count
+
+
+def byte_size(tensor: Any) -> int:
+    """Bytes that the dense values of a tensor take."""
+    from onnx import helper
+
+    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(tensor.data_type)
+    if bits is None:
+        bits = 8 * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return (element_count(tensor) * bits + 7) // 8
+
+
+def pieces(tensor: Any, folder: Path | None) -> Iterator[NDArray[np.generic]]:
+    """The values as flat arrays of at most PIECE bytes, in the tensor's own dtype (bfloat16 by ml_dtypes)."""
+    import numpy as np
+
+    kind = tensor.DESCRIPTOR.name
+    if kind == "SparseTensorProto":
+        yield from pieces(tensor.values, folder)
+    elif kind == "AttributeProto":
+        yield np.array(tensor.floats if tensor.name == "value_floats" else [tensor.f], np.float32)
+    elif is_external(tensor):
+        yield from _external_pieces(tensor, external(tensor, folder))
+    elif tensor.HasField("raw_data"):
+        flat = np.frombuffer(tensor.raw_data, _dtype(tensor))
+        step = max(PIECE // flat.itemsize, 1)
+        for start in range(0, flat.size, step):
+            yield flat[start : start + step]
+    else:
+        from onnx import numpy_helper
+
+        yield numpy_helper.to_array(tensor).reshape(-1)
+
+
+def _external_pieces(tensor: Any, where: External) -> Iterator[NDArray[np.generic]]:
+    import numpy as np
+
+    dtype = _dtype(tensor)
+    with where.path.open("rb") as file:
+        file.seek(where.offset)
+        left = where.length
+        while left:
+            data = file.read(min(left, PIECE))
+            if not data:
+                raise FileError(f"{where.path} ended while tensor {tensor.name!r} was read")
+            left -= len(data)
+            yield np.frombuffer(data, dtype)
+
+
+def _dtype(tensor: Any) -> Any:
+    from onnx import helper
+
+    return helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")

@@ -1,0 +1,166 @@
+"""Node rules: customize_dtypes by name, then by type, then keep_dtype (semantics sections 4.2 and 6)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import ListError
+from mixlist.graph.model import Graph, Node
+from mixlist.graph.naming import label, scope_path, scopes_of
+from mixlist.lists.policy import NodeRule, Policy
+from mixlist.ops import types
+from mixlist.ops.names import in_ascend
+from mixlist.ops.signature import Assignment
+from mixlist.resolver.facts import Fact
+
+_WORDS = {types.FLOAT: "float32", types.FLOAT16: "float16", types.BFLOAT16: "bfloat16"}
+
+
+class Rules:
+    """The policy's node rules, matched against the graphs of one model."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        origin = policy.mode.action == "origin"  # keep_dtype says nothing more under origin
+        self._rules = [r for r in policy.rules if not (origin and r.keep)]
+        self._patterns = {r: _compile(r.pattern) for r in self._rules if r.by == "name"}
+        self._chosen: dict[tuple[int, int], NodeRule] = {}
+        self._matched: set[NodeRule] = set()
+        self._suited: set[NodeRule] = set()
+
+    def match(self, graph: Graph) -> dict[int, Fact]:
+        """The facts of the nodes that a rule names, by node id; the first rule that names a node wins.
+
+        Raises ListError where a name is shared by two nodes of one scope, or where a rule names a node
+        that has no type to choose (Cast, control flow, integer operators).
+        """
+        found: dict[int, Fact] = {}
+        for rule, node in self._pairs(graph):
+            self._matched.add(rule)
+            if (id(graph), node.id) in self._chosen:
+                self._suited.add(rule)
+                continue
+            if not _can_vary(node):
+                if rule.by == "name" and not _is_pattern(rule.pattern):
+                    raise ListError(f"{rule.place}: {_shown(graph, node)} has no float type that a rule can choose: {_why(node)}", hint="remove the rule")  # fmt: skip
+                continue
+            self._suited.add(rule)
+            self._chosen[id(graph), node.id] = rule
+            found[node.id] = Fact(self._list_of(node), "rule", "node-rule")
+        return found
+
+    def rule_of(self, graph: Graph, node: Node) -> NodeRule:
+        """The rule that decides a node that ``match`` returned."""
+        return self._chosen[id(graph), node.id]
+
+    def assignment(self, graph: Graph, node: Node) -> Assignment:
+        """The node's types under its rule; raises ListError where the schema does not allow them."""
+        rule = self.rule_of(graph, node)
+        signature = node.signature
+        assert signature is not None
+        if rule.keep:
+            return signature.authored()
+        wish = list(_wish(rule, graph, node))
+        assignment = signature.assign(tuple(wish))
+        if assignment.refused:
+            refused = signature.groups[assignment.refused[0]]
+            raise ListError(
+                f"{rule.place}: {_shown(graph, node)} cannot be {_WORDS[wish[assignment.refused[0]]]} on type parameter "
+                f"{refused.parameter}: the schema of opset {graph.opsets.get(node.domain)} or its type inference does not allow it",
+                hint="leave that entry blank, or raise the model's opset",
+            )
+        return assignment
+
+    def unmatched(self) -> Iterator[Diagnostic]:
+        """A warning per name that matched no node; raises ListError for a type that matched none."""
+        for rule in self._rules:
+            if rule in self._suited:
+                continue
+            if rule.by == "type":
+                what = "has no float type that a rule can choose" if rule in self._matched else "is not in the model"
+                raise ListError(f"{rule.place}: op type {rule.pattern!r} {what}", hint="remove the line or correct the name")
+            if rule not in self._matched:
+                yield Diagnostic(
+                    "ML305", "warning", f"no node is called {rule.pattern!r}: the rule does nothing",
+                    rule.place.path, rule.place.line, rule.place.column, "see mixlist resolve for the names",
+                )  # fmt: skip
+
+    def _pairs(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
+        if not self._rules:
+            return
+        paths = {scope: scope_path(graph, scope) for scope in scopes_of(graph)}
+        for rule in self._rules:
+            for scope, path in paths.items():
+                hits = [n for n in scope.nodes if self._names(rule, n, path)]
+                if rule.by == "name" and not _is_pattern(rule.pattern) and len(hits) > 1:
+                    listed = ", ".join(f"{n.op_type} with output {n.proto.output[0]!r}" for n in hits)
+                    raise ListError(f"{rule.place}: {len(hits)} nodes of {path or 'the main graph'} are called {rule.pattern!r}: {listed}", hint="name them apart in the model")  # fmt: skip
+                yield from ((rule, n) for n in hits)
+
+    def _names(self, rule: NodeRule, node: Node, path: str) -> bool:
+        if rule.by == "type":
+            domain = node.domain or "ai.onnx"
+            if rule.pattern in (node.op_type, f"{domain}::{node.op_type}"):
+                return True
+            return self._policy.space == "ascend" and rule.pattern in in_ascend(node.domain, node.op_type)
+        pattern, name = self._patterns[rule], label(node)
+        return bool(pattern.fullmatch(name) or (path and pattern.fullmatch(f"{path}/{name}")))
+
+    def _list_of(self, node: Node) -> str:
+        from mixlist.ops.names import listed
+
+        if self._policy.mode.action != "lists":
+            return "none"
+        return listed(self._policy.lists, self._policy.space, node.domain, node.op_type, lambda: None).list
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def _is_pattern(pattern: str) -> bool:
+    return "*" in pattern or "?" in pattern
+
+
+def _can_vary(node: Node) -> bool:
+    return node.signature is not None and not node.signature.fixed and bool(node.signature.groups)
+
+
+def _why(node: Node) -> str:
+    if node.bodies or node.function is not None:
+        return "control flow and function calls carry no precision themselves"
+    if node.signature is not None and node.signature.fixed:
+        return f"an attribute fixes the output type of {node.op_type}"
+    return f"this {node.op_type} computes no float32, float16 or bfloat16 that may vary"
+
+
+def _shown(graph: Graph, node: Node) -> str:
+    path = scope_path(graph, node.scope)
+    return f"node {path + '/' if path else ''}{label(node)} ({node.op_type})"
+
+
+def _wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
+    """The element type per group that a customize_dtypes line asks for."""
+    signature = node.signature
+    assert signature is not None
+    asked: dict[tuple[str, int], int] = {}
+    for side, texts, slots in (("input", rule.inputs, node.inputs), ("output", rule.outputs, node.outputs)):
+        for index, text in enumerate(texts):
+            if text is None:
+                continue
+            if index >= len(slots) or slots[index] is None:
+                raise ListError(f"{rule.place}: {_shown(graph, node)} has no {side} {index}")
+            asked[side, index] = types.ELEMENT[text]
+    for group in signature.groups:
+        slots_of = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
+        wanted = {asked.pop(s) for s in slots_of if s in asked}
+        if len(wanted) > 1:
+            raise ListError(f"{rule.place}: {_shown(graph, node)}: the slots of type parameter {group.parameter} must agree, the rule asks for {' and '.join(sorted(_WORDS[w] for w in wanted))}")  # fmt: skip
+        yield wanted.pop() if wanted else group.authored
+    for (side, index), elem in asked.items():
+        value_type = (signature.inputs if side == "input" else signature.outputs)[index]
+        if types.element(value_type) != elem:
+            raise ListError(f"{rule.place}: {side} {index} of {_shown(graph, node)} is {types.type_name(value_type)} by its schema, not {_WORDS[elem]}")  # fmt: skip

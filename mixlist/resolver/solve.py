@@ -1,0 +1,297 @@
+"""Deciding: one decision per node, in topological order (semantics section 4).
+
+Every step is a node or a link (values that control flow ties to one type). A value's decided
+element type starts undecided (0) and only rises: undecided < low < anything else. So each value changes at
+most twice, and one pass in topological order, then a worklist for what a Loop or Scan feeds
+back, reaches the greatest fixpoint in linear time. What is still undecided then is authored.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from mixlist.graph.control_flow import Link, links
+from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.ops import types
+from mixlist.ops.signature import Assignment
+from mixlist.resolver import gray
+from mixlist.resolver.constants import Ranges
+from mixlist.resolver.facts import Fact, Facts, is_control_flow
+from mixlist.resolver.node_rules import Rules
+
+UNDECIDED = 0
+Step = Node | Link
+
+
+@dataclass(eq=False)
+class Solution:
+    """What was decided for one Graph; lists are indexed by the id of a Value or Node.
+
+    ``decided``: element type per value. ``links``: the final element type per link. ``notes``: what
+    kept a node or slot from low. ``callees``: the Solution of each function call.
+    """
+
+    graph: Graph
+    facts: list[Fact]
+    decided: list[int]
+    assignments: list[Assignment | None]
+    followed: list[Value | None]
+    links: list[Link] = field(default_factory=list)
+    notes: dict[int, str] = field(default_factory=dict)
+    rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the fact's rule
+    callees: dict[int, Solution] = field(default_factory=dict)
+    callers: list[str] = field(default_factory=list)
+    high_by_black: set[int] = field(default_factory=set)  # values, under the black-wins policy
+    number: int = 0  # which specialisation of its function, in order of first call
+
+
+class Resolution:
+    """The shared state of one resolve: the policy's facts, constants' ranges, function specialisations."""
+
+    def __init__(self, facts: Facts, rules: Rules, ranges: Ranges) -> None:
+        self.facts = facts
+        self.rules = rules
+        self.ranges = ranges
+        self.low = facts.low
+        self.policy = facts.policy
+        self.specialised: dict[tuple[int, tuple[int, ...]], Solution] = {}
+
+    def solve(self, graph: Graph, arguments: tuple[int, ...] | None = None) -> Solution:
+        """Decide a graph; ``arguments`` are a function's decided argument types."""
+        return _Solver(self, graph).run(arguments)
+
+    def specialise(self, graph: Graph, arguments: tuple[int, ...]) -> Solution:
+        """The Solution of a function's body for decided argument types; equal ones are shared."""
+        key = (id(graph), arguments)
+        found = self.specialised.get(key)
+        if found is None:
+            found = self.specialised[key] = self.solve(graph, arguments)
+        return found
+
+
+class _Solver:
+    def __init__(self, shared: Resolution, graph: Graph) -> None:
+        self.shared = shared
+        self.low = shared.low
+        self.graph = graph
+        count = len(graph.order)
+        self.solution = Solution(
+            graph,
+            [shared.facts.of(graph, n) for n in graph.order],
+            [types.element(v.type) if types.element(v.type) not in types.LISTED else UNDECIDED for v in graph.values],
+            [None] * count,
+            [None] * count,
+        )
+        self.decided = self.solution.decided
+        self.between: dict[int, bool] = {}
+
+    def run(self, arguments: tuple[int, ...] | None) -> Solution:
+        for value in self.graph.values:
+            if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
+                self.decided[value.id] = types.element(value.type)
+        for value, elem in zip(self.graph.root.inputs, arguments or (), strict=False):
+            self.decided[value.id] = elem
+        matched = self.shared.rules.match(self.graph)
+        for node_id, fact in matched.items():
+            self.solution.facts[node_id] = fact
+        steps: list[Step] = []
+        feedback = _collect(self.graph.root, steps, self.solution.links)
+        if self.shared.policy.gray_policy == "between":
+            self.between = gray.between(self.graph, self.solution, self.shared)
+        if feedback:
+            self._to_fixpoint(steps)
+        else:
+            for step in steps:
+                self._run(step)
+        return self.solution
+
+    # --- the order of evaluation ---
+
+    def _to_fixpoint(self, steps: list[Step]) -> None:
+        readers: dict[int, list[Step]] = {}
+        for step in dict.fromkeys(steps):
+            for value in _read_by(step):
+                readers.setdefault(value.id, []).append(step)
+        for step in steps:
+            self._run(step)
+        waiting: deque[Step] = deque(dict.fromkeys(steps))
+        self._drain(waiting, readers)
+        for value in self.graph.values:  # what no vote decided is authored
+            if self.decided[value.id] == UNDECIDED and value.type != types.UNKNOWN:
+                self.decided[value.id] = types.element(value.type)
+                waiting.extend(readers.get(value.id, ()))
+        self._drain(waiting, readers)
+
+    def _drain(self, waiting: deque[Step], readers: dict[int, list[Step]]) -> None:
+        queued = set(waiting)
+        while waiting:
+            step = waiting.popleft()
+            queued.discard(step)
+            for value in self._run(step):
+                for reader in readers.get(value.id, ()):
+                    if reader not in queued:
+                        queued.add(reader)
+                        waiting.append(reader)
+
+    def _run(self, step: Step) -> list[Value]:
+        """Evaluate one step; the values whose decided type rose."""
+        if isinstance(step, Link):
+            return self._run_link(step)
+        if step.function is not None:
+            return self._run_call(step)
+        if is_control_flow(step):
+            return []  # its links decide
+        if step.bodies:
+            return self._set(step, [types.element(v.type) if v else 0 for v in step.outputs])
+        return self._run_node(step)
+
+    def _set(self, node: Node, elements: list[int]) -> list[Value]:
+        changed = []
+        for value, elem in zip(node.outputs, elements, strict=False):
+            if value is not None and self.decided[value.id] != elem and self._rises(value, elem):
+                self.decided[value.id] = elem
+                changed.append(value)
+        return changed
+
+    def _rises(self, value: Value, elem: int) -> bool:
+        before = self.decided[value.id]
+        return before == UNDECIDED or (before == self.low and elem != UNDECIDED) or types.element(value.type) not in types.LISTED
+
+    # --- links and calls ---
+
+    def _run_link(self, link: Link) -> list[Value]:
+        voted = UNDECIDED
+        for read in link.reads:
+            if read.votes:
+                voted = join(voted, self.decided[read.value.id])
+        changed = []
+        for target in link.targets:
+            if types.element(target.type) not in types.LISTED:
+                continue
+            if voted != self.decided[target.id] and self._rises(target, voted):
+                self.decided[target.id] = voted
+                changed.append(target)
+        return changed
+
+    def _run_call(self, node: Node) -> list[Value]:
+        arguments = tuple([self.decided[v.id] if v is not None else 0 for v in node.inputs])
+        callee = self.shared.specialise(node.function, arguments)
+        self.solution.callees[node.id] = callee
+        return self._set(node, [callee.decided[v.id] for v in callee.graph.root.outputs])
+
+    # --- nodes ---
+
+    def _run_node(self, node: Node) -> list[Value]:
+        solution, fact = self.solution, self.solution.facts[node.id]
+        signature = node.signature
+        assert signature is not None
+        if fact.kind == "gray":
+            target, source = gray.follow(node, self)
+            solution.followed[node.id] = source
+            if target == UNDECIDED:
+                return []
+            assignment = self._aim(node, target)
+        elif fact.kind == "low":
+            assignment = self._aim(node, self.low)
+        elif fact.kind == "raise":
+            assignment = self._aim(node, types.FLOAT)
+        elif fact.kind == "rule":
+            assignment = self.shared.rules.assignment(self.graph, node)
+        else:
+            assignment = signature.authored()
+        solution.assignments[node.id] = assignment
+        return self._set(node, [t if isinstance(t, int) else types.element(t) for t in assignment.outputs])
+
+    def _aim(self, node: Node, target: int) -> Assignment:
+        """The node's types when it goes for ``target``, with what schema and constants refuse."""
+        signature = node.signature
+        assert signature is not None
+        low = self.low
+        kept = signature.memo.get((target, low))
+        if kept is None:
+            wish = tuple([target if g.authored in (types.FLOAT, low) else g.authored for g in signature.groups])
+            assignment = signature.assign(wish if target in types.LISTED else tuple(g.authored for g in signature.groups))
+            kept = signature.memo[(target, low)] = (assignment, _refusal(assignment, wish, signature.groups))
+        assignment, refused = kept
+        self.solution.rules.pop(node.id, None)
+        self.solution.notes.pop(node.id, None)
+        if refused:
+            self.solution.rules[node.id] = "schema"
+            return assignment
+        if target == low and self.shared.policy.constants == "keep":
+            return self._hold_constants(node, assignment)
+        return assignment
+
+    def _hold_constants(self, node: Node, assignment: Assignment) -> Assignment:
+        """Rule 7: a slot whose constant does not fit stays high, or the whole node where it cannot alone."""
+        signature = node.signature
+        assert signature is not None
+        held: list[int] = []
+        for index, group in enumerate(signature.groups):
+            if assignment.elements[index] != self.low or group.authored == self.low:
+                continue
+            for slot in group.inputs:
+                value = node.inputs[slot]
+                if value is None or not value.constant:
+                    continue
+                found = self.shared.ranges.of(value)
+                misfit = found.misfit(self.low) if found else None
+                if misfit:
+                    held.append(index)
+                    self.solution.notes[node.id] = f"constant {value.name!r} {misfit}"
+                    break
+        if not held:
+            return assignment
+        alone = all(
+            not signature.groups[i].outputs and all(v is not None and v.constant for v in map(node.inputs.__getitem__, signature.groups[i].inputs))
+            for i in held
+        )
+        if alone:
+            wish = tuple([g.authored if i in held else e for i, (g, e) in enumerate(zip(signature.groups, assignment.elements, strict=True))])
+            apart = signature.assign(wish)
+            if not apart.refused and any(e == self.low for e in apart.elements):
+                return apart
+        self.solution.rules[node.id] = "constant"
+        return signature.authored()
+
+
+def join(one: int, other: int) -> int:
+    """The type of what is one or the other: undecided gives way, two that differ are float32."""
+    if one == other or other == UNDECIDED:
+        return one
+    return other if one == UNDECIDED else types.FLOAT
+
+
+def _refusal(assignment: Assignment, wish: tuple[int, ...], groups: Any) -> bool:
+    """Whether the operator refused altogether: no group that should change did."""
+    wanted = [i for i, (w, g) in enumerate(zip(wish, groups, strict=True)) if w != g.authored]
+    return bool(wanted) and all(i in assignment.refused for i in wanted)
+
+
+def _collect(scope: Scope, steps: list[Step], found: list[Link]) -> bool:
+    """The steps of a scope in order; whether something feeds back. Links stand before and after a body."""
+    feedback = False
+    for node in scope.nodes:
+        if not node.bodies:
+            steps.append(node)
+            continue
+        own = list(links(node)) if is_control_flow(node) else []
+        found.extend(own)
+        if node.op_type != "If":
+            feedback = True
+            steps.extend(own)
+        for body in node.bodies.values():
+            feedback |= _collect(body, steps, found)
+        steps.extend(own)
+        steps.append(node)
+    return feedback
+
+
+def _read_by(step: Step) -> list[Value]:
+    if isinstance(step, Link):
+        return [r.value for r in step.reads if r.votes]
+    found = [v for v in step.inputs if v is not None]
+    through = [v.producer.inputs[0] for v in found if v.producer is not None and v.producer.op_type == "Cast"]
+    return found + [v for v in through if v is not None]
