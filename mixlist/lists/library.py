@@ -69,6 +69,7 @@ class Lists:
     library: Library
     moves: Mapping[str, Move] = field(default_factory=dict)
     named: frozenset[str] = frozenset()  # every op type that the modify_mixlist file names
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)  # where it names it first
 
     def of(self, op: str) -> ListName:
         """The list of an op type; an op nobody names is gray, ``domain::Op`` nobody names is where ``Op`` is."""

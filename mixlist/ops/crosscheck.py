@@ -48,12 +48,12 @@ def _names_in(policy: Policy, model_ops: Mapping[tuple[str, str], int]) -> set[s
 
 def _other_space(lists: Lists, op: str) -> list[tuple[str, str, str]]:
     """A name over an Ascend library that means an ONNX operator there: alone, or besides an Ascend one."""
-    forms = [form for form in in_ascend("", _bare(op)) if form != op]
+    forms = in_ascend("", _bare(op))
     become = " or ".join(forms)
     if op in false_friends():
         message = f"{op} is an Ascend op type too, but the ONNX operator {op} becomes {become}: no ONNX {op} is moved"
         return [("ML405", message, f"to mean the ONNX operator, name {become}")]
-    if op in lists.library.lists or not is_known(op, "onnx"):
+    if op in lists.library.lists or not is_known(op, "onnx") or op in in_ascend("", op):
         return []
     message = f"{op} is an ONNX name, but the library {lists.library.name} is written in Ascend names"
     return [("ML404", message, f"there it is {become}" if forms else "it has no Ascend counterpart")]
@@ -85,8 +85,7 @@ def _told_as(names: Collection[str], lead: str) -> str | None:
 
 
 def _at(lists: Lists, op: str, code: str, message: str, hint: str) -> Diagnostic:
-    move = lists.moves.get(op)
-    place = move.place if move else None
+    place = lists.places.get(op)
     if place is None:
         return Diagnostic(code, "warning", message, hint=hint)
     return Diagnostic(code, "warning", message, place.path, place.line, place.column, hint)

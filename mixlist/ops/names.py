@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from mixlist.lists.known import ascend_ops, onnx_domains
 from mixlist.lists.library import ListName, Lists, NameSpace
 
 _CAUTION: tuple[ListName, ...] = ("black", "gray", "white")  # which list wins over which
@@ -59,14 +60,12 @@ def in_ascend(domain: str, op_type: str) -> tuple[str, ...]:
 
 def in_onnx(ascend_op: str) -> list[str]:
     """The ONNX op types of the standard domain that an Ascend op type computes, sorted."""
-    return sorted(op for op, main in _map()[""].items() if ascend_op in main)
+    return sorted(op for op, main in _map()[""].items() if ascend_op in main and op in onnx_domains()[""])
 
 
 @cache
 def false_friends() -> frozenset[str]:
     """Names that are op types in both spaces while the ONNX operator becomes another Ascend op."""
-    from mixlist.lists.known import ascend_ops, onnx_domains
-
     return frozenset(
         op for op, main in _map()[""].items() if op in ascend_ops() and op not in main and op in onnx_domains()[""]
     )
