@@ -1,0 +1,95 @@
+"""Short ways to write models and policies in tests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import onnx
+from onnx import TensorProto, helper, parser
+
+from mixlist.lists.library import Library, ListName, Lists, Place
+from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
+from tests.scopes import MARK, subgraphs
+
+MODES = {
+    "mixed_float16": Mode("mixed_float16", "lists", "float16"),
+    "mixed_bfloat16": Mode("mixed_bfloat16", "lists", "bfloat16"),
+    "fp16": Mode("fp16", "force", "float16"),
+    "origin": Mode("origin", "origin", "float16"),
+    "cube_fp16in_fp32out": Mode("cube_fp16in_fp32out", "raise", "float16"),
+    "allow_fp32_to_fp16": Mode("allow_fp32_to_fp16", "cube", "float16"),
+}
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+
+
+def model(text: str, *, check: bool = True) -> onnx.ModelProto:
+    """A model from ONNX text; a missing header means IR 8, opset 17. Checked.
+
+    A node named ``mixlist`` stands for one that mixlist made: it gets the mark and loses the name.
+    The numbers of a float16 or bfloat16 constant, which ONNX's parser wants as bit patterns, are read
+    as values (whole ones).
+    """
+    parsed = parser.parse_model(text if text.lstrip().startswith("<") else HEAD + text)
+    bodies: list[onnx.GraphProto | onnx.FunctionProto] = [parsed.graph, *parsed.functions]
+    while bodies:
+        body = bodies.pop()
+        for tensor in getattr(body, "initializer", []):
+            _read_values(tensor)
+        for node in body.node:
+            for attr in node.attribute:
+                _read_values(attr.t)
+            if node.name == "mixlist":
+                node.name = ""
+                node.metadata_props.add(key=f"{MARK}test", value="1")
+            bodies.extend(graph for _, graph in subgraphs(node))
+    if check:
+        onnx.checker.check_model(parsed, full_check=True)
+    return parsed
+
+
+def _read_values(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+        values = [float(x) for x in tensor.int32_data]
+        tensor.CopyFrom(helper.make_tensor(tensor.name, tensor.data_type, list(tensor.dims), values))
+
+
+def policy(
+    *,
+    white: Iterable[str] = (),
+    black: Iterable[str] = (),
+    mode: str = "mixed_float16",
+    gray_policy: GrayPolicy = "ascend",
+    constants: Constants = "keep",
+    rules: tuple[NodeRule, ...] = (),
+    clear: Iterable[str] = (),
+) -> Policy:
+    """A policy whose library holds just these op types; every other is gray."""
+    lists: dict[str, ListName] = dict.fromkeys(white, "white") | dict.fromkeys(black, "black")  # type: ignore[assignment]
+    library = Library("test", lists, space="onnx", clear=frozenset(clear))
+    said = repr((sorted(lists.items()), mode, gray_policy, constants, rules, sorted(library.clear)))
+    digest = hashlib.sha256(said.encode()).hexdigest()
+    return Policy(MODES[mode], Lists(library), rules, gray_policy, constants, "onnx", "onnx", digest)
+
+
+def keep(*names: str, by_type: bool = False) -> tuple[NodeRule, ...]:
+    """Node rules that keep the authored type of nodes, by name or by op type."""
+    kind = "type" if by_type else "name"
+    return tuple(NodeRule(kind, n, True, Place("keep.cfg", i + 1, 1)) for i, n in enumerate(names))  # type: ignore[arg-type]
+
+
+def customise(
+    name: str, inputs: Iterable[str | None], outputs: Iterable[str | None], *, by_type: bool = False
+) -> NodeRule:
+    """One line of a customize_dtypes file."""
+    kind = "type" if by_type else "name"
+    return NodeRule(kind, name, False, Place("custom.cfg", 1, 1), tuple(inputs), tuple(outputs))  # type: ignore[arg-type]
+
+
+def apply(original: onnx.ModelProto, rules: Policy, **options: object) -> onnx.ModelProto:
+    """Resolve and rewrite in memory."""
+    import mixlist
+
+    result = mixlist.rewrite(original, mixlist.resolve(original, rules), **options)
+    assert isinstance(result.model, onnx.ModelProto)
+    return result.model

@@ -1,0 +1,102 @@
+"""Point 7 of the contract: constants in both types, the high one bit-exact, none left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from tests.pairing import Pairing, is_constant
+from tests.scopes import Scope, reads
+
+Key = tuple[int, tuple[int, ...], bytes]
+NUMPY = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16, TensorProto.FLOAT: np.float32}
+
+
+def check(pairing: Pairing, low: int, constants: str) -> None:
+    """Every constant of the result is an original one, bit for bit, or the conversion of one."""
+    old = [entry for scope in pairing.before.scopes() for entry in held(scope)]
+    allowed = {key(array, elem) for _, array, elem in old}
+    for _, array, elem in old:
+        for target in (low, TensorProto.FLOAT):
+            if elem in (TensorProto.FLOAT, low) and elem != target:
+                allowed.add(key(convert(array, target, constants), target))
+    now = {key(array, elem): (scope, name) for scope in pairing.after.scopes() for name, array, elem in held(scope)}
+    for found, (scope, name) in now.items():
+        where = f"constant {name!r} in {scope.path!r}"
+        assert found in allowed, f"point 7: {where} is neither an original constant nor a conversion of one"
+    _check_same_names(pairing, low, constants)
+    _check_leftovers(pairing)
+
+
+def key(array: np.ndarray, elem: int) -> Key:
+    """A constant's identity: type, shape, bits."""
+    return elem, array.shape, array.tobytes()
+
+
+def held(scope: Scope) -> Iterator[tuple[str, np.ndarray, int]]:
+    """The float constants of a scope: name, values, element type."""
+    for name, tensor in scope.initializers.items():
+        if tensor.data_type in NUMPY:
+            yield name, numpy_helper.to_array(tensor), tensor.data_type
+    for node in scope.nodes:
+        if is_constant(node):
+            found = constant_value(node)
+            if found and found[1] in NUMPY:
+                yield node.output[0], *found
+
+
+def constant_value(node: onnx.NodeProto) -> tuple[np.ndarray, int] | None:
+    """The dense float value of a Constant node, None for any other kind."""
+    for attr in node.attribute:
+        if attr.ref_attr_name:
+            return None
+        if attr.name == "value":
+            return numpy_helper.to_array(attr.t), attr.t.data_type
+        if attr.name == "value_float":
+            return np.float32(attr.f).reshape(()), TensorProto.FLOAT
+        if attr.name == "value_floats":
+            return np.array(attr.floats, np.float32), TensorProto.FLOAT
+    return None
+
+
+def convert(array: np.ndarray, target: int, constants: str) -> np.ndarray:
+    """The conversion that the policy's ``constants`` asks for."""
+    dtype = NUMPY[target]
+    with np.errstate(all="ignore"):
+        if constants == "clamp" and target != TensorProto.FLOAT:
+            limit = np.float32(ml_dtypes.finfo(dtype).max)
+            finite = np.isfinite(array)
+            array = np.where(finite, np.clip(array, -limit, limit), array).astype(array.dtype)
+        return np.asarray(array.astype(dtype))
+
+
+def _check_same_names(pairing: Pairing, low: int, constants: str) -> None:
+    for pair in pairing.pairs:
+        before = {name: (array, elem) for name, array, elem in held(pair.before)}
+        for name, array, elem in held(pair.after):
+            if name not in before:
+                continue
+            want, had = before[name]
+            where = f"constant {name!r} in {pair.before.path!r}"
+            if had != elem:
+                assert {had, elem} == {TensorProto.FLOAT, low}, f"point 7: {where} changed its type"
+                want = convert(want, elem, constants)
+            assert key(want, elem) == key(array, elem), f"point 7: {where} changed its values"
+
+
+def _check_leftovers(pairing: Pairing) -> None:
+    """A constant that had uses and lost them all is gone; a new one is used."""
+    for pair in pairing.pairs:
+        used_before, used_after = _used(pair.before), _used(pair.after)
+        idle_before = {name for name, _, _ in held(pair.before)} - used_before
+        for name, _, _ in held(pair.after):
+            needed = name in used_after or name in pair.after.inputs or name in idle_before
+            assert needed, f"point 7: constant {name!r} in {pair.before.path!r} is left over"
+
+
+def _used(scope: Scope) -> set[str]:
+    return {name for node in scope.nodes for name in reads(node)} | set(scope.outputs)

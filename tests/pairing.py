@@ -1,0 +1,68 @@
+"""Which node of a rewritten model is which node of the original: by what they make, not by position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+
+from tests.scopes import FunctionKey, Scope, View, function_key, is_marked_cast, subgraphs
+
+STANDARD = ("", "ai.onnx")
+
+
+@dataclass
+class ScopePair:
+    """A scope before and after; ``nodes`` pairs the original's nodes with their counterparts."""
+
+    before: Scope
+    after: Scope
+    nodes: list[tuple[onnx.NodeProto, onnx.NodeProto | None]]
+
+
+class Pairing:
+    """All pairs of scopes of two models, functions included (one pair per specialisation)."""
+
+    def __init__(self, before: View, after: View) -> None:
+        self.before, self.after = before, after
+        self.pairs: list[ScopePair] = []
+        self._seen: set[tuple[FunctionKey, FunctionKey]] = set()
+        self._pair(before.main, after.main)
+
+    def _pair(self, old: Scope, new: Scope) -> None:
+        pair = ScopePair(old, new, [(node, counterpart(node, new)) for node in old.nodes])
+        self.pairs.append(pair)
+        inner_old, inner_new = _children(old), _children(new)
+        for node, twin in pair.nodes:
+            if twin is None:
+                continue
+            for (name, _), (twin_name, _) in zip(subgraphs(node), subgraphs(twin), strict=True):
+                self._pair(inner_old[id(node), name], inner_new[id(twin), twin_name])
+            keys = function_key(node), function_key(twin)
+            if keys[0] in self.before.bodies and keys[1] in self.after.bodies and keys not in self._seen:
+                self._seen.add(keys)
+                self._pair(self.before.bodies[keys[0]], self.after.bodies[keys[1]])
+
+
+def _children(scope: Scope) -> dict[tuple[int, str], Scope]:
+    owners = [(id(node), name) for node in scope.nodes for name, _ in subgraphs(node)]
+    return dict(zip(owners, scope.subscopes, strict=True))
+
+
+def counterpart(node: onnx.NodeProto, after: Scope) -> onnx.NodeProto | None:
+    """The node that makes the same value afterwards, through the Cast that may have taken its name."""
+    for i, name in enumerate(node.output):
+        if not name:
+            continue
+        found = after.producers.get(name)
+        if is_marked_cast(found) and not is_marked_cast(node):
+            assert found is not None
+            found = after.producers.get(found.input[0])
+        if found is not None and len(found.output) > i:
+            return found
+    return None
+
+
+def is_constant(node: onnx.NodeProto) -> bool:
+    """Whether the node is a Constant."""
+    return node.op_type == "Constant" and node.domain in STANDARD

@@ -1,0 +1,278 @@
+"""The scopes of a model, with names and types, for tests: plain protobufs, nothing shared with mixlist.
+
+Types come from ONNX's own shape inference, run on a copy without any value_info; a function's body is
+typed by writing it out as a model for its first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import onnx
+from onnx import AttributeProto, TensorProto, helper
+
+MARK = "pkg.mixlist."
+FunctionKey = tuple[str, str, str]
+Body = onnx.GraphProto | onnx.FunctionProto
+
+
+@dataclass(eq=False)
+class Scope:
+    """A graph, a subgraph or a function body.
+
+    ``path`` is the contract's: node names and attributes from the main graph (or the function) down.
+    """
+
+    body: Body
+    path: str
+    outer: Scope | None = None
+    types: dict[str, onnx.TypeProto] = field(default_factory=dict)
+
+    @cached_property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """The nodes in file order, always the same objects (protobuf makes new ones for each access)."""
+        return list(self.body.node)
+
+    @cached_property
+    def inputs(self) -> set[str]:
+        """Names of the inputs of this scope."""
+        return {v if isinstance(v, str) else v.name for v in self.body.input}
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        """Names of the outputs of this scope."""
+        return [v if isinstance(v, str) else v.name for v in self.body.output]
+
+    @cached_property
+    def initializers(self) -> dict[str, onnx.TensorProto]:
+        """Dense initializers by name."""
+        return {t.name: t for t in getattr(self.body, "initializer", [])}
+
+    @cached_property
+    def producers(self) -> dict[str, onnx.NodeProto]:
+        """The node that makes each value of this scope."""
+        return {name: node for node in self.nodes for name in node.output if name}
+
+    @cached_property
+    def defined(self) -> set[str]:
+        """Every name that this scope itself defines."""
+        sparse = {t.values.name for t in getattr(self.body, "sparse_initializer", [])}
+        return self.inputs | set(self.initializers) | sparse | set(self.producers)
+
+    @cached_property
+    def subscopes(self) -> list[Scope]:
+        """The subgraphs of this scope's nodes, one level down."""
+        names = node_names(self)
+        return [
+            Scope(graph, "/".join(p for p in (self.path, names[id(node)], attr) if p), self)
+            for node in self.nodes
+            for attr, graph in subgraphs(node)
+        ]
+
+    def resolve(self, name: str) -> Scope | None:
+        """The scope that defines a name read here."""
+        scope: Scope | None = self
+        while scope is not None and name not in scope.defined:
+            scope = scope.outer
+        return scope
+
+    def elem_type(self, name: str) -> int | None:
+        """Element type of a value visible here, through sequences and optionals; None where unknown."""
+        scope = self.resolve(name)
+        return elem_type(scope.types.get(name)) if scope else None
+
+    def walk(self) -> Iterator[Scope]:
+        """This scope and all below it."""
+        yield self
+        for inner in self.subscopes:
+            yield from inner.walk()
+
+
+def subgraphs(node: onnx.NodeProto) -> list[tuple[str, onnx.GraphProto]]:
+    """The subgraphs of a node, by attribute name."""
+    found = [(a.name, a.g) for a in node.attribute if a.type == AttributeProto.GRAPH]
+    return found + [(f"{a.name}#{i}", g) for a in node.attribute for i, g in enumerate(a.graphs)]
+
+
+def is_marked(node: onnx.NodeProto) -> bool:
+    """Whether mixlist made the node."""
+    return any(p.key.startswith(MARK) for p in node.metadata_props)
+
+
+def is_marked_cast(node: onnx.NodeProto | None) -> bool:
+    """Whether the node is a Cast that mixlist made."""
+    return node is not None and node.op_type == "Cast" and node.domain in ("", "ai.onnx") and is_marked(node)
+
+
+def cast_target(node: onnx.NodeProto) -> int:
+    """The ``to`` attribute of a Cast; 0 where it refers to a function's attribute."""
+    return next((int(a.i) for a in node.attribute if a.name == "to"), 0)
+
+
+def elem_type(type_proto: onnx.TypeProto | None) -> int | None:
+    """The element type inside a type, None where there is none."""
+    if type_proto is None:
+        return None
+    kind = type_proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        return getattr(type_proto, kind).elem_type or None
+    if kind in ("sequence_type", "optional_type"):
+        return elem_type(getattr(type_proto, kind).elem_type)
+    return None
+
+
+def captured(graph: onnx.GraphProto) -> set[str]:
+    """Names that a subgraph reads from outside itself."""
+    known = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    known |= {t.values.name for t in graph.sparse_initializer}
+    free: set[str] = set()
+    for node in graph.node:
+        free |= (reads(node)) - known
+        known |= set(node.output)
+    return (free | {v.name for v in graph.output} - known) - {""}
+
+
+def reads(node: onnx.NodeProto) -> set[str]:
+    """Names that a node reads, through its subgraphs too."""
+    names = set(node.input) - {""}
+    for _, graph in subgraphs(node):
+        names |= captured(graph)
+    return names
+
+
+def sorted_nodes(scope: Scope) -> list[onnx.NodeProto]:
+    """The nodes in stable topological order: again and again the first in the file that is ready."""
+    waiting = list(scope.nodes)
+    made = {name for node in waiting for name in node.output}
+    done: set[str] = set()
+    result: list[onnx.NodeProto] = []
+    while waiting:
+        ready = next((n for n in waiting if not (reads(n) & made) - done), waiting[0])
+        waiting.remove(ready)
+        result.append(ready)
+        done |= set(ready.output)
+    return result
+
+
+def node_names(scope: Scope) -> dict[int, str]:
+    """Every node's name by ``id``; a node without one is called OpType_k (contract, JSON results)."""
+    order = scope.nodes if _is_sorted(scope) else sorted_nodes(scope)
+    taken = {node.name for node in order if node.name}
+    counts: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for node in order:
+        name = node.name
+        while not name and not is_marked_cast(node):
+            k = counts.get(node.op_type, 0)
+            counts[node.op_type] = k + 1
+            name = f"{node.op_type}_{k}" if f"{node.op_type}_{k}" not in taken else ""
+        names[id(node)] = name
+    return names
+
+
+def _is_sorted(scope: Scope) -> bool:
+    made = {name for node in scope.nodes for name in node.output} - {""}
+    done: set[str] = set()
+    for node in scope.nodes:
+        if (reads(node) & made) - done:
+            return False
+        done |= set(node.output)
+    return True
+
+
+def function_key(node_or_function: onnx.NodeProto | onnx.FunctionProto) -> FunctionKey:
+    """Domain, name and overload: what identifies a model-local function."""
+    if isinstance(node_or_function, onnx.FunctionProto):
+        return node_or_function.domain, node_or_function.name, node_or_function.overload
+    return node_or_function.domain, node_or_function.op_type, node_or_function.overload
+
+
+class View:
+    """A model's scopes: ``main``, and the functions by key; types are there where they can be inferred."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = without_value_info(model)
+        self.functions = {function_key(f): f for f in self.model.functions}
+        self.main = Scope(self.model.graph, "")
+        self.bodies = {k: Scope(f, f"function:{f.domain}:{f.name}") for k, f in self.functions.items()}
+        self._typed: set[FunctionKey] = set()
+        inferred = onnx.shape_inference.infer_shapes(self.model, check_type=False, strict_mode=False)
+        self._take_types(self.main, inferred.graph)
+
+    def scopes(self) -> list[Scope]:
+        """Every scope: the main graph, the functions, and all subgraphs."""
+        return [s for top in (self.main, *self.bodies.values()) for s in top.walk()]
+
+    def _take_types(self, scope: Scope, typed: onnx.GraphProto) -> None:
+        for v in (*typed.input, *typed.value_info, *typed.output):
+            if v.type.WhichOneof("value"):
+                scope.types[v.name] = v.type
+        for t in typed.initializer:
+            scope.types.setdefault(t.name, helper.make_tensor_type_proto(t.data_type, list(t.dims)))
+        inner = iter(scope.subscopes)
+        for node, typed_node in zip(scope.nodes, typed.node, strict=True):
+            for _, graph in subgraphs(typed_node):
+                self._take_types(next(inner), graph)
+            key = function_key(node)
+            if key in self.functions and key not in self._typed:
+                self._type_function(key, scope, typed_node)
+
+    def _type_function(self, key: FunctionKey, scope: Scope, call: onnx.NodeProto) -> None:
+        """Type a function's body for one call: write it out as a graph with the arguments' types."""
+        function = self.functions[key]
+        args: list[onnx.ValueInfoProto] = []
+        for i, name in enumerate(function.input):
+            source = scope.resolve(call.input[i]) if i < len(call.input) and call.input[i] else None
+            type_proto = source.types.get(call.input[i]) if source else None
+            if type_proto is None:
+                return
+            args.append(onnx.ValueInfoProto(name=name, type=type_proto))
+        self._typed.add(key)
+        values = {a.name: a for a in function.attribute_proto} | {a.name: a for a in call.attribute}
+        nodes = [bound(node, values) for node in function.node]
+        graph = onnx.GraphProto(name=function.name, input=args, node=nodes)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
+        model = onnx.ModelProto(ir_version=self.model.ir_version, graph=graph)
+        model.opset_import.extend(function.opset_import)
+        model.functions.extend(f for k, f in self.functions.items() if k != key)
+        typed = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
+        self._take_types(self.bodies[key], typed.graph)
+
+
+def bound(node: onnx.NodeProto, values: dict[str, AttributeProto]) -> onnx.NodeProto:
+    """The node with its attribute references replaced; one without a value is left out."""
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    del result.attribute[:]
+    for attr in node.attribute:
+        if attr.ref_attr_name and attr.ref_attr_name not in values:
+            continue
+        new = result.attribute.add()
+        new.CopyFrom(values[attr.ref_attr_name] if attr.ref_attr_name else attr)
+        new.name = attr.name
+        graphs = ([new.g] if new.type == AttributeProto.GRAPH else []) + list(new.graphs)
+        for graph in graphs:
+            nodes = [bound(n, values) for n in graph.node]
+            del graph.node[:]
+            graph.node.extend(nodes)
+    return result
+
+
+def without_value_info(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of the model without any value_info, in any scope."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    stack: list[Body] = [copy.graph, *copy.functions]
+    while stack:
+        body = stack.pop()
+        del body.value_info[:]
+        stack.extend(graph for node in body.node for _, graph in subgraphs(node))
+    return copy
+
+
+def dtype_name(elem: int | None) -> str:
+    """The contract's spelling of an element type."""
+    names = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
+    return "unknown" if elem is None else names.get(elem, TensorProto.DataType.Name(elem).lower())
