@@ -1,8 +1,9 @@
 """Write the op type names that mixlist knows, and the map from ONNX to Ascend names.
 
-    python tools/make_names.py [FOLDER]
+    python tools/make_names.py [ROOT]
 
-FOLDER is the package (default: mixlist/ beside tools/). Needs the versions of onnx and onnxruntime
+Writes ROOT/mixlist/lists/data/{onnx_ops,ascend_ops}.json and ROOT/mixlist/ops/data/onnx_to_ascend.json; ROOT
+is the checkout by default. Needs the versions of onnx and onnxruntime
 that the result shall describe; the Ascend facts are in tools/data/.
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PACKAGE = HERE.parent / "mixlist"
+ROOT = HERE.parent
 
 # Ascend op types that surround the one that computes: they move, pad, convert, scale or shift what it
 # reads or writes. They decide only where nothing else is left.
@@ -67,11 +68,12 @@ def write(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def main(folder: Path = PACKAGE) -> None:
-    """Write the three files below ``folder``."""
-    write(folder / "lists" / "data" / "onnx_ops.json", onnx_ops())
-    write(folder / "lists" / "data" / "ascend_ops.json", ascend_ops())
-    write(folder / "ops" / "data" / "onnx_to_ascend.json", onnx_to_ascend())
+def main(root: Path = ROOT) -> None:
+    """Write the three files below ``root``."""
+    package = root / "mixlist"
+    write(package / "lists" / "data" / "onnx_ops.json", onnx_ops())
+    write(package / "lists" / "data" / "ascend_ops.json", ascend_ops())
+    write(package / "ops" / "data" / "onnx_to_ascend.json", onnx_to_ascend())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Write the built-in libraries and their index.
 
-    python tools/make_presets.py [FOLDER]
+    python tools/make_presets.py [ROOT]
 
-FOLDER is the folder of sample lists (default: sample_lists/ beside tools/). Everything comes from
-tools/data/ and from mixlist/lists/data/onnx_ops.json (tools/make_names.py), so the result is the same everywhere.
+Writes ROOT/sample_lists/presets/*.json and ROOT/mixlist/lists/data/presets.json; ROOT is the checkout by
+default. Everything comes from tools/data/ and from mixlist/lists/data/onnx_ops.json (tools/make_names.py),
+so the result is the same everywhere.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-SAMPLES = HERE.parent / "sample_lists"
-NAMES = HERE.parent / "mixlist" / "lists" / "data" / "onnx_ops.json"
+ROOT = HERE.parent
+NAMES = ROOT / "mixlist" / "lists" / "data" / "onnx_ops.json"
 
 ASCEND = {
     "ascend910b": "Ascend 910B (Atlas A2)",
@@ -115,15 +116,17 @@ def library_text(library: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def main(folder: Path = SAMPLES) -> None:
-    """Write presets.json and presets/*.json into ``folder``."""
-    (folder / "presets").mkdir(parents=True, exist_ok=True)
+def main(root: Path = ROOT) -> None:
+    """Write the libraries and their index below ``root``."""
+    home = root / "sample_lists" / "presets"
+    home.mkdir(parents=True, exist_ok=True)
     index = []
     for about, library in libraries():
-        file = f"presets/{about['name']}.json"
-        (folder / file).write_text(library_text(library), "utf-8")
-        index.append({"name": about["name"], "file": file, **about})
-    (folder / "presets.json").write_text(json.dumps({"presets": index}, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        (home / f"{about['name']}.json").write_text(library_text(library), "utf-8")
+        index.append({"name": about["name"], "file": f"presets/{about['name']}.json", **about})
+    data = root / "mixlist" / "lists" / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "presets.json").write_text(json.dumps({"presets": index}, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

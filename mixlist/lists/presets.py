@@ -1,4 +1,4 @@
-"""The built-in libraries: ordinary ops-info files with an origin, made by tools/make_presets.py."""
+"""The built-in libraries: ordinary ops-info files under sample_lists/presets/, made by tools/make_presets.py."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Preset:
 @cache
 def _index() -> dict[str, Preset]:
     home = folder("sample_lists")
-    entries = json.loads((home / "presets.json").read_text("utf-8"))["presets"]
+    entries = json.loads((Path(__file__).parent / "data" / "presets.json").read_text("utf-8"))["presets"]
     return {
         e["name"]: Preset(e["name"], e["title"], e["origin"], e["space"], home / e["file"], frozenset(e["clear"]))
         for e in entries
