@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
 @click.command("demo", short_help="Run the main job on the bundled model, step by step.")
-def command() -> None:
+@click.option("-o", "--output", metavar="DIR", type=click.Path(), help="Keep the rewritten models in this folder.")
+def command(output: str | None) -> int:
     """Run the main job on the bundled model, step by step.
 
     A small network that reads handwritten digits is checked, resolved, rewritten and run before and
-    after, so that every step of the work can be seen on a real case. Nothing is needed and nothing is kept.
+    after, so that every step of the work can be seen on a real case. Without --output nothing is kept.
 
     \b
     Example:
@@ -18,4 +21,4 @@ def command() -> None:
     """
     from mixlist import demo
 
-    demo.run()
+    return demo.run(Path(output) if output else None)

@@ -11,7 +11,7 @@ import click
 from mixlist import __version__
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
-from mixlist.report.terminal import clean, diagnostic_lines, paint
+from mixlist.report.terminal import clean, paint, warn
 
 
 def tell(error: Exception) -> int:
@@ -24,8 +24,9 @@ def tell(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return 2
-    if isinstance(error, ListError):
-        _tell_findings(error)
+    if isinstance(error, ListError) and error.diagnostics:
+        # The message repeats the first of the findings.
+        warn(finding for finding in error.diagnostics if isinstance(finding, Diagnostic))
         return error.exit_status
     if isinstance(error, MixlistError):
         _say(error.message, error.hint)
@@ -39,13 +40,6 @@ def tell(error: Exception) -> int:
         return 2
     _report_bug(error)
     return 3
-
-
-def _tell_findings(error: ListError) -> None:
-    findings = [d for d in error.diagnostics if isinstance(d, Diagnostic)]
-    for line in diagnostic_lines(findings, sys.stderr):
-        sys.stderr.write(line + "\n")
-    _say(error.message, error.hint)
 
 
 def _say(message: str, hint: str | None = None) -> None:

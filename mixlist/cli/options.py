@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from mixlist.cli.config import config_option
-from mixlist.diagnostics import Diagnostic
 from mixlist.errors import UsageError
-from mixlist.report.terminal import diagnostic_lines
+from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
@@ -73,9 +71,18 @@ def policy_from(given: Mapping[str, Any]) -> Policy:
     from mixlist.lists.load import load_policy
 
     one_standard_input(given.values())
-    policy = load_policy(**{name: value for name, value in given.items() if value is not None})
+    chosen = _one_mode({name: value for name, value in given.items() if value is not None})
+    policy = load_policy(**chosen)
     warn(policy.warnings)
     return policy
+
+
+def _one_mode(given: dict[str, Any]) -> dict[str, Any]:
+    """Without the mode of a configuration where the command line names one by its other option."""
+    modes = [name for name in ("precision_mode", "precision_mode_v2") if name in given]
+    context = click.get_current_context()
+    said = [name for name in modes if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    return {name: value for name, value in given.items() if name not in modes or name in (said or modes)}
 
 
 def one_standard_input(paths: Iterable[object]) -> None:
@@ -84,9 +91,3 @@ def one_standard_input(paths: Iterable[object]) -> None:
         raise UsageError(
             "'-' (standard input) is given twice", hint="it can be read once: put one of the two in a file"
         )
-
-
-def warn(findings: Iterable[Diagnostic]) -> None:
-    """Writes findings to stderr."""
-    for line in diagnostic_lines(findings, sys.stderr):
-        sys.stderr.write(line + "\n")

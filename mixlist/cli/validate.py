@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
+from mixlist.cli.failures import tell
 from mixlist.cli.options import OP_NAMES, OPS_INFO, PATH, one_standard_input, options
 from mixlist.diagnostics import Diagnostic
+from mixlist.errors import ListError, MixlistError
 
 if TYPE_CHECKING:
+    from mixlist.lists.policy import Policy
     from mixlist.lists.validate import FileReport
 
 KINDS = ["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]
@@ -32,7 +36,7 @@ FORMATS = ["text", "json", "github", "sarif"]
     ),
     click.option("--strict", is_flag=True, help="Warnings fail too."),
     OPS_INFO,
-    click.option("--model", type=PATH, help="Check the names against this ONNX model, too."),
+    click.option("--model", type=click.Path(), help="Check the names against this ONNX model, too."),
     OP_NAMES,
 )
 def command(
@@ -55,11 +59,85 @@ def command(
       mixlist validate modify.json --ops-info ascend910b --model model.onnx
       mixlist validate --output-format sarif lists/*.json > findings.sarif
     """
-    one_standard_input((*paths, ops_info, model))
-    against = _Against(ops_info, model, op_names or "auto")
-    reports, unreadable = _check(paths, kind, strict, against)
-    _write(output_format, reports)
+    from mixlist.lists.load import DEFAULT_LIBRARY, load_library
+    from mixlist.lists.validate import validate_file
+
+    one_standard_input((*paths, ops_info))
+    if "-" in paths:
+        _keep_standard_input()
+    against = ops_info if ops_info is not None else DEFAULT_LIBRARY if model is not None else None
+    library = load_library(against)[0] if against is not None else None
+    reports = []
+    unreadable = False
+    for path in paths:
+        try:
+            report = validate_file(path, kind, strict=strict, library=library)
+            reports.append(_cross_check(report, path, model, {"ops_info": ops_info, "op_names": op_names}))
+        except MixlistError as error:
+            tell(error)
+            unreadable = True
     findings = [finding for report in reports for finding in report.findings]
-    failed = any(strict or finding.severity == "error" for finding in findings)
-    _summary(len(reports), findings)
+    _write(output_format, reports, findings)
+    errors = sum(finding.severity == "error" for finding in findings)
+    sys.stderr.write(f"{_count(len(reports), 'file')} checked: {_count(errors, 'error')}")
+    sys.stderr.write(f", {_count(len(findings) - errors, 'warning')}\n")
+    failed = bool(findings) if strict else bool(errors)
     return 2 if unreadable else int(failed)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _keep_standard_input() -> None:
+    """Lets '-' be read twice: as a file, then as part of a policy."""
+    from mixlist.jsonc import MAX_BYTES
+
+    sys.stdin = io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read(MAX_BYTES + 1)))
+
+
+def _cross_check(report: FileReport, path: str, model: str | None, given: dict[str, str | None]) -> FileReport:
+    """The report with what the library's name space and the model say of a file that is valid by itself."""
+    if any(f.severity == "error" for f in report.findings) or (model is None and given["ops_info"] is None):
+        return report
+    from mixlist.lists.load import load_policy
+
+    if path == "-":
+        sys.stdin.seek(0)
+    policy = load_policy(**{k: v for k, v in given.items() if v is not None} | _as_option(report.kind, path))
+    if model is None:
+        from mixlist.ops.crosscheck import cross_check
+
+        return replace(report, findings=(*report.findings, *cross_check(policy)))
+    return replace(report, findings=(*report.findings, *_against_model(model, policy)))
+
+
+def _as_option(kind: str, path: str) -> dict[str, str]:
+    option = "mixlist" if kind == "modify-mixlist" else kind.replace("-", "_")
+    return {option: path}
+
+
+def _against_model(model: str, policy: Policy) -> Sequence[Diagnostic]:
+    from mixlist import resolve
+
+    try:
+        return resolve(model, policy).warnings
+    except ListError as error:
+        return [finding for finding in error.diagnostics if isinstance(finding, Diagnostic)]
+
+
+def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence[Diagnostic]) -> None:
+    from mixlist.report import as_json, github, sarif, terminal
+
+    if output_format == "json":
+        files = [(report.path, report.kind, report.findings) for report in reports]
+        as_json.write_json(as_json.validation_json(files), sys.stdout)
+    elif output_format == "sarif":
+        as_json.write_json(sarif.sarif(findings), sys.stdout)
+    elif output_format == "github":
+        sys.stdout.writelines(github.annotation(finding) + "\n" for finding in findings)
+    else:
+        sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(findings, sys.stdout))
+        for report in reports:
+            if not report.findings:
+                sys.stdout.write(f"{terminal.clean(report.path)}: {report.kind}, no findings\n")

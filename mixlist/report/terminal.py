@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TextIO
 
@@ -33,6 +34,12 @@ def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator
         yield f"{where}{severity} {finding.code}: {clean(finding.message)}"
         if finding.hint:
             yield f"    hint: {clean(finding.hint)}"
+
+
+def warn(findings: Iterable[Diagnostic]) -> None:
+    """Writes findings to stderr."""
+    for line in diagnostic_lines(findings, sys.stderr):
+        sys.stderr.write(line + "\n")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:

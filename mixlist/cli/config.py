@@ -1,0 +1,62 @@
+"""``--config FILE``: a TOML file with the options of a command; the command line wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mixlist.errors import UsageError
+
+
+def _use(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
+    """Makes the file's options the defaults of the command."""
+    if path is None:
+        return
+    from mixlist.lists.config import load_config
+
+    known = by_key(ctx.command)
+    settings = load_config(path, ctx.command.name or "")
+    ctx.default_map = {
+        known[key].name or key: _checked(ctx, known[key], value, f"{path}: {key.replace('_', '-')}")
+        for key, value in settings.items()
+        if key in known
+    }
+
+
+def by_key(command: click.Command) -> dict[str, click.Option]:
+    """A command's options by their key in a configuration: the long option, with underscores."""
+    return {
+        spelling.removeprefix("--").replace("-", "_"): option
+        for option in command.params
+        if isinstance(option, click.Option)
+        for spelling in option.opts
+        if spelling.startswith("--")
+    }
+
+
+def _checked(ctx: click.Context, option: click.Option, value: object, where: str) -> Any:
+    """The value as click takes it for the option; a wrong one is told with the file and the key."""
+    if option.multiple and not isinstance(value, list):
+        value = [value]
+    items = value if isinstance(value, list) else [value]
+    wanted = bool if option.is_flag else int if isinstance(option.type, click.types.IntParamType) else str
+    if (value is items and not option.multiple) or not all(type(item) is wanted for item in items):
+        names = {bool: "true or false", int: "a whole number", str: "a string"}
+        raise UsageError(f"{where} takes {names[wanted]}{' or a list of them' * option.multiple}, not {value!r}")
+    try:
+        option.type_cast_value(ctx, value)
+    except click.BadParameter as error:
+        raise UsageError(f"{where}: {error.message}") from None
+    return value
+
+
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(),
+    is_eager=True,
+    expose_value=False,
+    callback=_use,
+    help="A TOML file with any of these options; paths in it are relative to it, the command line wins.",
+)

@@ -1,0 +1,94 @@
+"""``mixlist diff``: how one set of lists becomes another, and what that changes in a model."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mixlist.cli.options import OP_NAMES, PATH, one_standard_input, options, policy_from
+from mixlist.errors import UsageError
+
+if TYPE_CHECKING:
+    from mixlist.lists.policy import Policy
+    from mixlist.resolver.plan import Decision
+
+_COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
+
+
+@click.command("diff", short_help="Print the modify_mixlist that turns one set of lists into another.")
+@click.argument("base", metavar="BASE", type=PATH)
+@click.argument("target", metavar="TARGET", type=PATH)
+@options(
+    click.option("--base-mixlist", type=PATH, help="A modify_mixlist file applied to BASE first."),
+    click.option("--target-mixlist", type=PATH, help="A modify_mixlist file applied to TARGET first."),
+    OP_NAMES,
+    click.option("--model", type=click.Path(), help="Show instead the nodes of this ONNX model whose precision changes."),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", "json", "csv"]),
+        default="table",
+        show_default=True,
+        help="With --model.",
+    ),
+)
+def command(
+    base: str,
+    target: str,
+    base_mixlist: str | None,
+    target_mixlist: str | None,
+    op_names: str | None,
+    model: str | None,
+    form: str,
+) -> None:
+    """Print the modify_mixlist that turns the lists of BASE into those of TARGET.
+
+    BASE and TARGET are built-in libraries or ops-info paths, each with a mixlist of its own if given.
+    With --model, print the nodes whose precision the change alters.
+
+    \b
+    Example:
+      mixlist diff ascend910 ascend910b > modify.json
+      mixlist diff ascend910b ascend910b --target-mixlist modify.json --model model.onnx
+    """
+    from mixlist.lists.diff import diff
+    from mixlist.report import as_json, tabular, terminal
+
+    one_standard_input((base, target, base_mixlist, target_mixlist))
+    before = policy_from({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
+    after = policy_from({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
+    if before.space != after.space:
+        raise UsageError(
+            f"{base} is written in {before.space} names and {target} in {after.space} names: no mixlist joins them",
+            hint="compare libraries of one name space; --op-names sets it for files",
+        )
+    edits = diff(before.lists, after.lists)
+    if model is None:
+        as_json.write_json(edits, sys.stdout)
+        return
+    nodes = _changed(model, before, after)
+    if form == "json":
+        listed = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]
+        as_json.write_json({"format": "mixlist.diff/1", "mixlist": edits, "nodes": listed}, sys.stdout)
+    else:
+        write = tabular.write_csv if form == "csv" else terminal.table
+        write(_COLUMNS, nodes, sys.stdout)
+
+
+def _changed(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:
+    from mixlist import resolve
+
+    old = {_key(node): node for node in resolve(model, before).nodes}
+    rows = []
+    for node in resolve(model, after).nodes:
+        was = old.get(_key(node))
+        if was is None or was.precision != node.precision:
+            was_precision = was.precision if was else ""
+            rows.append((node.scope, node.name, node.op_type, was_precision, node.precision, node.reason))
+    return rows
+
+
+def _key(node: Decision) -> tuple[str, str]:
+    return node.scope, node.name

@@ -1,0 +1,71 @@
+"""``mixlist fmt``: list files in the one form that every reader of them accepts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from mixlist.cli.options import PATH, one_standard_input
+from mixlist.errors import MixlistError
+
+KINDS = ["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]
+
+
+@click.command("fmt", short_help="Rewrite list files in the strict canonical form.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
+@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in that form.")
+@click.option("--kind", type=click.Choice(KINDS), default="auto", show_default=True, help="What the files are.")
+def command(paths: tuple[str, ...], check: bool, kind: str) -> int:
+    """Rewrite list files in the strict canonical form: no comments, no trailing commas, one entry a line.
+
+    The meaning stays. '-' reads standard input and writes the result to standard output. A directory
+    stands for all .json files directly in it.
+
+    \b
+    Example:
+      mixlist fmt modify.json
+      mixlist fmt --check lists/*.json
+    """
+    from mixlist.cli.failures import tell
+
+    one_standard_input(paths)
+    status = 0
+    for path in _files(paths):
+        try:
+            changed = _format(path, kind, check)
+        except MixlistError as error:
+            status = tell(error)
+        else:
+            status = max(status, int(changed and check))
+    return status
+
+
+def _files(paths: tuple[str, ...]) -> Iterator[str]:
+    for path in paths:
+        if path != "-" and Path(path).is_dir():
+            yield from map(str, sorted(Path(path).glob("*.json")))
+        else:
+            yield path
+
+
+def _format(path: str, kind: str, check: bool) -> bool:
+    """Formats one file (with ``check`` only says what it would do); returns whether it changed."""
+    from mixlist.files import write_whole
+    from mixlist.jsonc import decode, read_bytes, shown_path
+    from mixlist.lists.fmt import format_text
+
+    before = read_bytes(path)
+    after = format_text(decode(before, shown_path(path)), path, kind)
+    changed = after.encode() != before
+    if check:
+        if changed:
+            sys.stderr.write(f"{shown_path(path)}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
+    elif path == "-":
+        sys.stdout.write(after)
+    elif changed:
+        write_whole(path, after.encode())
+        sys.stderr.write(f"{shown_path(path)}: rewritten\n")
+    return changed

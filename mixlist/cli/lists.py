@@ -1,0 +1,63 @@
+"""``mixlist lists``: which op type is on which list once the edits are applied."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mixlist.cli.options import POLICY_OPTIONS, options, policy_from
+
+if TYPE_CHECKING:
+    from mixlist.lists.library import Lists
+
+
+@click.command("lists", short_help="Show the effective lists after the edits.")
+@options(
+    *POLICY_OPTIONS,
+    click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True),
+)
+def command(form: str, **given: Any) -> None:
+    """Show the effective lists: the library's, after the edits of --mixlist.
+
+    An op type that is on no list is gray: it follows the operator upstream.
+
+    \b
+    Example:
+      mixlist lists --ops-info ascend910b --mixlist modify.json
+      mixlist lists --mixlist modify.json --format json
+    """
+    from mixlist.report import as_json, tabular, terminal
+
+    lists = policy_from(given).lists
+    if form == "json":
+        as_json.write_json(_as_json(lists), sys.stdout)
+        return
+    columns = ("op", "list", "was", "at")
+    write = tabular.write_csv if form == "csv" else terminal.table
+    write(columns, _rows(lists), sys.stdout)
+
+
+def _by_list(lists: Lists) -> dict[str, list[str]]:
+    known = sorted(lists.library.lists.keys() | lists.named)
+    return {name: [op for op in known if lists.of(op) == name] for name in ("white", "black", "gray")}
+
+
+def _as_json(lists: Lists) -> dict[str, Any]:
+    edits = [
+        {"op": move.op, "from": move.before, "to": move.after, "at": str(move.place) if move.place else None}
+        for move in lists.moves.values()
+        if move.before != move.after
+    ]
+    return {"format": "mixlist.lists/1", **_by_list(lists), "edits": edits}
+
+
+def _rows(lists: Lists) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for name, ops in _by_list(lists).items():
+        for op in ops:
+            move = lists.moves.get(op)
+            edited = move is not None and move.before != move.after
+            rows.append((op, name, move.before if move and edited else "", str(move.place or "") if move and edited else ""))
+    return rows

@@ -1,0 +1,49 @@
+"""``mixlist ops-info set``: edits an operator information library in place."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from mixlist.errors import UsageError
+
+
+@click.group("ops-info", short_help="Edit an operator information library in place.")
+def command() -> None:
+    """Edit an operator information library in place."""
+
+
+@command.command("set", short_help="Set the precision flag of op types.")
+@click.argument("library", type=click.Path())
+@click.argument("changes", metavar="OP=true|false|none...", nargs=-1, required=True)
+@click.option("--backup", "backup", metavar="DIR", required=True, type=click.Path(), help="Where the original is saved.")
+@click.option("--make-writable", is_flag=True, help="Edit a read-only library; its permissions are restored after.")
+def set_command(library: str, changes: tuple[str, ...], backup: str, make_writable: bool) -> None:
+    """Set the precision flag of op types: true is white, false is black, none is gray.
+
+    LIBRARY is a file or a directory of .json files. The rest of each file stays byte for byte as it is.
+    The original is saved first, in a directory outside the library's own: the engine loads every
+    .json file that it finds there.
+
+    \b
+    Example:
+      mixlist ops-info set aic-ascend910b-ops-info.json Add=false Relu=none --backup ../backup
+    """
+    from mixlist.lists.ops_info_edit import set_flags
+
+    if library == "-":
+        raise UsageError("the library is edited in place: '-' (standard input) cannot be", hint="give its path")
+    for changed in set_flags(library, _flags(changes), backup, make_writable=make_writable):
+        sys.stderr.write(f"{changed}: changed\n")
+
+
+def _flags(changes: tuple[str, ...]) -> dict[str, str]:
+    flags: dict[str, str] = {}
+    for change in changes:
+        op, equals, flag = change.partition("=")
+        if not (op and equals and flag in ("true", "false", "none")):
+            raise UsageError(f"{change!r} is not OP=true, OP=false or OP=none", hint="for example Add=false")
+        if flags.setdefault(op, flag) != flag:
+            raise UsageError(f"{op} is given twice, as {flags[op]} and as {flag}")
+    return flags

@@ -1,0 +1,61 @@
+"""``mixlist resolve``: every node's list and precision, and why."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mixlist.cli.options import POLICY_OPTIONS, options, policy_from
+
+if TYPE_CHECKING:
+    from mixlist.resolver.plan import Decision, Plan
+
+
+@click.command("resolve", short_help="Show every node's list, precision and the reason.")
+@click.argument("model", type=click.Path())
+@options(
+    *POLICY_OPTIONS,
+    click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True),
+    click.option("--explain", metavar="NODE", help="Walk from this node to the one that decided (scope/name narrows)."),
+    click.option(
+        "--provider",
+        type=click.Choice(["cuda", "cpu"]),
+        help="Show only low nodes for which this ONNX Runtime provider has no low kernel.",
+    ),
+)
+def command(model: str, form: str, explain: str | None, provider: str | None, **given: Any) -> None:
+    """Show every node's list, precision and the reason. Nothing is written.
+
+    \b
+    Example:
+      mixlist resolve model.onnx --mixlist modify.json
+      mixlist resolve model.onnx --explain /fc/MatMul
+      mixlist resolve model.onnx --format json | jq '.counts'
+    """
+    from mixlist import resolve
+    from mixlist.report import as_json, plans, terminal
+
+    plan = resolve(model, policy_from(given))
+    terminal.warn(plan.warnings)
+    if explain is not None:
+        chain = plan.explain(explain)
+        if form == "json":
+            as_json.write_json(plans.chain_json(plan, chain), sys.stdout)
+        else:
+            sys.stdout.write(plans.chain_text(chain))
+        return
+    nodes = _without_kernel(plan, provider) if provider else plan.nodes
+    if form == "json":
+        as_json.write_json(plans.plan_json(plan, nodes), sys.stdout)
+    elif form == "csv":
+        plans.write_csv(nodes, sys.stdout)
+    else:
+        plans.write_table(nodes, sys.stdout)
+
+
+def _without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
+    from mixlist.runtime.kernels import without_low_kernel
+
+    return without_low_kernel(plan, provider)

@@ -1,0 +1,92 @@
+"""Changes that a user asks for before a policy is applied: functions inlined, another opset.
+
+Both are onnx's own tools, held to what they may lose: onnx's version converter drops functions, metadata and
+quantisation annotations in silence, so a model that would lose something is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from mixlist.errors import ModelError, UsageError
+
+_TOLD = {
+    "functions": "model-local functions",
+    "metadata_props": "metadata entries of nodes, values or graphs",
+    "quantization_annotation": "quantisation annotations",
+    "sparse_initializer": "sparse initializers",
+    "training_info": "training information",
+    "device_configurations": "device configurations",
+    "configuration": "device configurations",
+}
+
+
+def inline_functions(model: Any) -> Any:
+    """A new ModelProto without model-local functions; raises ModelError where onnx cannot inline one."""
+    from onnx import inliner
+
+    try:
+        flat = inliner.inline_local_functions(model)
+    except Exception as error:  # onnx raises RuntimeError, ValueError or its own, by cause
+        raise ModelError(f"the model's functions cannot be inlined: {_first_line(error)}") from None
+    if flat.functions:
+        left = ", ".join(f"{function.domain}:{function.name}" for function in flat.functions)
+        raise ModelError(f"onnx cannot inline {left}", hint="leave --inline-functions out: lists reach inside functions")
+    return flat
+
+
+def convert_opset(model: Any, opset: int) -> Any:
+    """A new ModelProto whose standard domain is at version ``opset``.
+
+    Raises UsageError for a version that onnx does not know, ModelError for a model that its converter
+    cannot convert whole.
+    """
+    from onnx import defs, version_converter
+
+    newest = defs.onnx_opset_version()
+    if not 7 <= opset <= newest:
+        raise UsageError(f"--opset {opset}: mixlist handles opsets 7 to {newest}")
+    try:
+        converted = version_converter.convert_version(model, opset)
+    except Exception as error:  # as above; a model over 2 GB in one piece comes here too
+        raise ModelError(
+            f"onnx's version converter cannot bring the model to opset {opset}: {_first_line(error)}",
+            hint="export the model at that opset",
+        ) from None
+    before, after = Counter(_kept_apart(model.graph)), Counter(_kept_apart(converted.graph))
+    before.update(_own_fields(model))
+    after.update(_own_fields(converted))
+    if lost := [_TOLD[name] for name in _TOLD if after[name] < before[name]]:
+        remedy = "add --inline-functions, or " if model.functions else ""
+        raise ModelError(
+            f"--opset {opset}: onnx's version converter would drop {', '.join(lost)}",
+            hint=f"{remedy}export the model at that opset",
+        )
+    return converted
+
+
+def _own_fields(model: Any) -> Iterator[str]:
+    """The model's own functions, training information and the like, one by one; not its graph's."""
+    for field, value in model.ListFields():
+        if field.name in _TOLD and field.name != "metadata_props":
+            yield from [field.name] * len(value)
+
+
+def _kept_apart(message: Any) -> Iterator[str]:
+    """The names of the fields of ``_TOLD`` that a message and all messages in it have, one for each element."""
+    waiting = [message]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            if field.message_type is None:
+                continue
+            elements = value if hasattr(value, "__len__") else [value]
+            if field.name in _TOLD:
+                yield from [field.name] * len(elements)
+            waiting.extend(elements)
+
+
+def _first_line(error: Exception) -> str:
+    """What onnx says, without the place in its source that its assertions start with."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rpartition(" failed: ")[2]

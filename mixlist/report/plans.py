@@ -1,0 +1,66 @@
+"""A plan for people and programs: tables, CSV, JSON, and the sentences of ``--explain``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from mixlist.report import tabular, terminal
+from mixlist.resolver.plan import Decision, Plan, node_json
+
+_TABLE = ("node", "op", "list", "precision", "rule", "reason")
+_CSV = ("scope", "name", "op_type", "domain", "list", "precision", "changed", "rule", "follows", "outputs", "reason")
+
+
+def write_table(nodes: Sequence[Decision], stream: TextIO) -> None:
+    """One line a node, and the number of nodes by precision."""
+    rows = [(full_name(n), op_name(n), n.list, n.precision, n.rule, n.reason) for n in nodes]
+    terminal.table(_TABLE, rows, stream)
+    counts = Counter(n.precision for n in nodes)
+    told = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items())) or "none"
+    stream.write(f"\n{len(nodes)} nodes: {told}\n")
+
+
+def write_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
+    """A row a node; ``follows`` and ``outputs`` are joined by semicolons."""
+    rows = (
+        (n.scope, n.name, n.op_type, n.domain, n.list, n.precision, str(n.changed).lower(), n.rule)
+        + (";".join(n.follows), ";".join(f"{name}:{dtype}" for name, dtype in n.outputs.items()), n.reason)
+        for n in nodes
+    )
+    tabular.write_csv(_CSV, rows, stream)
+
+
+def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, Any]:
+    """The contract's ``mixlist.resolve/1`` with some of the plan's nodes."""
+    counts = dict(sorted(Counter(node.precision for node in nodes).items()))
+    return {**plan.to_json(), "nodes": [node_json(node) for node in nodes], "counts": counts}
+
+
+def chain_json(plan: Plan, chain: Sequence[Decision]) -> dict[str, Any]:
+    """``mixlist.explain/1``: the nodes from the one asked about to the one that decided."""
+    return {"format": "mixlist.explain/1", "model": plan.model, "chain": [node_json(node) for node in chain]}
+
+
+def chain_text(chain: Sequence[Decision]) -> str:
+    """The chain in sentences: a paragraph a node, from the one asked about to the one that decided."""
+    lines = []
+    for node, following in zip(chain, [*chain[1:], None], strict=True):
+        precision = "has no precision of its own" if node.precision == "none" else f"is computed in {node.precision}"
+        lines.append(f"{full_name(node)} ({op_name(node)}) {precision}{', changed from what the file says' * node.changed}.")
+        lines.append(f"    {node.reason}")
+        lines.extend(f"    Output {name} is {dtype}." for name, dtype in node.outputs.items())
+        if following is not None:
+            lines.append(f"    It follows {full_name(following)}:")
+    return "\n".join(map(terminal.clean, lines)) + "\n"
+
+
+def full_name(node: Decision) -> str:
+    """``scope/name``, as ``--explain`` reads it."""
+    return f"{node.scope}/{node.name}" if node.scope else node.name
+
+
+def op_name(node: Decision) -> str:
+    """The op type with its domain, where it is not the standard one."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

@@ -1,0 +1,65 @@
+"""Which kernels the installed ONNX Runtime really has, by provider, operator version and type.
+
+Asked of the runtime's own registry, so it is true for the build at hand and for no other. A kernel
+fits a node by the runtime's rule: it starts at the version in which the operator last changed, or it
+is a closed range around that version.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache
+from typing import Any
+
+from mixlist.errors import UsageError
+from mixlist.ops.schema import find_schema
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_OPEN = 2**31 - 1  # the end of a version range that has none
+_Key = tuple[str, str]
+
+
+def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> bool:
+    """Whether ``provider`` (``cpu``, ``cuda``) has a kernel of the operator for the low type.
+
+    ``low`` is ``float16`` or ``bfloat16``, ``outputs`` the indices of the outputs that have it; where
+    there are none (ArgMax, Equal), any type parameter of the kernel may. True also for an operator
+    that has no kernel of any type but a function body: the runtime expands it into other operators.
+
+    Raises UsageError if the installed ONNX Runtime has no such provider.
+    """
+    schema = find_schema(domain, op_type, opset)
+    found = _kernels(provider).get((domain, op_type), ())
+    if schema is None or not found:
+        return schema is not None and _has_body(schema.native)
+    slots = schema.parameters(schema.outputs, max(outputs, default=-1) + 1)
+    wanted = {slots[index].parameter for index in outputs if index < len(slots)}
+    tensor = f"tensor({low})"
+    for kernel in found:
+        start, end = kernel.version_range
+        if start != schema.since and not (end < _OPEN and start <= schema.since <= end):
+            continue
+        constraints = kernel.type_constraints
+        if any(tensor in constraints[p] for p in constraints) and all(tensor in constraints.get(p, [tensor]) for p in wanted):
+            return True
+    return False
+
+
+def _has_body(native: Any) -> bool:
+    return native is not None and (native.has_function or native.has_context_dependent_function)
+
+
+@cache
+def _kernels(provider: str) -> dict[_Key, list[Any]]:
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    found: dict[_Key, list[Any]] = defaultdict(list)
+    for kernel in state.get_all_opkernel_def():
+        if kernel.provider == PROVIDERS[provider]:
+            found[kernel.domain, kernel.op_name].append(kernel)
+    if not found:
+        raise UsageError(
+            f"the installed onnxruntime has no {provider} kernels, so which ones are missing cannot be told here",
+            hint="run this where onnxruntime-gpu is installed in place of onnxruntime",
+        )
+    return dict(found)

@@ -1,0 +1,179 @@
+"""What every command shares: help, version, streams, exit statuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from mixlist import __version__
+from mixlist.cli import failures
+from mixlist.cli.index import COMMANDS, help_text
+from mixlist.errors import FileError, ModelError, UsageError
+
+MIXLIST = [sys.executable, "-m", "mixlist"]
+
+
+def load(name: str) -> click.Command:
+    command: click.Command = import_module(f"mixlist.cli.{name.replace('-', '_')}").command
+    return command
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_index_tells_what_the_command_tells(name: str) -> None:
+    command = load(name)
+    assert command.name == name
+    assert command.short_help == COMMANDS[name]
+
+
+def test_every_module_of_a_command_is_in_the_index() -> None:
+    folder = Path(import_module("mixlist.cli").__file__ or "").parent
+    with_command = {path.stem for path in folder.glob("*.py") if "\ndef command(" in path.read_text("utf-8")}
+    assert with_command == {name.replace("-", "_") for name in COMMANDS}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_help_has_an_example(run, name: str, flag: str) -> None:
+    ran = run(name, flag)
+    assert ran.status == 0
+    assert ran.err == ""
+    if name == "ops-info":
+        ran = run(name, "set", flag)
+    assert "Example:\n" in ran.out
+    assert f"\n    mixlist {name}" in ran.out
+
+
+def test_help_is_the_same_by_every_road(run) -> None:
+    assert run("--help").out == run("-h").out == help_text()
+    assert run("--help", "apply").out == help_text(), "through click"
+
+
+def test_bare_call_shows_the_help_as_wrong_usage(run) -> None:
+    ran = run()
+    assert (ran.status, ran.out, ran.err) == (2, "", help_text())
+
+
+def test_version(run) -> None:
+    assert run("--version").out == f"mixlist {__version__}\n" == run("--version", "x").out
+
+
+def test_help_imports_no_click() -> None:
+    code = "import sys, mixlist.cli; mixlist.cli.main(['--help']); print(sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = set(eval(out.splitlines()[-1]))
+    assert not loaded & {"click", "onnx", "numpy", "rich", "jsonschema", "mixlist.cli.root"}
+
+
+def test_unknown_command_names_the_nearest(run) -> None:
+    ran = run("aply", "x.onnx")
+    assert ran.status == 2
+    assert "No such command 'aply'. Did you mean 'apply'?" in ran.err
+    assert ran.out == ""
+
+
+def test_unknown_option_and_missing_argument_are_wrong_usage(run) -> None:
+    assert run("lists", "--nothing").status == 2
+    assert run("--nothing").status == 2
+    assert run("validate").status == 2
+    assert run("ops-info").status == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(run, shell: str) -> None:
+    ran = run("completion", shell)
+    assert ran.status == 0
+    assert "_MIXLIST_COMPLETE" in ran.out
+
+
+def test_completion_answers() -> None:
+    env = {**os.environ, "_MIXLIST_COMPLETE": "bash_complete", "COMP_WORDS": "mixlist va", "COMP_CWORD": "1"}
+    ran = subprocess.run(MIXLIST, env=env, capture_output=True, text=True, check=False)
+    assert "plain,validate" in ran.stdout.split()
+
+
+def test_closed_pipe_is_no_accident() -> None:
+    command = subprocess.list2cmdline([*MIXLIST, "lists", "--format", "csv"])
+    script = f"set -o pipefail; {command} | true; echo ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stderr == ""
+    assert ran.stdout.strip() in ("0", "141"), "0 where the output fitted into the pipe before it closed"
+
+
+def test_closed_streams_are_no_accident() -> None:
+    command = subprocess.list2cmdline([*MIXLIST, "presets"])
+    ran = subprocess.run(["bash", "-c", f"{command} >&- 2>&-"], check=False)
+    assert ran.returncode == 0
+
+
+def test_full_disk_is_told() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run([*MIXLIST, "presets"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == 2
+    assert "No space left" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_ctrl_c() -> None:
+    with subprocess.Popen(
+        [*MIXLIST, "validate", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        time.sleep(1)
+        process.send_signal(2)
+        assert process.stderr
+        err = process.stderr.read()
+        assert process.wait(10) == 130
+    assert "Traceback" not in err
+    assert "interrupted" in err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_any_text_can_be_printed(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "modify.json"
+    file.write_text('{"black-list": {"to-add": ["Öp-\\u2603"]}}', encoding="utf-8")
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    for form in ("table", "json", "csv"):
+        ran = subprocess.run(
+            [*MIXLIST, "lists", "--mixlist", str(file), "--format", form], env=env, capture_output=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert (b"\\u2603" in ran.stdout) == (encoding == "ascii")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (UsageError("a and b", hint="only a"), 2, "mixlist: error: a and b\n  hint: only a\n"),
+        (FileError("x: no such file"), 2, "mixlist: error: x: no such file\n"),
+        (ModelError("two\nlines"), 2, "mixlist: error: two\nlines\n"),
+        (FileError("a\x1b[31m"), 2, "mixlist: error: a\\x1b[31m\n"),
+        (OSError(28, "No space left on device", "/x"), 2, "mixlist: error: /x: No space left on device\n"),
+        (MemoryError(), 2, "mixlist: error: not enough memory for this input\n"),
+        (click.UsageError("bad"), 2, "Error: bad\n"),
+    ],
+)
+def test_statuses(capsys, error: Exception, status: int, text: str) -> None:
+    assert failures.tell(error) == status
+    assert capsys.readouterr().err == text
+
+
+def test_a_bug_asks_to_be_reported(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("mixlist.cli._dispatch", lambda args: [][1])
+    from mixlist.cli import main
+
+    assert main(["presets"]) == 3
+    err = capsys.readouterr().err
+    assert f"this is a bug in mixlist {__version__}: IndexError: list index out of range at test_main.py:" in err
+    assert "please report it" in err
+    assert "Traceback" not in err
+    monkeypatch.setenv("MIXLIST_DEBUG", "1")
+    assert main(["presets"]) == 3
+    assert "Traceback" in capsys.readouterr().err
