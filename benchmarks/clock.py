@@ -39,11 +39,11 @@ def process(arguments: Sequence[str], allowed: tuple[int, ...] = (0,)) -> Callab
     return run
 
 
-def report(what: str, seconds: float, base: str, base_seconds: float, goal: float) -> None:
-    """Print one ratio and whether it meets its goal (the ratio that must not be passed)."""
+def report(what: str, seconds: float, base: str, base_seconds: float, goal: float | None) -> None:
+    """Print one ratio and, where it has a goal (the ratio that must not be passed), whether it meets it."""
     ratio = seconds / base_seconds
-    verdict = "met" if ratio <= goal else "MISSED"
-    print(f"{what}: {_time(seconds)}; {base}: {_time(base_seconds)}; ratio {ratio:.3g} (goal <= {goal:g}: {verdict})")
+    verdict = "" if goal is None else f" (goal <= {goal:g}: {'met' if ratio <= goal else 'MISSED'})"
+    print(f"{what}: {_time(seconds)}; {base}: {_time(base_seconds)}; ratio {ratio:.3g}{verdict}", flush=True)
 
 
 def machine() -> str:

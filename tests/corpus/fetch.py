@@ -78,8 +78,15 @@ def _download(package: str, version: str, folder: Path) -> Path:
         done = subprocess.run([*command, *extra, f"{package}=={version}"], capture_output=True, text=True)
         if done.returncode == 0:
             return next(folder.glob("*.whl"))
-    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [done.stderr[-200:]]
-    raise RuntimeError(f"pip could not download {package}=={version}: {lines[-1]}")
+    raise RuntimeError(f"pip could not download {package}=={version}: {_reason(done.stderr)}")
+
+
+def _reason(stderr: str) -> str:
+    """What pip says in the end; its last line hides that it had no connection."""
+    if "connection broken" in stderr:
+        return "no connection to the package index"
+    errors = [line for line in stderr.splitlines() if line.startswith("ERROR")]
+    return errors[-1] if errors else stderr[-200:]
 
 
 def main(folder: str, *wanted: str) -> int:

@@ -24,6 +24,8 @@ MODELS = [row["id"] for row in json.loads((HERE / "models.json").read_text(encod
 LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"]
 SECONDS = 120  # per process
 WIRING = 0.1  # of the largest magnitude in the output
+# Its products are of integers and nothing else in it is on these white lists: rightly nothing is low.
+NOTHING_LOW = {("ddddocr_common_old", "onnx"), ("ddddocr_common_old", "ascend910b")}
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 
@@ -67,7 +69,8 @@ def test_model(
     done = worker("rewrite", library, str(source), str(mixed))
     assert done.returncode == 0, done.stderr[-3000:]
     facts = json.loads(done.stdout)
-    assert facts["low"] > 0
+    assert (facts["low"] == 0) == ((model_id, library) in NOTHING_LOW)
+    assert facts["unknown"] == 0
     for name in ("unlike the plan", "missing from the file", "signature", "decided anew", "not idempotent"):
         assert facts[name] == [], name
 

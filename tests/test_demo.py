@@ -1,0 +1,92 @@
+"""The bundled digit network and the guided run on it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import mixlist
+from mixlist import demo, resources
+from mixlist.errors import FileError
+
+DATA = resources.folder("demo_data")
+MODEL, EDITS = DATA / "digits.onnx", DATA / "digits_mixlist.json"
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    with np.load(DATA / "digits.npz") as arrays:
+        return arrays["pixels"].astype(np.float32), arrays["labels"]
+
+
+def apply(path: Path, **policy: object) -> Path:
+    plan = mixlist.resolve(MODEL, mixlist.load_policy(**policy))
+    mixlist.rewrite(MODEL, plan).save(path)
+    return path
+
+
+def test_any_recent_runtime_loads_the_model_and_it_reads_digits() -> None:
+    proto = onnx.load(MODEL)
+    onnx.checker.check_model(proto, full_check=True)
+    assert proto.ir_version <= 10
+    assert [entry.version for entry in proto.opset_import] <= [22]
+    assert all(node.name for node in proto.graph.node)
+    assert 100_000 <= MODEL.stat().st_size <= 300_000
+    session = onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    pixels, labels = digits()
+    assert pixels.shape == (449, 1, 8, 8)
+    assert (pixels.min(), pixels.max()) == (0, 16)
+    right = session.run(None, {"pixels": pixels})[0].argmax(1) == labels
+    assert right.mean() >= 0.97
+    alone = session.run(None, {"pixels": pixels[:1]})[0].argmax(1)  # any batch size
+    assert alone[0] == labels[0] or not right[0]
+
+
+def test_the_reference_evaluator_rounds_every_low_tensor_of_the_mixed_model(tmp_path: Path) -> None:
+    """What the demo's accuracy rests on: each value has the type that the file gives it."""
+    for name, policy in {"listed": {"mixlist": EDITS}, "forced": {"precision_mode_v2": "fp16"}}.items():
+        proto = onnx.load(apply(tmp_path / f"{name}.onnx", **policy))
+        graph = onnx.shape_inference.infer_shapes(proto, strict_mode=True).graph
+        types = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output)}
+        with np.errstate(all="ignore"):
+            values = ReferenceEvaluator(proto).run(None, {"pixels": digits()[0][:8]}, intermediate=True)
+        outputs = [out for node in proto.graph.node for out in node.output]
+        expected = {out: onnx.helper.tensor_dtype_to_np_dtype(types[out]) for out in outputs}
+        assert {out: values[out].dtype for out in outputs} == expected
+        assert sum(dtype == np.float16 for dtype in expected.values()) > 10
+
+
+def test_the_list_keeps_the_accuracy_and_forcing_everything_low_loses_it(tmp_path: Path) -> None:
+    pixels, labels = digits()
+    logits, overflow = demo.run_reference(apply(tmp_path / "listed.onnx", mixlist=EDITS), pixels)
+    assert overflow == ""
+    assert (logits.argmax(1) == labels).mean() >= 0.97
+    logits, overflow = demo.run_reference(apply(tmp_path / "forced.onnx", precision_mode_v2="fp16"), pixels)
+    assert overflow == "/energy/ReduceSum"
+    assert (logits.argmax(1) == labels).mean() < 0.2
+
+
+def test_the_demo_prints_its_tables_and_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    out = io.StringIO()
+    assert demo.run(stream=out) == 0
+    text = out.getvalue()
+    for word in ("white", "black", "gray", "LayerNormalization", "Casts added", "98.9%", "onnx.reference", "kB"):
+        assert word in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_keeps_its_models_where_it_is_told(tmp_path: Path) -> None:
+    assert demo.run(tmp_path / "kept", io.StringIO()) == 0
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["digits.all_low.onnx", "digits.mixed.onnx"]
+
+
+def test_an_output_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot make the folder"):
+        demo.run(tmp_path / "file", io.StringIO())
