@@ -1,0 +1,253 @@
+"""JSON with comments and trailing commas, and a line:column for every key and value.
+
+An ordinary file goes through the C ``json`` module and costs what that costs. Only a text that it
+refuses, or that holds a duplicate key, goes through the scanner (jsonscan.py), which says what is
+wrong and where. Places are found when a message needs
+them: the C scanner skips the values in between, so asking for every place stays linear.
+
+What is accepted beyond JSON (each with a warning, because the Ascend engine's JSON reader rejects
+it): ``//`` and ``/* */`` comments and trailing commas. A UTF-8 byte-order mark is accepted in
+silence. Duplicate keys are errors that do not stop the reading (the last value stands, as in the
+engine). Everything else that is not JSON stops it with a ListError.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from mixlist.diagnostics import Diagnostic, Severity
+from mixlist.errors import FileError
+from mixlist.jsonscan import MAX_DEPTH, MAX_DIGITS, Lines, Scanner, after_blank, quoted, stop
+
+__all__ = ["Document", "Lines", "decode", "parse", "quoted", "read", "read_bytes", "read_text", "shown_path"]
+
+MAX_BYTES = 256 << 20  # a real library has 1.4 MB; a device file has no end
+
+Steps = Sequence[str | int]
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class Member(NamedTuple):
+    """Offsets of one member of an object: its key, its value, and the end of the value."""
+
+    key: int
+    value: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """A JSON text, read.
+
+    ``text`` is the text without byte-order mark; ``clean`` has the same length, with comments and
+    trailing commas blanked, and is strict JSON. ``value`` is what ``json.loads`` makes of it.
+    ``findings`` are the warnings and the duplicate keys. Offsets count characters from 0.
+    """
+
+    path: str
+    text: str
+    clean: str
+    value: Any
+    findings: tuple[Diagnostic, ...] = ()
+    _known: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def root(self) -> int:
+        """The offset of the top-level value."""
+        return after_blank(self.clean, 0)
+
+    def members(self, offset: int) -> dict[str, Member]:
+        """The members of the object that starts at ``offset`` (the last of a duplicate key)."""
+        if offset not in self._known:
+            self._known[offset] = dict(_members(self.clean, offset))
+        return self._known[offset]  # type: ignore[no-any-return]
+
+    def items(self, offset: int) -> list[int]:
+        """The offsets of the items of the array that starts at ``offset``."""
+        if offset not in self._known:
+            self._known[offset] = list(_items(self.clean, offset))
+        return self._known[offset]  # type: ignore[no-any-return]
+
+    def offset(self, steps: Steps = (), *, key: bool = False) -> int:
+        """Where the value at ``steps`` (keys and indices from the top) starts; with ``key``, its key."""
+        at = self.root
+        for index, step in enumerate(steps):
+            if isinstance(step, int):
+                at = self.items(at)[step]
+            else:
+                member = self.members(at)[step]
+                at = member.key if key and index == len(steps) - 1 else member.value
+        return at
+
+    def position(self, steps: Steps = (), *, key: bool = False) -> tuple[int, int]:
+        """Line and column (characters, both from 1) of the value at ``steps``, or of its key."""
+        return self._lines.position(self.offset(steps, key=key))
+
+    def places(self, steps: Steps = ()) -> list[tuple[int, int]]:
+        """Line and column of every item of the array at ``steps``."""
+        return [self._lines.position(at) for at in self.items(self.offset(steps))]
+
+    def finding(
+        self,
+        code: str,
+        severity: Severity,
+        message: str,
+        steps: Steps = (),
+        *,
+        key: bool = False,
+        hint: str | None = None,
+    ) -> Diagnostic:
+        """A Diagnostic at the value at ``steps``, or at its key."""
+        line, column = self.position(steps, key=key)
+        return Diagnostic(code, severity, message, self.path, line, column, hint)
+
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self.text)
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """``path`` as messages show it: ``<stdin>`` for ``-``, and always printable."""
+    name = os.fspath(path)
+    return "<stdin>" if name == "-" else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def read(path: str | os.PathLike[str], *, strict: bool = False) -> Document:
+    """Read a JSON file (``-``: standard input).
+
+    Raises FileError if it cannot be read and ListError if it is not JSON; see ``parse``.
+    """
+    return parse(read_text(path), shown_path(path), strict=strict)
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a UTF-8 file (``-``: standard input), without byte-order mark.
+
+    Raises FileError if the file cannot be read, ListError if it is not UTF-8.
+    """
+    return decode(read_bytes(path), shown_path(path))
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file (``-``: standard input); raises FileError."""
+    shown = shown_path(path)
+    try:
+        if os.fspath(path) == "-":
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise FileError(f"{shown}: no such file") from None
+    except IsADirectoryError:
+        raise FileError(f"{shown}: is a directory, a file is needed") from None
+    except (OSError, ValueError, AttributeError) as error:  # ValueError: NUL in the path; no stdin at all
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"{shown}: cannot be read: {reason}") from None
+    if len(data) > MAX_BYTES:
+        raise FileError(f"{shown}: larger than {MAX_BYTES >> 20} MiB, which no list file is")
+    return data
+
+
+def decode(data: bytes, path: str) -> str:
+    """UTF-8 bytes as text, without byte-order mark; raises ListError with the place of a bad byte."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) > 1 and 0 in data[:2] and data[:2] != b"\0\0"):
+        hint = "save it as UTF-8"
+        stop([Diagnostic("ML002", "error", "the file is UTF-16 or UTF-32 text, not UTF-8", path, 1, 1, hint)])
+    body = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = body[: error.start].decode("utf-8")
+        line, column = Lines(before).position(len(before))
+        at = error.start + len(data) - len(body)
+        message = f"byte 0x{body[error.start]:02x} at byte offset {at} is not UTF-8"
+        stop([Diagnostic("ML002", "error", message, path, line, column, "save the file as UTF-8")])
+
+
+def parse(text: str, path: str, *, strict: bool = False) -> Document:
+    """Parse a JSON text, see the top of this module for what is accepted.
+
+    ``strict`` makes comments and trailing commas errors (they stay findings: the value is read).
+    Raises ListError, with every finding up to there, where the text is empty or not JSON, nested
+    deeper than ``MAX_DEPTH``, or holds what no file can mean (a lone surrogate, an integer of more
+    than ``MAX_DIGITS`` digits).
+    """
+    try:
+        value = _loads(text)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        if not _too_deep(value) and not _SURROGATE.search(text):
+            return Document(path, text, text, value)
+    clean, findings = Scanner(text, path, strict).scan()
+    return Document(path, text, clean, json.loads(clean), tuple(findings))
+
+
+def _loads(text: str) -> Any:
+    """``json.loads`` that raises ValueError for duplicate keys, NaN, Infinity and endless integers."""
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_short_int)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("duplicate key")
+    return members
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _short_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("too many digits")
+    return int(digits)
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        if not level:
+            return False
+        below = []
+        for node in level:
+            for child in node.values() if type(node) is dict else node:
+                if type(child) is dict or type(child) is list:
+                    below.append(child)
+        level = below
+    return bool(level)
+
+
+_skip = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
+
+
+def _members(text: str, start: int) -> Iterator[tuple[str, Member]]:
+    at = after_blank(text, start + 1)
+    while text[at] != "}":
+        key, end = _skip(text, at)
+        value = after_blank(text, after_blank(text, end) + 1)
+        end = _skip(text, value)[1]
+        yield key, Member(at, value, end)
+        at = after_blank(text, end)
+        if text[at] == ",":
+            at = after_blank(text, at + 1)
+
+
+def _items(text: str, start: int) -> Iterator[int]:
+    at = after_blank(text, start + 1)
+    while text[at] != "]":
+        yield at
+        at = after_blank(text, _skip(text, at)[1])
+        if text[at] == ",":
+            at = after_blank(text, at + 1)

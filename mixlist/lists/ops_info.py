@@ -1,0 +1,143 @@
+"""Operator information libraries: three lists from one file, a directory of files, or one file per op.
+
+An op type is white if its ``precision_reduce.flag`` is ``"true"``, black if ``"false"`` and gray
+without ``precision_reduce``; the flag is read without case and without blanks around it. A directory
+stands for all ``.json`` files directly in it, loaded as one library, as the engine does; an op type
+that two files put on different lists is an error. Names are exact. (Semantics section 1.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import FileError, ListError
+from mixlist.jsonc import Document, quoted, read, shown_path
+from mixlist.lists.findings import stop_on_errors
+from mixlist.lists.library import Library, ListName, Place
+from mixlist.lists.nearest import closest
+from mixlist.lists.structure import check_structure
+
+FLAG = ("precision_reduce", "flag")
+_LISTS: dict[Any, ListName] = {"true": "white", "false": "black"}
+
+
+def load_ops_info(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
+    """The library in a file, or in all ``.json`` files directly in a directory, and the warnings about it.
+
+    ``strict`` makes comments and trailing commas errors. Raises FileError if a file cannot be read
+    or a directory holds no JSON, ListError (with every finding) if a file is not valid.
+    """
+    library, findings = inspect(path, strict=strict)
+    return library, stop_on_errors(findings)
+
+
+def inspect(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
+    """The library as far as it can be read, and every finding; raises FileError only."""
+    documents: list[Document] = []
+    findings: list[Diagnostic] = []
+    for file in files(path):
+        try:
+            documents.append(read(file, strict=strict))
+        except ListError as error:
+            findings += (d for d in error.diagnostics if isinstance(d, Diagnostic))
+    library, more = from_documents(shown_path(path), documents)
+    return library, [*findings, *more]
+
+
+def files(path: str | os.PathLike[str]) -> list[Path]:
+    """The files of a library, by name; raises FileError for a directory without JSON."""
+    folder = Path(path)
+    if os.fspath(path) == "-" or not folder.is_dir():
+        return [folder]
+    try:
+        found = [entry for entry in folder.iterdir() if entry.suffix == ".json" and not entry.is_dir()]
+    except OSError as error:
+        raise FileError(f"{shown_path(path)}: cannot be read: {error.strerror}") from None
+    if not found:
+        hint = "a library is one .json file or a directory with .json files directly in it"
+        raise FileError(f"{shown_path(path)}: the directory holds no .json file", hint=hint)
+    return sorted(found)
+
+
+def from_documents(name: str, documents: Iterable[Document]) -> tuple[Library, list[Diagnostic]]:
+    """One library from files already read, and every finding about them."""
+    lists: dict[str, ListName] = {}
+    homes: dict[str, Document] = {}
+    findings: list[Diagnostic] = []
+    for document in documents:
+        findings += document.findings
+        findings += check_structure(document, "ops-info")
+        for op, found in _entries(document, findings).items():
+            if lists.setdefault(op, found) != found:
+                findings.append(_conflict(op, homes[op], lists[op], document, found))
+            homes.setdefault(op, document)
+
+    def locate(op: str) -> Place | None:
+        return _place(homes[op], op) if op in homes else None
+
+    return Library(name, lists, locate=locate), findings
+
+
+def _entries(document: Document, findings: list[Diagnostic]) -> dict[str, ListName]:
+    """The list of each op type of one file; what the schema rejects is left out."""
+    if not isinstance(document.value, dict):
+        return {}
+    if not document.value:
+        findings.append(document.finding("ML207", "warning", "the library names no op type"))
+    lists: dict[str, ListName] = {}
+    for op, entry in document.value.items():
+        if not isinstance(entry, dict):
+            continue
+        reduce = entry.get("precision_reduce", entry)
+        if reduce is entry:
+            lists[op] = "gray"
+            findings += _misspelt(document, op, entry)
+        elif isinstance(reduce, dict):
+            found = _LISTS.get(flag) if isinstance(flag := reduce.get("flag"), str) else None
+            found = found or _unusual(document, op, reduce, findings)
+            if found:
+                lists[op] = found
+    return lists
+
+
+def _unusual(document: Document, op: str, reduce: dict[str, Any], findings: list[Diagnostic]) -> ListName | None:
+    """The list of an op type whose flag is not plainly "true" or "false"; None if the schema rejects it."""
+    if "flag" not in reduce:
+        message = f"precision_reduce of {quoted(op)} has no flag: the op type is gray"
+        hint = 'write {"flag": "true"} or {"flag": "false"}, or remove precision_reduce'
+        findings.append(document.finding("ML205", "warning", message, (op, "precision_reduce"), key=True, hint=hint))
+        return "gray"
+    flag = reduce["flag"]
+    if isinstance(flag, bool):
+        text = "true" if flag else "false"
+        message = f"the flag of {quoted(op)} is the boolean {text}; the engine expects a string"
+        findings.append(document.finding("ML204", "warning", message, (op, *FLAG), hint=f'write "{text}" in quotes'))
+        return _LISTS[text]
+    return _LISTS.get(flag.strip(" \t\n\r\f\v").lower()) if isinstance(flag, str) else None
+
+
+def _misspelt(document: Document, op: str, entry: dict[str, Any]) -> Iterator[Diagnostic]:
+    """A warning for a key of a gray op type that looks like precision_reduce: entries may hold any key."""
+    for key in entry:
+        if key[:2].lower() == "pr" and closest(key.replace("-", "_"), ["precision_reduce"]):
+            message = f"{quoted(op)} has the key {quoted(key)}, which nothing reads: the op type is gray"
+            hint = 'did you mean "precision_reduce"?'
+            yield document.finding("ML209", "warning", message, (op, key), key=True, hint=hint)
+
+
+def _place(document: Document, op: str) -> Place:
+    """The flag of an op type; its name where it has none."""
+    reduce = document.value[op].get("precision_reduce", {})
+    steps = (op, *FLAG) if "flag" in reduce else (op,)
+    return Place(document.path, *document.position(steps, key=len(steps) == 1))
+
+
+def _conflict(op: str, first: Document, before: ListName, second: Document, found: ListName) -> Diagnostic:
+    place, other = _place(second, op), _place(first, op)
+    message = f"{quoted(op)} is {found} here but {before} at {other}"
+    hint = "a directory is one library: remove or correct one of the two"
+    return Diagnostic("ML206", "error", message, place.path, place.line, place.column, hint)

@@ -1,0 +1,229 @@
+"""modify_mixlist: semantics section 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import FileError, ListError
+from mixlist.lists.edits import LEGAL, apply_edits, closest, read_edits
+from mixlist.lists.library import Library, ListName
+
+FACTS = Path(__file__).parent / "data" / "edit_combinations.json"
+COMBINATIONS = json.loads(FACTS.read_text("utf-8"))["combinations"]
+LIBRARY = Library("lib", {"MatMul": "white", "Softmax": "black", "Relu": "gray", "matmul_v2": "gray"})
+
+
+def mixlist(actions: list[str], op: str = "Op") -> str:
+    content: dict[str, dict[str, list[str]]] = {}
+    for action in actions:
+        verb, color = action.split("-")
+        content.setdefault(f"{color}-list", {})["to-add" if verb == "add" else "to-remove"] = [op]
+    return json.dumps(content, indent=1)
+
+
+@pytest.fixture
+def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def write_file(text: str) -> Path:
+        path = tmp_path / "modify.json"
+        path.write_text(text, "utf-8")
+        return path
+
+    return write_file
+
+
+def warnings_of(path: Path, library: Library = LIBRARY) -> list[Diagnostic]:
+    edits, warnings = read_edits(path)
+    return [*warnings, *apply_edits(library, edits)[1]]
+
+
+def codes(findings: list[Diagnostic]) -> list[str]:
+    return [f.code for f in findings]
+
+
+def test_the_facts_hold_all_63_combinations() -> None:
+    assert len({frozenset(c["actions"]) for c in COMBINATIONS}) == 63
+    assert {frozenset(c["actions"]) for c in COMBINATIONS if c["accepted"]} == LEGAL
+
+
+@pytest.mark.parametrize("fact", COMBINATIONS, ids=lambda c: "+".join(c["actions"]))
+def test_combination(fact, write) -> None:  # type: ignore[no-untyped-def]
+    path = write(mixlist(fact["actions"]))
+    if not fact["accepted"]:
+        with pytest.raises(ListError) as caught:
+            read_edits(path)
+        (found,) = caught.value.diagnostics
+        assert isinstance(found, Diagnostic)
+        assert found.code == "ML104"
+        assert '"Op"' in found.message
+        for action in fact["actions"]:
+            verb, color = action.split("-")
+            line = _line_of(path, f"{color}-list", "to-add" if verb == "add" else "to-remove")
+            assert f"{color}-list to-{'add' if verb == 'add' else 'remove'} ({line}:" in found.message
+        assert found.hint and found.hint.startswith("legal for one op type")
+        return
+    edits, warnings = read_edits(path)
+    assert not warnings
+    for before, expected in fact["by_default_list"].items():
+        lists, told = apply_edits(Library("lib", {"Op": before}), edits)
+        assert lists.of("Op") == expected["result"]
+        assert ("ML106" in codes(told)) == expected["warns_remove_mismatch"]
+        assert ("Op" in lists.moves) == (before != expected["result"])
+
+
+def _line_of(path: Path, *keys: str) -> int:
+    """The line of the first name under the keys, found by eye rules of json.dumps(indent=1)."""
+    lines = path.read_text("utf-8").splitlines()
+    top = next(i for i, line in enumerate(lines) if line.startswith(f' "{keys[0]}"'))
+    inner = next(i for i in range(top, len(lines)) if lines[i].startswith(f'  "{keys[1]}"'))
+    return inner + 2
+
+
+def test_a_move_names_the_entry_that_decided(write) -> None:  # type: ignore[no-untyped-def]
+    path = write('{"white-list": {"to-remove": ["MatMul"]},\n "black-list": {"to-add": ["MatMul", "Relu"]}}')
+    lists, warnings = apply_edits(LIBRARY, read_edits(path)[0])
+    assert not warnings
+    move = lists.moves["MatMul"]
+    assert (move.before, move.after) == ("white", "black")
+    assert str(move.place) == f"{path}:2:28"
+    assert lists.source("Relu") == f"{path}:2:38"
+    assert lists.of("Softmax") == "black" and lists.named == {"MatMul", "Relu"}
+
+
+def test_removal_that_does_nothing(write) -> None:  # type: ignore[no-untyped-def]
+    (found,) = warnings_of(write('{"black-list": {"to-remove": ["MatMul"]}}'))
+    assert (found.code, found.severity, found.line, found.column) == ("ML106", "warning", 1, 31)
+    assert "is white in library lib, not black" in found.message
+    assert found.hint == "to make it gray, name it in white-list to-remove"
+
+
+def test_add_gray_alone_names_the_removal_that_works(write) -> None:  # type: ignore[no-untyped-def]
+    white, gray = warnings_of(write('{"gray-list": {"to-add": ["MatMul", "Relu"]}}'))
+    assert (white.code, gray.code) == ("ML107", "ML107")
+    assert "stays white" in white.message and white.hint == "to make it gray, name it in white-list to-remove"
+    assert "is gray already" in gray.message
+
+
+def test_unknown_op_names_the_nearest(write) -> None:  # type: ignore[no-untyped-def]
+    path = write('{"white-list": {"to-add": ["Matmul"]}}')
+    (found,) = warnings_of(path)
+    assert found.code == "ML108" and found.hint is not None
+    assert found.hint.startswith("did you mean MatMul")
+    assert apply_edits(LIBRARY, read_edits(path)[0])[0].of("Matmul") == "white"
+
+
+def test_unknown_removal_warns_of_both(write) -> None:  # type: ignore[no-untyped-def]
+    assert codes(warnings_of(write('{"white-list": {"to-remove": ["Nothing"]}}'))) == ["ML108", "ML106"]
+
+
+def test_a_name_listed_twice_is_harmless(write) -> None:  # type: ignore[no-untyped-def]
+    path = write('{"black-list": {"to-add": ["Relu",\n"Relu"]}}')
+    (found,) = warnings_of(path)
+    assert (found.code, found.severity, found.line, found.column) == ("ML105", "warning", 2, 1)
+    assert "first at 1:28" in found.message
+    assert apply_edits(LIBRARY, read_edits(path)[0])[0].of("Relu") == "black"
+
+
+def test_blanks_around_a_name(write) -> None:  # type: ignore[no-untyped-def]
+    assert codes(warnings_of(write('{"black-list": {"to-add": ["Relu "]}}'))) == ["ML110", "ML108"]
+
+
+def test_the_empty_object_is_legal_and_the_empty_file_is_not(write) -> None:  # type: ignore[no-untyped-def]
+    assert read_edits(write("{}")) == ((), [])
+    with pytest.raises(ListError, match="the file is empty"):
+        read_edits(write(""))
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "place", "words"),
+    [
+        ('{"$schema": "x"}', "ML103", (1, 2), "the engine rejects every key"),
+        ('{"black-lists": {}}', "ML101", (1, 2), 'unknown key "black-lists"'),
+        ('{"black-list": {"add": []}}', "ML101", (1, 17), 'unknown key "add" in "black-list"'),
+        ('{"black-list": ["MatMul"]}', "ML102", (1, 16), '"black-list" is an array'),
+        ('{"black-list": {"to-add": "MatMul"}}', "ML102", (1, 27), 'is the string "MatMul"'),
+        ('{"black-list": {"to-add": [\n "MatMul", 3]}}', "ML102", (2, 12), '"black-list"."to-add"[1] is the number 3'),
+        ('["MatMul"]', "ML102", (1, 1), "the file is an array"),
+        ('{"MatMul": {"precision_reduce": {"flag": "true"}}}', "ML109", (1, 1), "operator information library"),
+        ('{"black-list": {}, "black-list": {}}', "ML005", (1, 20), "first at 1:2"),
+    ],
+)
+def test_rejected(text: str, code: str, place: tuple[int, int], words: str, write) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ListError) as caught:
+        read_edits(write(text))
+    (found,) = caught.value.diagnostics
+    assert isinstance(found, Diagnostic)
+    assert (found.code, found.line, found.column) == (code, *place)
+    assert words in found.message
+    assert found.hint
+
+
+def test_every_error_is_told_at_once(write) -> None:  # type: ignore[no-untyped-def]
+    text = '{"$schema": 1, "white-list": {"to-add": ["A", 2], "x": 0}, "black-list": {"to-add": ["A"]}, "gray-list": 7}'
+    with pytest.raises(ListError, match=r"and 4 more") as caught:
+        read_edits(write(text))
+    assert sorted(codes([*caught.value.diagnostics])) == ["ML101", "ML102", "ML102", "ML103", "ML104"]  # type: ignore[list-item]
+
+
+def test_strict_makes_comments_errors(write) -> None:  # type: ignore[no-untyped-def]
+    path = write('{ // why\n "black-list": {"to-add": ["Relu",]}}')
+    assert codes(read_edits(path)[1]) == ["ML006", "ML007"]
+    with pytest.raises(ListError):
+        read_edits(path, strict=True)
+
+
+def test_missing_file_and_directory(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no such file"):
+        read_edits(tmp_path / "none.json")
+    with pytest.raises(FileError, match="is a directory"):
+        read_edits(tmp_path)
+
+
+def test_many_unknown_names_end_soon(write) -> None:  # type: ignore[no-untyped-def]
+    names = [f"Op{i}" for i in range(100_000)]
+    library = Library("lib", {f"Known{i}": "gray" for i in range(1500)})
+    warnings = warnings_of(write(json.dumps({"white-list": {"to-add": names}})), library)
+    assert len(warnings) == 101 and warnings[-1].message == "99900 more like this"
+
+
+def test_closest() -> None:
+    known = ["MatMul", "BatchMatMul", "Softmax", "Conv", "conv"]
+    assert closest("Matmul", known)[0] == "MatMul"
+    assert closest("Conv", known) == ["conv"]
+    assert closest("Softmaks", known) == ["Softmax"]
+    assert closest("zzz", known) == []
+    assert closest("x" * 10_000_000, known) == []
+
+
+NAMES = ["A", "B", "C", "D"]
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["white", "black", "gray"])),
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(sorted(map(sorted, LEGAL)))),
+)
+def test_legal_edits_do_what_the_facts_say(before: dict[str, ListName], wanted: dict[str, list[str]]) -> None:
+    from mixlist.jsonc import parse
+    from mixlist.lists.edits import inspect
+
+    content: dict[str, dict[str, list[str]]] = {}
+    for op, actions in wanted.items():
+        for action in actions:
+            verb, color = action.split("-")
+            key = "to-add" if verb == "add" else "to-remove"
+            content.setdefault(f"{color}-list", {}).setdefault(key, []).append(op)
+    edits, findings = inspect(parse(json.dumps(content), "f"))
+    assert not findings
+    lists, _ = apply_edits(Library("lib", before), edits)
+    by_actions = {frozenset(c["actions"]): c for c in COMBINATIONS}
+    for op in NAMES:
+        start = before.get(op, "gray")
+        if op in wanted:
+            assert lists.of(op) == by_actions[frozenset(wanted[op])]["by_default_list"][start]["result"]
+        else:
+            assert lists.of(op) == start

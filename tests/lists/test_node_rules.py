@@ -1,0 +1,148 @@
+"""keep_dtype and customize_dtypes: text formats, places and precedence (semantics section 6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mixlist.errors import FileError, ListError
+from mixlist.lists.node_rules import check, read_customize_dtypes, read_keep_dtype
+
+Slots = tuple[str | None, ...]
+
+
+def write(tmp_path: Path, text: str | bytes) -> Path:
+    file = tmp_path / "rules.cfg"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def one(tmp_path: Path, line: str) -> tuple[str, str, Slots, Slots]:
+    (rule,), warnings = read_customize_dtypes(write(tmp_path, line))
+    assert warnings == []
+    assert not rule.keep
+    return rule.by, rule.pattern, rule.inputs, rule.outputs
+
+
+def test_keep_dtype_by_name_and_type(tmp_path: Path) -> None:
+    rules, warnings = read_keep_dtype(write(tmp_path, "conv/1\n\n  OpType::Softmax\r\n/a:0/b\n"))
+    assert warnings == []
+    assert [(r.by, r.pattern, r.keep, r.place.line, r.place.column) for r in rules] == [
+        ("name", "conv/1", True, 1, 1),
+        ("type", "Softmax", True, 3, 3),
+        ("name", "/a:0/b", True, 4, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a::InputDtype:float16,OutputDtype:float32", ("name", "a", ("float16",), ("float32",))),
+        ("a::InputDtype:float16,,OutputDtype:float32", ("name", "a", ("float16", None), ("float32",))),
+        ("a::InputDtype:,fp32,OutputDtype:bf16,,", ("name", "a", (None, "float32"), ("bfloat16", None, None))),
+        ("a::InputDtype:,OutputDtype:float", ("name", "a", (), ("float32",))),
+        ("a::InputDtype:OutputDtype:fp16", ("name", "a", (), ("float16",))),
+        ("a::InputDtype: float16 , OutputDtype: float32 ", ("name", "a", ("float16",), ("float32",))),
+        ("a::InputDtype:float16,OutputDtype:", ("name", "a", ("float16",), ())),
+        ("x::y:0::InputDtype:fp16,OutputDtype:fp16", ("name", "x::y:0", ("float16",), ("float16",))),
+        ("a::InputDtype:b::InputDtype:fp16,OutputDtype:", ("name", "a::InputDtype:b", ("float16",), ())),
+        ("OpType::Conv:InputDtype:fp16,OutputDtype:fp32", ("type", "Conv", ("float16",), ("float32",))),
+        ("OpType::com.microsoft::Gelu:InputDtype:fp16,OutputDtype:", ("type", "com.microsoft::Gelu", ("float16",), ())),
+    ],
+)
+def test_customize_dtypes_lines(tmp_path: Path, line: str, expected: tuple[str, str, Slots, Slots]) -> None:
+    assert one(tmp_path, line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "column", "says"),
+    [
+        ("conv1", "ML301", 6, "no InputDtype"),
+        ("a::OutputDtype:fp16", "ML301", 4, "InputDtype comes first"),
+        ("a::OutputDtype:fp16,InputDtype:fp16", "ML301", 36, "no InputDtype"),
+        ("a::InputDtype:fp16", "ML301", 19, "OutputDtype is missing"),
+        ("a::InputDtype:fp16OutputDtype:fp16", "ML301", 19, "a comma is missing"),
+        ("a::InputDtype:fp16,OutputDtype:fp16,OutputDtype:fp16", "ML301", 40, "each once"),
+        ("::InputDtype:fp16,OutputDtype:", "ML301", 1, "without a node name"),
+        ("  a::InputDtype:fp16,half,OutputDtype:", "ML302", 22, "'half'"),
+        ("a::InputDtype:,OutputDtype:int8", "ML302", 28, "'int8'"),
+        ("OpType:::InputDtype:fp16,OutputDtype:", "ML301", 9, "no op type"),
+        ("OpType::A B:InputDtype:fp16,OutputDtype:", "ML301", 9, "no op type"),
+        ("OpType::Conv", "ML301", 13, "no InputDtype"),
+        ("a\0::InputDtype:fp16,OutputDtype:", "ML002", 2, "NUL"),
+    ],
+)
+def test_malformed_lines_have_a_place(tmp_path: Path, line: str, code: str, column: int, says: str) -> None:
+    file = write(tmp_path, "ok::InputDtype:fp16,OutputDtype:fp16\n" + line + "\n")
+    (finding,) = check(file, "customize-dtypes")
+    assert (finding.code, finding.severity, finding.line, finding.column) == (code, "error", 2, column)
+    assert says in finding.message
+    with pytest.raises(ListError, match=rf"rules\.cfg:2:{column}: ") as error:
+        read_customize_dtypes(file)
+    assert error.value.diagnostics == (finding,)
+
+
+def test_an_unknown_type_names_what_is_allowed(tmp_path: Path) -> None:
+    (finding,) = check(write(tmp_path, "a::InputDtype:flaot16,OutputDtype:"), "customize-dtypes")
+    assert finding.hint is not None
+    assert "did you mean float16?" in finding.hint
+    assert "float16, float32 and bfloat16" in finding.hint
+
+
+def test_every_malformed_line_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ListError, match=r"\(and 2 more") as error:
+        read_customize_dtypes(write(tmp_path, "a\nb\n\nc\n"))
+    assert len(error.value.diagnostics) == 3
+
+
+def test_keep_dtype_refuses_types(tmp_path: Path) -> None:
+    (finding,) = check(write(tmp_path, "a::InputDtype:fp16,OutputDtype:"), "keep-dtype")
+    assert (finding.severity, finding.column) == ("error", 4)
+    assert "customize-dtypes" in str(finding.hint)
+
+
+def test_the_first_rule_for_a_name_wins(tmp_path: Path) -> None:
+    text = "a::InputDtype:fp16,OutputDtype:\nb::InputDtype:fp16,OutputDtype:\na::InputDtype:fp32,OutputDtype:\n"
+    rules, (warning,) = read_customize_dtypes(write(tmp_path, text))
+    assert [(r.pattern, r.inputs) for r in rules] == [("a", ("float16",)), ("b", ("float16",))]
+    assert (warning.code, warning.severity, warning.line) == ("ML304", "warning", 3)
+    assert "line 1" in warning.message
+
+
+def test_a_name_and_a_type_are_different_subjects(tmp_path: Path) -> None:
+    text = "OpType::Conv:InputDtype:fp16,OutputDtype:\nConv::InputDtype:fp32,OutputDtype:\n"
+    rules, warnings = read_customize_dtypes(write(tmp_path, text))
+    assert warnings == []
+    assert [r.by for r in rules] == ["name", "type"]  # in order of precedence
+
+
+def test_comments_warn(tmp_path: Path) -> None:
+    rules, (warning,) = read_keep_dtype(write(tmp_path, "# why\nconv\n"))
+    assert [r.pattern for r in rules] == ["conv"]
+    assert (warning.code, warning.severity, warning.line) == ("ML303", "warning", 1)
+
+
+def test_byte_order_mark_and_line_endings(tmp_path: Path) -> None:
+    rules, warnings = read_keep_dtype(write(tmp_path, b"\xef\xbb\xbfa\r\nb\r\n"))
+    assert (warnings, [r.pattern for r in rules]) == ([], ["a", "b"])
+    assert rules[0].place.column == 1
+
+
+def test_broken_utf8_has_a_place(tmp_path: Path) -> None:
+    file = write(tmp_path, b"a\nbc\xff\n")
+    with pytest.raises(ListError, match=r"rules\.cfg:2:3: .*0xff"):
+        read_keep_dtype(file)
+    assert [(f.line, f.column) for f in check(file, "keep-dtype")] == [(2, 3)]
+
+
+def test_empty_files_are_legal(tmp_path: Path) -> None:
+    assert read_keep_dtype(write(tmp_path, "")) == ((), [])
+    assert read_customize_dtypes(write(tmp_path, "\n \n")) == ((), [])
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"none\.cfg"):
+        read_keep_dtype(tmp_path / "none.cfg")
+    with pytest.raises(FileError):
+        check(tmp_path, "keep-dtype")

@@ -1,0 +1,320 @@
+"""JSON with comments: values, places, messages, and input that means harm."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import FileError, ListError
+from mixlist.jsonc import Document, parse, quoted, read
+from mixlist.jsonscan import Scanner
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def refusal(text: str) -> Diagnostic:
+    """The last finding of a text that is refused."""
+    with pytest.raises(ListError) as caught:
+        parse(text, "f")
+    found = caught.value.diagnostics[-1]
+    assert isinstance(found, Diagnostic)
+    assert (found.severity, found.path) == ("error", "f")
+    return found
+
+
+def of_bytes(tmp_path: Path, data: bytes) -> Document:
+    path = tmp_path / "f.json"
+    path.write_bytes(data)
+    return read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "place", "message"),
+    [
+        ("[1,,]", "ML001", (1, 4), 'expected a value, found ","'),
+        ("{,}", "ML001", (1, 2), 'expected a key in double quotes or "}", found ","'),
+        ("[,]", "ML001", (1, 2), 'expected a value or "]", found ","'),
+        ("[1}", "ML001", (1, 3), 'expected "," or "]", found "}"'),
+        ("{]", "ML001", (1, 2), 'expected a key in double quotes or "}", found "]"'),
+        ('{"a" 1}', "ML001", (1, 6), 'expected ":" after the key, found "1"'),
+        ('{"a"\n:\n}', "ML001", (3, 1), 'expected a value, found "}"'),
+        ('{"a": 1\n "b": 2}', "ML001", (2, 2), 'expected "," or "}", found the string "b"'),
+        ("{'a': 1}", "ML001", (1, 2), 'expected a key in double quotes or "}", found "\'a\'"'),
+        ("{a: 1}", "ML001", (1, 2), 'expected a key in double quotes or "}", found "a"'),
+        ('{"a": NaN}', "ML001", (1, 7), '"NaN" is no JSON value'),
+        ("[-Infinity]", "ML001", (1, 2), '"-Infinity" is no JSON value'),
+        ("[True]", "ML001", (1, 2), '"True" is no JSON value'),
+        ("[01]", "ML001", (1, 2), '"01" is no JSON value'),
+        ("[1", "ML001", (1, 3), 'the file ends here, but "," or "]" is missing'),
+        ('{"a": 1}}', "ML001", (1, 9), 'expected the end of the file, found "}"'),
+        ("{} {}", "ML001", (1, 4), 'expected the end of the file, found "{"'),
+        ('{"a', "ML001", (1, 2), "the string that starts here is not closed on its line"),
+        ('{"a": "x\ny"}', "ML001", (1, 7), "the string that starts here is not closed on its line"),
+        ('{"a": "C:\\x"}', "ML001", (1, 10), '"\\x" is no JSON escape'),
+        ('["a\tb"]', "ML001", (1, 4), 'the control character "\\t" in a string'),
+        ("[1] /", "ML001", (1, 5), 'expected the end of the file, found "/"'),
+        ("[1] /* x", "ML001", (1, 5), "the comment that starts here has no end"),
+        ('{"a": \0}', "ML002", (1, 7), "a NUL byte: the file is damaged, or no text"),
+        ("", "ML003", (1, 1), "the file is empty"),
+        (" \n\t\n", "ML003", (1, 1), "the file is empty"),
+        ('["\\ud800"]', "ML009", (1, 2), '"\\ud800" holds half of a surrogate pair, which is no character'),
+        ("[" + "1" * 601 + "]", "ML008", (1, 2), "an integer of 601 digits; at most 600 are read"),
+        ("[" * 201 + "]" * 201, "ML004", (1, 201), "nested deeper than 200 levels"),
+    ],
+)
+def test_refused(text: str, code: str, place: tuple[int, int], message: str) -> None:
+    found = refusal(text)
+    assert (found.code, (found.line, found.column), found.message) == (code, place, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("['a']", "strings stand in double quotes"),
+        ('{"a": 1 "b": 2}', "a comma is missing before it"),
+        ("[True]", "write true"),
+        ("[NaN]", "JSON has no such number"),
+        ('{"a": [\n1, 2}', '"[" was opened at 1:7'),
+        ('{\n"a": {', '"{" was opened at 2:6'),
+    ],
+)
+def test_hints(text: str, hint: str) -> None:
+    assert refusal(text).hint == hint
+
+
+def test_comments_and_trailing_commas_warn_one_by_one() -> None:
+    text = '// head\n{"a": [1, 2, /* last */ ], # \n}'.replace("# ", "// tail")
+    document = parse(text, "f")
+    assert document.value == {"a": [1, 2]}
+    assert [(f.code, f.severity, f.line, f.column) for f in document.findings] == [
+        ("ML006", "warning", 1, 1),
+        ("ML007", "warning", 2, 12),
+        ("ML006", "warning", 2, 14),
+        ("ML007", "warning", 2, 26),
+        ("ML006", "warning", 2, 28),
+    ]
+    assert all(f.hint and "the engine's JSON reader rejects it" in f.hint for f in document.findings)
+    assert {f.severity for f in parse(text, "f", strict=True).findings} == {"error"}
+
+
+def test_what_looks_like_a_comment_in_a_string_is_none() -> None:
+    document = parse('{"a // b": "/* c */", "d": ",]"}', "f")
+    assert document.value == {"a // b": "/* c */", "d": ",]"} and not document.findings
+
+
+def test_findings_before_the_error_are_kept() -> None:
+    with pytest.raises(ListError) as caught:
+        parse('{"a": 1, "a": 2, // x\n b}', "f")
+    assert [f.code for f in caught.value.diagnostics] == ["ML005", "ML006", "ML001"]  # type: ignore[attr-defined]
+    assert str(caught.value) == 'f:2:2: expected a key in double quotes, found "b"'
+
+
+def test_duplicate_keys_name_both_places_and_the_last_stands() -> None:
+    document = parse('{"a": 1,\n "b": {"c": 1, "\\u0063": 2},\n "a": 3}', "f")
+    assert document.value == {"a": 3, "b": {"c": 2}}
+    told = [(f.code, f.severity, f.line, f.column, f.message) for f in document.findings]
+    assert told == [
+        ("ML005", "error", 2, 16, 'the key "c" stands here again, first at 2:8'),
+        ("ML005", "error", 3, 2, 'the key "a" stands here again, first at 1:2'),
+    ]
+
+
+def test_places_of_keys_and_values() -> None:
+    document = parse('\n{ "a" : [ 10, {"b": "ü€😀", "c":null} ],\r\n"d":{}, "e": true }', "f")
+    assert document.position() == (2, 1)
+    assert document.position(("a",), key=True) == (2, 3)
+    assert document.position(("a",)) == (2, 9)
+    assert document.position(("a", 0)) == (2, 11)
+    assert document.position(("a", 1, "b")) == (2, 21)
+    assert document.position(("a", 1, "c"), key=True) == (2, 28)  # characters, not bytes
+    assert document.position(("d",), key=True) == (3, 1)
+    assert document.position(("e",)) == (3, 14)
+
+
+def test_lines_end_with_lf_crlf_or_cr() -> None:
+    assert parse("[1,\n2,\r\n3,\r4]", "f").places() == [(1, 2), (2, 1), (3, 1), (4, 1)]
+
+
+def test_byte_order_mark_is_accepted_in_silence(tmp_path: Path) -> None:
+    document = of_bytes(tmp_path, b'\xef\xbb\xbf{"a": 1}')
+    assert document.value == {"a": 1} and not document.findings
+    assert document.position(("a",), key=True) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "message"),
+    [
+        (b'{"a": "\xff"}', (1, 8), "byte 0xff at byte offset 7 is not UTF-8"),
+        (b'{"\xc3\xbc":\n "\xe2\x82"}', (2, 3), "byte 0xe2 at byte offset 9 is not UTF-8"),
+        (b"\xef\xbb\xbf\x80", (1, 1), "byte 0x80 at byte offset 3 is not UTF-8"),
+        ('{"a": 1}'.encode("utf-16"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
+        ('{"a": 1}'.encode("utf-16-le"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
+        ('{"a": 1}'.encode("utf-16-be"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
+        ('{"a": 1}'.encode("utf-32"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
+        (b'{"a": "\xed\xa0\x80"}', (1, 8), "byte 0xed at byte offset 7 is not UTF-8"),
+    ],
+)
+def test_encodings(tmp_path: Path, data: bytes, place: tuple[int, int], message: str) -> None:
+    with pytest.raises(ListError) as caught:
+        of_bytes(tmp_path, data)
+    (found,) = caught.value.diagnostics
+    assert isinstance(found, Diagnostic)
+    assert (found.code, (found.line, found.column), found.message) == ("ML002", place, message)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no such file"):
+        read(tmp_path / "none.json")
+    with pytest.raises(FileError, match="is a directory"):
+        read(tmp_path)
+    with pytest.raises(FileError, match="cannot be read"):
+        read("a\0b")
+    with pytest.raises(FileError, match="larger than"):
+        read("/dev/zero")
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+    import sys
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a": 1}')))
+    document = read("-")
+    assert (document.value, document.path) == ({"a": 1}, "<stdin>")
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(FileError, match="<stdin>: cannot be read"):
+        read("-")
+
+
+HOSTILE: dict[str, Callable[[], str]] = {
+    "brackets": lambda: "[" * 10_000_000,
+    "objects": lambda: '{"a":' * 1_000_000,
+    "closing brackets": lambda: "]" * 1_000_000,
+    "comments in brackets": lambda: "[/**/" * 1_000_000,
+    "long string": lambda: '["' + "a" * 10_000_000 + '",]',
+    "long open string": lambda: '"' + "a" * 10_000_000,
+    "long string of escapes": lambda: '["' + "\\n" * 5_000_000 + '",]',
+    "long key": lambda: '{"' + "a" * 10_000_000 + '": 1,}',
+    "long integer": lambda: "[" + "9" * 10_000_000 + "]",
+    "long real": lambda: "[" + "9" * 10_000_000 + ".5,]",
+    "long exponent": lambda: "[1e" + "9" * 10_000_000 + ",]",
+    "blanks": lambda: "[1" + " " * 10_000_000 + ",]",
+    "slashes": lambda: "/" * 1_000_000,
+    "open comments": lambda: "/*" * 1_000_000,
+    "quotes": lambda: '"' * 1_000_000,
+    "backslashes": lambda: '"' + "\\" * 1_000_001,
+    "minus signs": lambda: "[" + "-" * 1_000_000,
+    "a million keys": lambda: "{" + ",".join(f'"k{i}":1' for i in range(1_000_000)) + ",}",
+    "a million duplicates": lambda: "{" + ",".join('"k":1' for _ in range(1_000_000)) + "}",
+    "a million comments": lambda: "[1" + "/**/" * 1_000_000 + "]",
+    "a million trailing commas": lambda: "[" + "[1,]," * 1_000_000 + "]",
+    "NUL bytes": lambda: "\0" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_judged_soon(name: str) -> None:
+    text = HOSTILE[name]()
+    start = time.process_time()
+    try:
+        document = parse(text, "f")
+    except ListError as error:
+        found = [f for f in error.diagnostics if isinstance(f, Diagnostic)]
+    else:
+        found = list(document.findings)
+    assert found and len(found) < 500
+    assert max(len(f.message) for f in found) < 300
+    assert time.process_time() - start < 30  # seconds; the slowest takes 4 here
+
+
+def test_reading_is_linear() -> None:
+    """Four times the text takes about four times as long, whichever way it is read."""
+
+    def seconds(text: str) -> float:
+        best = 60.0
+        for _ in range(3):
+            start = time.process_time()
+            document = parse(text, "f")
+            for key in document.value:
+                document.position((key, "flag"))
+            best = min(best, time.process_time() - start)
+        return best
+
+    def library(count: int) -> str:
+        return json.dumps({f"Op{i}": {"input0": {"dtype": "float16"}, "flag": "true"} for i in range(count)}, indent=4)
+
+    for tail in ("", "// slow way"):
+        assert seconds(library(40_000) + tail) < 8 * seconds(library(10_000) + tail)
+
+
+@given(JSON, st.sampled_from([None, 1, "\t"]), st.booleans())
+def test_strict_json_reads_as_json_does(value: Any, indent: Any, ascii_only: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    document = parse(text, "f")
+    assert document.value == value and not document.findings
+    assert Scanner(text, "f", strict=False).scan() == (text, [])
+
+
+TOKENS = ["{", "}", "[", "]", ",", ":", " ", "\n", '"a"', '"b"', '"\\u00e4"', '"\\ud83d\\ude00"', "1", "-0.5e3", "true"]
+DIRT = ["//x\n", "/*y*/", "NaN", '"', "\\", "/", "'", "01", '"\\ud83d"', "\ufeff", "\0", "ü"]
+MESSY = st.lists(st.sampled_from([*TOKENS, *DIRT]), max_size=14).map("".join)
+
+
+def no_json(constant: str) -> None:
+    raise ValueError(constant)
+
+
+@given(MESSY)
+def test_the_two_ways_of_reading_agree(text: str) -> None:
+    """What ``json`` accepts, the scanner accepts without finding but duplicates; what it refuses has a finding."""
+    try:
+        expected = json.loads(text, parse_constant=no_json)
+        strict = "\\ud83d" not in text.replace("\\ud83d\\ude00", "")
+    except ValueError:
+        strict = False
+    try:
+        clean, findings = Scanner(text, "f", strict=False).scan()
+    except ListError as error:
+        assert not strict and error.diagnostics
+        return
+    assert len(clean) == len(text)
+    assert strict == all(f.code == "ML005" for f in findings)
+    if strict:
+        assert json.loads(clean) == expected == parse(text, "f").value
+    else:
+        assert parse(text, "f").value == json.loads(clean)
+
+
+@given(JSON.filter(lambda value: isinstance(value, dict | list)), st.sampled_from([None, 2]))
+def test_every_place_holds_its_value(value: Any, indent: Any) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    document = parse(text, "f")
+    lines = text.split("\n")
+
+    def check(part: Any, steps: tuple[str | int, ...]) -> None:
+        line, column = document.position(steps)
+        rest = "\n".join([lines[line - 1][column - 1 :], *lines[line:]])
+        assert json.JSONDecoder().raw_decode(rest)[0] == part
+        for step, inner in (
+            part.items() if isinstance(part, dict) else enumerate(part if isinstance(part, list) else [])
+        ):
+            check(inner, (*steps, step))
+
+    check(value, ())
+
+
+def test_quoted_is_short_and_printable() -> None:
+    assert quoted('a\n\x1b[31m"') == '"a\\n\\x1b[31m""'
+    assert quoted("x" * 100) == '"' + "x" * 60 + '..."'
+    assert quoted("\ud800é") == '"\\ud800é"'
