@@ -12,6 +12,7 @@ allows comments, so a line that starts with ``#`` is skipped with a warning.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -154,11 +155,12 @@ def _no_nul(line: str) -> None:
 def _no_input_dtype(line: str, by: str, start: int) -> _MalformedError:
     form = f"OpType::TYPE{_BY_TYPE}..." if by == "type" else f"NAME{_BY_NAME}..."
     hint = f"the form is {form},{_OUTPUTS}..."
-    if line.find(_OUTPUTS, start) >= 0 and "InputDtype:" not in line:
-        column = line.index(_OUTPUTS, start) + 1
-        return _MalformedError(
-            "OutputDtype without InputDtype: InputDtype comes first, blank for any type", column, hint
-        )
+    first, then = line.find("InputDtype:", start), line.find(_OUTPUTS, start)
+    if then >= 0 and (first < 0 or then < first):
+        message = "OutputDtype without InputDtype before it: InputDtype comes first, blank for any type"
+        return _MalformedError(message, then + 1, hint)
+    if first >= 0:
+        return _MalformedError("InputDtype does not follow the name as it must", first + 1, hint)
     return _MalformedError("this line is no rule: it has no InputDtype", len(line) + 1, hint)
 
 
@@ -174,9 +176,10 @@ def _slots(line: str, start: int) -> tuple[tuple[str | None, ...], tuple[str | N
     at = line.find(_OUTPUTS, start)
     if at < 0:
         raise _MalformedError("OutputDtype is missing", len(line) + 1, f"append ,{_OUTPUTS} and the output types")
-    again = line.find("Dtype:", at + len(_OUTPUTS))
-    if again >= 0:
-        raise _MalformedError("InputDtype comes first, then OutputDtype, each once", again + 1)
+    again = re.search("(In|Out)putDtype:", line[at + len(_OUTPUTS) :])
+    if again:
+        column = at + len(_OUTPUTS) + again.start() + 1
+        raise _MalformedError("InputDtype comes first, then OutputDtype, each once", column)
     inputs = line[start:at].rstrip()
     if inputs and not inputs.endswith(","):
         raise _MalformedError("a comma is missing before OutputDtype", at + 1)

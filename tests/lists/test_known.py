@@ -1,0 +1,72 @@
+"""The names that exist, and the guess of a library's name space (semantics section 5)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mixlist.lists.known import ascend_ops, guess_space, is_known, onnx_domains, onnx_ops
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_names_are_those_of_the_installed_schemas() -> None:
+    import onnx
+    import onnx.defs
+    import onnxruntime
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    data = json.loads((ROOT / "mixlist" / "lists" / "data" / "onnx_ops.json").read_text("utf-8"))
+    schemas = [*onnx.defs.get_all_schemas_with_history(), *get_all_operator_schema()]
+    for domain, names in onnx_domains().items():
+        there = {schema.name for schema in schemas if schema.domain == domain}
+        if (data["onnx"], data["onnxruntime"]) == (onnx.__version__, onnxruntime.__version__):
+            assert names == there
+        else:  # another version may add op types, never lose one that had a schema
+            assert names <= there
+
+
+def test_the_generator_makes_the_committed_files(tmp_path: Path) -> None:
+    import onnx
+    import onnxruntime
+
+    data = json.loads((ROOT / "mixlist" / "lists" / "data" / "onnx_ops.json").read_text("utf-8"))
+    if (data["onnx"], data["onnxruntime"]) != (onnx.__version__, onnxruntime.__version__):
+        pytest.skip(f"the files describe onnx {data['onnx']} and onnxruntime {data['onnxruntime']}")
+    subprocess.run([sys.executable, str(ROOT / "tools" / "make_names.py"), str(tmp_path)], check=True)
+    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.json"))
+    assert len(made) == 3
+    for path in made:
+        assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), path
+
+
+def test_known_names() -> None:
+    assert {"Conv", "Upsample", "TreeEnsemble", "FusedMatMul", "SimplifiedLayerNormalization"} <= onnx_ops()
+    assert {"Conv2D", "BatchMatMulV2", "MatMul"} <= ascend_ops()
+    assert is_known("com.microsoft::FusedMatMul", "onnx")
+    assert is_known("ai.onnx::Conv", "onnx")
+    assert not is_known("com.microsoft::Conv", "onnx")
+    assert not is_known("Conv", "ascend")
+    assert not is_known("npu::Conv2D", "ascend")
+
+
+@pytest.mark.parametrize(
+    ("names", "space", "doubted"),
+    [
+        (["Conv", "Add"], "onnx", False),
+        (["Conv2D", "Add"], "ascend", False),
+        (["Add", "Relu"], "onnx", True),
+        (["Conv", "Conv2D"], "onnx", True),
+        (["Conv2D", "Conv3D", "Conv"], "ascend", True),
+        (["FancyOp"], "onnx", True),
+        ([], "onnx", False),
+    ],
+)
+def test_the_space_that_knows_more_wins_and_a_tie_is_onnx(names: list[str], space: str, doubted: bool) -> None:
+    guess = guess_space(names)
+    assert guess.space == space
+    assert bool(guess.doubt) == doubted

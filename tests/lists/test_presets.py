@@ -1,0 +1,130 @@
+"""The built-in libraries: complete, reasoned, and what their origins say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mixlist.errors import UsageError
+from mixlist.lists import known, presets
+from mixlist.lists.ops_info import load_ops_info
+from mixlist.resources import folder
+
+ROOT = Path(__file__).parents[2]
+NAMES = presets.names()
+ONNX_SPACE = [name for name in NAMES if presets.describe(name).space == "onnx"]
+ASCEND = ["ascend910b", "ascend910_93", "ascend910", "ascend310p", "ascend310b", "ascend310"]
+
+
+def lists(name: str, *ops: str) -> list[str]:
+    library = presets.load(name)
+    return [library.lists[op] for op in ops]
+
+
+def test_the_promised_libraries_exist() -> None:
+    promised = ["onnx", *ASCEND, "mindspore-o1", "mindspore-o2", "mindspore-o3", "nnabla-half", "tensorflow", "pytorch"]
+    assert promised == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_library_is_an_ordinary_ops_info_file(name: str) -> None:
+    preset = presets.describe(name)
+    library, warnings = load_ops_info(preset.path, strict=True)
+    assert warnings == []
+    assert library.lists == presets.load(name).lists
+    assert (presets.load(name).name, presets.load(name).space) == (name, preset.space)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_library_has_a_title_and_an_origin_with_a_version(name: str) -> None:
+    preset = presets.describe(name)
+    assert preset.title
+    assert any(c.isdigit() for c in preset.origin)
+
+
+@pytest.mark.parametrize("name", ONNX_SPACE)
+def test_every_known_op_type_is_listed_with_a_reason(name: str) -> None:
+    entries = json.loads(presets.describe(name).path.read_text("utf-8"))
+    assert entries.keys() == known.onnx_ops()
+    assert not [op for op, entry in entries.items() if not entry["reason"].strip()]
+
+
+@pytest.mark.parametrize("name", ASCEND)
+def test_ascend_libraries_carry_the_chips_flags(name: str) -> None:
+    facts = json.loads((ROOT / "tools" / "data" / "ascend_flags.json").read_text("utf-8"))["soc"][name]
+    counts = Counter(presets.load(name).lists.values())
+    assert counts == {k: n for k, n in zip(("white", "black", "gray"), (len(facts[f]) for f in facts), strict=True)}
+    assert all(presets.load(name).lists[op] == "white" for op in facts["true"])
+    assert all(presets.load(name).lists[op] == "black" for op in facts["false"])
+
+
+def test_onnx_sorts_by_what_an_op_does_to_numbers() -> None:
+    assert set(lists("onnx", "MatMul", "Gemm", "Conv", "ConvTranspose", "LSTM", "Attention", "Einsum")) == {"white"}
+    black = ["Exp", "Log", "Pow", "Softmax", "ReduceSum", "ReduceMean", "CumSum", "LayerNormalization", "Range"]
+    assert set(lists("onnx", *black, "SoftmaxCrossEntropyLoss", "InstanceNormalization")) == {"black"}
+    gray = ["Add", "Mul", "Relu", "Reshape", "Concat", "MaxPool", "BatchNormalization", "Cast", "If", "Sigmoid"]
+    assert set(lists("onnx", *gray)) == {"gray"}
+
+
+def test_mindspore_levels() -> None:
+    white = ["Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "PRelu", "Relu"]
+    assert set(lists("mindspore-o1", *white)) == {"white"}
+    assert set(lists("mindspore-o1", "Add", "Sigmoid", "Softmax", "BatchNormalization", "Reshape")) == {"black"}
+    kept = ["BatchNormalization", "LayerNormalization", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"]
+    assert set(lists("mindspore-o2", *kept)) == {"black"}
+    assert set(lists("mindspore-o2", *white, "Add", "Softmax", "Exp", "ReduceSum", "InstanceNormalization")) == {"white"}
+    assert set(presets.load("mindspore-o3").lists.values()) == {"white", "gray"}
+    assert set(lists("mindspore-o3", *white, *kept, "Softmax", "Exp")) == {"white"}
+
+
+def test_nnabla_keeps_reductions_statistics_softmax_and_losses() -> None:
+    black = ["ReduceSum", "ReduceMean", "ReduceProd", "CumSum", "BatchNormalization", "LayerNormalization", "Softmax"]
+    assert set(lists("nnabla-half", *black, "LogSoftmax", "SoftmaxCrossEntropyLoss")) == {"black"}
+    assert set(lists("nnabla-half", "Conv", "MatMul", "Add", "Exp", "Relu", "MaxPool", "ReduceMax")) == {"white"}
+
+
+def test_tensorflow_has_four_lists() -> None:
+    assert set(lists("tensorflow", "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "LSTM")) == {"white"}
+    assert set(lists("tensorflow", "Exp", "Pow", "ReduceSum", "ReduceMean", "SoftmaxCrossEntropyLoss")) == {"black"}
+    infer = ["Add", "Mul", "Sub", "Div", "BatchNormalization", "Softmax", "Log", "Sigmoid", "Tanh", "AveragePool"]
+    assert set(lists("tensorflow", *infer)) == {"gray"}
+    clear = presets.describe("tensorflow").clear
+    assert clear >= {"Relu", "Reshape", "Transpose", "Concat", "MaxPool", "Max", "Where", "Slice", "If"}
+    assert not clear & set(infer)
+    assert set(lists("tensorflow", *clear)) == {"gray"}
+    assert presets.load("tensorflow").clear == clear
+    assert lists("tensorflow", "CumSum") == ["black"]  # on none of its lists: stays float32
+
+
+def test_pytorch_has_three_lists() -> None:
+    assert set(lists("pytorch", "Conv", "MatMul", "Gemm", "PRelu", "LSTM", "Attention")) == {"white"}
+    black = ["Exp", "Log", "Pow", "Softmax", "LayerNormalization", "GroupNormalization", "ReduceSum", "CumSum", "Resize"]
+    assert set(lists("pytorch", *black)) == {"black"}
+    assert set(lists("pytorch", "Add", "Mul", "GridSample", "ScatterElements", "BatchNormalization")) == {"gray"}
+    assert "--gray-policy promote" in presets.describe("pytorch").title
+
+
+def test_an_unknown_library_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="no built-in library 'acsend910b'") as error:
+        presets.load("acsend910b")
+    assert "did you mean ascend910b" in str(error.value.hint)
+
+
+def test_the_generator_makes_the_committed_files(tmp_path: Path) -> None:
+    if not (ROOT / "tools" / "make_presets.py").exists():
+        pytest.fail("this test runs in a checkout")
+    subprocess.run([sys.executable, str(ROOT / "tools" / "make_presets.py"), str(tmp_path)], check=True)
+    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.json"))
+    assert len(made) == len(NAMES) + 1
+    for path in made:
+        assert (tmp_path / path).read_bytes() == (ROOT / path).read_bytes(), path
+
+
+def test_no_file_is_left_over() -> None:
+    files = {path.stem for path in (folder("sample_lists") / "presets").iterdir()}
+    assert files == set(NAMES)
