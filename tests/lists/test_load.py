@@ -1,0 +1,164 @@
+"""load_policy: everything that decides, in one value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mixlist.errors import FileError, ListError, UsageError
+from mixlist.lists.load import load_policy
+from mixlist.lists.policy import Policy
+
+
+def write(folder: Path, name: str, value: Any) -> Path:
+    file = folder / name
+    file.write_text(value if isinstance(value, str) else json.dumps(value), "utf-8")
+    return file
+
+
+def codes(policy: Policy) -> list[str]:
+    return [warning.code for warning in policy.warnings]
+
+
+def flags(**lists: str) -> dict[str, Any]:
+    return {op: {"precision_reduce": {"flag": flag}} for op, flag in lists.items()}
+
+
+def test_defaults() -> None:
+    policy = load_policy()
+    assert (policy.mode.name, policy.lists.library.name, policy.space) == ("mixed_float16", "onnx", "onnx")
+    assert (policy.gray_policy, policy.constants, policy.op_names, policy.rules) == ("ascend", "keep", "auto", ())
+    assert policy.warnings == ()
+
+
+def test_everything_is_read(tmp_path: Path) -> None:
+    policy = load_policy(
+        ops_info=write(tmp_path, "lib.json", flags(Gemm="true", Conv="false")),
+        mixlist=write(tmp_path, "mix.json", {"white-list": {"to-add": ["Conv"]}, "black-list": {"to-remove": ["Conv"]}}),
+        precision_mode_v2="mixed_bfloat16",
+        keep_dtype=str(write(tmp_path, "keep.cfg", "a\n")),
+        customize_dtypes=write(
+            tmp_path, "own.cfg", "OpType::Add:InputDtype:,OutputDtype:fp16\nb::InputDtype:,OutputDtype:fp32\n"
+        ),
+        gray_policy="between",
+        constants="clamp",
+    )
+    assert policy.mode.low == "bfloat16"
+    assert (policy.lists.of("Conv"), policy.lists.of("Gemm")) == ("white", "white")
+    assert policy.lists.source("Conv").startswith(f"{tmp_path}/mix.json:1:")
+    assert [(rule.by, rule.pattern, rule.keep) for rule in policy.rules] == [
+        ("name", "b", False),
+        ("type", "Add", False),
+        ("name", "a", True),
+    ]
+    assert (policy.gray_policy, policy.constants) == ("between", "clamp")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "meant"),
+    [("op_names", "onxn", "onnx"), ("gray_policy", "black_wins", "black-wins"), ("constants", "keeep", "keep")],
+)
+def test_unknown_values_get_the_nearest(option: str, value: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=rf"--{option.replace('_', '-')} has no value '{value}'") as error:
+        load_policy(**{option: value})  # type: ignore[arg-type]
+    assert f"did you mean {meant}?" in str(error.value.hint)
+
+
+def test_a_misspelt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match="acsend910b: no such file or directory, and no built-in library") as error:
+        load_policy("acsend910b")
+    assert "did you mean ascend910b" in str(error.value.hint)
+
+
+@pytest.mark.parametrize("odd", ["", "\0", "a\0b/c"])
+def test_paths_that_cannot_be(odd: str) -> None:
+    with pytest.raises(FileError):
+        load_policy(odd)
+
+
+def test_a_mixlist_needs_a_mode_with_lists(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no lists"):
+        load_policy(mixlist=write(tmp_path, "mix.json", {}), precision_mode_v2="fp16")
+
+
+def test_a_library_without_lists_to_use_warns(tmp_path: Path) -> None:
+    assert codes(load_policy("ascend910b", precision_mode_v2="fp16")) == ["ML401"]
+    assert codes(load_policy(precision_mode_v2="fp16")) == []
+
+
+def test_keep_dtype_is_ignored_under_origin(tmp_path: Path) -> None:
+    policy = load_policy(keep_dtype=write(tmp_path, "keep.cfg", "a\n"), precision_mode_v2="origin")
+    assert (policy.rules, codes(policy)) == ((), ["ML403"])
+
+
+def test_name_spaces(tmp_path: Path) -> None:
+    ascend = write(tmp_path, "ascend.json", flags(Conv2D="true", Add="false"))
+    both = write(tmp_path, "both.json", flags(Add="true"))
+    assert load_policy("ascend310").space == "ascend"
+    assert (load_policy(ascend).space, codes(load_policy(ascend))) == ("ascend", [])
+    assert (load_policy(both).space, codes(load_policy(both))) == ("onnx", ["ML402"])
+    assert (load_policy(both, op_names="ascend").space, codes(load_policy(both, op_names="ascend"))) == ("ascend", [])
+    with pytest.raises(UsageError, match="the built-in library ascend910b is written in ascend names"):
+        load_policy("ascend910b", op_names="onnx")
+    assert load_policy("ascend910b", op_names="ascend").space == "ascend"
+
+
+def test_strict_refuses_comments(tmp_path: Path) -> None:
+    mixlist = write(tmp_path, "mix.json", '{"black-list": {"to-add": ["Add"]}} // why')
+    assert load_policy(mixlist=mixlist).warnings[0].severity == "warning"
+    with pytest.raises(ListError):
+        load_policy(mixlist=mixlist, strict=True)
+
+
+def test_an_invalid_mixlist_stops_with_its_findings(tmp_path: Path) -> None:
+    with pytest.raises(ListError, match=r"mix\.json:1:") as error:
+        load_policy(mixlist=write(tmp_path, "mix.json", {"blacklist": {}}))
+    assert error.value.diagnostics
+
+
+def test_the_digest_is_of_what_is_said_not_of_where(tmp_path: Path) -> None:
+    one = write(tmp_path, "one.json", '{"black-list": {"to-add": ["Add", "Mul"]}}')
+    two = write(tmp_path, "two.json", '\n{"black-list":{"to-add":["Mul","Add"],\n"to-remove":[]}}')
+    assert load_policy(mixlist=one).digest == load_policy(mixlist=two).digest
+    assert load_policy(precision_mode="allow_mix_precision").digest == load_policy().digest
+
+
+def test_the_digest_is_of_everything_that_decides(tmp_path: Path) -> None:
+    mixlist = write(tmp_path, "mix.json", {"black-list": {"to-add": ["Add"]}})
+    narrow = write(tmp_path, "narrow.json", {"black-list": {"to-add": ["ai.onnx::Add"]}})
+    rules = write(tmp_path, "rules.cfg", "a::InputDtype:fp16,OutputDtype:\n")
+    other = write(tmp_path, "other.cfg", "a::InputDtype:,OutputDtype:fp16\n")
+    policies = [
+        load_policy(),
+        load_policy("pytorch"),
+        load_policy(mixlist=mixlist),
+        load_policy(mixlist=narrow),
+        load_policy(precision_mode_v2="mixed_bfloat16"),
+        load_policy(precision_mode_v2="fp16"),
+        load_policy(precision_mode_v2="origin"),
+        load_policy(gray_policy="promote"),
+        load_policy(constants="ieee"),
+        load_policy(customize_dtypes=rules),
+        load_policy(customize_dtypes=other),
+        load_policy(keep_dtype=write(tmp_path, "keep.cfg", "a\n")),
+    ]
+    assert len({policy.digest for policy in policies}) == len(policies)
+
+
+def test_the_digest_is_the_same_everywhere() -> None:
+    import subprocess
+    import sys
+
+    run = "import mixlist; print(mixlist.load_policy('pytorch').digest)"
+    other = [
+        subprocess.run(
+            [sys.executable, "-c", run], env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])},
+            check=True, capture_output=True, text=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert other == [load_policy("pytorch").digest] * 2
