@@ -27,8 +27,12 @@ class Loaded:
 def load(model: Any) -> Loaded:
     """Take a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; weights in other files are not read yet.
 
+    A model that is loaded already comes back as it is.
+
     Raises FileError where there is no readable file and ModelError where it is no ONNX model.
     """
+    if isinstance(model, Loaded):
+        return model
     if isinstance(model, str | os.PathLike):
         return _load_path(Path(model))
     if type(model).__name__ == "ModelProto":

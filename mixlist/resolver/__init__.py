@@ -15,6 +15,7 @@ from mixlist.resolver.facts import Facts
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Decision, Plan
 from mixlist.resolver.solve import Resolution, Solution
+from mixlist.resolver.wants import settle_constant_arguments
 
 __all__ = ["Decision", "Plan", "Resolved", "resolve"]
 
@@ -47,6 +48,7 @@ def resolve(model: Any, policy: Policy) -> Plan:
     facts, rules, ranges = Facts(policy), Rules(policy), Ranges(loaded.folder)
     resolution = Resolution(facts, rules, ranges)
     main = resolution.solve(graph)
+    settle_constant_arguments(main, set())
     resolved = Resolved(loaded, graph, policy, facts.low, _in_call_order(main), rules, ranges, facts.cast_is_black)
     return Plan(loaded.name, policy, _warnings(resolved), resolved)
 

@@ -53,6 +53,19 @@ def explain(plan: Plan, name: str) -> list[Decision]:
     return chain
 
 
+def precision(solution: Solution, node: Node) -> str:
+    """The type of the node's main float slots; ``none`` where the lists have nothing to say."""
+    assignment, signature = solution.assignments[node.id], node.signature
+    if signature is None or assignment is None or solution.facts[node.id].kind == "none":
+        return "none"
+    primary = signature.primary
+    if primary is not None:
+        return types.type_name(assignment.elements[signature.groups.index(primary)])
+    slots = node.outputs if signature.fixed else node.inputs
+    elem = next((types.element(v.type) for v in slots if v is not None), types.UNKNOWN)
+    return types.type_name(elem) if elem in types.FLOATS and node.op_type != "Constant" else "none"
+
+
 class _Writer:
     def __init__(self, resolved: Resolved, solution: Solution) -> None:
         self.resolved = resolved
@@ -71,7 +84,7 @@ class _Writer:
             op_type=node.op_type,
             domain=node.domain,
             list=fact.list,
-            precision=self.precision(node),
+            precision=precision(self.solution, node),
             changed=self._changed(node),
             rule=self._rule(node),
             follows=follows,
@@ -92,20 +105,6 @@ class _Writer:
     def _type(self, value: Value) -> str:
         decided = self.solution.decided[value.id]
         return types.type_name(types.with_element(value.type, decided) if value.type != types.UNKNOWN else value.type)
-
-    def precision(self, node: Node) -> str:
-        """The type of the node's main float slots; ``none`` where the lists have nothing to say."""
-        assignment, signature = self.solution.assignments[node.id], node.signature
-        fact = self.solution.facts[node.id]
-        if signature is None or assignment is None or fact.kind == "none":
-            return "none"
-        if fact.kind == "cast":
-            elem = next((types.element(t) for t in assignment.outputs), types.UNKNOWN)
-            return types.type_name(elem) if elem in types.FLOATS else "none"
-        if signature.primary is None:
-            elem = next((types.element(v.type) for v in node.inputs if v is not None), types.UNKNOWN)
-            return types.type_name(elem) if elem in types.FLOATS else "none"
-        return types.type_name(assignment.elements[signature.groups.index(signature.primary)])
 
     def _changed(self, node: Node) -> bool:
         assignment, signature = self.solution.assignments[node.id], node.signature
@@ -166,7 +165,7 @@ class _Writer:
         return text
 
     def _why(self, node: Node, follows: tuple[str, ...]) -> str:
-        fact, rule, precision = self.solution.facts[node.id], self._rule(node), self.precision(node)
+        fact, rule, precision = self.solution.facts[node.id], self._rule(node), precision(self.solution, node)
         low = types.type_name(self.low)
         if rule == "control-flow":
             return f"{node.op_type} carries no precision itself; each output has the type of what it yields"

@@ -1,0 +1,132 @@
+"""What every reader of a value wants it to be, as the plan has decided.
+
+A *use* is one place that reads a value: an input slot of a node, or an output of a scope. Its ``want`` is an
+element type, or None where the reader takes what comes (Cast, Shape, a function call).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mixlist.graph.control_flow import Link
+from mixlist.graph.model import Node, Scope, Value
+from mixlist.ops import types
+from mixlist.resolver.facts import is_control_flow
+from mixlist.resolver.solve import Solution
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """``node`` reads ``value`` at ``slot``; with ``node`` None it is output ``slot`` of ``scope``."""
+
+    value: Value
+    want: int | None
+    scope: Scope
+    node: Node | None
+    slot: int
+
+
+def uses(solution: Solution) -> Iterator[Use]:
+    """Every use in a graph, its own outputs apart."""
+    linked = {(r.node, r.slot) for link in solution.links for r in link.reads if r.body is None}
+    for node in solution.graph.order:
+        if node.function is not None:
+            yield from _call_uses(solution, node)
+        elif not node.bodies:
+            yield from _node_uses(solution, node)
+        elif not is_control_flow(node):
+            yield from _foreign_uses(node)
+        else:
+            for slot, value in enumerate(node.inputs):
+                if value is not None and (node, slot) not in linked:
+                    yield Use(value, None, node.scope, node, slot)
+    for link in solution.links:
+        want = link_type(solution, link)
+        for read in link.reads:
+            if read.body is None:
+                yield Use(read.value, want, read.node.scope, read.node, read.slot)
+            else:
+                yield Use(read.value, want, read.body, None, read.slot)
+    yield from _unlinked_outputs(solution)
+
+
+def link_type(solution: Solution, link: Link) -> int | None:
+    """The element type that a link's values share; None where lists do not touch it."""
+    for target in link.targets:
+        if types.element(target.type) in types.LISTED:
+            return solution.decided[target.id]
+    return None
+
+
+def _node_uses(solution: Solution, node: Node) -> Iterator[Use]:
+    assignment = solution.assignments[node.id]
+    wanted = assignment.inputs if assignment is not None else ()
+    for slot, value in enumerate(node.inputs):
+        if value is None:
+            continue
+        want = wanted[slot] if slot < len(wanted) else None
+        if want is not None:
+            yield Use(value, types.element(want), node.scope, node, slot)
+        elif node.op_type == "Cast" and value.constant and types.element(value.type) in types.LISTED:
+            # a user's Cast of a constant keeps its rounding: it reads the number that was written
+            yield Use(value, types.element(value.type), node.scope, node, slot)
+        else:
+            yield Use(value, None, node.scope, node, slot)
+
+
+def _call_uses(solution: Solution, node: Node) -> Iterator[Use]:
+    callee = solution.callees[node.id]
+    parameters = callee.graph.root.inputs
+    for slot, value in enumerate(node.inputs):
+        if value is not None:
+            chosen = slot < len(parameters) and value.constant and types.element(value.type) in types.LISTED
+            yield Use(value, callee.decided[parameters[slot].id] if chosen else None, node.scope, node, slot)
+
+
+def _foreign_uses(node: Node) -> Iterator[Use]:
+    """A custom operator with bodies: everything that goes in or out of them is as authored."""
+    for slot, value in enumerate(node.inputs):
+        if value is not None:
+            yield Use(value, _authored(value), node.scope, node, slot)
+    for body in node.bodies.values():
+        for slot, value in enumerate(body.outputs):
+            yield Use(value, _authored(value), body, None, slot)
+
+
+def _authored(value: Value) -> int | None:
+    elem = types.element(value.type)
+    return elem if elem in types.LISTED else None
+
+
+def _unlinked_outputs(solution: Solution) -> Iterator[Use]:
+    """Body outputs that no link reads: conditions, and branch outputs whose If output has no name."""
+    linked = {(r.body, r.slot) for link in solution.links for r in link.reads if r.body is not None}
+    for node in solution.graph.order:
+        if not is_control_flow(node):
+            continue
+        for body in node.bodies.values():
+            for slot, value in enumerate(body.outputs):
+                if (body, slot) not in linked:
+                    yield Use(value, None, body, None, slot)
+
+
+def settle_constant_arguments(solution: Solution, done: set[Solution]) -> None:
+    """A function's parameter that gets a constant takes the type that all its readers want.
+
+    So the caller's constant is converted once instead of cast in the body. Callees go first.
+    """
+    if solution in done:
+        return
+    done.add(solution)
+    for callee in dict.fromkeys(solution.callees.values()):
+        settle_constant_arguments(callee, done)
+    if not solution.graph.path:
+        return
+    wanted: dict[int, set[int | None]] = {}
+    for use in uses(solution):
+        wanted.setdefault(use.value.id, set()).add(use.want)
+    for value in solution.graph.root.inputs:
+        wants = wanted.get(value.id, set())
+        if value.constant and types.element(value.type) in types.LISTED and len(wants) == 1:
+            solution.decided[value.id] = wants.pop() or solution.decided[value.id]

@@ -1,0 +1,229 @@
+"""Where Casts go, and which there are.
+
+The fewest Casts for a plan. A value v has one type; let R be the other types that its readers want. Each r
+in R needs some tensor that holds v as r, so one tensor per (v, r) is a lower bound unless one is there already:
+a constant, which is converted instead; what stands behind a Cast of the user that resolution looks through
+(exact, and free); a Cast of v to r by the user that every such reader sees. Where none is there, exactly one Cast
+is made, in the scope that defines v, where every reader of v can see it, also from inside
+subgraphs. So no (v, r) costs more than one, and none costs one that could cost nothing. A user's Cast that only some
+of the readers see would leave the others in need of one, and that one serves all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mixlist.graph.model import Node, Scope, Value
+from mixlist.graph.naming import NewNames
+from mixlist.ops import types
+from mixlist.resolver.gray import looked_through
+from mixlist.resolver.solve import Solution
+from mixlist.resolver.wants import Use, uses
+
+
+@dataclass(frozen=True)
+class NewCast:
+    """A Cast of ``value`` to ``elem``, called ``name``; ``output`` where it makes a graph output."""
+
+    value: Value
+    elem: int
+    name: str
+    node_name: str
+    output: bool = False
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A constant that is wanted as ``elem``: as a new tensor ``name``, or in place where ``name`` is its own."""
+
+    value: Value
+    elem: int
+    name: str
+
+
+@dataclass
+class Layout:
+    """What one graph's rewrite changes. Slots not named here keep the names that they have."""
+
+    inputs: dict[Node, dict[int, str]] = field(default_factory=dict)
+    outputs: dict[Scope, dict[int, str]] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)  # final name by value id, where it is not Value.name
+    elements: dict[int, int] = field(default_factory=dict)  # final type by value id, where it is not the decided one
+    casts: dict[Scope, list[NewCast]] = field(default_factory=dict)
+    converted: list[Converted] = field(default_factory=list)
+    moved: set[Node] = field(default_factory=set)  # the user's Casts that must stand earlier: right after what they read
+
+    def name(self, value: Value) -> str:
+        """The final name of a value."""
+        return self.names.get(value.id, value.name)
+
+
+def lay_out(
+    solution: Solution, new: NewNames, cast_is_black: bool, low: int, keep: KeepTypes | None = None
+) -> Layout:
+    """Choose the Casts, conversions and names for one graph; ``keep`` is None for a function's body."""
+    return _Chooser(solution, new, cast_is_black, low).run(keep)
+
+
+@dataclass(frozen=True)
+class KeepTypes:
+    """Which inputs and outputs of the main graph keep their declared types."""
+
+    everything: bool = True
+    names: frozenset[str] = frozenset()
+
+    def keeps(self, name: str) -> bool:
+        return self.everything or name in self.names
+
+
+class _Chooser:
+    def __init__(self, solution: Solution, new: NewNames, cast_is_black: bool, low: int) -> None:
+        self.solution = solution
+        self.decided = solution.decided
+        self.new = new
+        self.cast_is_black = cast_is_black
+        self.low = low
+        self.layout = Layout()
+        self.needs: dict[tuple[Value, int], list[Use]] = {}
+        self.constants: dict[Value, list[Use]] = {}
+        self.made: dict[tuple[Value, int], str] = {}
+        self.user_casts: dict[int, list[Node]] | None = None
+
+    def run(self, keep: KeepTypes | None) -> Layout:
+        root = self.solution.graph.root
+        found: Iterable[Use] = uses(self.solution)
+        if keep is not None and not (keep.everything):
+            found = list(found)
+            self._retype_inputs(found, keep)
+        self._sort_out(found)
+        if keep is not None:
+            for slot, value in enumerate(root.outputs):
+                self._output(value, self._output_type(slot, value, keep), slot)
+        for value, constant_uses in self.constants.items():
+            self._constant(value, constant_uses)
+        for (value, elem), needing in self.needs.items():
+            self._provide(value, elem, needing)
+        return self.layout
+
+    def _elem(self, value: Value) -> int:
+        return self.layout.elements.get(value.id, self.decided[value.id])
+
+    def _sort_out(self, found: Iterable[Use]) -> None:
+        decided, needs, changed = self.decided, self.needs, self.layout.elements
+        for use in found:
+            value = use.value
+            if value.tensor is not None and value.kind != "overridable":
+                if types.element(value.type) in types.LISTED:
+                    self.constants.setdefault(value, []).append(use)
+            elif use.want is not None and use.want != changed.get(value.id, decided[value.id]):
+                needs.setdefault((value, use.want), []).append(use)
+
+    # --- graph inputs and outputs ---
+
+    def _retype_inputs(self, found: Iterable[Use], keep: KeepTypes) -> None:
+        """An input takes the low type where every reader, captured ones included, wants it."""
+        wants: dict[Value, set[int | None]] = {}
+        for use in found:
+            if use.value.kind == "input" and use.value.scope is self.solution.graph.root:
+                indifferent = use.node is not None and use.node.op_type in ("Shape", "Size")
+                if not (use.want is None and indifferent):
+                    wants.setdefault(use.value, set()).add(use.want)
+        for value, wanted in wants.items():
+            if wanted == {self.low} and self.decided[value.id] == types.FLOAT and not keep.keeps(value.name):
+                self.layout.elements[value.id] = self.low
+
+    def _output_type(self, slot: int, value: Value, keep: KeepTypes) -> int:
+        declared = types.element(self.solution.graph.root.output_types[slot])
+        if declared in types.LISTED and keep.keeps(value.name):
+            return declared
+        return self._elem(value)
+
+    def _output(self, value: Value, declared: int, slot: int) -> None:
+        """The Cast that makes a graph output has the output's name; what it casts gets a new one."""
+        if declared == self._elem(value) or declared not in types.LISTED:
+            if value in self.constants:
+                self.constants[value].append(Use(value, declared, value.scope, None, slot))
+            return
+        if value.tensor is not None:
+            self.constants.setdefault(value, []).append(Use(value, declared, value.scope, None, slot))
+            return
+        if (value, declared) in self.made:
+            return
+        inner = self.new.make(f"{value.name}_{types.type_name(self._elem(value))}")
+        self.layout.names[value.id] = inner
+        self._add_cast(NewCast(value, declared, value.name, self.new.make(f"Cast_{value.name}"), output=True))
+
+    # --- constants ---
+
+    def _constant(self, value: Value, found: list[Use]) -> None:
+        own = types.element(value.type)
+        wanted = sorted({u.want for u in found if u.want is not None and u.want != own})
+        if not wanted:
+            return
+        if not any(u.want == own for u in found):
+            in_place = wanted.pop(0)
+            self.layout.elements[value.id] = in_place
+            self.layout.converted.append(Converted(value, in_place, value.name))
+        for elem in wanted:
+            name = self.new.make(f"{value.name}_{types.type_name(elem)}")
+            self.layout.converted.append(Converted(value, elem, name))
+            self._point([u for u in found if u.want == elem], name)
+
+    # --- everything else ---
+
+    def _provide(self, value: Value, elem: int, needing: list[Use]) -> None:
+        made = self.made.get((value, elem))
+        if made is None:
+            source = looked_through(value, self.decided, self.low, self.cast_is_black)
+            if source is not None and self._elem(source) == elem:
+                made = self.layout.name(source)
+        if made is None:
+            seen = [self._visible_cast(value, elem, use.scope) for use in needing]
+            if all(c is not None for c in seen):
+                for use, cast in zip(needing, seen, strict=True):
+                    self._reuse(use, cast)
+                return
+            name = self.new.make(f"{value.name}_{types.type_name(elem)}")
+            self._add_cast(NewCast(value, elem, name, self.new.make(f"Cast_{name}")))
+            made = name
+        self._point(needing, made)
+
+    def _add_cast(self, cast: NewCast) -> None:
+        self.made[cast.value, cast.elem] = cast.name
+        self.layout.casts.setdefault(cast.value.scope, []).append(cast)
+
+    def _point(self, needing: list[Use], name: str) -> None:
+        for use in needing:
+            if use.node is not None:
+                self.layout.inputs.setdefault(use.node, {})[use.slot] = name
+            elif use.scope is not self.solution.graph.root:
+                self.layout.outputs.setdefault(use.scope, {})[use.slot] = name
+
+    def _reuse(self, use: Use, cast: Node | None) -> None:
+        assert cast is not None and cast.outputs[0] is not None
+        self._point([use], self.layout.name(cast.outputs[0]))
+        reader, at = use.node, use.scope
+        while at is not cast.scope and at.owner is not None:
+            reader, at = at.owner, at.owner.scope
+        if reader is not None and reader.id < cast.id:
+            self.layout.moved.add(cast)
+
+    def _visible_cast(self, value: Value, elem: int, scope: Scope) -> Node | None:
+        """The user's own Cast of ``value`` to ``elem`` that a reader in ``scope`` sees: the innermost."""
+        if self.user_casts is None:
+            self.user_casts = {}
+            for node in self.solution.graph.order:
+                if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] is not None:
+                    self.user_casts.setdefault(node.inputs[0].id, []).append(node)
+        best, at = None, scope
+        candidates = self.user_casts.get(value.id, ())
+        while candidates and best is None:
+            for cast in candidates:
+                if cast.scope is at and cast.outputs[0] is not None and types.element(cast.outputs[0].type) == elem:
+                    best = cast
+                    break
+            if at.parent is None:
+                break
+            at = at.parent
+        return best

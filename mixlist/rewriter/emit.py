@@ -1,0 +1,175 @@
+"""Writing a Layout into protobuf: names, Casts, declared types. It decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mixlist.graph.model import MARK, Node, Scope, Value
+from mixlist.graph.naming import scopes_of
+from mixlist.ops import types
+from mixlist.resolver.solve import Solution
+from mixlist.rewriter.casts import Layout, NewCast
+
+Key = tuple[int, int, int]
+
+
+class Emitter:
+    """Rewrites one graph's protobuf messages, which must be a copy of those that the Graph was built from."""
+
+    def __init__(self, solution: Solution, layout: Layout, calls: dict[int, str]) -> None:
+        self.solution = solution
+        self.layout = layout
+        self.calls = calls  # new function names by id of the call node
+        marked = any(scope.marked for scope in scopes_of(solution.graph))  # what read a mixlist Cast reads its source
+        self.renames = bool(layout.names) or marked
+
+    def emit(self, scope: Scope, proto: Any, constants: dict[Scope, list[tuple[Value, Any]]]) -> None:
+        """Bring ``proto`` (GraphProto or FunctionProto) and its subgraphs into the decided form."""
+        for node in scope.nodes:
+            self._edit(node, proto)
+            if node.bodies:
+                for attribute in proto.node[node.position].attribute:
+                    if attribute.name in node.bodies and attribute.type == attribute.GRAPH:
+                        self.emit(node.bodies[attribute.name], attribute.g, constants)
+        self._edit_outputs(scope, proto)
+        self._retype(scope, proto)
+        self._insert(scope, proto, constants.get(scope, []))
+
+    # --- names ---
+
+    def _edit(self, node: Node, proto: Any) -> None:
+        edits = self.layout.inputs.get(node)
+        if edits:
+            target = proto.node[node.position]
+            for slot, name in edits.items():
+                target.input[slot] = name
+        if node.id in self.calls:
+            proto.node[node.position].op_type = self.calls[node.id]
+        if self.renames:
+            self._rename(node, proto.node[node.position], edits or {})
+
+    def _rename(self, node: Node, target: Any, edits: dict[int, str]) -> None:
+        for slot, value in enumerate(node.inputs):
+            if value is not None and slot not in edits:
+                name = self.layout.name(value)
+                if target.input[slot] != name:
+                    target.input[slot] = name
+        for slot, value in enumerate(node.outputs):
+            if value is not None:
+                name = self.layout.name(value)
+                if target.output[slot] != name:
+                    target.output[slot] = name
+
+    def _edit_outputs(self, scope: Scope, proto: Any) -> None:
+        if scope is self.solution.graph.root:
+            return  # the names of a model's or function's outputs never change
+        edits = self.layout.outputs.get(scope, {})
+        for slot, value in enumerate(scope.outputs):
+            name = edits.get(slot, self.layout.name(value))
+            if proto.output[slot].name != name:
+                proto.output[slot].name = name
+
+    # --- declared types ---
+
+    def _final(self, value: Value) -> types.Type:
+        elem = self.layout.elements.get(value.id, self.solution.decided[value.id])
+        return types.with_element(value.type, elem) if value.type != types.UNKNOWN else types.UNKNOWN
+
+    def _retype(self, scope: Scope, proto: Any) -> None:
+        if proto.DESCRIPTOR.name == "GraphProto":
+            for value, info in zip(scope.inputs, proto.input, strict=True):
+                _set_type(info, self._final(value))
+            self._retype_outputs(scope, proto)
+        produced = {c.name: c for c in self.layout.casts.get(scope, ())}
+        by_name = scope.values if not self.renames else {self.layout.name(v): v for v in scope.values.values()}
+        order: list[Key | None] = []
+        for index, info in enumerate(proto.value_info):
+            cast, value = produced.get(info.name), by_name.get(info.name)
+            order.append((index, 0, 0) if cast is not None or value is not None else None)
+            if cast is not None:
+                _set_type(info, types.with_element(cast.value.type, cast.elem))
+            elif value is not None:
+                _set_type(info, self._final(value))
+        if None in order:  # stale: it names a tensor that is not there
+            _reorder(proto.value_info, order)
+
+    def _retype_outputs(self, scope: Scope, proto: Any) -> None:
+        casts = {c.name: c.elem for c in self.layout.casts.get(scope, ())}
+        edits = self.layout.outputs.get(scope, {})
+        root = scope is self.solution.graph.root
+        made = {c.name: c.elem for c in self.layout.converted}
+        for slot, (value, info) in enumerate(zip(scope.outputs, proto.output, strict=True)):
+            final = self._final(value)
+            if root and value.name in casts:
+                final = types.with_element(value.type, casts[value.name])
+            elif slot in edits:
+                elem = casts.get(edits[slot], made.get(edits[slot]))
+                final = types.with_element(value.type, self._named(edits[slot]) if elem is None else elem)
+            _set_type(info, final)
+
+    def _named(self, name: str) -> int:
+        """The type of a tensor that an output now names: a Cast elsewhere, or a user's own."""
+        for casts in self.layout.casts.values():
+            for cast in casts:
+                if cast.name == name:
+                    return cast.elem
+        for value in self.solution.graph.values:
+            if self.layout.name(value) == name:
+                return types.element(self._final(value))
+        return types.UNKNOWN
+
+    # --- new nodes ---
+
+    def _insert(self, scope: Scope, proto: Any, constants: list[tuple[Value, Any]]) -> None:
+        casts = self.layout.casts.get(scope, [])
+        moved = [n for n in self.layout.moved if n.scope is scope]
+        if scope.sorted and not (casts or scope.marked or constants or moved):
+            return
+        keys: list[Key | None] = [None] * len(proto.node)
+        place = {node: index for index, node in enumerate(scope.nodes)}
+        for node, index in place.items():
+            keys[node.position] = (index, 0, 0)
+        for node in moved:
+            keys[node.position] = self._after(place, node.inputs[0], 1, 0)
+        for order, cast in enumerate(casts):
+            _add_cast(proto.node.add(), cast, self.layout.name(cast.value))
+            keys.append(self._after(place, cast.value, 2, order))
+        for order, (value, made) in enumerate(constants):
+            proto.node.add().CopyFrom(made)
+            keys.append(self._after(place, value, 1, order))
+        _reorder(proto.node, keys)
+
+    @staticmethod
+    def _after(place: dict[Node, int], value: Value | None, rank: int, order: int) -> Key:
+        """Right after the node that makes ``value``; before all nodes where no node of this scope does."""
+        maker = value.producer if value is not None else None
+        return (place.get(maker, -1) if maker is not None else -1, rank, order)
+
+
+def _set_type(info: Any, final: types.Type) -> None:
+    """Declare the type where something is declared and it differs; shapes stay."""
+    declared = types.from_proto(info.type)
+    if final == types.UNKNOWN or declared in (final, types.UNKNOWN):
+        return
+    if types.with_element(declared, types.element(final)) != final:
+        info.ClearField("type")
+    types.set_proto(info.type, final)
+
+
+def _add_cast(node: Any, cast: NewCast, source: str) -> None:
+    node.op_type = "Cast"
+    node.name = cast.node_name
+    node.input.append(source)
+    node.output.append(cast.name)
+    node.attribute.add(name="to", i=cast.elem, type=2)
+    node.metadata_props.add(key=MARK, value="output" if cast.output else "tensor")
+
+
+def _reorder(messages: Any, keys: list[Key | None]) -> None:
+    """Sort a repeated field in place by its messages' keys; those without a key go."""
+    last = (len(keys) + 1, 0, 0)
+    gone = sum(k is None for k in keys)
+    each = iter([last if k is None else k for k in keys])
+    messages.sort(key=lambda _: next(each))  # moves pointers: no message is copied
+    if gone:
+        del messages[len(messages) - gone :]
