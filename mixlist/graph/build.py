@@ -28,11 +28,11 @@ def build_main(model: Any) -> Graph:
 
 
 def build_function(
-    caller: Graph, function: Any, arguments: list[Value | None], call: dict[str, Any], depth: int
+    caller: Graph, function: Any, call: Node, attributes: dict[str, Any], depth: int
 ) -> Graph:
-    """The Graph of a model-local function's body for these arguments (their authored types and flags).
+    """The Graph of a model-local function's body for a call's arguments: their authored types and flags.
 
-    ``call`` holds the attributes that the call gives, by name.
+    ``attributes`` are those of the call, by name, with the function's defaults.
     """
     if depth > _DEEPEST:
         raise ModelError(
@@ -45,15 +45,15 @@ def build_function(
         _opsets(function.opset_import),
         caller.functions,
         path=f"function:{function.domain}:{function.name}",
-        attributes=call,
+        attributes=attributes,
         calls=caller.calls,
     )
     for index, name in enumerate(function.input):
         value = _new_value(graph, graph.root, name, "input")
         graph.root.inputs.append(value)
-        given = arguments[index] if index < len(arguments) else None
+        given = call.inputs[index] if index < len(call.inputs) else None
         if given is not None:
-            value.type, value.constant, value.from_shape = given.type, given.constant, given.from_shape
+            value.type, value.constant, value.from_shape = call.types[index], given.constant, given.from_shape
     _fill(graph, depth)
     return graph
 
@@ -119,7 +119,7 @@ def _register(graph: Graph, scope: Scope) -> None:
             value.producer, value.out = node, slot
             node.outputs.append(value)
     for position in sorted(scope.marked):
-        _alias(scope, proto.node[position])
+        _alias(graph, scope, proto.node[position])
 
 
 def _initializer(graph: Graph, scope: Scope, name: str, tensor: Any, elem: int) -> None:
@@ -138,7 +138,7 @@ def _marked(proto: Any) -> bool:
     return any(p.key == MARK for p in proto.metadata_props)
 
 
-def _alias(scope: Scope, cast: Any) -> None:
+def _alias(graph: Graph, scope: Scope, cast: Any) -> None:
     """A Cast that mixlist made is not there for resolution: its output is the tensor that it serves."""
     served = scope.values.get(cast.input[0])
     if served is None:
@@ -146,6 +146,7 @@ def _alias(scope: Scope, cast: Any) -> None:
     if any(p.key == MARK and p.value == "output" for p in cast.metadata_props):
         served.name = cast.output[0]  # the Cast had taken over the name of a graph output
     scope.values[cast.output[0]] = served
+    graph.marked_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)
 
 
 # --- link ---------------------------------------------------------------------------------------
@@ -257,6 +258,9 @@ def _sort(scope: Scope) -> None:
 
 def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
     for node in scope.nodes:
+        node.types = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
+        if graph.marked_types:
+            node.types = tuple([graph.marked_types.get(n, t) for n, t in zip(node.proto.input, node.types, strict=True)])
         if node.bodies:
             _type_control_flow(graph, node, depth)
         else:
@@ -271,10 +275,14 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
     for value, declared in zip(scope.outputs, scope.output_types, strict=True):
         if value.type == types.UNKNOWN:
             value.type = declared
+    scope.yields = [v.type for v in scope.outputs]
+    if graph.marked_types and scope.owner is not None:
+        names = [o.name for o in scope.proto.output]
+        scope.yields = [graph.marked_types.get(n, t) for n, t in zip(names, scope.yields, strict=True)]
 
 
 def _type_node(graph: Graph, node: Node) -> None:
-    inputs = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
+    inputs = node.types
     present = tuple([v is not None for v in node.outputs])
     proto = node.proto
     attributed = key_of(proto)
@@ -378,12 +386,12 @@ def _type_call(graph: Graph, node: Node, function: Any, depth: int) -> None:
     attributes = _bound_attributes(function, node.proto, graph.attributes)
     key = (
         (node.proto.domain, node.op_type, node.proto.overload),
-        tuple([(v.type, v.constant, v.from_shape) if v else None for v in node.inputs]),
+        tuple([(t, v.constant, v.from_shape) if v else None for t, v in zip(node.types, node.inputs, strict=True)]),
         tuple([(name, a.SerializeToString(deterministic=True)) for name, a in sorted(attributes.items())]),
     )
     body = graph.calls.get(key)
     if body is None:
-        body = graph.calls[key] = build_function(graph, function, node.inputs, attributes, depth + 1)
+        body = graph.calls[key] = build_function(graph, function, node, attributes, depth + 1)
     node.function = body
     for slot, value in enumerate(node.outputs):
         if value is not None and slot < len(body.root.outputs):

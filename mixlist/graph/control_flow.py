@@ -44,7 +44,7 @@ def scan_layout(node: Node) -> tuple[int, int]:
 
 def body_input_types(node: Node) -> dict[str, list[types.Type]]:
     """The types that a control-flow node hands to the inputs of each of its bodies."""
-    given = [v.type if v else types.UNKNOWN for v in node.inputs]
+    given = list(node.types)
     if node.op_type == "Loop":
         return {"body": [7, 9, *given[2:]]}
     if node.op_type == "Scan":
@@ -58,9 +58,8 @@ def output_types(node: Node) -> list[types.Type]:
     """The types of a control-flow node's outputs, from what its bodies yield."""
     if node.op_type == "If":
         branches = list(node.bodies.values())
-        return [next((b.outputs[k].type for b in branches if k < len(b.outputs) and b.outputs[k].type), types.UNKNOWN)
-                for k in range(len(node.outputs))]  # fmt: skip
-    yielded = [v.type for v in node.bodies["body"].outputs]
+        return [next((b.yields[k] for b in branches if b.yields[k]), types.UNKNOWN) for k in range(len(node.outputs))]
+    yielded = node.bodies["body"].yields
     if node.op_type == "Loop":
         return yielded[1:]
     if node.op_type == "SequenceMap":

@@ -45,11 +45,14 @@ class Value:
 class Node:
     """A node, linked: ``inputs`` and ``outputs`` hold Values, None for holes.
 
-    ``position`` is the place in the file's node list; ``bodies`` the subgraphs by attribute name;
-    ``function`` the model-local function that the node calls.
+    ``types`` is what each input slot was authored to read: the value's type, or that of a Cast that
+    mixlist made for it, which is not there for resolution. ``position`` is the place in the file's node
+    list; ``bodies`` the subgraphs by attribute name; ``function`` the Graph of the model-local function that the node calls.
     """
 
-    __slots__ = ("attributes", "bodies", "domain", "function", "id", "inputs", "op_type", "outputs", "position", "proto", "scope", "signature")
+    __slots__ = (
+        "bodies", "domain", "function", "id", "inputs", "op_type", "outputs", "position", "proto", "scope", "signature", "types",
+    )  # fmt: skip
 
     def __init__(self, index: int, scope: Scope, position: int, proto: Any, op_type: str, domain: str) -> None:
         self.id = index
@@ -60,6 +63,7 @@ class Node:
         self.domain = domain
         self.inputs: list[Value | None] = []
         self.outputs: list[Value | None] = []
+        self.types: tuple[types.Type, ...] = ()
         self.bodies: dict[str, Scope] = {}
         self.function: Any = None
         self.signature: Signature | None = None
@@ -84,6 +88,7 @@ class Scope:
     captures: dict[Value, None] = field(default_factory=dict)  # outer values used in here, in order of first use
     declared: dict[str, types.Type] = field(default_factory=dict)  # by value_info
     marked: set[int] = field(default_factory=set)  # positions of the Casts that mixlist made
+    yields: list[types.Type] = field(default_factory=list)  # what each output slot was authored to hand out
     sorted: bool = True  # whether the file's order is topological
     labels: dict[Node, str] | None = None  # display names, made when first asked for
 
@@ -106,6 +111,7 @@ class Graph:
     attributes: dict[str, Any] = field(default_factory=dict)  # a function call's attributes, for references
     signatures: dict[Any, Signature] = field(default_factory=dict)
     calls: dict[Any, Graph] = field(default_factory=dict)  # function bodies built, shared by all graphs of a model
+    marked_types: dict[str, int] = field(default_factory=dict)  # type by output name of the Casts that mixlist made
     rank_table: dict[str, int] | None = None
 
     def ranks(self) -> dict[str, int]:
