@@ -53,7 +53,8 @@ def find_mode(
     if precision_mode is not None:
         mode = _look_up(precision_mode, "--precision-mode", OLD, "--precision-mode-v2", V2)
     else:
-        mode = _look_up(DEFAULT if precision_mode_v2 is None else precision_mode_v2, "--precision-mode-v2", V2, "--precision-mode", OLD)
+        name = DEFAULT if precision_mode_v2 is None else precision_mode_v2
+        mode = _look_up(name, "--precision-mode-v2", V2, "--precision-mode", OLD)
     if has_mixlist and mode.action != "lists":
         raise UsageError(
             f"--mixlist is given, but the precision mode {mode.name} has no lists that it could modify",

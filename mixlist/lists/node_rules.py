@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.errors import ListError
 from mixlist.jsonc import read_text, shown_path
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Place
@@ -69,25 +68,28 @@ def read_customize_dtypes(path: _Path) -> Rules:
     return tuple(sorted(rules, key=lambda rule: rule.by == "type")), warnings
 
 
-def check(path: _Path, kind: Literal["keep-dtype", "customize-dtypes"]) -> list[Diagnostic]:
-    """Every finding about a node rule file, errors too; raises FileError if it cannot be read."""
+def check(path: _Path, kind: Literal["keep-dtype", "customize-dtypes"], text: str | None = None) -> list[Diagnostic]:
+    """Every finding about a node rule file, errors too; raises FileError if it cannot be read.
+
+    ``text`` is the content where it has been read already (standard input can be read once).
+    """
+    line = _keep_line if kind == "keep-dtype" else _customize_line
     try:
-        return _parse(path, _keep_line if kind == "keep-dtype" else _customize_line)[1]
+        return _parse(read_text(path) if text is None else text, shown_path(path), line)[1]
     except ListError as error:  # not a text file
         return [d for d in error.diagnostics if isinstance(d, Diagnostic)]
 
 
 def _read(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
-    rules, findings = _parse(path, parse)
+    rules, findings = _parse(read_text(path), shown_path(path), parse)
     return rules, stop_on_errors(findings)
 
 
-def _parse(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
+def _parse(source: str, name: str, parse: Callable[[str, Place], NodeRule]) -> Rules:
     """The rules as far as they can be read, and every finding."""
-    name = shown_path(path)
     rules: dict[tuple[str, str], NodeRule] = {}
     findings: list[Diagnostic] = []
-    for number, text in enumerate(read_text(path).split("\n"), start=1):
+    for number, text in enumerate(source.split("\n"), start=1):
         line = text.strip()
         place = Place(name, number, len(text) - len(text.lstrip()) + 1)
         if line.startswith("#"):

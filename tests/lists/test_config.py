@@ -17,7 +17,8 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_the_commands_table_wins_over_the_top(tmp_path: Path) -> None:
-    text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\nforce = true\n[resolve]\nformat = "csv"\n'
+    text = 'constants = "ieee"\ngray-policy = "promote"\n[apply]\nconstants = "clamp"\nforce = true\n'
+    text += '[resolve]\nformat = "csv"\n'
     file = write(tmp_path, text)
     assert load_config(file, "apply") == {"constants": "clamp", "gray_policy": "promote", "force": True}
     assert load_config(file, "resolve") == {"constants": "ieee", "gray_policy": "promote", "format": "csv"}
@@ -30,7 +31,8 @@ def test_underscores_are_read_too(tmp_path: Path) -> None:
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
-    text = f'ops-info = "lib"\nmixlist = "lists/mix.json"\nkeep-dtype = "{tmp_path}/keep.cfg"\n[apply]\noutput = "out.onnx"\n'
+    text = f'ops-info = "lib"\nmixlist = "lists/mix.json"\nkeep-dtype = "{tmp_path}/keep.cfg"\n'
+    text += '[apply]\noutput = "out.onnx"\n'
     assert load_config(write(tmp_path, text), "apply") == {
         "ops_info": str(tmp_path / "lib"),
         "mixlist": str(tmp_path / "lists" / "mix.json"),
@@ -50,12 +52,12 @@ def test_built_in_libraries_and_standard_input_are_no_paths(tmp_path: Path) -> N
     [
         ('\nmixlst = "a"', 2, "has no option 'mixlst'", "did you mean mixlist?"),
         ('[apply]\n\nkeepio = "x"', 3, "the command apply has no option 'keepio'", "keep-io"),
-        ('[aply]\nforce = true', 1, "no command 'aply'", "did you mean apply?"),
+        ("[aply]\nforce = true", 1, "no command 'aply'", "did you mean apply?"),
         ("# x\nforce = true", 2, "no option of every command", "[apply]"),
-        ('mixlist = 3', 1, "mixlist is a path", 'mixlist = "..."'),
+        ("mixlist = 3", 1, "mixlist is a path", 'mixlist = "..."'),
         ('[lists]\nformat = "csv"\n[apply]\nforce = 2020-01-01', 4, "force is not a string", "force"),
         ("constants = { keep = true }", 1, "constants is not a string", "constants"),
-        ('[[apply]]\nforce = true', 1, "apply", ""),
+        ("[[apply]]\nforce = true", 1, "apply", ""),
     ],
 )
 def test_what_is_no_option_has_a_line(tmp_path: Path, text: str, line: int, says: str, hint: str) -> None:

@@ -37,7 +37,9 @@ def test_defaults() -> None:
 def test_everything_is_read(tmp_path: Path) -> None:
     policy = load_policy(
         ops_info=write(tmp_path, "lib.json", flags(Gemm="true", Conv="false")),
-        mixlist=write(tmp_path, "mix.json", {"white-list": {"to-add": ["Conv"]}, "black-list": {"to-remove": ["Conv"]}}),
+        mixlist=write(
+            tmp_path, "mix.json", {"white-list": {"to-add": ["Conv"]}, "black-list": {"to-remove": ["Conv"]}}
+        ),
         precision_mode_v2="mixed_bfloat16",
         keep_dtype=str(write(tmp_path, "keep.cfg", "a\n")),
         customize_dtypes=write(

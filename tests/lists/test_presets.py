@@ -58,7 +58,7 @@ def test_every_known_op_type_is_listed_with_a_reason(name: str) -> None:
 def test_ascend_libraries_carry_the_chips_flags(name: str) -> None:
     facts = json.loads((ROOT / "tools" / "data" / "ascend_flags.json").read_text("utf-8"))["soc"][name]
     counts = Counter(presets.load(name).lists.values())
-    assert counts == {k: n for k, n in zip(("white", "black", "gray"), (len(facts[f]) for f in facts), strict=True)}
+    assert counts == {"white": len(facts["true"]), "black": len(facts["false"]), "gray": len(facts["absent"])}
     assert all(presets.load(name).lists[op] == "white" for op in facts["true"])
     assert all(presets.load(name).lists[op] == "black" for op in facts["false"])
 
@@ -77,7 +77,8 @@ def test_mindspore_levels() -> None:
     assert set(lists("mindspore-o1", "Add", "Sigmoid", "Softmax", "BatchNormalization", "Reshape")) == {"black"}
     kept = ["BatchNormalization", "LayerNormalization", "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"]
     assert set(lists("mindspore-o2", *kept)) == {"black"}
-    assert set(lists("mindspore-o2", *white, "Add", "Softmax", "Exp", "ReduceSum", "InstanceNormalization")) == {"white"}
+    lowered = [*white, "Add", "Softmax", "Exp", "ReduceSum", "InstanceNormalization"]
+    assert set(lists("mindspore-o2", *lowered)) == {"white"}
     assert set(presets.load("mindspore-o3").lists.values()) == {"white", "gray"}
     assert set(lists("mindspore-o3", *white, *kept, "Softmax", "Exp")) == {"white"}
 
@@ -103,8 +104,8 @@ def test_tensorflow_has_four_lists() -> None:
 
 def test_pytorch_has_three_lists() -> None:
     assert set(lists("pytorch", "Conv", "MatMul", "Gemm", "PRelu", "LSTM", "Attention")) == {"white"}
-    black = ["Exp", "Log", "Pow", "Softmax", "LayerNormalization", "GroupNormalization", "ReduceSum", "CumSum", "Resize"]
-    assert set(lists("pytorch", *black)) == {"black"}
+    black = ["Exp", "Log", "Pow", "Softmax", "LayerNormalization", "GroupNormalization", "ReduceSum", "CumSum"]
+    assert set(lists("pytorch", *black, "Resize")) == {"black"}
     assert set(lists("pytorch", "Add", "Mul", "GridSample", "ScatterElements", "BatchNormalization")) == {"gray"}
     assert "--gray-policy promote" in presets.describe("pytorch").title
 
