@@ -40,8 +40,10 @@ def guess_kind(value: Any) -> JsonKind | None:
     """What a JSON value is by its content: None if nothing tells."""
     if not isinstance(value, dict):
         return None
+    if not value.keys() - {"$schema"}:
+        return "modify-mixlist"
     objects = any(isinstance(part, dict) for part in value.values())
-    return _evident_kind(value) or ("ops-info" if objects else "modify-mixlist" if not value else None)
+    return _evident_kind(value) or ("ops-info" if objects else None)
 
 
 def _evident_kind(value: Any) -> JsonKind | None:

@@ -1,0 +1,82 @@
+"""Checks one list file, of whatever kind, and returns every finding about it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.errors import ListError
+from mixlist.jsonc import Document, parse, read_text, shown_path
+from mixlist.lists import edits, ops_info
+from mixlist.lists.kinds import Kind, TextKind, json_kind, text_kind
+from mixlist.lists.library import Library
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """What is to be said of one path; ``kind`` stays ``auto`` where nothing tells the kind.
+
+    The findings of a directory have the paths of its files; ``by_file`` takes them apart.
+    """
+
+    path: str
+    kind: str
+    findings: tuple[Diagnostic, ...]
+
+    def by_file(self) -> list[FileReport]:
+        """One report per file that has findings; this report, if none has or it is about one file."""
+        files: dict[str, list[Diagnostic]] = {}
+        for finding in self.findings:
+            files.setdefault(finding.path or self.path, []).append(finding)
+        return [FileReport(path, self.kind, tuple(found)) for path, found in files.items()] or [self]
+
+
+def validate_file(
+    path: str | os.PathLike[str],
+    kind: Literal["auto"] | Kind = "auto",
+    *,
+    strict: bool = False,
+    library: Library | None = None,
+) -> FileReport:
+    """Every finding about a list file (``-``: standard input; a directory is an ops-info library).
+
+    ``kind`` ``auto`` goes by the content. ``strict`` makes comments and trailing commas errors.
+    With a ``library``, a modify_mixlist is also checked against it: names that it does not know,
+    removals that do nothing. Raises FileError if the path cannot be read; everything else that is
+    wrong is a finding.
+    """
+    name = shown_path(path)
+    if os.fspath(path) != "-" and Path(path).is_dir():
+        return FileReport(name, "ops-info", tuple(ops_info.inspect(path, strict=strict)[1]))
+    try:
+        text = read_text(path)
+        if kind == "auto":
+            kind = text_kind(text, name) or "auto"
+        if kind in ("keep-dtype", "customize-dtypes"):
+            return _node_rules(path, name, kind, text)
+        document = parse(text, name, strict=strict)
+        kind = json_kind(document) if kind == "auto" else kind
+        findings = _ops_info(document) if kind == "ops-info" else _mixlist(document, library)
+    except ListError as error:
+        findings = [d for d in error.diagnostics if isinstance(d, Diagnostic)]
+    return FileReport(name, kind, tuple(sorted(findings, key=lambda f: (f.line or 0, f.column or 0))))
+
+
+def _node_rules(path: str | os.PathLike[str], name: str, kind: TextKind, text: str) -> FileReport:
+    from mixlist.lists.node_rules import check
+
+    return FileReport(name, kind, tuple(check(path, kind, text)))
+
+
+def _ops_info(document: Document) -> list[Diagnostic]:
+    return ops_info.from_documents(document.path, [document])[1]
+
+
+def _mixlist(document: Document, library: Library | None) -> list[Diagnostic]:
+    actions, findings = edits.inspect(document)
+    if library is None:
+        return [*findings, *edits.gray_alone(actions)]
+    return [*findings, *edits.apply_edits(library, actions)[1]]
