@@ -165,7 +165,7 @@ class _Writer:
         return text
 
     def _why(self, node: Node, follows: tuple[str, ...]) -> str:
-        fact, rule, precision = self.solution.facts[node.id], self._rule(node), precision(self.solution, node)
+        fact, rule, kept = self.solution.facts[node.id], self._rule(node), precision(self.solution, node)
         low = types.type_name(self.low)
         if rule == "control-flow":
             return f"{node.op_type} carries no precision itself; each output has the type of what it yields"
@@ -176,20 +176,20 @@ class _Writer:
         if rule == "cast":
             return f"an attribute of {node.op_type} says its output type ({self._output_words(node)}), which no list changes"
         if rule == "node-rule":
-            return self._node_rule(node, precision)
+            return self._node_rule(node, kept)
         if rule == "shape":
-            return f"all its float inputs come from shapes and constants: shape arithmetic stays {precision}"
+            return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept}"
         if rule == "schema":
-            return self._schema(node, precision)
+            return self._schema(node, kept)
         if rule == "constant":
-            return f"{_listed(fact)}, but {self.solution.notes.get(node.id, 'a constant does not fit')}: it stays {precision}"
+            return f"{_listed(fact)}, but {self.solution.notes.get(node.id, 'a constant does not fit')}: it stays {kept}"
         if rule == "mode":
-            return f"precision mode {self.resolved.policy.mode.name} makes it {precision}"
+            return f"precision mode {self.resolved.policy.mode.name} makes it {kept}"
         if rule == "white":
             return f"{_listed(fact)}: computed in {low}"
         if rule == "black":
-            return f"{_listed(fact)}: keeps the type it was authored in, {precision}"
-        return self._gray(node, follows, precision)
+            return f"{_listed(fact)}: keeps the type it was authored in, {kept}"
+        return self._gray(node, follows, kept)
 
     def _gray(self, node: Node, follows: tuple[str, ...], precision: str) -> str:
         fact, policy = self.solution.facts[node.id], self.resolved.policy.gray_policy

@@ -68,7 +68,7 @@ def _node_uses(solution: Solution, node: Node) -> Iterator[Use]:
         want = wanted[slot] if slot < len(wanted) else None
         if want is not None:
             yield Use(value, types.element(want), node.scope, node, slot)
-        elif node.op_type == "Cast" and value.constant and types.element(value.type) in types.LISTED:
+        elif node.op_type == "Cast" and value.tensor is not None and types.element(value.type) in types.LISTED:
             # a user's Cast of a constant keeps its rounding: it reads the number that was written
             yield Use(value, types.element(value.type), node.scope, node, slot)
         else:
