@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.errors import ListError
 from mixlist.jsonc import read_text, shown_path
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Place

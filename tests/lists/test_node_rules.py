@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.jsonc import read_text
-from mixlist.lists import node_rules
-from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
+from mixlist.lists.node_rules import check, read_customize_dtypes, read_keep_dtype
 
 Slots = tuple[str | None, ...]
 
@@ -20,10 +16,6 @@ def write(tmp_path: Path, text: str | bytes) -> Path:
     file = tmp_path / "rules.cfg"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return file
-
-
-def check(file: Path, kind: Literal["keep-dtype", "customize-dtypes"]) -> list[Diagnostic]:
-    return node_rules.check(read_text(file), str(file), kind)
 
 
 def one(tmp_path: Path, line: str) -> tuple[str, str, Slots, Slots]:
@@ -142,6 +134,7 @@ def test_broken_utf8_has_a_place(tmp_path: Path) -> None:
     file = write(tmp_path, b"a\nbc\xff\n")
     with pytest.raises(ListError, match=r"rules\.cfg:2:3: .*0xff"):
         read_keep_dtype(file)
+    assert [(f.line, f.column) for f in check(file, "keep-dtype")] == [(2, 3)]
 
 
 def test_empty_files_are_legal(tmp_path: Path) -> None:
