@@ -55,17 +55,21 @@ def _format(path: str, kind: str, check: bool) -> bool:
     """Formats one file (with ``check`` only says what it would do); returns whether it changed."""
     from mixlist.files import write_whole
     from mixlist.jsonc import decode, read_bytes, shown_path
-    from mixlist.lists.fmt import format_text
+    from mixlist.lists.fmt import format_text, losses
+    from mixlist.report.terminal import diagnostic_lines
 
     before = read_bytes(path)
-    after = format_text(decode(before, shown_path(path)), path, kind)
+    name = shown_path(path)
+    text = decode(before, name)
+    after = format_text(text, name, kind)
+    sys.stderr.writelines(line + "\n" for line in diagnostic_lines(losses(text, name), sys.stderr))
     changed = after.encode() != before
     if check:
         if changed:
-            sys.stderr.write(f"{shown_path(path)}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
+            sys.stderr.write(f"{name}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
     elif path == "-":
         sys.stdout.write(after)
     elif changed:
         write_whole(path, after.encode())
-        sys.stderr.write(f"{shown_path(path)}: rewritten\n")
+        sys.stderr.write(f"{name}: rewritten\n")
     return changed
