@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
 from onnx import TensorProto, helper, parser
 
-from mixlist.lists.library import Library, ListName, Lists, Place
+from mixlist.lists.library import Library, ListName, Lists, Move, Place
 from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
 from tests.scopes import MARK, subgraphs
 
@@ -63,13 +63,31 @@ def policy(
     constants: Constants = "keep",
     rules: tuple[NodeRule, ...] = (),
     clear: Iterable[str] = (),
+    edits: Mapping[str, ListName] | None = None,
 ) -> Policy:
-    """A policy whose library holds just these op types; every other is gray."""
+    """A policy whose library holds just these op types; every other is gray.
+
+    ``edits`` are op types that a modify_mixlist file names, with the list it moves them to.
+    """
     lists: dict[str, ListName] = dict.fromkeys(white, "white") | dict.fromkeys(black, "black")  # type: ignore[assignment]
     library = Library("test", lists, space="onnx", clear=frozenset(clear))
-    said = repr((sorted(lists.items()), mode, gray_policy, constants, rules, sorted(library.clear)))
+    at = Place("modify.json", 2, 9)
+    moves = {op: Move(op, lists.get(op, "gray"), to, at) for op, to in (edits or {}).items()}
+    said = repr(
+        (
+            sorted(lists.items()),
+            sorted((edits or {}).items()),
+            mode,
+            gray_policy,
+            constants,
+            rules,
+            sorted(library.clear),
+        )
+    )
     digest = hashlib.sha256(said.encode()).hexdigest()
-    return Policy(MODES[mode], Lists(library), rules, gray_policy, constants, "onnx", "onnx", digest)
+    return Policy(
+        MODES[mode], Lists(library, moves, frozenset(moves)), rules, gray_policy, constants, "onnx", "onnx", digest
+    )
 
 
 def keep(*names: str, by_type: bool = False) -> tuple[NodeRule, ...]:

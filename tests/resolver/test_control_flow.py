@@ -1,0 +1,240 @@
+"""Semantics section 4, control flow and functions: one type per value that crosses a body's border."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.resolver.cases import nodes, plan, precisions
+
+LOW, HIGH = "float16", "float32"
+
+IF = """g (float[4] x, bool c) => (float[4] y) {{
+  [w] w = Exp(x)
+  [i] z = If(c) <then_branch = t () => (float[4] p) {{ [t] p = {0} }}, else_branch = e () => (float[4] q) {{ [e] q = {1} }}>
+  [n] y = Neg(z)
+}}"""
+LISTS = {"white": ["Exp"], "black": ["Log"]}
+
+
+@pytest.mark.parametrize(
+    ("then", "other", "expected"),
+    [
+        ("Exp(x)", "Exp(x)", LOW),
+        ("Exp(x)", "Log(x)", HIGH),
+        ("Log(x)", "Exp(x)", HIGH),
+        ("Relu(w)", "Relu(w)", LOW),
+        ("Relu(w)", "Relu(x)", HIGH),
+    ],
+)
+def test_an_if_output_is_low_only_if_all_branches_give_low(then: str, other: str, expected: str) -> None:
+    found = nodes(IF.format(then, other), **LISTS)
+    assert (found["i"].precision, found["i"].rule) == ("none", "control-flow")
+    assert dict(found["i"].outputs) == {"z": expected}
+    assert found["n"].precision == expected
+
+
+def test_each_output_of_an_if_is_decided_alone() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y, float[4] z) {
+      [i] a, b = If(c) <then_branch = t () => (float[4] p, float[4] q) { p = Exp(x) q = Log(x) },
+                        else_branch = e () => (float[4] r, float[4] s) { r = Exp(x) s = Exp(x) }>
+      [m] y = Neg(a) [n] z = Neg(b) }"""
+    found = nodes(text, **LISTS)
+    assert dict(found["i"].outputs) == {"a": LOW, "b": HIGH}
+    assert (found["m"].precision, found["n"].precision) == (LOW, HIGH)
+
+
+def test_the_producer_of_a_captured_value_is_the_outer_one() -> None:
+    found = nodes(IF.format("Relu(w)", "Relu(w)"), **LISTS)
+    assert found["i/then_branch/t"].precision == LOW
+    assert found["i/then_branch/t"].follows[0] == "w"
+
+
+def test_naming_control_flow_in_a_list_warns() -> None:
+    for target in ("white", "black"):
+        warnings = plan(IF.format("Relu(x)", "Relu(x)"), edits={"If": target}).warnings
+        assert any("If" in w.message for w in warnings), target
+
+
+LOOP = """g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}, float[4] k = {{0,0,0,0}}> {{
+  [w] w = Exp(x) [b] b = Log(x)
+  [l] z = Loop(m, go, {0}) <body = body (int64 i, bool c, float[4] s) => (bool c, float[4] t) {{ [n] t = {1} }}>
+  [o] y = Neg(z)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "expected"),
+    [
+        ("w", "Relu(s)", LOW),
+        ("b", "Relu(s)", HIGH),
+        ("x", "Relu(s)", HIGH),
+        ("w", "Exp(s)", LOW),
+        ("w", "Log(s)", HIGH),
+        ("x", "Exp(s)", HIGH),
+        ("k", "Exp(s)", LOW),
+        ("k", "Log(s)", HIGH),
+        ("k", "Relu(s)", HIGH),
+        ("w", "Add(s, b)", LOW),
+        ("w", "Add(b, s)", HIGH),
+        ("k", "Add(s, w)", HIGH),
+        ("k", "Add(w, s)", LOW),
+    ],
+)
+def test_a_loop_state_has_one_type_the_greatest_fixpoint(start: str, step: str, expected: str) -> None:
+    found = nodes(LOOP.format(start, step), **LISTS)
+    assert dict(found["l"].outputs) == {"z": expected}
+    assert found["o"].precision == expected
+
+
+def test_states_that_swap_share_a_type() -> None:
+    text = """g (float[4] x) => (float[4] y, float[4] z) <int64 m = {3}, bool go = {1}> {
+      [w] w = Exp(x)
+      [l] a, b = Loop(m, go, START) <body = body (int64 i, bool c, float[4] s, float[4] t) =>
+         (bool c, float[4] t, float[4] s) { }>
+      [p] y = Neg(a) [q] z = Neg(b) }"""
+    mixed = precisions(text.replace("START", "w, x"), **LISTS)
+    assert (mixed["p"], mixed["q"]) == (HIGH, HIGH)
+    low = precisions(text.replace("START", "w, w"), **LISTS)
+    assert (low["p"], low["q"]) == (LOW, LOW)
+
+
+def test_a_scan_output_has_the_type_of_what_is_collected() -> None:
+    text = """g (float[4] x) => (float[4] y, float[3,4] z) <int64 m = {3}, bool go = {1}> {
+      [l] a, b = Loop(m, go, x) <body = body (int64 i, bool c, float[4] s) => (bool c, float[4] t, float[4] u)
+        { t = Relu(s) u = Exp(s) }>
+      [p] y = Neg(a) [q] z = Neg(b) }"""
+    found = nodes(text, **LISTS)
+    assert dict(found["l"].outputs) == {"a": HIGH, "b": LOW}
+    assert (found["p"].precision, found["q"].precision) == (HIGH, LOW)
+
+
+SCAN = """g (float[3,4] x) => (float[4] y, float[3,4] z) <float[4] k = {{0,0,0,0}}> {{
+  [w] w = Exp(x)
+  [s] a, b = Scan<num_scan_inputs=1, body = body (float[4] s, float[4] r) => (float[4] t, float[4] u)
+    {{ [m] t = {1} [n] u = Relu(r) }}>(k, {0})
+  [p] y = Neg(a) [q] z = Neg(b)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "step", "state", "collected"),
+    [
+        ("w", "Add(s, r)", HIGH, LOW),
+        ("w", "Add(r, s)", LOW, LOW),
+        ("x", "Exp(s)", LOW, HIGH),
+        ("x", "Log(s)", HIGH, HIGH),
+    ],
+)
+def test_scan(rows: str, step: str, state: str, collected: str) -> None:
+    found = nodes(SCAN.format(rows, step), **LISTS)
+    assert dict(found["s"].outputs) == {"a": state, "b": collected}
+    assert (found["p"].precision, found["q"].precision) == (state, collected)
+
+
+def test_nested_loops_share_one_solution() -> None:
+    text = """g (float[4] x) => (float[4] y) <int64 m = {3}, bool go = {1}> {
+      [w] w = Exp(x)
+      [o] z = Loop(m, go, w) <body = outer (int64 i, bool c, float[4] s) => (bool c, float[4] t) {
+        [p] t = Loop(m, go, s) <body = inner (int64 j, bool d, float[4] u) => (bool d, float[4] v) { [n] v = STEP(u) }>
+      }>
+      [q] y = Neg(z) }"""
+    low = nodes(text.replace("STEP", "Relu"), **LISTS)
+    assert (low["o/body/p/body/n"].precision, low["q"].precision) == (LOW, LOW)
+    high = nodes(text.replace("STEP", "Log"), **LISTS)
+    assert (high["q"].precision, dict(high["o"].outputs)) == (HIGH, {"z": HIGH})
+
+
+# -- sequences ------------------------------------------------------------------------------------
+def test_a_sequence_has_one_type() -> None:
+    text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
+      [w] w = Exp(x) [b] b = Log(x) [c] s = SequenceConstruct(w, b) [a] t = SequenceAt(s, i) [n] y = Neg(t) }"""
+    found = nodes(text, **LISTS)
+    assert dict(found["c"].outputs) == {"s": "seq(float16)"}
+    assert (found["c"].precision, found["a"].precision, found["n"].precision) == (LOW, LOW, LOW)
+
+
+def test_a_cluster_with_a_fixed_type_stays() -> None:
+    text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
+      [w] w = Exp(x) [e] s = SequenceEmpty<dtype=1>() [c] t = SequenceInsert(s, w) [a] u = SequenceAt(t, i)
+      [n] y = Neg(u) }"""
+    for settings in (LISTS, {"white": ["Exp", "SequenceInsert", "SequenceAt"]}):
+        found = nodes(text, **settings)
+        assert dict(found["c"].outputs) == {"t": "seq(float32)"}
+
+
+def test_a_cluster_that_lacks_bfloat16_stays() -> None:
+    text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
+      [w] w = Exp(x) [c] s = SequenceConstruct(w, w) [a] t = SequenceAt(s, i) [n] y = Neg(t) }"""
+    found = precisions(text, mode="mixed_bfloat16", **LISTS)
+    assert found == {"w": "bfloat16", "c": HIGH, "a": HIGH, "n": HIGH}
+
+
+def test_an_optional_and_its_content_share_a_type() -> None:
+    text = """g (float[4] x) => (float[4] y) {
+      [w] w = Exp(x) [o] s = Optional(w) [g] t = OptionalGetElement(s) [n] y = Neg(t) }"""
+    assert precisions(text, **LISTS) == {"w": LOW, "o": LOW, "g": LOW, "n": LOW}
+
+
+# -- functions ------------------------------------------------------------------------------------
+FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+g (float[4] x) => (float[4] y, float[4] z) {
+  [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(OTHER)
+}
+<domain: "f", opset_import: ["" : 17]>
+F (a) => (b) { [n] b = Relu(a) }"""
+
+
+def test_a_function_is_specialised_per_signature() -> None:
+    found = nodes(FUNCTION.replace("OTHER", "x"), **LISTS)
+    assert [d.precision for n, d in found.items() if n.startswith("function:f:F#")] == [LOW, HIGH]
+    assert dict(found["c"].outputs) == {"y": LOW}
+    assert dict(found["d"].outputs) == {"z": HIGH}
+
+
+def test_equal_specialisations_are_shared() -> None:
+    found = nodes(FUNCTION.replace("OTHER", "w"), **LISTS)
+    assert found["function:f:F/n"].precision == LOW
+    assert not [name for name in found if "#" in name]
+
+
+def test_lists_reach_into_functions_and_naming_one_warns() -> None:
+    text = FUNCTION.replace("OTHER", "x")
+    assert {d.precision for d in plan(text, white=["Relu"]).nodes if d.scope.startswith("function:")} == {LOW}
+    assert any("F" in w.message for w in plan(text, edits={"F": "white"}).warnings)
+
+
+def test_a_functions_own_opset_applies() -> None:
+    """Relu takes bfloat16 from opset 13 on."""
+    text = """<ir_version: 8, opset_import: ["" : 13, "f" : 1]>
+    g (float[4] x) => (float[4] y) { [c] y = f.F(x) }
+    <domain: "f", opset_import: ["" : 12]>
+    F (a) => (b) { [n] b = Relu(a) }"""
+    from mixlist import resolve
+    from tests.builders import model, policy
+
+    found = resolve(model(text, check=False), policy(white=["Relu"], mode="mixed_bfloat16")).nodes
+    assert [d.precision for d in found if d.name == "n"] == [HIGH]
+
+
+# -- names ----------------------------------------------------------------------------------------
+def test_nodes_without_a_name_are_numbered_by_type_and_scope() -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) {
+      a = Relu(x) [Relu_1] b = Relu(a) d = Relu(b) e = Neg(d)
+      y = If(c) <then_branch = t () => (float[4] p) { p = Relu(e) }, else_branch = e () => (float[4] q) { q = Neg(e) }> }"""
+    assert list(nodes(text)) == [
+        "Relu_0",
+        "Relu_1",
+        "Relu_2",
+        "Neg_0",
+        "If_0/then_branch/Relu_0",
+        "If_0/else_branch/Neg_0",
+        "If_0",
+    ] or set(nodes(text)) == {
+        "Relu_0",
+        "Relu_1",
+        "Relu_2",
+        "Neg_0",
+        "If_0",
+        "If_0/then_branch/Relu_0",
+        "If_0/else_branch/Neg_0",
+    }

@@ -1,0 +1,199 @@
+"""Semantics section 4, rules 6 and 8: gray follows upstream, and the three other gray policies."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.resolver.cases import nodes, one, plan, precisions
+
+LOW = "float16"
+HIGH = "float32"
+
+
+# -- rule 6: ascend -------------------------------------------------------------------------------
+PAIR = "g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{ [w] low = Exp(x) [b] high = Log(x) [n] y = Add({0}) }}"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [("low, high", LOW), ("high, low", HIGH), ("k, low", LOW), ("k, high", HIGH), ("low, k", LOW), ("x, low", HIGH)],
+)
+def test_gray_follows_its_first_float_input_that_is_no_constant(inputs: str, expected: str) -> None:
+    assert one(PAIR.format(inputs), "n", white=["Exp"], black=["Log"]).precision == expected
+
+
+def test_only_constants_keep_the_authored_type() -> None:
+    decision = one(PAIR.format("k, k"), "n", white=["Exp"])
+    assert (decision.precision, decision.changed) == (HIGH, False)
+
+
+def test_a_graph_input_is_a_producer_with_its_declared_type() -> None:
+    text = "g (float16[4] x, float[4] z) => (float16[4] y, float[4] w) { [a] y = Relu(x) [b] w = Relu(z) }"
+    assert precisions(text) == {"a": LOW, "b": HIGH}
+
+
+def test_follows_names_the_producer_and_the_node_that_decided() -> None:
+    text = "g (float[4] x) => (float[4] y) { [w] a = Exp(x) [r] b = Relu(a) [t] c = Tanh(b) [n] y = Neg(c) }"
+    found = nodes(text, white=["Exp"])
+    assert found["n"].follows == ("t", "w")
+    assert {found["r"].follows[0], found["r"].follows[-1]} == {"w"}
+    assert found["w"].follows == ()
+    assert [d.rule for d in found.values()] == ["white", "follow", "follow", "follow"]
+
+
+def test_gray_reads_the_type_of_the_output_that_it_consumes() -> None:
+    text = """g (float[2,4] x, float[4] s) => (float[2,1] y) {
+      [n] a, b = LayerNormalization(x, s) [r] y = Relu(b) }"""
+    assert precisions(text, white=["LayerNormalization"]) == {"n": LOW, "r": HIGH}
+
+
+def test_a_type_that_is_not_possible_leaves_the_authored_one() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 9]>
+    g (float[2,3,4,4] x) => (float[2,3,4,4] y) { [w] a = Relu(x) [n] b = MeanVarianceNormalization(a) [r] y = Neg(b) }"""
+    found = nodes(text, white=["Relu"])
+    assert [(d.precision, d.rule) for d in found.values()] == [(LOW, "white"), (HIGH, "schema"), (HIGH, "follow")]
+
+
+@pytest.mark.parametrize(
+    ("constant", "expected"),
+    [
+        ("k = Constant<value=float[4] {1,2,3,4}>()", LOW),
+        ("j = Constant<value=float[4] {1,2,3,4}>() k = Neg(j)", LOW),
+        ("k = RandomNormal<shape=[4]>()", HIGH),
+        ("j = Constant<value=float[4] {1,2,3,4}>() k = RandomNormalLike(j)", HIGH),
+        ("s = Shape(i) k = ConstantOfShape<value=float[1] {1}>(s)", LOW),
+        ("s = Shape(x) k = ConstantOfShape<value=float[1] {1}>(s)", HIGH),
+        ("k = Neg(x)", HIGH),
+    ],
+)
+def test_what_counts_as_a_constant(constant: str, expected: str) -> None:
+    text = f"""g (float[4] x) => (float[4] y) <float[4] i = {{1,2,3,4}}> {{
+      [w] low = Exp(x) {constant} [n] y = Add(k, low) }}"""
+    assert one(text, "n", white=["Exp"]).precision == expected
+
+
+def test_an_overridable_initializer_counts_as_a_constant() -> None:
+    text = "g (float[4] x, float[4] k = {1,2,3,4}) => (float[4] y) { [w] low = Exp(x) [n] y = Add(k, low) }"
+    assert one(text, "n", white=["Exp"]).precision == LOW
+
+
+def test_a_constant_with_captured_constants_is_one() -> None:
+    text = """g (float[4] x) => (float[4] y) <float[4] j = {1,2,3,4}, bool c = {1}> {
+      [w] low = Exp(x)
+      k = If(c) <then_branch = t () => (float[4] p) { p = Neg(j) }, else_branch = e () => (float[4] q) { q = Abs(j) }>
+      [n] y = Add(k, low) }"""
+    assert one(text, "n", white=["Exp"]).precision == LOW
+    assert one(text.replace("Neg(j)", "Neg(x)"), "n", white=["Exp"]).precision == HIGH
+
+
+# -- looking through a Cast -----------------------------------------------------------------------
+def behind_cast(source: str, cast: str, **settings: object) -> str:
+    """Precision of a gray Relu behind user Casts of a graph input."""
+    text = f"g ({source}[4] x) => (float[4] y) {{ {cast} [n] y = Relu(a) }}"
+    return one(text, "n", **settings).precision
+
+
+def test_one_exact_user_cast_is_looked_through() -> None:
+    assert behind_cast("float16", "a = Cast<to=1>(x)") == LOW
+    assert behind_cast("bfloat16", "a = Cast<to=1>(x)", mode="mixed_bfloat16") == "bfloat16"
+
+
+def test_a_black_cast_is_not_looked_through() -> None:
+    assert behind_cast("float16", "a = Cast<to=1>(x)", black=["Cast"]) == HIGH
+
+
+@pytest.mark.parametrize(
+    ("source", "cast"),
+    [
+        ("int64", "a = Cast<to=1>(x)"),
+        ("double", "a = Cast<to=1>(x)"),
+        ("bool", "a = Cast<to=1>(x)"),
+        ("float16", "b = Cast<to=11>(x) a = Cast<to=1>(b)"),
+        ("float", "a = Cast<to=1>(x)"),
+    ],
+)
+def test_any_other_cast_is_a_producer_with_its_own_type(source: str, cast: str) -> None:
+    assert behind_cast(source, cast) == HIGH
+
+
+def test_only_one_cast_is_looked_through() -> None:
+    assert behind_cast("float16", "b = Cast<to=1>(x) a = Cast<to=1>(b)") == HIGH
+
+
+def test_looking_through_names_the_source_as_producer() -> None:
+    text = """g (float[4] x) => (float[4] y) {
+      [d] h = Cast<to=10>(x) [r] i = Neg(h) [u] a = Cast<to=1>(i) [n] y = Relu(a) }"""
+    found = nodes(text)
+    assert (found["n"].precision, found["n"].follows[0]) == (LOW, "r")
+
+
+def test_a_low_producer_behind_a_cast_that_mixlist_lowered() -> None:
+    """The Cast's source is decided low, not authored low: Cast(low -> float32) is then exact too."""
+    text = "g (float[4] x) => (float[4] y) { [w] h = Exp(x) [u] a = Cast<to=1>(h) [n] y = Relu(a) }"
+    decisions = nodes(text, white=["Exp"])
+    assert decisions["w"].precision == LOW
+
+
+# -- rule 8: between ------------------------------------------------------------------------------
+BETWEEN = {"white": ["Exp"], "black": ["Log"], "gray_policy": "between"}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("a = Exp(x) [n] b = Relu(a) y = Exp(b)", LOW),
+        ("a = Exp(x) [n] y = Relu(a)", HIGH),
+        ("[n] b = Relu(x) y = Exp(b)", HIGH),
+        ("a = Log(x) [n] b = Relu(a) y = Exp(b)", HIGH),
+        ("a = Exp(x) [n] b = Relu(a) y = Log(b)", HIGH),
+        ("a = Exp(x) [n] b = Relu(a) c = Neg(b) y = Exp(c)", LOW),
+        ("a = Exp(x) c = Neg(a) [n] b = Relu(c) y = Exp(b)", LOW),
+        ("a = Exp(x) k = Log(x) c = Neg(k) [n] b = Add(a, c) y = Exp(b)", HIGH),
+        ("a = Exp(x) [n] b = Add(x, a) y = Exp(b)", LOW),
+        ("a = Exp(x) [n] b = Relu(a) p = Log(b) q = Exp(b) y = Add(p, q)", LOW),
+        ("a = Exp(x) d = Cast<to=1>(a) [n] b = Relu(d) y = Exp(b)", HIGH),
+        ("a = Exp(x) [n] b = Relu(a) d = Cast<to=1>(b) y = Exp(d)", HIGH),
+        ("a = Log(x) d = Cast<to=1>(a) e = Exp(x) [n] b = Add(d, e) y = Exp(b)", LOW),
+    ],
+)
+def test_between_needs_white_on_both_sides_and_no_black_before(body: str, expected: str) -> None:
+    assert one(f"g (float[4] x) => (float[4] y) {{ {body} }}", "n", **BETWEEN).precision == expected
+
+
+# -- rule 8: black-wins ---------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("a = Exp(x) b = Log(x) [n] y = Add(a, b)", HIGH),
+        ("a = Exp(x) [n] y = Add(x, a)", LOW),
+        ("a = Exp(x) [n] y = Add(a, x)", LOW),
+        ("[n] y = Add(x, x)", HIGH),
+        ("a = Exp(x) [n] y = Relu(a)", LOW),
+        ("a = Exp(x) c = Relu(a) [n] y = Add(x, c)", LOW),
+    ],
+)
+def test_black_wins(body: str, expected: str) -> None:
+    text = f"g (float[4] x) => (float[4] y) {{ {body} }}"
+    assert one(text, "n", white=["Exp"], black=["Log"], gray_policy="black-wins").precision == expected
+
+
+# -- rule 8: promote ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("a = Exp(x) b = Log(x) [n] y = Add(a, b)", HIGH),
+        ("a = Exp(x) b = Exp(x) [n] y = Add(a, b)", LOW),
+        ("a = Exp(x) [n] y = Add(k, a)", LOW),
+        ("a = Exp(x) [n] y = Add(a, x)", HIGH),
+        ("[n] y = Add(k, k)", HIGH),
+    ],
+)
+def test_promote_takes_the_widest(body: str, expected: str) -> None:
+    text = f"g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{ {body} }}"
+    assert one(text, "n", white=["Exp"], black=["Log"], gray_policy="promote").precision == expected
+
+
+# -- warnings -------------------------------------------------------------------------------------
+def test_a_gray_policy_is_named_in_the_result() -> None:
+    made = plan("g (float[4] x) => (float[4] y) { [n] y = Relu(x) }", gray_policy="promote").to_json()
+    assert made["gray_policy"] == "promote"

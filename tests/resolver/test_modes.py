@@ -1,0 +1,52 @@
+"""Semantics section 3 in an ONNX graph: force, origin, raise and cube."""
+
+from __future__ import annotations
+
+from tests.builders import keep
+from tests.resolver.cases import nodes, precisions
+
+TEXT = """g (float[2,4] x, float16[2,4] h) => (float[2,4] y, float16[2,4] z) <float[4,4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}> {
+  [m] a = MatMul(x, w) [r] y = Relu(a) [s] z = Relu(h)
+}"""
+
+
+def test_force_lowers_all_that_can_be() -> None:
+    found = nodes(TEXT, mode="fp16", black=["MatMul"])
+    assert {n: (d.list, d.precision, d.rule) for n, d in found.items() if n != "s"} == {
+        "m": ("none", "float16", "mode"),
+        "r": ("none", "float16", "mode"),
+    }
+    assert found["s"].precision == "float16"
+
+
+def test_force_leaves_a_node_whose_constant_does_not_fit() -> None:
+    text = "g (float[4] x) => (float[4] y) <float k = {1000000}> { [n] y = Min(x, k) }"
+    assert nodes(text, mode="fp16")["n"].rule == "constant"
+
+
+def test_node_rules_win_over_force() -> None:
+    assert precisions(TEXT, mode="fp16", rules=keep("m")) == {"m": "float32", "r": "float16", "s": "float16"}
+
+
+def test_origin_changes_nothing() -> None:
+    found = nodes(TEXT, mode="origin", white=["MatMul", "Relu"])
+    assert {n: d.precision for n, d in found.items()} == {"m": "float32", "r": "float32", "s": "float16"}
+    assert not any(d.changed for d in found.values())
+
+
+def test_raise_brings_low_nodes_up() -> None:
+    found = nodes(TEXT, mode="cube_fp16in_fp32out", white=["MatMul"])
+    assert {n: d.precision for n, d in found.items()} == {"m": "float32", "r": "float32", "s": "float32"}
+    assert found["s"].changed
+
+
+def test_cube_lowers_the_cube_ops_and_nothing_else() -> None:
+    text = """g (float[1,2,4,4] x) => (float[4,4] y)
+      <float[2,2,1,1] w = {1,2,3,4}, float[16,4] v> {
+      [c] a = Conv(x, w) [t] b = ConvTranspose(a, w) [r] d = Relu(b) [f] e = Flatten<axis=2>(d)
+      k = Constant<value=float[16,4] {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}>()
+      [g] h = Gemm(e, k) [m] j = MatMul(e, k) [s] y = Sum(h, j, h) }"""
+    text = text.replace("float[4,4] y", "float[K,4] y").replace(", float[16,4] v", "")
+    found = precisions(text, mode="allow_fp32_to_fp16", white=["Relu"], black=["Conv"])
+    low = {name for name, precision in found.items() if precision == "float16"}
+    assert low == {"c", "t", "g", "m"}

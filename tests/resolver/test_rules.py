@@ -1,0 +1,304 @@
+"""Semantics section 4, rules 1 to 5 and 7: nodes without a choice, node rules, shapes, white, black, constants."""
+
+from __future__ import annotations
+
+import pytest
+
+from mixlist.errors import MixlistError
+from tests.builders import customise, keep
+from tests.resolver.cases import nodes, one, plan, precisions
+
+UNARY = "g (float[4] x) => (float[4] y) { [n] y = Relu(x) }"
+CHAIN = "g (float[4] x) => (float[4] y) { [a] h = Exp(x) [b] i = Relu(h) [c] y = Neg(i) }"
+
+
+# -- rule 1: nodes without a float slot that may vary ---------------------------------------------
+def test_a_node_without_floats_has_no_precision() -> None:
+    decision = one("g (int64[4] x) => (int64[4] y) { [n] y = Add(x, x) }", "n", white=["Add"])
+    assert (decision.precision, decision.rule, decision.changed) == ("none", "no-float", False)
+    assert dict(decision.outputs) == {"y": "int64"}
+
+
+def test_a_double_node_has_no_precision() -> None:
+    decision = one("g (double[4] x) => (double[4] y) { [n] y = Relu(x) }", "n", white=["Relu"])
+    assert (decision.precision, dict(decision.outputs)) == ("none", {"y": "float64"})
+
+
+@pytest.mark.parametrize("settings", [{"white": ["Cast"]}, {"black": ["Cast"]}, {}, {"mode": "fp16"}])
+def test_a_cast_keeps_what_it_says(settings: dict[str, object]) -> None:
+    text = "g (int64[4] x) => (float[4] y) { [n] a = Cast<to=1>(x) [r] y = Relu(a) }"
+    decision = one(text, "n", **settings)
+    assert (decision.changed, decision.rule, dict(decision.outputs)) == (False, "cast", {"a": "float32"})
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "ConstantOfShape(s)",
+        "ConstantOfShape<value=float[1] {1}>(s)",
+        "RandomNormal<shape=[4]>()",
+        "RandomUniform<shape=[4], dtype=1>()",
+    ],
+)
+def test_a_type_from_an_attribute_given_or_default_is_kept(node: str) -> None:
+    text = f"g (int64[1] s) => (float[K] y) {{ [n] a = {node} [r] y = Relu(a) }}"
+    op = node.split("<")[0].split("(")[0]
+    decisions = nodes(text, white=[op])
+    assert not decisions["n"].changed
+    assert dict(decisions["n"].outputs) == {"a": "float32"}
+    assert decisions["r"].precision == "float32"
+
+
+@pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike", "EyeLike"])
+def test_without_its_attribute_such_an_op_is_ordinary(op: str) -> None:
+    text = f"g (float[4,4] x) => (float[4,4] y) {{ [h] a = Exp(x) [n] b = {op}(a) [r] y = Relu(b) }}"
+    assert precisions(text, white=["Exp"]) == {"h": "float16", "n": "float16", "r": "float16"}
+    fixed = text.replace(f"{op}(", f"{op}<dtype=1>(")
+    found = nodes(fixed, white=["Exp", op])
+    assert (dict(found["n"].outputs), found["r"].precision) == ({"b": "float32"}, "float32")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (int64[4] x) => (int64[4] y) { [n] y = Add(x, x) }",
+        "g (int64[4] x) => (float[4] y) { [n] y = Cast<to=1>(x) }",
+    ],
+)
+def test_a_node_rule_for_a_node_without_choice_is_an_error(text: str) -> None:
+    with pytest.raises(MixlistError, match="n"):
+        plan(text, rules=keep("n"))
+
+
+# -- rule 2: node rules ---------------------------------------------------------------------------
+@pytest.mark.parametrize("settings", [{"white": ["Relu"]}, {"mode": "fp16"}])
+def test_keep_dtype_wins_over_lists_and_modes(settings: dict[str, object]) -> None:
+    decision = one(UNARY, "n", rules=keep("n"), **settings)
+    assert (decision.precision, decision.rule) == ("float32", "node-rule")
+    assert "keep.cfg:1" in decision.reason
+
+
+def test_customize_dtypes_lowers_a_black_node() -> None:
+    decision = one(UNARY, "n", black=["Relu"], rules=(customise("n", ["float16"], ["float16"]),))
+    assert (decision.precision, decision.rule, dict(decision.outputs)) == ("float16", "node-rule", {"y": "float16"})
+    assert "custom.cfg:1" in decision.reason
+
+
+def test_customize_dtypes_leaves_blank_entries_open() -> None:
+    text = "g (float[4] x) => (float[4] y) { [h] a = Exp(x) [n] y = Pow(a, x) }"
+    decision = one(text, "n", rules=(customise("n", [None, "float32"], ["float16"]),))
+    assert (decision.precision, dict(decision.outputs)) == ("float16", {"y": "float16"})
+
+
+def test_the_order_of_node_rules_is_name_type_keep() -> None:
+    by_name = customise("n", ["float16"], ["float16"])
+    by_type = customise("Relu", ["float32"], ["float32"], by_type=True)
+    assert one(UNARY, "n", rules=(by_name, by_type, *keep("n"))).precision == "float16"
+    assert one(UNARY, "n", mode="fp16", rules=(by_type, *keep("n"))).precision == "float32"
+    low_by_type = customise("Relu", ["float16"], ["float16"], by_type=True)
+    assert one(UNARY, "n", rules=(low_by_type, *keep("n"))).precision == "float16"
+
+
+def test_the_first_rule_for_a_name_wins() -> None:
+    rules = (customise("n", ["float16"], ["float16"]), customise("n", ["float32"], ["float32"]))
+    assert one(UNARY, "n", rules=rules).precision == "float16"
+
+
+def test_a_rule_that_the_schema_refuses_is_an_error() -> None:
+    with pytest.raises(MixlistError, match="n"):
+        plan(UNARY, rules=(customise("n", ["float16"], ["float32"]),))
+
+
+def test_a_rule_by_type_that_matches_no_node_is_an_error() -> None:
+    with pytest.raises(MixlistError, match="Tanh"):
+        plan(UNARY, rules=keep("Tanh", by_type=True))
+
+
+def test_a_rule_by_name_that_matches_no_node_warns() -> None:
+    warnings = plan(UNARY, rules=keep("nobody")).warnings
+    assert any("nobody" in w.message for w in warnings)
+
+
+NAMED = """g (float[4] x, bool c) => (float[4] y, float[4] z) {
+  [n] y = Relu(x)
+  [if] z = If(c) <then_branch = t () => (float[4] p) { [n] p = Relu(x) },
+                  else_branch = e () => (float[4] q) { [m] q = Relu(x) }>
+}"""
+
+
+def test_a_name_matches_in_every_scope_and_a_scope_narrows_it() -> None:
+    every = precisions(NAMED, white=["Relu"], rules=keep("n"))
+    assert every["n"] == every["if/then_branch/n"] == "float32"
+    assert every["if/else_branch/m"] == "float16"
+    narrow = precisions(NAMED, white=["Relu"], rules=keep("if/then_branch/n"))
+    assert (narrow["n"], narrow["if/then_branch/n"]) == ("float16", "float32")
+
+
+def test_a_name_may_hold_wildcards() -> None:
+    text = 'g (float[4] x) => (float[4] y) { ["/a/Relu"] h = Relu(x) ["/b/Relu"] i = Relu(h) ["/ab"] y = Relu(i) }'
+    found = precisions(text, white=["Relu"], rules=keep("/?/*"))
+    assert list(found.values()) == ["float32", "float32", "float16"]
+
+
+def test_a_name_that_two_nodes_of_a_scope_share_is_an_error() -> None:
+    with pytest.raises(MixlistError, match="twin"):
+        plan("g (float[4] x) => (float[4] y) { [twin] h = Relu(x) [twin] y = Relu(h) }", rules=keep("twin"))
+
+
+# -- rule 3: shape arithmetic ---------------------------------------------------------------------
+SHAPES = """g (float[N,4] x) => (float[N,4] y, float[1] r) {
+  [s] s = Shape<start=0, end=1>(x)
+  [f] f = Cast<to=1>(s)
+  [k] k = Constant<value=float[1] {1000}>()
+  [m] m = Mul(f, k)
+  [q] r = Sqrt(m)
+  [d] y = Div(x, r)
+}"""
+
+
+@pytest.mark.parametrize("settings", [{"white": ["Mul", "Sqrt", "Div"]}, {"mode": "fp16"}])
+def test_shape_arithmetic_stays_as_authored_in_every_mode(settings: dict[str, object]) -> None:
+    found = nodes(SHAPES, **settings)
+    assert {name: found[name].precision for name in ("m", "q", "d")} == {"m": "float32", "q": "float32", "d": "float16"}
+    assert {found["m"].rule, found["q"].rule} == {"shape"}
+
+
+def test_a_float_that_comes_from_data_makes_it_ordinary() -> None:
+    text = """g (float[N,4] x) => (float[N,4] y) {
+      s = Size(x) f = Cast<to=1>(s) [m] y = Mul(x, f) }"""
+    assert one(text, "m", white=["Mul"]).precision == "float16"
+
+
+# -- rule 4: white --------------------------------------------------------------------------------
+def test_white_is_low_and_says_so() -> None:
+    decision = one(UNARY, "n", white=["Relu"])
+    assert (decision.list, decision.precision, decision.rule, decision.changed) == ("white", "float16", "white", True)
+    assert dict(decision.outputs) == {"y": "float16"}
+    assert one(UNARY, "n", white=["Relu"], mode="mixed_bfloat16").precision == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("opset", "op", "mode"),
+    [
+        (9, "MeanVarianceNormalization", "mixed_float16"),
+        (12, "Relu", "mixed_bfloat16"),
+        (17, "Softsign", "mixed_bfloat16"),
+    ],
+)
+def test_white_that_schema_or_inference_refuse_keeps_its_precision(opset: int, op: str, mode: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[2,3,4,4] x) => (float[2,3,4,4] y) {{ [n] y = {op}(x) }}'
+    decision = one(text, "n", white=[op], mode=mode)
+    assert (decision.list, decision.precision, decision.rule) == ("white", "float32", "schema")
+    assert not decision.changed
+
+
+NORMS = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) {
+  [n] a, b = LayerNormalization(x, s) [f] y = Relu(a) [g] m = Relu(b) }"""
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_slot_that_only_allows_float32_stays(low: str) -> None:
+    found = nodes(NORMS, white=["LayerNormalization"], mode=f"mixed_{low}")
+    assert dict(found["n"].outputs) == {"a": low, "b": "float32"}
+    assert (found["n"].precision, found["f"].precision, found["g"].precision) == (low, low, "float32")
+
+
+def test_type_parameters_of_their_own_go_low_too() -> None:
+    text = """g (float[2,3,4] x, float[3] s, float[3] m) => (float[2,3,4] y) {
+      [n] y = BatchNormalization(x, s, s, m, m) }"""
+    assert dict(one(text, "n", white=["BatchNormalization"]).outputs) == {"y": "float16"}
+
+
+# -- rule 5: black --------------------------------------------------------------------------------
+def test_black_keeps_the_authored_type_which_need_not_be_float32() -> None:
+    text = "g (float16[4] x, float[4] z) => (float16[4] y, float[4] w) { [n] y = Relu(x) [m] w = Relu(z) }"
+    found = nodes(text, black=["Relu"])
+    assert [(d.precision, d.rule, d.changed) for d in found.values()] == [
+        ("float16", "black", False),
+        ("float32", "black", False),
+    ]
+
+
+# -- rule 7: constants out of range ---------------------------------------------------------------
+def with_constant(value: str, mode: str = "mixed_float16", constants: str = "keep") -> tuple[str, str]:
+    """Precision and rule of a white Add of a scalar constant."""
+    text = f"g (float[4] x) => (float[4] y) <float k = {{{value}}}> {{ [n] y = Add(x, k) }}"
+    decision = one(text, "n", white=["Add"], mode=mode, constants=constants)
+    return decision.precision, decision.rule
+
+
+@pytest.mark.parametrize("value", ["65504", "65519", "-65519", "0", "-0.0", "0.0000001", "1"])
+def test_a_constant_that_the_low_type_holds_is_converted(value: str) -> None:
+    assert with_constant(value) == ("float16", "white")
+
+
+@pytest.mark.parametrize("value", ["65520", "-65520", "1000000", "0.00000001", "-0.00000001"])
+def test_overflow_or_a_lone_value_becoming_zero_keeps_the_node_high(value: str) -> None:
+    assert with_constant(value) == ("float32", "constant")
+    assert with_constant(value, constants="ieee") == ("float16", "white")
+    assert with_constant(value, constants="clamp") == ("float16", "white")
+
+
+def test_the_range_is_that_of_the_target() -> None:
+    assert with_constant("1000000", "mixed_bfloat16") == ("bfloat16", "white")
+    assert with_constant("340000000000000000000000000000000000000", "mixed_bfloat16") == ("float32", "constant")
+
+
+def test_zeros_among_other_values_are_no_reason() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] k = {0.00000001, 1}> { [n] y = Add(x, k) }"
+    assert one(text, "n", white=["Add"]).precision == "float16"
+
+
+def test_an_infinite_constant_is_no_overflow() -> None:
+    import numpy as np
+    from onnx import numpy_helper
+
+    import mixlist
+    from tests.builders import model, policy
+
+    m = model("g (float[2] x) => (float[2] y) <float[2] k = {1, 1}> { [n] y = Min(x, k) }")
+    infinite = numpy_helper.from_array(np.array([np.inf, -np.inf], np.float32), "k")
+    m.graph.initializer[0].CopyFrom(infinite)
+    assert mixlist.resolve(m, policy(white=["Min"])).nodes[0].precision == "float16"
+
+
+def test_gray_fails_likewise_and_its_successors_follow() -> None:
+    text = """g (float[4] x) => (float[4] y) <float k = {1000000}> {
+      [w] a = Exp(x) [g] b = Min(a, k) [s] y = Relu(b) }"""
+    found = nodes(text, white=["Exp"])
+    assert [(d.precision, d.rule) for d in found.values()] == [
+        ("float16", "white"),
+        ("float32", "constant"),
+        ("float32", "follow"),
+    ]
+
+
+def test_only_the_slot_stays_high_where_its_type_is_its_own() -> None:
+    text = "g (float[4] x) => (float[4] y) <float k = {1000000}> { [n] y = Pow(x, k) }"
+    decision = one(text, "n", white=["Pow"])
+    assert (decision.precision, dict(decision.outputs)) == ("float16", {"y": "float16"})
+
+
+def test_a_constant_node_counts_as_an_initializer_does() -> None:
+    for attribute in ("value_float=1000000.0", "value_floats=[1000000.0]", "value=float {1000000}"):
+        text = f"g (float[4] x) => (float[4] y) {{ k = Constant<{attribute}>() [n] y = Add(x, k) }}"
+        assert one(text, "n", white=["Add"]).rule == "constant"
+
+
+# -- every decision ---------------------------------------------------------------------------------
+def test_reasons_are_sentences_that_name_the_source() -> None:
+    found = nodes(CHAIN, white=["Exp"], black=["Neg"])
+    assert all(d.reason for d in found.values())
+    assert "library test" in found["a"].reason
+    assert "library test" in found["c"].reason
+
+
+def test_resolving_changes_nothing() -> None:
+    import mixlist
+    from tests.builders import model, policy
+
+    m = model(CHAIN)
+    before = m.SerializeToString(deterministic=True)
+    first = mixlist.resolve(m, policy(white=["Exp"])).to_json()
+    assert m.SerializeToString(deterministic=True) == before
+    assert mixlist.resolve(m, policy(white=["Exp"])).to_json() == first
