@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.options import POLICY_OPTIONS, options, policy_from
-from mixlist.errors import FileError, UsageError
+from mixlist.cli.options import PATH, POLICY_OPTIONS, options, policy_from
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
+    from mixlist.rewriter import RewriteResult
 
 
 @click.command("apply", short_help="Write a model in mixed precision.")
@@ -61,3 +62,57 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b --dry-run
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report done.json
     """
+    import mixlist
+    from mixlist.graph.census import census
+    from mixlist.graph.io import load
+    from mixlist.graph.save import check_target
+    from mixlist.report import applied, terminal
+    from mixlist.rewriter import rewrite_in_place
+
+    out = Path(output)
+    policy = policy_from(given)
+    source = load(model)
+    check_target(out, source, force)
+    before = census(source.proto)
+    size = before.bytes_on_disk(Path(model))
+    plan = mixlist.resolve(_prepared(source, inline_functions, opset), policy)
+    result = rewrite_in_place(plan, keep_io_types, keep_io)
+    terminal.warn(result.warnings)
+    if not dry_run:
+        result.save(out, force=force, external_data=external_data)
+    if report is not None:
+        _write_report(report, result)
+    after = census(result.proto)
+    sizes = (size, None if dry_run else after.bytes_on_disk(out))
+    applied.write_summary(plan, result, before, after, sizes, sys.stderr)
+    if plan.policy.mode.low == "bfloat16" and result.low:
+        from mixlist.runtime.kernels import without_low_kernel
+
+        missing = len(without_low_kernel(plan, "cpu"))
+        sys.stderr.write(f"{missing} of them have no bfloat16 kernel in ONNX Runtime's CPU provider\n")
+
+
+def _prepared(source: Loaded, inline: bool, opset: int | None) -> Loaded:
+    """The model with its functions inlined and at another opset, where that is asked for, and said."""
+    from mixlist.graph.convert import convert_opset, inline_functions
+
+    proto = source.proto
+    if inline and proto.functions:
+        sys.stderr.write(f"inlined {len(proto.functions)} functions\n")
+        proto = inline_functions(proto)
+    if opset is not None:
+        sys.stderr.write(f"converted to opset {opset}\n")
+        proto = convert_opset(proto, opset)
+    return replace(source, proto=proto)
+
+
+def _write_report(path: str, result: RewriteResult) -> None:
+    from mixlist.files import write_whole
+    from mixlist.report.as_json import write_json
+
+    if path == "-":
+        write_json(result.to_json(), sys.stdout)
+        return
+    text = io.StringIO()
+    write_json(result.to_json(), text)
+    write_whole(path, text.getvalue().encode("utf-8", "backslashreplace"))

@@ -47,13 +47,17 @@ def chain_text(chain: Sequence[Decision]) -> str:
     """The chain in sentences: a paragraph a node, from the one asked about to the one that decided."""
     lines = []
     for node, following in zip(chain, [*chain[1:], None], strict=True):
-        precision = "has no precision of its own" if node.precision == "none" else f"is computed in {node.precision}"
-        lines.append(f"{full_name(node)} ({op_name(node)}) {precision}{', changed from what the file says' * node.changed}.")
-        lines.append(f"    {node.reason}")
-        lines.extend(f"    Output {name} is {dtype}." for name, dtype in node.outputs.items())
+        lines += [f"{full_name(node)} ({op_name(node)}) {_fate(node)}.", f"    {node.reason}"]
+        lines += [f"    Output {name} is {dtype}." for name, dtype in node.outputs.items()]
         if following is not None:
             lines.append(f"    It follows {full_name(following)}:")
     return "\n".join(map(terminal.clean, lines)) + "\n"
+
+
+def _fate(node: Decision) -> str:
+    if node.precision == "none":
+        return "has no precision of its own"
+    return f"{'becomes' if node.changed else 'stays'} {node.precision}"
 
 
 def full_name(node: Decision) -> str:

@@ -79,11 +79,7 @@ def rewrite(model: Any, plan: Plan, *, keep_io_types: bool = True, keep_io: Iter
     """
     resolved: Resolved = plan.solution
     loaded = _same_model(model, resolved)
-    known = {i.name for i in (*resolved.loaded.proto.graph.input, *resolved.loaded.proto.graph.output)}
-    for name in keep_io:
-        if name not in known:
-            raise ModelError(f"the model has no input or output called {name!r}", hint=f"it has {', '.join(sorted(known))}")
-    keep = KeepTypes(keep_io_types, frozenset(keep_io))
+    keep = _keep(resolved, keep_io_types, keep_io)
     proto = type(resolved.loaded.proto)()
     proto.CopyFrom(resolved.loaded.proto)
     return _rewrite(resolved, loaded, plan, proto, keep)
@@ -92,8 +88,16 @@ def rewrite(model: Any, plan: Plan, *, keep_io_types: bool = True, keep_io: Iter
 def rewrite_in_place(plan: Plan, keep_io_types: bool = True, keep_io: Iterable[str] = ()) -> RewriteResult:
     """As ``rewrite`` for a model that ``resolve`` loaded itself and that nobody needs any more: no copy is made."""
     resolved: Resolved = plan.solution
-    keep = KeepTypes(keep_io_types, frozenset(keep_io))
+    keep = _keep(resolved, keep_io_types, keep_io)
     return _rewrite(resolved, resolved.loaded, plan, resolved.loaded.proto, keep)
+
+
+def _keep(resolved: Resolved, keep_io_types: bool, keep_io: Iterable[str]) -> KeepTypes:
+    names = frozenset(keep_io)
+    known = {i.name for i in (*resolved.loaded.proto.graph.input, *resolved.loaded.proto.graph.output)}
+    for name in sorted(names - known):
+        raise ModelError(f"the model has no input or output called {name!r}", hint=f"it has {', '.join(sorted(known))}")
+    return KeepTypes(keep_io_types, names)
 
 
 def _same_model(model: Any, resolved: Resolved) -> Loaded:

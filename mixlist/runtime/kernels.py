@@ -8,15 +8,43 @@ is a closed range around that version.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from mixlist.errors import UsageError
+from mixlist.graph.model import Node
+from mixlist.graph.naming import scopes_of
 from mixlist.ops.schema import find_schema
+from mixlist.resolver.plan import Decision, Plan
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _OPEN = 2**31 - 1  # the end of a version range that has none
 _Key = tuple[str, str]
+
+
+def without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
+    """The low nodes of the plan for which ``provider`` has no kernel in their low type.
+
+    Raises UsageError if the installed ONNX Runtime has no such provider.
+    """
+    low = plan.policy.mode.low
+    found = []
+    for decision, (node, opsets) in zip(plan.nodes, _nodes(plan), strict=True):
+        if decision.precision != low:
+            continue
+        outputs = tuple(at for at, v in enumerate(node.outputs) if v is not None and decision.outputs[v.name] == low)
+        if not has_low_kernel(provider, node.domain, node.op_type, opsets.get(node.domain, 1), low, outputs):
+            found.append(decision)
+    return tuple(found)
+
+
+def _nodes(plan: Plan) -> Iterator[tuple[Node, dict[str, int]]]:
+    """The plan's nodes in the order of its decisions, each with the opsets that hold for it."""
+    for solution in plan.solution.solutions:
+        for scope in scopes_of(solution.graph):
+            for node in scope.nodes:
+                yield node, solution.graph.opsets
 
 
 def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> bool:
@@ -34,15 +62,18 @@ def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: st
         return schema is not None and _has_body(schema.native)
     slots = schema.parameters(schema.outputs, max(outputs, default=-1) + 1)
     wanted = {slots[index].parameter for index in outputs if index < len(slots)}
-    tensor = f"tensor({low})"
-    for kernel in found:
-        start, end = kernel.version_range
-        if start != schema.since and not (end < _OPEN and start <= schema.since <= end):
-            continue
-        constraints = kernel.type_constraints
-        if any(tensor in constraints[p] for p in constraints) and all(tensor in constraints.get(p, [tensor]) for p in wanted):
-            return True
-    return False
+    return any(_fits(kernel, schema.since) and _takes(kernel, f"tensor({low})", wanted) for kernel in found)
+
+
+def _fits(kernel: Any, since: int) -> bool:
+    start, end = kernel.version_range
+    return bool(start == since or (end < _OPEN and start <= since <= end))
+
+
+def _takes(kernel: Any, tensor: str, wanted: set[str]) -> bool:
+    constraints = kernel.type_constraints
+    known = [constraints[parameter] for parameter in wanted if parameter in constraints]
+    return any(tensor in types for types in constraints.values()) and all(tensor in types for types in known)
 
 
 def _has_body(native: Any) -> bool:

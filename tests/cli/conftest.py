@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,26 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Ran(status, captured.out, captured.err)
 
     return call
+
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+small (float[N, 4] x) => (float[N, 4] y)
+<float[4, 4] w = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}>
+{
+    [first] a = MatMul (x, w)
+    [second] b = Relu (a)
+    [third] y = Softmax (b)
+}
+"""
+
+
+@pytest.fixture
+def model_path(tmp_path: Path) -> Path:
+    """A model with a white, a gray and a black node, in a folder of its own."""
+    import onnx
+
+    path = tmp_path / "models" / "small.onnx"
+    path.parent.mkdir()
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return path
