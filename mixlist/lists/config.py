@@ -2,7 +2,7 @@
 
 The options of a policy stand at the top or in the table of a command, those of a command in its
 table; the table wins over the top. A key is the long option without its dashes (``ops-info``; ``ops_info``
-is read too). Paths are relative to the file.
+is read too), and ``no-keep-io-types = true`` is ``keep-io-types = false``. Paths are relative to the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMANDS: dict[str, frozenset[str]] = {
     "lists": frozenset({"format"}),
     "resolve": frozenset({"format", "explain", "provider"}),
     "apply": frozenset(
-        {"output", "no-keep-io-types", "keep-io", "external-data", "inline-functions", "opset"}
+        {"output", "keep-io-types", "no-keep-io-types", "keep-io", "external-data", "inline-functions", "opset"}
         | {"force", "dry-run", "report"}
     ),
     "diff": frozenset({"base-mixlist", "target-mixlist", "model", "format"}),
@@ -56,6 +56,7 @@ def load_config(path: str | os.PathLike[str], command: str) -> dict[str, object]
             message, hint = problem
             raise UsageError(f"{shown}:{_line(text, table, key)}: {message}", hint=hint)
         if table in (None, command):
+            name, value = (name[3:], not value) if name.startswith("no-") else (name, value)
             options[name.replace("-", "_")] = _resolved(name, value, home)
     return options
 
@@ -93,6 +94,8 @@ def _problem(table: str | None, name: str, value: object) -> tuple[str, str] | N
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str | bool | int | float) for item in items):
         return f"{name} is not a string, a number, true or false, or a list of these", f'write {name} = "..."'
+    if name.startswith("no-") and not isinstance(value, bool):
+        return f"{name} is true or false", f"write {name} = true"
     if name in _PATHS and not all(isinstance(item, str) for item in items):
         return f"{name} is a path", f'write {name} = "..."'
     return None

@@ -100,7 +100,7 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
         if op_names not in ("auto", library.space):
             raise UsageError(
                 f"--op-names {op_names}: the built-in library {library.name} is written in {library.space} names",
-                hint="leave --op-names out",
+                hint="leave --op-names out, or give a library of that space with --ops-info",
             )
         return library.space, []
     if op_names != "auto":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mixlist.errors import FileError, ListError, MixlistError, UsageError
-from mixlist.lists.config import load_config
+from mixlist.lists.config import COMMANDS, POLICY, load_config
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -27,6 +30,30 @@ def test_the_commands_table_wins_over_the_top(tmp_path: Path) -> None:
 
 def test_underscores_are_read_too(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, 'gray_policy = "promote"'), "apply") == {"gray_policy": "promote"}
+
+
+def test_a_switch_that_is_on_by_default_can_be_named_either_way(tmp_path: Path) -> None:
+    for text in ("[apply]\nno-keep-io-types = true", "[apply]\nkeep-io-types = false"):
+        assert load_config(write(tmp_path, text), "apply") == {"keep_io_types": False}
+    with pytest.raises(UsageError, match="no-keep-io-types is true or false"):
+        load_config(write(tmp_path, '[apply]\nno-keep-io-types = "x"'), "apply")
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_the_options_are_those_of_the_command_line(command: str) -> None:
+    from mixlist.cli.config import by_key
+
+    module = importlib.import_module(f"mixlist.cli.{command}")
+    there = {key.replace("_", "-") for key in by_key(module.command)} - {"config"}
+    assert there - POLICY == {key for key in COMMANDS[command] if not key.startswith("no-")}
+
+
+def test_every_command_with_a_configuration_has_a_table() -> None:
+    from mixlist.cli.index import COMMANDS as LINES
+
+    modules = {name: importlib.import_module(f"mixlist.cli.{name.replace('-', '_')}") for name in LINES}
+    taking = {name for name, module in modules.items() if any(p.name == "config" for p in module.command.params)}
+    assert taking == COMMANDS.keys()
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
@@ -86,3 +113,16 @@ def test_hostile_files_are_plain_errors(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_legal(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, ""), "lists") == {}
+
+
+PIECES = ["[apply]", "[lists", "mixlist", " = ", '"x"', "\n", "true", "{", "}", "keep-io", "[", "]", ".", "3"]
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_options_or_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mixlist.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        assert all(isinstance(key, str) for key in load_config(tmp_path / "mixlist.toml", "apply"))
+    except MixlistError as error:
+        assert "mixlist.toml" in error.message

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mixlist.errors import FileError, ListError
 from mixlist.lists.node_rules import check, read_customize_dtypes, read_keep_dtype
@@ -147,3 +149,35 @@ def test_missing_file(tmp_path: Path) -> None:
         read_keep_dtype(tmp_path / "none.cfg")
     with pytest.raises(FileError):
         read_customize_dtypes(tmp_path)
+
+
+PIECES = [
+    "OpType::",
+    "::InputDtype:",
+    ":InputDtype:",
+    ",OutputDtype:",
+    "OutputDtype:",
+    ",",
+    "float16",
+    "fp32",
+    "a",
+    " ",
+    ":",
+]
+lines = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=8).map("".join)
+
+
+@given(st.lists(lines, max_size=4).map("\n".join))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_rules_or_findings_with_a_place(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, text.encode("utf-8", "surrogatepass"))
+    for kind, read in (("keep-dtype", read_keep_dtype), ("customize-dtypes", read_customize_dtypes)):
+        findings = check(file, kind)  # type: ignore[arg-type]
+        assert all(f.line and f.column for f in findings)
+        if any(f.severity == "error" for f in findings):
+            with pytest.raises(ListError):
+                read(file)
+        else:
+            rules, warnings = read(file)
+            assert warnings == findings
+            assert len({(rule.by, rule.pattern) for rule in rules}) == len(rules)

@@ -17,8 +17,8 @@ SAMPLES = sorted(path.name for path in HOME.glob("*.json"))
 def rows() -> dict[str, str]:
     """The library of each file in the README's table."""
     lines = (HOME / "README.md").read_text("utf-8").splitlines()
-    cells = [[cell.strip(" `") for cell in line.split("|")[1:3]] for line in lines if line.startswith("| `")]
-    return {name: library for name, library in cells}
+    cells = [line.replace("`", "").split("|") for line in lines if line.startswith("| `")]
+    return {row[1].strip(): row[2].strip() for row in cells}
 
 
 def test_the_readme_lists_every_sample() -> None:

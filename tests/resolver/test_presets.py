@@ -15,7 +15,7 @@ HEAD = '<ir_version: 10, opset_import: ["" : 17]>\n'
 
 
 def precisions(text: str, ops_info: str, **options: str) -> dict[str, str]:
-    """The precision of each node, by the name of its first output; what the header declares without a value are weights."""
+    """The precision of each node, by its first output; names that the header gives no value are weights."""
     model = onnx.parser.parse_model(HEAD + text)
     for info in model.graph.value_info:
         shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
