@@ -33,7 +33,9 @@ def inline_functions(model: Any) -> Any:
         raise ModelError(f"the model's functions cannot be inlined: {_first_line(error)}") from None
     if flat.functions:
         left = ", ".join(f"{function.domain}:{function.name}" for function in flat.functions)
-        raise ModelError(f"onnx cannot inline {left}", hint="leave --inline-functions out: lists reach inside functions")
+        raise ModelError(
+            f"onnx cannot inline {left}", hint="leave --inline-functions out: lists reach inside functions"
+        )
     return flat
 
 

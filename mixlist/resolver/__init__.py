@@ -69,8 +69,8 @@ def _in_call_order(main: Solution) -> tuple[Solution, ...]:
     for solution in found:
         path = solution.graph.path
         if per_function[path] > 1 and path:
+            solution.number = f"#{numbers[path]}"
             numbers[path] += 1
-            solution.number = numbers[path]
     return tuple(found)
 
 

@@ -98,7 +98,7 @@ class _Writer:
             found = scope_path(self.solution.graph, scope)
             base = self.solution.graph.path
             if base and self.solution.number:
-                found = f"{base}#{self.solution.number}{found[len(base):]}"
+                found = f"{base}{self.solution.number}{found[len(base):]}"
             self.paths[scope] = found
         return found
 
@@ -167,6 +167,8 @@ class _Writer:
     def _why(self, node: Node, follows: tuple[str, ...]) -> str:
         fact, rule, kept = self.solution.facts[node.id], self._rule(node), precision(self.solution, node)
         low = types.type_name(self.low)
+        if rule == "control-flow" and node.signature is not None:
+            return f"{_listed(fact)}, but all elements of a sequence or optional share one type: {kept}"
         if rule == "control-flow":
             return f"{node.op_type} carries no precision itself; each output has the type of what it yields"
         if rule == "unsupported":

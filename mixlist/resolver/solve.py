@@ -16,13 +16,14 @@ from mixlist.graph.control_flow import Link, links
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
-from mixlist.resolver import gray
+from mixlist.resolver import clusters, gray
+from mixlist.resolver.clusters import Cluster
 from mixlist.resolver.constants import Ranges
 from mixlist.resolver.facts import Fact, Facts, is_control_flow
 from mixlist.resolver.node_rules import Rules
 
 UNDECIDED = 0
-Step = Node | Link
+Step = Node | Link | Cluster
 
 
 @dataclass(eq=False)
@@ -44,7 +45,7 @@ class Solution:
     callees: dict[int, Solution] = field(default_factory=dict)
     callers: list[str] = field(default_factory=list)
     high_by_black: set[int] = field(default_factory=set)  # values, under the black-wins policy
-    number: int = 0  # which specialisation of its function, in order of first call
+    number: str = ""  # "#k" where its function has several specialisations, in order of first call
 
 
 class Resolution:
@@ -86,6 +87,8 @@ class _Solver:
         )
         self.decided = self.solution.decided
         self.between: dict[int, bool] = {}
+        self.clusters: dict[Value, Cluster] = {}
+        self.settling = False  # votes may still come
 
     def run(self, arguments: tuple[int, ...] | None) -> Solution:
         for value in self.graph.values:
@@ -98,9 +101,12 @@ class _Solver:
             self.solution.facts[node_id] = fact
         steps: list[Step] = []
         feedback = _collect(self.graph.root, steps, self.solution.links)
+        calls = {n.id for n in self.graph.order if n.function is not None}
+        self.clusters = clusters.find_clusters(self.graph, self.solution.links, calls)
+        steps.extend(dict.fromkeys(self.clusters.values()))
         if self.shared.policy.gray_policy == "between":
             self.between = gray.between(self.graph, self.solution, self.shared)
-        if feedback:
+        if feedback or self.clusters:
             self._to_fixpoint(steps)
         else:
             for step in steps:
@@ -114,14 +120,17 @@ class _Solver:
         for step in dict.fromkeys(steps):
             for value in _read_by(step):
                 readers.setdefault(value.id, []).append(step)
+        self.settling = True
         for step in steps:
             self._run(step)
         waiting: deque[Step] = deque(dict.fromkeys(steps))
         self._drain(waiting, readers)
+        self.settling = False
         for value in self.graph.values:  # what no vote decided is authored
             if self.decided[value.id] == UNDECIDED and value.type != types.UNKNOWN:
                 self.decided[value.id] = types.element(value.type)
                 waiting.extend(readers.get(value.id, ()))
+        waiting.extend(n for n in self.graph.order if self.solution.facts[n.id].kind == "rule")
         self._drain(waiting, readers)
 
     def _drain(self, waiting: deque[Step], readers: dict[int, list[Step]]) -> None:
@@ -139,6 +148,8 @@ class _Solver:
         """Evaluate one step; the values whose decided type rose."""
         if isinstance(step, Link):
             return self._run_link(step)
+        if isinstance(step, Cluster):
+            return self._run_cluster(step)
         if step.function is not None:
             return self._run_call(step)
         if is_control_flow(step):
@@ -168,7 +179,7 @@ class _Solver:
                 voted = join(voted, self.decided[read.value.id])
         changed = []
         for target in link.targets:
-            if types.element(target.type) not in types.LISTED:
+            if types.element(target.type) not in types.LISTED or target in self.clusters:
                 continue
             if voted != self.decided[target.id] and self._rises(target, voted):
                 self.decided[target.id] = voted
@@ -181,12 +192,54 @@ class _Solver:
         self.solution.callees[node.id] = callee
         return self._set(node, [callee.decided[v.id] for v in callee.graph.root.outputs])
 
+    def _run_cluster(self, cluster: Cluster) -> list[Value]:
+        elem = clusters.vote(cluster, self)
+        changed = [v for v in cluster.values if self.decided[v.id] != elem and self._rises(v, elem)]
+        for value in changed:
+            self.decided[value.id] = elem
+        return changed
+
+    def _run_member(self, node: Node, cluster: Cluster) -> list[Value]:
+        """A node that touches a sequence or optional has the cluster's type, whatever it voted for."""
+        elem = self.decided[cluster.values[0].id]
+        signature, solution = node.signature, self.solution
+        assert signature is not None
+        if elem == UNDECIDED:
+            return []
+        kind = solution.facts[node.id].kind
+        if kind == "gray":
+            solution.followed[node.id] = gray.follow(node, self)[1]
+        elif kind == "rule" and not self.settling:
+            clusters.check_rule(node, elem, self)
+        assignment = solution.assignments[node.id] = signature.assign((elem,) * len(signature.groups))
+        overruled = (kind == "low" and elem != self.low) or (kind == "authored" and elem != signature.groups[0].authored)
+        solution.rules.pop(node.id, None)
+        if overruled:
+            solution.rules[node.id] = "control-flow"
+        return self._set(node, [types.element(t) for t in assignment.outputs])
+
+    def misfit(self, node: Node) -> str | None:
+        """Why some constant that the node reads does not fit the low type, under the policy ``keep``."""
+        if self.shared.policy.constants != "keep":
+            return None
+        for value in node.inputs:
+            if value is not None and value.constant and types.element(value.type) == types.FLOAT:
+                found = self.shared.ranges.of(value)
+                told = found.misfit(self.low) if found else None
+                if told:
+                    return f"constant {value.name!r} {told}"
+        return None
+
     # --- nodes ---
 
     def _run_node(self, node: Node) -> list[Value]:
         solution, fact = self.solution, self.solution.facts[node.id]
         signature = node.signature
         assert signature is not None
+        if self.clusters and signature.groups and not signature.fixed:
+            touched = next((self.clusters[v] for v in (*node.inputs, *node.outputs) if v in self.clusters), None)
+            if touched is not None:
+                return self._run_member(node, touched)
         if fact.kind == "gray":
             target, source = gray.follow(node, self)
             solution.followed[node.id] = source
@@ -292,6 +345,8 @@ def _collect(scope: Scope, steps: list[Step], found: list[Link]) -> bool:
 def _read_by(step: Step) -> list[Value]:
     if isinstance(step, Link):
         return [r.value for r in step.reads if r.votes]
+    if isinstance(step, Cluster):
+        return [*step.tensors, *(v for n in step.nodes for v in n.inputs if v is not None and not clusters.is_container(v))]
     found = [v for v in step.inputs if v is not None]
     through = [v.producer.inputs[0] for v in found if v.producer is not None and v.producer.op_type == "Cast"]
     return found + [v for v in through if v is not None]
