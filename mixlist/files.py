@@ -12,18 +12,20 @@ from mixlist.errors import FileError
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Replaces the file's content in one step; a reader sees the old content or the new.
 
-    A symbolic link is followed, an existing file keeps its permissions. Raises FileError with what the
+    A symbolic link is followed, an existing file keeps its permissions and owner. Raises FileError with what the
     system said; then nothing has changed.
     """
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
     try:
-        mode = target.stat().st_mode & 0o7777 if target.exists() else None
+        status = target.stat() if target.exists() else None
         with beside.open("xb") as file:
             file.write(data)
             file.flush()
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
+            if status is not None:
+                with suppress(PermissionError):  # only root may give files away
+                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
+                os.fchmod(file.fileno(), status.st_mode & 0o7777)
             os.fsync(file.fileno())
         beside.replace(target)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

@@ -1,0 +1,252 @@
+"""Edits an operator information library in place, and nothing but the flags asked for.
+
+The rest of each file stays byte for byte: indentation, order, line ends, byte-order mark, unknown
+entries, comments. The originals are saved first, in a directory that the engine does not load. The
+new text is read again and compared before a file is replaced, in one step each.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from mixlist.errors import FileError, ListError, UsageError
+from mixlist.files import write_whole
+from mixlist.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
+from mixlist.lists import jsonedit
+from mixlist.lists.findings import stop_on_errors
+from mixlist.lists.nearest import closest
+from mixlist.lists.ops_info import FLAG, files, from_documents
+
+FLAGS = ("true", "false", "none")
+_MARK = b"\xef\xbb\xbf"
+_Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class _Edited:
+    """A file before and after."""
+
+    path: Path
+    before: bytes
+    after: bytes
+
+
+def set_flags(
+    library_path: _Path, changes: Mapping[str, str], backup_dir: _Path, make_writable: bool = False
+) -> list[Path]:
+    """Set the precision flag of op types and return the files that changed.
+
+    ``changes`` maps op types to ``true`` (white), ``false`` (black) or ``none`` (gray: removes
+    ``precision_reduce``); an op that several files of a library hold changes in each. Files that
+    say so already stay untouched. ``backup_dir`` is made if need be; it must not be inside the
+    library's own directory, and nothing in it is overwritten. ``make_writable`` edits a read-only
+    library and restores its permissions.
+
+    Raises UsageError for an unknown op type or flag, and a backup directory inside the
+    library's; FileError if something cannot be read or written, a read-only library among it (then
+    every file is as it was); ListError if the library is not valid.
+    """
+    if os.fspath(library_path) == "-":
+        raise UsageError("the library is edited in place: '-' (standard input) cannot be", hint="give its path")
+    for op, flag in changes.items():
+        if flag not in FLAGS:
+            raise UsageError(f"{quoted(op)}: {flag!r} is no flag", hint=f"it takes {', '.join(FLAGS)}")
+    paths = files(library_path)
+    _refuse_inside(Path(library_path), paths, Path(backup_dir))
+    originals = [read_bytes(path) for path in paths]
+    documents = [_parsed(path, data) for path, data in zip(paths, originals, strict=True)]
+    library, findings = from_documents(shown_path(library_path), documents)
+    stop_on_errors(findings)
+    _refuse_unknown(changes, library.lists, library.name)
+    edited = [
+        _Edited(path, data, _encoded(data, text))
+        for path, data, document in zip(paths, originals, documents, strict=True)
+        if (text := _edit(document, changes)) != document.text
+    ]
+    _write(edited, Path(backup_dir), make_writable)
+    return [file.path for file in edited]
+
+
+def _refuse_inside(library: Path, paths: Iterable[Path], backup: Path) -> None:
+    """Refuse a backup directory that is, or is inside, a directory from which the library loads."""
+    own = {library.resolve()} if library.is_dir() else set()
+    own |= {folder for path in paths for folder in (path.parent.resolve(), path.resolve().parent)}
+    for folder in own:
+        if backup.resolve().is_relative_to(folder):
+            raise UsageError(
+                f"{shown_path(backup)}: the backup directory is inside the library's own directory {folder}",
+                hint="the engine loads every .json file that it finds there; name a directory outside",
+            )
+
+
+def _refuse_unknown(changes: Iterable[str], known: Mapping[str, object], name: str) -> None:
+    unknown = [op for op in changes if op not in known]
+    if not unknown:
+        return
+    near = closest(unknown[0], known)
+    hint = f"did you mean {' or '.join(near)}?" if near else "names are exact; set changes only op types that it has"
+    raise UsageError(f"library {name} knows no op type {', '.join(map(quoted, unknown[:5]))}", hint=hint)
+
+
+def _parsed(path: Path, data: bytes) -> Document:
+    name = shown_path(path)
+    return parse(decode(data, name), name)
+
+
+def _encoded(original: bytes, text: str) -> bytes:
+    return (_MARK if original.startswith(_MARK) else b"") + text.encode("utf-8")
+
+
+def _edit(document: Document, changes: Mapping[str, str]) -> str:
+    """The text after the changes to the op types that the file holds, read again to be sure."""
+    expected = deepcopy({op: document.value[op] for op in changes if op in document.value})
+    cuts = [cut for op in expected for cut in _cuts(document, op, changes[op])]
+    if not cuts:
+        return document.text
+    for op, entry in expected.items():
+        _set(entry, changes[op])
+    text = jsonedit.apply(document.text, cuts)
+    try:
+        after = parse(text, document.path).value
+    except ListError:
+        after = None
+    if after != {**document.value, **expected} or list(after) != list(document.value):
+        raise ListError(f"{document.path}: the edit would not come out right", hint="edit the file by hand")
+    return text
+
+
+def _set(entry: dict[str, Any], flag: str) -> None:
+    """What an edit means for the value of an entry."""
+    if flag == "none":
+        entry.pop("precision_reduce", None)
+    elif not _says(entry.get("precision_reduce"), flag):
+        entry.setdefault("precision_reduce", {})["flag"] = flag
+
+
+def _says(reduce: Any, flag: str) -> bool:
+    """Whether ``precision_reduce`` has the flag already, as a string that the engine reads so."""
+    found = reduce.get("flag") if isinstance(reduce, dict) else None
+    return isinstance(found, str) and found.strip().lower() == flag
+
+
+def _cuts(document: Document, op: str, flag: str) -> list[jsonedit.Cut]:
+    entry, at = document.value[op], document.offset((op,))
+    reduce = entry.get("precision_reduce")
+    if flag == "none":
+        return [] if reduce is None else jsonedit.remove(document, at, "precision_reduce")
+    if _says(reduce, flag):
+        return []
+    value = f'"{flag}"'
+    if reduce is None:
+        inner = _flag_style(document, op)
+        value = f'{{{inner.first}"flag"{inner.colon}{value}{inner.last}}}'
+        return [jsonedit.insert(document, at, "precision_reduce", value, _entry_style(document))]
+    inside = document.offset((op, "precision_reduce"))
+    if "flag" not in reduce:
+        return [jsonedit.insert(document, inside, "flag", value, _flag_style(document, op))]
+    member = document.members(inside)["flag"]
+    return [jsonedit.Cut(member.value, member.end, value)]
+
+
+def _flag_style(document: Document, op: str) -> jsonedit.Style:
+    """How the file lays out ``precision_reduce``, or else another object in an entry, the op's own first."""
+    entries = document.value
+    alike = ((name, FLAG[0]) for name in entries)
+    others = ((name, key) for name in (op, *entries) for key in entries[name])
+    return _first_style(document, chain(alike, others)) or _entry_style(document).deeper()
+
+
+def _entry_style(document: Document) -> jsonedit.Style:
+    style = _first_style(document, ((name,) for name in document.value))
+    return style or (jsonedit.style_of(document, document.root) or jsonedit.Style()).deeper()
+
+
+def _first_style(document: Document, ways: Iterable[tuple[str, ...]]) -> jsonedit.Style | None:
+    """The style of the first of the values that is an object with members."""
+    for way in ways:
+        value: Any = document.value
+        for step in way:
+            value = value.get(step)
+        if isinstance(value, dict) and value:
+            return jsonedit.style_of(document, document.offset(way))
+    return None
+
+
+def _write(edited: list[_Edited], backup: Path, make_writable: bool) -> None:
+    """Save the originals, then replace the files; if one fails, the others get their old bytes back."""
+    targets = [file.path.resolve() for file in edited]
+    if not make_writable:
+        _refuse_read_only(targets)
+    for file in edited:
+        _save(file, backup)
+    done: list[_Edited] = []
+    with _writable({target.parent for target in targets}):
+        try:
+            for file in edited:
+                write_whole(file.path, file.after)
+                done.append(file)
+        except FileError:
+            for file in done:
+                write_whole(file.path, file.before)
+            raise
+
+
+def _refuse_read_only(targets: Iterable[Path]) -> None:
+    for path in (place for target in targets for place in (target, target.parent)):
+        if not _may_write(path):
+            what = "directory is" if path.is_dir() else "library is"
+            raise FileError(
+                f"{shown_path(path)}: the {what} read-only",
+                hint="--make-writable edits it all the same and restores its permissions",
+            )
+
+
+def _may_write(path: Path) -> bool:
+    """By the permission bits where we are the owner or root, whom the system lets write anyway."""
+    status = path.stat()
+    if os.geteuid() in (0, status.st_uid):
+        return bool(status.st_mode & stat.S_IWUSR)
+    return os.access(path, os.W_OK)
+
+
+def _save(file: _Edited, backup: Path) -> None:
+    """Copy a file into the backup directory under a name that is free there."""
+    try:
+        backup.mkdir(parents=True, exist_ok=True)
+        for number in range(10_000):
+            name = file.path.name if number == 0 else f"{file.path.name}.{number}"
+            try:
+                with (backup / name).open("xb") as copy:
+                    copy.write(file.before)
+                    os.fsync(copy.fileno())
+            except FileExistsError:
+                continue
+            return
+    except OSError as error:
+        raise FileError(f"{shown_path(backup)}: the original cannot be saved: {error.strerror}") from None
+    raise FileError(f"{shown_path(backup)}: ten thousand backups of {file.path.name} are enough")
+
+
+@contextmanager
+def _writable(folders: Iterable[Path]) -> Iterator[None]:
+    """Let the owner write in the directories (replacing a file needs no more), then restore their modes."""
+    modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in folders if not _may_write(folder)}
+    try:
+        for folder, mode in modes.items():
+            try:
+                folder.chmod(mode | stat.S_IWUSR)
+            except OSError as error:
+                raise FileError(f"{shown_path(folder)}: cannot be made writable: {error.strerror}") from None
+        yield
+    finally:
+        for folder, mode in modes.items():
+            with suppress(OSError):
+                folder.chmod(mode)

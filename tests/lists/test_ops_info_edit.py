@@ -1,0 +1,283 @@
+"""Editing a library in place: nothing changes but what was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixlist import files
+from mixlist.errors import FileError, ListError, UsageError
+from mixlist.lists import ops_info_edit
+from mixlist.lists.ops_info import load_ops_info
+from mixlist.lists.ops_info_edit import set_flags
+
+LIBRARY = """{
+    "Add": {
+        "input0": {
+            "dtype": "float16,float"
+        },
+        "precision_reduce": {
+            "flag": "true"
+        },
+        "slicePattern":   {"value": "elemwise"}
+    },
+    "Relu": {
+        "attr": 1.50
+    },
+    "Mul": {},
+    "Sub": {
+        "precision_reduce": {
+            "flag": " FALSE "
+        }
+    }
+}
+"""
+
+
+def edit(tmp_path: Path, text: str | bytes, **changes: str) -> bytes:
+    """The bytes of a library after the changes."""
+    path = tmp_path / "lib" / "ops.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    set_flags(path, changes, tmp_path / "backup")
+    return path.read_bytes()
+
+
+def test_a_flag_changes_and_nothing_else(tmp_path: Path) -> None:
+    after = edit(tmp_path, LIBRARY, Add="false")
+    assert after.decode() == LIBRARY.replace('"flag": "true"', '"flag": "false"')
+
+
+def test_what_is_said_already_stays_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "ops.json"
+    path.write_text(LIBRARY)
+    before = path.stat()
+    assert set_flags(path, {"Add": "true", "Sub": "false", "Relu": "none"}, tmp_path.parent / "backup") == []
+    assert path.stat() == before
+    assert not (tmp_path.parent / "backup").exists()
+
+
+def test_a_new_flag_looks_like_the_others(tmp_path: Path) -> None:
+    after = edit(tmp_path, LIBRARY, Relu="true", Mul="false").decode()
+    relu = '"attr": 1.50,\n        "precision_reduce": {\n            "flag": "true"\n        }\n    },'
+    mul = '"Mul": {\n        "precision_reduce": {\n            "flag": "false"\n        }\n    },'
+    assert after == LIBRARY.replace('"attr": 1.50\n    },', relu).replace('"Mul": {},', mul)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"A": {"precision_reduce": {"flag": "true"}, "b": 1}}', '{"A": {"b": 1}}'),
+        ('{"A": {"b": 1, "precision_reduce": {"flag": "true"}}}', '{"A": {"b": 1}}'),
+        ('{"A": {"b": 1, "precision_reduce": {}, "c": 2}}', '{"A": {"b": 1, "c": 2}}'),
+        ('{"A":{"precision_reduce":{"flag":"true"}}}', '{"A":{}}'),
+        ('{"A": {\n  "precision_reduce": {}\n}}', '{"A": {}}'),
+        ('{"A": {\n  "precision_reduce": {},\n  "b": 1\n}}', '{"A": {\n  "b": 1\n}}'),
+        ('{"A": {\n  "b": 1,\n  "precision_reduce": {}\n}}', '{"A": {\n  "b": 1\n}}'),
+        ('{"A": {\n  "b": 1, // of b\n  "precision_reduce": {},\n}}', '{"A": {\n  "b": 1, // of b\n}}'),
+        ('{"A": {\n  "b": 1, // of b\n  "precision_reduce": {}\n}}', '{"A": {\n  "b": 1 // of b\n}}'),
+        ('{"A": {"precision_reduce": {}, /* b */ "b": 1}}', '{"A": {/* b */ "b": 1}}'),
+        ('{"A": {"precision_reduce": {},}}', '{"A": {}}'),
+        ('{"A": {/* a */ "precision_reduce": {},}}', '{"A": {/* a */ }}'),
+    ],
+)
+def test_none_removes_precision_reduce(tmp_path: Path, text: str, expected: str) -> None:
+    assert edit(tmp_path, text, A="none").decode() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"A": {}}', '{"A": {"precision_reduce": {"flag": "true"}}}'),
+        ('{"A":{"b":1}}', '{"A":{"b":1,"precision_reduce":{"flag":"true"}}}'),
+        ('{"A":{"b":{"c":1}}}', '{"A":{"b":{"c":1},"precision_reduce":{"flag":"true"}}}'),
+        ('{"A": {"b": 1,}}', '{"A": {"b": 1, "precision_reduce": {"flag": "true"},}}'),
+        ('{"A": {"precision_reduce": {}}}', '{"A": {"precision_reduce": {"flag": "true"}}}'),
+        ('{"A": {"precision_reduce": {"x": 1}}}', '{"A": {"precision_reduce": {"x": 1, "flag": "true"}}}'),
+        ('{"A": {"precision_reduce": {"flag": true}}}', '{"A": {"precision_reduce": {"flag": "true"}}}'),
+        (
+            '{"A": {\r\n\t"b": 1 // b\r\n}}',
+            '{"A": {\r\n\t"b": 1,\r\n\t"precision_reduce": {\r\n\t\t"flag": "true"\r\n\t} // b\r\n}}',
+        ),
+        ('{"A": { "x:\\"" : [1] }}', '{"A": { "x:\\"" : [1], "precision_reduce" : { "flag" : "true" } }}'),
+    ],
+)
+def test_true_adds_precision_reduce(tmp_path: Path, text: str, expected: str) -> None:
+    assert edit(tmp_path, text, A="true").decode() == expected
+
+
+def test_byte_order_mark_and_line_ends_stay(tmp_path: Path) -> None:
+    text = b"\xef\xbb\xbf" + LIBRARY.replace("\n", "\r\n").encode()
+    after = edit(tmp_path, text, Relu="false", Add="none")
+    assert after.startswith(b"\xef\xbb\xbf{\r\n")
+    assert after.count(b"\n") == after.count(b"\r\n")
+
+
+def test_an_op_in_two_files_changes_in_both(tmp_path: Path) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    for name in ("a.json", "b.json"):
+        (folder / name).write_text('{"A": {"precision_reduce": {"flag": "true"}}}')
+    (folder / "c.json").write_text('{"C": {}}')
+    changed = set_flags(folder, {"A": "false"}, tmp_path / "backup")
+    assert changed == [folder / "a.json", folder / "b.json"]
+    assert load_ops_info(folder)[0].lists == {"A": "black", "C": "gray"}
+    assert sorted(p.name for p in (tmp_path / "backup").iterdir()) == ["a.json", "b.json"]
+
+
+def test_backups_hold_the_original_and_are_never_overwritten(tmp_path: Path) -> None:
+    edit(tmp_path, LIBRARY, Add="false")
+    edit(tmp_path, LIBRARY + "\n", Add="none")
+    backup = tmp_path / "backup"
+    assert sorted(p.name for p in backup.iterdir()) == ["ops.json", "ops.json.1"]
+    assert (backup / "ops.json").read_text() == LIBRARY
+    assert (backup / "ops.json.1").read_text() == LIBRARY + "\n"
+
+
+@pytest.mark.parametrize("inside", [".", "deeper", "deeper/still", "../lib"])
+@pytest.mark.parametrize("target", ["lib", "lib/ops.json"])
+def test_a_backup_inside_the_library_is_refused(tmp_path: Path, inside: str, target: str) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "ops.json").write_text(LIBRARY)
+    with pytest.raises(UsageError, match="inside the library's own directory"):
+        set_flags(tmp_path / target, {"Add": "false"}, tmp_path / "lib" / inside)
+    assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
+    assert not (tmp_path / "lib" / "deeper").exists()
+
+
+def test_links_are_resolved_before_that_is_judged(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "ops.json").write_text(LIBRARY)
+    (tmp_path / "way").symlink_to(tmp_path / "lib")
+    with pytest.raises(UsageError, match="inside the library's own directory"):
+        set_flags(tmp_path / "lib", {"Add": "false"}, tmp_path / "way" / "backup")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link.json").symlink_to(tmp_path / "lib" / "ops.json")
+    for folder in ("lib", "other"):
+        with pytest.raises(UsageError, match="inside the library's own directory"):
+            set_flags(tmp_path / "other" / "link.json", {"Add": "false"}, tmp_path / folder)
+    set_flags(tmp_path / "other" / "link.json", {"Add": "false"}, tmp_path / "backup")
+    assert (tmp_path / "other" / "link.json").is_symlink()
+    assert '"flag": "false"' in (tmp_path / "lib" / "ops.json").read_text()
+
+
+def test_permissions_stay(tmp_path: Path) -> None:
+    path = tmp_path / "lib" / "ops.json"
+    path.parent.mkdir()
+    path.write_text(LIBRARY)
+    path.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(path, 1234, 1234)
+    before = path.stat()
+    set_flags(path, {"Add": "false"}, tmp_path / "backup")
+    after = path.stat()
+    assert stat.S_IMODE(after.st_mode) == 0o640
+    assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+
+
+@pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o755), (0o644, 0o555), (0o440, 0o550)])
+def test_a_read_only_library_needs_make_writable(tmp_path: Path, file_mode: int, folder_mode: int) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    path = folder / "ops.json"
+    path.write_text(LIBRARY)
+    path.chmod(file_mode)
+    folder.chmod(folder_mode)
+    try:
+        with pytest.raises(FileError, match="read-only") as caught:
+            set_flags(path, {"Add": "false"}, tmp_path / "backup")
+        assert caught.value.hint and "--make-writable" in caught.value.hint
+        assert path.read_text() == LIBRARY
+        assert not (tmp_path / "backup").exists()
+        set_flags(path, {"Add": "false"}, tmp_path / "backup", make_writable=True)
+        assert path.read_text() != LIBRARY
+        assert stat.S_IMODE(path.stat().st_mode) == file_mode
+        assert stat.S_IMODE(folder.stat().st_mode) == folder_mode
+        assert list(folder.iterdir()) == [path]
+    finally:
+        folder.chmod(0o755)
+
+
+def test_unknown_op_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match='knows no op type "add"') as caught:
+        edit(tmp_path, LIBRARY, add="true", Relu="true")
+    assert caught.value.hint and caught.value.hint.startswith("did you mean Add")
+    assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
+
+
+def test_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no flag"):
+        edit(tmp_path, LIBRARY, Add="yes")
+    with pytest.raises(ListError, match="this is a modify_mixlist"):
+        edit(tmp_path, '{"black-list": {"to-add": ["Add"]}}', Add="true")
+    with pytest.raises(ListError):
+        edit(tmp_path, '{"Add": {}, "Add": {}}', Add="true")
+    with pytest.raises(FileError, match="no such file"):
+        set_flags(tmp_path / "none.json", {"Add": "true"}, tmp_path.parent / "b")
+    with pytest.raises(UsageError, match="standard input"):
+        set_flags("-", {"Add": "true"}, tmp_path)
+
+
+def test_a_backup_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
+    (tmp_path / "backup").write_text("a file")
+    with pytest.raises(FileError, match="cannot be saved"):
+        edit(tmp_path, LIBRARY, Add="false")
+    assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
+
+
+def test_if_one_file_fails_the_others_get_their_bytes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    text = '{"A": {"precision_reduce": {"flag": "true"}}}'
+    for name in ("a.json", "b.json"):
+        (folder / name).write_text(text)
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "b.json":
+            raise FileError(f"{path}: cannot be written: No space left on device")
+        files.write_whole(path, data)
+
+    monkeypatch.setattr(ops_info_edit, "write_whole", full)
+    with pytest.raises(FileError, match="No space left"):
+        set_flags(folder, {"A": "false"}, tmp_path / "backup")
+    assert [(folder / name).read_text() for name in ("a.json", "b.json")] == [text, text]
+
+
+NAMES = st.sampled_from(["A", "B", 'C"', "D:"])
+REDUCE = st.sampled_from([{"flag": "true"}, {"flag": "false"}, {"flag": False}, {}, {"x": [1], "flag": " True"}])
+ENTRIES = st.fixed_dictionaries(
+    {}, optional={"a": st.integers(), "precision_reduce": REDUCE, "z": st.just({"deep": {"er": "}"}})}
+)
+
+
+@given(
+    st.dictionaries(NAMES, ENTRIES, min_size=1),
+    st.dictionaries(NAMES, st.sampled_from(["true", "false", "none"]), min_size=1),
+    st.sampled_from([None, 1, "\t"]),
+)
+def test_the_value_is_the_old_one_but_for_the_flags(
+    tmp_path_factory: pytest.TempPathFactory, library: dict[str, Any], changes: dict[str, str], indent: Any
+) -> None:
+    changes = {op: flag for op, flag in changes.items() if op in library}
+    text = json.dumps(library, indent=indent)
+    tmp_path = tmp_path_factory.mktemp("edit")
+    after = json.loads(edit(tmp_path, text, **changes))
+    assert list(after) == list(library)
+    for op, entry in library.items():
+        rest = {key: value for key, value in entry.items() if key != "precision_reduce"}
+        assert {key: value for key, value in after[op].items() if key != "precision_reduce"} == rest
+        if op not in changes:
+            assert after[op] == entry
+        elif changes[op] == "none":
+            assert "precision_reduce" not in after[op]
+        else:
+            assert after[op]["precision_reduce"]["flag"].strip().lower() == changes[op]
+    new = (tmp_path / "lib" / "ops.json").read_text()
+    assert json.dumps(after, indent=indent) == new  # inserted members look like the rest
