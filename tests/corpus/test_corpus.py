@@ -2,7 +2,7 @@
 
 ONNX Runtime's CPU provider computes most float16 nodes in float32, so its outputs say nothing of
 accuracy. They do say whether the graph is wired right: a wrong Cast or a lost edge gives other
-answers, not slightly different ones. Hence the loose WIRING bound.
+answers, not slightly different ones. Hence the loose WIRING bound (the largest difference measured is 0.024).
 """
 
 from __future__ import annotations
@@ -23,9 +23,16 @@ HERE = Path(__file__).parent
 MODELS = [row["id"] for row in json.loads((HERE / "models.json").read_text(encoding="utf-8"))]
 LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"]
 SECONDS = 120  # per process
-WIRING = 0.1  # of the largest magnitude in the output
+WIRING = 0.05  # |mixed - original| / |original|, Euclidean, per output
+FLOAT16_MAX = 65504.0
 # Its products are of integers and nothing else in it is on these white lists: rightly nothing is low.
 NOTHING_LOW = {("ddddocr_common_old", "onnx"), ("ddddocr_common_old", "ascend910b")}
+
+UNTYPED = {"ddddocr_common_old": 3}  # the outputs of com.microsoft::DynamicQuantizeLSTM, which onnx does not know
+# Its Loop body declares a rank that onnx's own inference contradicts, in the original too.
+PLAIN_CHECK = {"slanet_1m"}
+# ONNX Runtime's CPU provider loads a float16 ScatterElements with a reduction and then refuses to run it.
+NO_KERNEL = "MLFloat16 data type is not supported with ScatterElements"
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 
@@ -39,11 +46,14 @@ def worker(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run(model_id: str, model: Path, out: Path) -> tuple[dict[str, Any], str]:
-    """The outputs of all batches, and a note where ONNX Runtime died with its graph optimisations on."""
+    """The outputs of all batches, and a note where ONNX Runtime's CPU provider could not run the model as it is."""
     done, note = worker("run", model_id, str(model), str(out)), ""
     if done.returncode < 0:
-        note = f"{model_id}: ONNX Runtime died of signal {-done.returncode}; ran without its graph optimisations"
+        note = f"ONNX Runtime died of signal {-done.returncode}; it ran without graph optimisations"
         done = worker("run", model_id, str(model), str(out), "--plain")
+    elif NO_KERNEL in done.stderr:
+        note = "ONNX Runtime has no float16 ScatterElements with a reduction; onnx.reference ran it"
+        done = worker("run", model_id, str(model), str(out), "--reference")
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(out) as arrays:
         return dict(arrays), note
@@ -70,20 +80,28 @@ def test_model(
     assert done.returncode == 0, done.stderr[-3000:]
     facts = json.loads(done.stdout)
     assert (facts["low"] == 0) == ((model_id, library) in NOTHING_LOW)
-    assert facts["unknown"] == 0
+    assert facts["unknown"] == UNTYPED.get(model_id, 0)
+    assert (facts["checked"] == "plain") == (model_id in PLAIN_CHECK)
     for name in ("unlike the plan", "missing from the file", "signature", "decided anew", "not idempotent"):
         assert facts[name] == [], name
 
     outputs, note = run(model_id, mixed, tmp_path / "mixed.npz")
     expected = original(model_id)
     assert list(outputs) == list(expected)
+    overflowed = {name for name, got in outputs.items() if not np.isfinite(got).all()}
     for name, want in expected.items():
         got = outputs[name]
         assert (got.dtype, got.shape) == (want.dtype, want.shape), name
-        assert np.isfinite(got).all(), name
-        worst = np.abs(got.astype(np.float64) - want).max()
-        assert worst <= WIRING * max(1.0, np.abs(want).max()), name
+        if name not in overflowed:
+            assert np.linalg.norm(got.astype(np.float64) - want) <= WIRING * np.linalg.norm(want), name
+    if overflowed:
+        note = "its values pass float16's range and so does the mixed model"
+        done = worker("largest", model_id, library, str(source))
+        assert done.returncode == 0, done.stderr[-3000:]
+        magnitudes = json.loads(done.stdout)["largest"]
+        assert all(magnitudes[int(name.split(".")[0])] > FLOAT16_MAX for name in overflowed)
+        assert overflowed < set(outputs)  # another batch is in range
 
     record_property("corpus_model", model_id)
     if note:
-        record_property("corpus_note", note)
+        record_property("corpus_note", f"{model_id}: {note}")
