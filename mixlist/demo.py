@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mixlist.lists.policy import Policy
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import RewriteResult
-
-LOW = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -60,8 +57,6 @@ def run(output: Path | None = None, stream: TextIO | None = None) -> int:
 def _run(folder: Path, out: TextIO, *, kept: bool) -> int:
     import numpy as np
 
-    import mixlist
-
     data = resources.folder("demo_data")
     model, edits = data / "digits.onnx", data / "digits_mixlist.json"
     with np.load(data / "digits.npz") as arrays:
@@ -72,19 +67,18 @@ def _run(folder: Path, out: TextIO, *, kept: bool) -> int:
     _step(out, 1, f"Check the list file: mixlist validate {edits.name}")
     _show_list(edits, out)
 
-    policy = mixlist.load_policy(mixlist=edits)
-    listed = _apply("the lists, edited", model, policy, folder / "digits.mixed.onnx", pixels)
+    listed = _apply("onnx lists, edited", model, folder / "digits.mixed.onnx", pixels, mixlist=edits)
     _step(out, 2, f"What the lists say of this model's operators: mixlist lists --mixlist {edits.name}")
-    _show_lists(listed.plan, policy, out)
+    _show_lists(listed.plan, out)
     _step(out, 3, f"What each node becomes, and why: mixlist resolve {model.name} --mixlist {edits.name}")
     _show_nodes(listed.plan, out)
     _step(out, 4, "One node explained: mixlist resolve ... --explain /energy/Div_1")
     _show_chain(listed.plan, "/energy/Div_1", out)
 
-    forced = mixlist.load_policy(precision_mode_v2="fp16")
-    low = _apply("everything low", model, forced, folder / "digits.all_low.onnx", pixels)
-    _step(out, 5, "Apply and run, and what happens without lists: mixlist apply ... [--precision-mode-v2 fp16]")
-    _show_outcome(model, _run_original(model, pixels), [listed, low], labels, out)
+    _step(out, 5, "Apply and run, with two other choices beside it: mixlist apply ... [--precision-mode-v2 fp16]")
+    unedited = _apply("onnx lists", model, folder / "digits.unedited.onnx", pixels)
+    forced = _apply("all low (fp16)", model, folder / "digits.all_low.onnx", pixels, precision_mode_v2="fp16")
+    _show_outcome(model, _run_original(model, pixels), [unedited, listed, forced], labels, out)
     if kept:
         print(f"\nThe models are in {folder}.", file=out)
     print(
@@ -93,10 +87,10 @@ def _run(folder: Path, out: TextIO, *, kept: bool) -> int:
     return 0
 
 
-def _apply(title: str, model: Path, policy: Policy, path: Path, pixels: NDArray[np.float32]) -> Mixed:
+def _apply(title: str, model: Path, path: Path, pixels: NDArray[np.float32], **options: Any) -> Mixed:
     import mixlist
 
-    plan = mixlist.resolve(model, policy)
+    plan = mixlist.resolve(model, mixlist.load_policy(**options))
     result = mixlist.rewrite(model, plan)
     result.save(path, force=True)
     logits, overflow = run_reference(path, pixels)
@@ -111,7 +105,7 @@ def run_reference(path: Path, pixels: NDArray[np.float32]) -> tuple[NDArray[Any]
 
     model = onnx.load(path)
     with np.errstate(all="ignore"):  # an overflow is what the demo is looking for
-        values = ReferenceEvaluator(model).run(None, {"pixels": pixels}, intermediate=True)
+        values: Any = ReferenceEvaluator(model).run(None, {"pixels": pixels}, intermediate=True)
     for node in model.graph.node:
         for name in node.output:
             value = values[name]
@@ -124,8 +118,8 @@ def _run_original(path: Path, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    logits: NDArray[np.float32] = session.run(None, {"pixels": pixels})[0]
-    return logits.argmax(1)
+    guesses: NDArray[np.int64] = session.run(None, {"pixels": pixels})[0].argmax(1)
+    return guesses
 
 
 def _step(out: TextIO, number: int, title: str) -> None:
@@ -151,7 +145,7 @@ def _show_list(path: Path, out: TextIO) -> None:
         print("valid, no findings", file=out)
 
 
-def _show_lists(plan: Plan, policy: Policy, out: TextIO) -> None:
+def _show_lists(plan: Plan, out: TextIO) -> None:
     ops: dict[str, set[str]] = defaultdict(set)
     for node in plan.nodes:
         ops[node.list].add(node.op_type)
@@ -162,7 +156,7 @@ def _show_lists(plan: Plan, policy: Policy, out: TextIO) -> None:
     }
     rows = [[name, text, ", ".join(sorted(ops[name])) or "-"] for name, text in meaning.items()]
     terminal.table(["list", "meaning", "operators of this model"], rows, out)
-    for move in policy.lists.moves.values():
+    for move in plan.policy.lists.moves.values():
         place = f" ({Path(move.place.path).name}:{move.place.line}:{move.place.column})" if move.place else ""
         print(f"\nedited: {move.op} from {move.before} to {move.after}{place}", file=out)
 
@@ -187,13 +181,12 @@ def _show_chain(plan: Plan, name: str, out: TextIO) -> None:
 def _show_outcome(
     model: Path, original: NDArray[np.int64], mixed: Sequence[Mixed], labels: NDArray[np.uint8], out: TextIO
 ) -> None:
-    total = len(mixed[0].plan.nodes)
-    rows = [["original", f"0 of {total}", "0", _size(model), _share(original == labels), "-", "ONNX Runtime, float32"]]
+    eligible = mixed[0].result.eligible
+    rows = [["original", f"0 of {eligible}", "0", _size(model), _share(original == labels), "-", "ONNX Runtime"]]
     for one in mixed:
-        low = sum(node.precision in LOW for node in one.plan.nodes)
         rows.append([
             one.title,
-            f"{low} of {total}",
+            f"{one.result.low} of {one.result.eligible}",
             str(one.result.casts_inserted),
             _size(one.path),
             _share(one.guesses == labels),
@@ -204,7 +197,9 @@ def _show_outcome(
     terminal.table(columns, rows, out)
     print(
         "\nonnx.reference computes every node in the type the file gives it, one by one."
-        "\nONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow.",
+        "\nONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow."
+        "\nWith everything low the sum in /energy/ReduceSum passes float16's largest value, 65504;"
+        "\nthe black list keeps that node in float32, and the ones that follow it.",
         file=out,
     )
 

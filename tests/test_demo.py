@@ -83,7 +83,11 @@ def test_the_demo_prints_its_tables_and_keeps_nothing(tmp_path: Path, monkeypatc
 
 def test_the_demo_keeps_its_models_where_it_is_told(tmp_path: Path) -> None:
     assert demo.run(tmp_path / "kept", io.StringIO()) == 0
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["digits.all_low.onnx", "digits.mixed.onnx"]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "digits.all_low.onnx",
+        "digits.mixed.onnx",
+        "digits.unedited.onnx",
+    ]
 
 
 def test_an_output_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
