@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from mixlist.errors import FileError
 
@@ -34,3 +37,30 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     finally:
         with suppress(OSError, ValueError):
             beside.unlink()
+
+
+@contextmanager
+def part_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file beside ``path`` for what is too large to hold; gone afterwards unless it was renamed.
+
+    Yields the open file and its path. I/O errors become FileError; Ctrl-C leaves nothing behind either.
+    """
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", suffix=".part", dir=path.parent)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}", hint="choose a folder that can be written") from None
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            part.chmod(0o666 & ~_umask())
+            yield file, part
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}", hint="check the space and rights there") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

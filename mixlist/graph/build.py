@@ -27,9 +27,7 @@ def build_main(model: Any) -> Graph:
     return graph
 
 
-def build_function(
-    caller: Graph, function: Any, call: Node, attributes: dict[str, Any], depth: int
-) -> Graph:
+def build_function(caller: Graph, function: Any, call: Node, attributes: dict[str, Any], depth: int) -> Graph:
     """The Graph of a model-local function's body for a call's arguments: their authored types and flags.
 
     ``attributes`` are those of the call, by name, with the function's defaults.
@@ -260,7 +258,9 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
     for node in scope.nodes:
         node.types = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
         if graph.marked_types:
-            node.types = tuple([graph.marked_types.get(n, t) for n, t in zip(node.proto.input, node.types, strict=True)])
+            node.types = tuple(
+                [graph.marked_types.get(n, t) for n, t in zip(node.proto.input, node.types, strict=True)]
+            )
         if node.bodies:
             _type_control_flow(graph, node, depth)
         else:
@@ -331,7 +331,14 @@ def bind(proto: Any, attributes: dict[str, Any]) -> Any:
     return copy
 
 
-_CONSTANT_TYPES = {"value_float": 1, "value_floats": 1, "value_int": 7, "value_ints": 7, "value_string": 8, "value_strings": 8}  # fmt: skip
+_CONSTANT_TYPES = {
+    "value_float": 1,
+    "value_floats": 1,
+    "value_int": 7,
+    "value_ints": 7,
+    "value_string": 8,
+    "value_strings": 8,
+}
 
 
 def _type_constant(node: Node, references: bool) -> None:
@@ -366,10 +373,10 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
     known = node.domain == "" and node.op_type in control_flow.CONTROL_FLOW
     outputs = control_flow.output_types(node) if known else []
     constant = all(v.constant for v in _reads(node)) and not any(is_random(n) for n in _inner(node))
-    for slot, value in enumerate(node.outputs):
-        if value is not None:
-            value.type = (outputs[slot] if slot < len(outputs) else 0) or _declared(node.scope, value.name)
-            value.constant = constant
+    for slot, out in enumerate(node.outputs):
+        if out is not None:
+            out.type = (outputs[slot] if slot < len(outputs) else 0) or _declared(node.scope, out.name)
+            out.constant = constant
 
 
 def _inner(node: Node) -> list[Node]:

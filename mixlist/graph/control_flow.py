@@ -132,7 +132,11 @@ def check_shape(node: Node) -> str | None:
     body = node.bodies["body"]
     if node.op_type == "Loop":
         states = len(node.inputs) - 2
-        if len(body.inputs) != states + 2 or len(body.outputs) < states + 1 or len(node.outputs) > len(body.outputs) - 1:
+        if (
+            len(body.inputs) != states + 2
+            or len(body.outputs) < states + 1
+            or len(node.outputs) > len(body.outputs) - 1
+        ):
             return "has a body whose inputs or outputs do not fit its own"
         return None
     if node.op_type == "Scan":

@@ -33,6 +33,8 @@ def load(model: Any) -> Loaded:
     """
     if isinstance(model, Loaded):
         return model
+    if isinstance(model, Loaded):
+        return model
     if isinstance(model, str | os.PathLike):
         return _load_path(Path(model))
     if type(model).__name__ == "ModelProto":
@@ -43,7 +45,7 @@ def load(model: Any) -> Loaded:
 
 
 def _load_path(path: Path) -> Loaded:
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
     from onnx import ModelProto
 
     try:
@@ -56,7 +58,9 @@ def _load_path(path: Path) -> Loaded:
     try:
         model.ParseFromString(data)
     except DecodeError:
-        raise ModelError(f"{path} is not an ONNX model, or it is truncated", hint="check that the file was copied whole") from None
+        raise ModelError(
+            f"{path} is not an ONNX model, or it is truncated", hint="check that the file was copied whole"
+        ) from None
     if not model.graph.node and not model.graph.output and not model.ir_version:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
     return Loaded(model, str(path), path, path.parent, "path")
@@ -65,5 +69,12 @@ def _load_path(path: Path) -> Loaded:
 def _load_ir(model: Any) -> Loaded:
     import onnx_ir
 
-    folder = next((Path(v.const_value.base_dir) for v in model.graph.initializers.values() if isinstance(v.const_value, onnx_ir.ExternalTensor)), None)  # fmt: skip
+    folder = next(
+        (
+            Path(v.const_value.base_dir)
+            for v in model.graph.initializers.values()
+            if isinstance(v.const_value, onnx_ir.ExternalTensor)
+        ),
+        None,
+    )
     return Loaded(onnx_ir.to_proto(model), model.graph.name or "model", None, folder, "ir")

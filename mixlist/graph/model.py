@@ -24,7 +24,19 @@ class Value:
     Constant's TensorProto. ``constant`` and ``from_shape`` as semantics section 4 defines them.
     """
 
-    __slots__ = ("constant", "file_name", "from_shape", "id", "kind", "name", "out", "producer", "scope", "tensor", "type")
+    __slots__ = (
+        "constant",
+        "file_name",
+        "from_shape",
+        "id",
+        "kind",
+        "name",
+        "out",
+        "producer",
+        "scope",
+        "tensor",
+        "type",
+    )
 
     def __init__(self, index: int, name: str, scope: Scope, kind: Kind) -> None:
         self.id = index
@@ -47,12 +59,23 @@ class Node:
 
     ``types`` is what each input slot was authored to read: the value's type, or that of a Cast that
     mixlist made for it, which is not there for resolution. ``position`` is the place in the file's node
-    list; ``bodies`` the subgraphs by attribute name; ``function`` the Graph of the model-local function that the node calls.
+    list; ``bodies`` the subgraphs by attribute name; ``function`` the Graph of the function that the node calls.
     """
 
     __slots__ = (
-        "bodies", "domain", "function", "id", "inputs", "op_type", "outputs", "position", "proto", "scope", "signature", "types",
-    )  # fmt: skip
+        "bodies",
+        "domain",
+        "function",
+        "id",
+        "inputs",
+        "op_type",
+        "outputs",
+        "position",
+        "proto",
+        "scope",
+        "signature",
+        "types",
+    )
 
     def __init__(self, index: int, scope: Scope, position: int, proto: Any, op_type: str, domain: str) -> None:
         self.id = index

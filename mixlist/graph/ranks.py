@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 
@@ -28,9 +29,7 @@ def infer_ranks(model: Any) -> dict[str, int]:
             info.type.tensor_type.elem_type = tensor.data_type
             for size in tensor.dims:
                 info.type.tensor_type.shape.dim.add(dim_value=size)
-    try:
+    with suppress(Exception):  # ranks are a help, never a condition
         bare = shape_inference.infer_shapes(bare)
-    except Exception:  # ranks are a help, never a condition
-        pass
     infos = [*bare.graph.value_info, *bare.graph.input, *bare.graph.output]
     return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}

@@ -1,55 +1,213 @@
-"""Saving a model: whole or not at all, never over its input."""
+"""Saving a model: whole or not at all, never over its input.
+
+External data is streamed from its old file to the new one in pieces, converted on the way where the rewrite
+asked for it. The data file's name comes from the model's own content, so the same model gives the same
+bytes, and an older model that lies at the same path keeps its data until the new one is renamed into place.
+"""
 
 from __future__ import annotations
 
-import os
-import tempfile
+import filecmp
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mixlist.errors import FileError, UsageError
+from mixlist.files import part_file, write_whole
+from mixlist.graph import weights
 from mixlist.graph.io import Loaded
+
+INLINE_LIMIT = 2**31 - 2**20  # bytes of a protobuf message, with room for what is not counted
+SMALLEST = 1024  # tensors below this stay in the model
+_PAGE = 4096  # large tensors start on a page, so that a runtime can map them
+
+Convert = Callable[[Any], Iterator[bytes]]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """``external_data``: ``auto`` (as in the input, or where the model outgrows protobuf), ``yes`` or ``no``."""
+
+    force: bool = False
+    external_data: str = "auto"
+    progress: Progress | None = None
 
 
 def check_target(path: Path, loaded: Loaded, force: bool) -> None:
-    """Refuse a target that is the input itself, that exists (without ``force``), or that has no folder."""
+    """Refuse a target that is the input or a data file of it, that exists (without ``force``), or has no folder."""
     if path.is_dir():
         raise FileError(f"{path} is a directory", hint="name a file to write")
     if not path.parent.is_dir():
         raise FileError(f"the folder {path.parent} does not exist", hint="make it first")
-    if path.exists():
-        if loaded.path is not None and os.path.samefile(path, loaded.path):
-            raise UsageError(f"the output {path} is the input itself", hint="write to another file")
-        if not force:
-            raise UsageError(f"{path} exists", hint="use --force to replace it")
+    if not path.exists():
+        return
+    for source in inputs_of(loaded):
+        if source.exists() and path.samefile(source):
+            raise UsageError(f"the output {path} is the input itself ({source})", hint="write to another file")
+    if not force:
+        raise UsageError(f"{path} exists", hint="use --force to replace it")
 
 
-def save(proto: Any, path: Path, loaded: Loaded, *, force: bool, external_data: str) -> None:
-    """Write beside the target, then rename."""
-    check_target(path, loaded, force)
-    data = proto.SerializeToString(deterministic=True)
+def inputs_of(loaded: Loaded) -> list[Path]:
+    """The model's file and its data files."""
+    found = {} if loaded.path is None else {loaded.path: None}
+    if loaded.folder is not None:
+        for tensor in tensors(loaded.proto):
+            if weights.is_external(tensor):
+                location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+                if location and not weights.climbs(location):
+                    found[loaded.folder / location] = None
+    return list(found)
+
+
+def save(proto: Any, path: Path, loaded: Loaded, convert: Convert, options: Options) -> None:
+    """Write ``proto`` to ``path``; ``convert`` yields an external tensor's bytes as the model declares them.
+
+    ``proto`` is left as it is. Raises FileError and UsageError; on any failure nothing stays behind.
+    """
+    check_target(path, loaded, options.force)
+    held = list(_stored(proto, options.external_data))
+    if not held:
+        _write_model(proto, path)
+        return
+    if options.external_data == "no":
+        with _restored(held):
+            for tensor in held:
+                data = b"".join(convert(tensor))
+                set_inline(tensor, data)
+            _write_model(proto, path)
+        return
+    with _restored(held):
+        _save_external(proto, held, path, convert, options.progress)
+
+
+def tensors(proto: Any) -> Iterator[Any]:
+    """Every TensorProto that can lie outside: initializers of all graphs, and attributes of nodes."""
+    for graph in (proto.graph, *proto.functions):
+        yield from _graph_tensors(graph)
+
+
+def _graph_tensors(graph: Any) -> Iterator[Any]:
+    if graph.DESCRIPTOR.name == "GraphProto":
+        yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == attribute.TENSOR:
+                yield attribute.t
+            elif attribute.type == attribute.GRAPH:
+                yield from _graph_tensors(attribute.g)
+
+
+def _stored(proto: Any, wish: str) -> Iterator[Any]:
+    """The tensors that go to the data file; for ``no`` those that come out of one."""
+    everything = wish == "yes" or (wish == "auto" and _inline_size(proto) > INLINE_LIMIT)
+    for tensor in tensors(proto):
+        if weights.is_external(tensor) or (everything and _size(tensor) >= SMALLEST):
+            yield tensor
+
+
+def _inline_size(proto: Any) -> int:
+    return sum(len(t.raw_data) for t in tensors(proto))
+
+
+def _size(tensor: Any) -> int:
+    return 0 if tensor.data_type == 8 else weights.byte_size(tensor)  # 8: strings cannot lie outside
+
+
+@contextmanager
+def _restored(held: list[Any]) -> Iterator[None]:
+    """Whatever happens, the tensors are afterwards what they were."""
+    from onnx import TensorProto
+
+    before = []
+    for tensor in held:
+        copy = TensorProto()
+        copy.CopyFrom(tensor)
+        before.append(copy)
+    try:
+        yield
+    finally:
+        for tensor, copy in zip(held, before, strict=True):
+            tensor.CopyFrom(copy)
+
+
+def set_inline(tensor: Any, data: bytes) -> None:
+    """Put a tensor's bytes into the model itself."""
+    for name in (
+        "float_data",
+        "int32_data",
+        "string_data",
+        "int64_data",
+        "double_data",
+        "uint64_data",
+        "external_data",
+    ):
+        tensor.ClearField(name)
+    tensor.ClearField("data_location")
+    tensor.raw_data = data
+
+
+def _save_external(proto: Any, held: list[Any], path: Path, convert: Convert, progress: Progress | None) -> None:
+    with part_file(path) as (file, part):
+        spans = []
+        at = 0
+        for tensor in held:
+            start = at
+            if _size(tensor) >= 2**20 and at % _PAGE:
+                start = at + _PAGE - at % _PAGE
+                file.write(bytes(start - at))
+            at = start
+            for piece in convert(tensor):
+                file.write(piece)
+                at += len(piece)
+                if progress is not None:
+                    progress(len(piece))
+            spans.append((start, at - start))
+        file.close()
+        for tensor, (start, length) in zip(held, spans, strict=True):
+            _set_external(tensor, "", start, length)
+        location = _settle(part, path.parent, _digest(proto))
+        for tensor, (start, length) in zip(held, spans, strict=True):
+            _set_external(tensor, location, start, length)
+        _write_model(proto, path)
+
+
+def _set_external(tensor: Any, location: str, offset: int, length: int) -> None:
+    set_inline(tensor, b"")
+    tensor.ClearField("raw_data")
+    tensor.data_location = weights.EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+
+
+def _digest(proto: Any) -> str:
+    return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()[:16]
+
+
+def _settle(part: Path, folder: Path, digest: str) -> str:
+    """Give the data file its name: one that is free, or that of a file with the same bytes."""
+    k = 1
+    while True:
+        location = f"weights-{digest}.data" if k == 1 else f"weights-{digest}-{k}.data"
+        target = folder / location
+        if not target.exists():
+            part.replace(target)
+            return location
+        if filecmp.cmp(part, target, shallow=False):
+            part.unlink()
+            return location
+        k += 1
+
+
+def _write_model(proto: Any, path: Path) -> None:
+    try:
+        data = proto.SerializeToString(deterministic=True)
+    except Exception:  # protobuf's own error type differs by implementation
+        raise FileError(
+            f"{path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes"
+        ) from None
     write_whole(path, data)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it appears whole or not at all."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except OSError as problem:
-        raise FileError(f"cannot write {path}: {problem.strerror}", hint="choose a folder that can be written") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException as problem:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(problem, OSError):
-            raise FileError(f"cannot write {path}: {problem.strerror}") from None
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

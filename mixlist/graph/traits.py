@@ -9,10 +9,20 @@ from __future__ import annotations
 from mixlist.graph.model import Node
 from mixlist.ops import types
 
-RANDOM = frozenset({
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
-    "Dropout", "BitmaskDropout", "BiasDropout", "BitmaskBiasDropout",
-})  # fmt: skip
+RANDOM = frozenset(
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+        "Dropout",
+        "BitmaskDropout",
+        "BiasDropout",
+        "BitmaskBiasDropout",
+    }
+)
 
 
 def is_random(node: Node) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from mixlist.errors import FileError, ModelError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PIECE = 16 * 2**20  # bytes held at a time
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
+PENDING = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,16 @@ class External:
 
 def is_external(tensor: Any) -> bool:
     """Whether the tensor's bytes lie in another file."""
-    return tensor.DESCRIPTOR.name == "TensorProto" and tensor.data_location == EXTERNAL
+    return bool(tensor.DESCRIPTOR.name == "TensorProto" and tensor.data_location == EXTERNAL)
+
+
+def stored_type(tensor: Any) -> int:
+    """The element type of the bytes as they lie: the declared one unless a conversion is pending."""
+    if is_external(tensor):
+        for entry in tensor.external_data:
+            if entry.key == PENDING:
+                return int(entry.value)
+    return int(tensor.data_type)
 
 
 def external(tensor: Any, folder: Path | None) -> External:
@@ -43,21 +53,32 @@ def external(tensor: Any, folder: Path | None) -> External:
     if not location:
         raise ModelError(f"external tensor {tensor.name!r} names no location")
     if folder is None:
-        raise ModelError(f"tensor {tensor.name!r} lies in {location!r}, beside a model that has no path", hint="give the model as a path")
+        raise ModelError(
+            f"tensor {tensor.name!r} lies in {location!r}, beside a model that has no path",
+            hint="give the model as a path",
+        )
     if climbs(location):
-        raise ModelError(f"external tensor {tensor.name!r} points out of the model's folder: {location!r}", hint="external data must lie in the model's folder or below")  # fmt: skip
+        raise ModelError(
+            f"external tensor {tensor.name!r} points out of the model's folder: {location!r}",
+            hint="external data must lie in the model's folder or below",
+        )
     path = folder / location
     try:
         size = path.stat().st_size
     except OSError as problem:
-        raise FileError(f"external data of tensor {tensor.name!r} is missing: {path} ({problem.strerror})", hint="copy the data file beside the model") from None  # fmt: skip
+        raise FileError(
+            f"external data of tensor {tensor.name!r} is missing: {path} ({problem.strerror})",
+            hint="copy the data file beside the model",
+        ) from None
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries["length"]) if entries.get("length") else byte_size(tensor)
     except ValueError:
         raise ModelError(f"external tensor {tensor.name!r} has an offset or length that is no number") from None
     if offset < 0 or length < 0 or offset + length > size:
-        raise FileError(f"{path} is truncated: tensor {tensor.name!r} needs bytes {offset} to {offset + length} of {size}")
+        raise FileError(
+            f"{path} is truncated: tensor {tensor.name!r} needs bytes {offset} to {offset + length} of {size}"
+        )
     if length != byte_size(tensor):
         raise ModelError(f"external tensor {tensor.name!r} has {length} bytes, its shape needs {byte_size(tensor)}")
     return External(path, location, offset, length)
@@ -88,12 +109,13 @@ def element_count(tensor: Any) -> int:
 
 
 def byte_size(tensor: Any) -> int:
-    """Bytes that the dense values of a tensor take."""
+    """Bytes that the dense values of a tensor take where they lie now."""
     from onnx import helper
 
-    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(tensor.data_type)
+    elem = stored_type(tensor)
+    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem)
     if bits is None:
-        bits = 8 * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        bits = 8 * helper.tensor_dtype_to_np_dtype(elem).itemsize
     return (element_count(tensor) * bits + 7) // 8
 
 
@@ -119,22 +141,49 @@ def pieces(tensor: Any, folder: Path | None) -> Iterator[NDArray[np.generic]]:
         yield numpy_helper.to_array(tensor).reshape(-1)
 
 
+def raw_pieces(tensor: Any, folder: Path | None) -> Iterator[bytes]:
+    """The bytes of any TensorProto's values as they lie, at most PIECE at a time."""
+    if is_external(tensor):
+        yield from _read(external(tensor, folder), tensor.name)
+    elif tensor.HasField("raw_data"):
+        yield tensor.raw_data
+    else:
+        from onnx import numpy_helper
+
+        yield numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
+
+
 def _external_pieces(tensor: Any, where: External) -> Iterator[NDArray[np.generic]]:
     import numpy as np
 
     dtype = _dtype(tensor)
-    with where.path.open("rb") as file:
+    for data in _read(where, tensor.name):
+        yield np.frombuffer(data, dtype)
+
+
+def _read(where: External, name: str) -> Iterator[bytes]:
+    with where.path.open("rb", buffering=0) as file:
         file.seek(where.offset)
         left = where.length
         while left:
-            data = file.read(min(left, PIECE))
+            data = _read_exactly(file, min(left, PIECE))
             if not data:
-                raise FileError(f"{where.path} ended while tensor {tensor.name!r} was read")
+                raise FileError(f"{where.path} ended while tensor {name!r} was read")
             left -= len(data)
-            yield np.frombuffer(data, dtype)
+            yield data
+
+
+def _read_exactly(file: IO[bytes], count: int) -> bytes:
+    data = file.read(count) or b""
+    while len(data) < count:
+        more = file.read(count - len(data))
+        if not more:
+            return b""
+        data += more
+    return data
 
 
 def _dtype(tensor: Any) -> Any:
     from onnx import helper
 
-    return helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
+    return helper.tensor_dtype_to_np_dtype(stored_type(tensor)).newbyteorder("<")

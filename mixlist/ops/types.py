@@ -48,7 +48,7 @@ _ELEMENT_NAMES = {0: "unknown", 1: "float32", 10: "float16", 11: "float64", 16: 
 def _other_name(elem: int) -> str:
     from onnx import TensorProto
 
-    return str(TensorProto.DataType.Name(elem)).lower()  # type: ignore[arg-type]
+    return str(TensorProto.DataType.Name(elem)).lower()
 
 
 def from_proto(proto: TypeProto) -> Type:

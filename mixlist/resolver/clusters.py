@@ -140,7 +140,7 @@ def check_rule(node: Node, elem: int, solver: Any) -> None:
     if asked != elem:
         rule = solver.shared.rules.rule_of(solver.graph, node)
         raise ListError(
-            f"{rule.place}: the rule asks for {types.type_name(asked)}, but all elements of a sequence or optional share one type, "
-            f"and another node or the graph's border makes it {types.type_name(elem)}",
+            f"{rule.place}: the rule asks for {types.type_name(asked)}, but all elements of a sequence or optional "
+            f"share one type, and another node or the graph's border makes it {types.type_name(elem)}",
             hint="give the other nodes of the sequence the same rule",
         )

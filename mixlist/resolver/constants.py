@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_MOVES = frozenset({"Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile", "Slice", "Gather"})
+_MOVES = frozenset(
+    {"Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile", "Slice", "Gather"}
+)
 
 
 @dataclass(frozen=True)

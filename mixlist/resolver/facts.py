@@ -58,7 +58,9 @@ class Facts:
         if signature.fixed:
             return Fact(by_list.list, "cast", "cast", by_list.listed)
         if not signature.groups:
-            if signature.schema is None and any(v is not None and types.element(v.type) in types.LISTED for v in node.inputs):
+            if signature.schema is None and any(
+                v is not None and types.element(v.type) in types.LISTED for v in node.inputs
+            ):
                 return Fact(by_list.list, "schema", "schema", by_list.listed)
             return Fact(by_list.list, "none", "no-float", by_list.listed)
         if not any(g.authored in (types.FLOAT, self.low) for g in signature.groups):

@@ -8,6 +8,7 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 
 if TYPE_CHECKING:
+    from mixlist.resolver.facts import Fact
     from mixlist.resolver.solve import Resolution, Solution
 
 UNDECIDED = 0
@@ -137,7 +138,19 @@ def between(graph: Graph, solution: Solution, shared: Resolution) -> dict[int, b
     able = {i for i in grays - painted if _can_be_low(graph.order[i], shared)}
     downstream = _reach(white, after, able)
     upstream = _reach(white, before, able)
-    return {i: i in downstream and i in upstream for i in grays}
+    low = (downstream & upstream) | {n.id for n in white}
+    clear = {i for i in able if _is_clear(solution.facts[i], shared)}
+    low |= _reach([graph.order[i] for i in low], _both(after, before), clear)
+    return {i: i in low for i in grays}
+
+
+def _is_clear(fact: Fact, shared: Resolution) -> bool:
+    """Whether the op is on TensorFlow's clear list: without numeric effect, low if a neighbour is."""
+    return fact.listed is not None and fact.listed.op in shared.policy.lists.library.clear
+
+
+def _both(after: dict[int, list[int]], before: dict[int, list[int]]) -> dict[int, list[int]]:
+    return {i: after.get(i, []) + before.get(i, []) for i in after.keys() | before.keys()}
 
 
 def _white(node: Node, solution: Solution, shared: Resolution) -> bool:

@@ -44,7 +44,10 @@ class Rules:
                 continue
             if not _can_vary(node):
                 if rule.by == "name" and not _is_pattern(rule.pattern):
-                    raise ListError(f"{rule.place}: {_shown(graph, node)} has no float type that a rule can choose: {_why(node)}", hint="remove the rule")  # fmt: skip
+                    raise ListError(
+                        f"{rule.place}: {_shown(graph, node)} has no float type that a rule can choose: {_why(node)}",
+                        hint="remove the rule",
+                    )
                 continue
             self._suited.add(rule)
             self._chosen[id(graph), node.id] = rule
@@ -65,10 +68,11 @@ class Rules:
         wish = list(_wish(rule, graph, node))
         assignment = signature.assign(tuple(wish))
         if assignment.refused:
-            refused = signature.groups[assignment.refused[0]]
+            index = assignment.refused[0]
+            parameter, opset = signature.groups[index].parameter, graph.opsets.get(node.domain)
             raise ListError(
-                f"{rule.place}: {_shown(graph, node)} cannot be {_WORDS[wish[assignment.refused[0]]]} on type parameter "
-                f"{refused.parameter}: the schema of opset {graph.opsets.get(node.domain)} or its type inference does not allow it",
+                f"{rule.place}: {_shown(graph, node)} cannot be {_WORDS[wish[index]]} on type parameter {parameter}: "
+                f"the schema of opset {opset} or ONNX's type inference does not allow it",
                 hint="leave that entry blank, or raise the model's opset",
             )
         return assignment
@@ -80,12 +84,19 @@ class Rules:
                 continue
             if rule.by == "type":
                 what = "has no float type that a rule can choose" if rule in self._matched else "is not in the model"
-                raise ListError(f"{rule.place}: op type {rule.pattern!r} {what}", hint="remove the line or correct the name")
+                raise ListError(
+                    f"{rule.place}: op type {rule.pattern!r} {what}", hint="remove the line or correct the name"
+                )
             if rule not in self._matched:
                 yield Diagnostic(
-                    "ML305", "warning", f"no node is called {rule.pattern!r}: the rule does nothing",
-                    rule.place.path, rule.place.line, rule.place.column, "see mixlist resolve for the names",
-                )  # fmt: skip
+                    "ML305",
+                    "warning",
+                    f"no node is called {rule.pattern!r}: the rule does nothing",
+                    rule.place.path,
+                    rule.place.line,
+                    rule.place.column,
+                    "see mixlist resolve for the names",
+                )
 
     def _pairs(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
         if not self._rules:
@@ -96,7 +107,11 @@ class Rules:
                 hits = [n for n in scope.nodes if self._names(rule, n, path)]
                 if rule.by == "name" and not _is_pattern(rule.pattern) and len(hits) > 1:
                     listed = ", ".join(f"{n.op_type} with output {n.proto.output[0]!r}" for n in hits)
-                    raise ListError(f"{rule.place}: {len(hits)} nodes of {path or 'the main graph'} are called {rule.pattern!r}: {listed}", hint="name them apart in the model")  # fmt: skip
+                    where = path or "the main graph"
+                    raise ListError(
+                        f"{rule.place}: {len(hits)} nodes of {where} are called {rule.pattern!r}: {listed}",
+                        hint="name them apart in the model",
+                    )
                 yield from ((rule, n) for n in hits)
 
     def _names(self, rule: NodeRule, node: Node, path: str) -> bool:
@@ -158,9 +173,14 @@ def _wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
         slots_of = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
         wanted = {asked.pop(s) for s in slots_of if s in asked}
         if len(wanted) > 1:
-            raise ListError(f"{rule.place}: {_shown(graph, node)}: the slots of type parameter {group.parameter} must agree, the rule asks for {' and '.join(sorted(_WORDS[w] for w in wanted))}")  # fmt: skip
+            both = " and ".join(sorted(_WORDS[w] for w in wanted))
+            raise ListError(
+                f"{rule.place}: {_shown(graph, node)}: the slots of type parameter {group.parameter} must agree, "
+                f"but the rule asks for {both}"
+            )
         yield wanted.pop() if wanted else group.authored
     for (side, index), elem in asked.items():
         value_type = (signature.inputs if side == "input" else signature.outputs)[index]
         if types.element(value_type) != elem:
-            raise ListError(f"{rule.place}: {side} {index} of {_shown(graph, node)} is {types.type_name(value_type)} by its schema, not {_WORDS[elem]}")  # fmt: skip
+            told = f"{types.type_name(value_type)} by its schema, not {_WORDS[elem]}"
+            raise ListError(f"{rule.place}: {side} {index} of {_shown(graph, node)} is {told}")

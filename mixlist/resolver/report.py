@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,9 @@ def explain(plan: Plan, name: str) -> list[Decision]:
     hits = by_label.get(name, [])
     if not hits:
         near = get_close_matches(name, by_label, n=3, cutoff=0.4)
-        raise UsageError(f"no node is called {name!r}", hint=f"did you mean {', '.join(near)}?" if near else "see mixlist resolve")
+        raise UsageError(
+            f"no node is called {name!r}", hint=f"did you mean {', '.join(near)}?" if near else "see mixlist resolve"
+        )
     if len({d.scope for d in hits}) > 1:
         places = ", ".join(f"{d.scope}/{d.name}" if d.scope else d.name for d in hits)
         raise UsageError(f"several nodes are called {name!r}", hint=f"say which: {places}")
@@ -98,7 +99,7 @@ class _Writer:
             found = scope_path(self.solution.graph, scope)
             base = self.solution.graph.path
             if base and self.solution.number:
-                found = f"{base}{self.solution.number}{found[len(base):]}"
+                found = f"{base}{self.solution.number}{found[len(base) :]}"
             self.paths[scope] = found
         return found
 
@@ -172,11 +173,11 @@ class _Writer:
         if rule == "control-flow":
             return f"{node.op_type} carries no precision itself; each output has the type of what it yields"
         if rule == "unsupported":
-            return "mixlist does not rewrite inside this structure yet: it stays as authored"
+            return "it stands in the body of a custom operator, whose meaning is not known: it stays as authored"
         if rule == "no-float":
             return self._no_float(node)
         if rule == "cast":
-            return f"an attribute of {node.op_type} says its output type ({self._output_words(node)}), which no list changes"
+            return self._fixed(node)
         if rule == "node-rule":
             return self._node_rule(node, kept)
         if rule == "shape":
@@ -184,7 +185,9 @@ class _Writer:
         if rule == "schema":
             return self._schema(node, kept)
         if rule == "constant":
-            return f"{_listed(fact)}, but {self.solution.notes.get(node.id, 'a constant does not fit')}: it stays {kept}"
+            return (
+                f"{_listed(fact)}, but {self.solution.notes.get(node.id, 'a constant does not fit')}: it stays {kept}"
+            )
         if rule == "mode":
             return f"precision mode {self.resolved.policy.mode.name} makes it {kept}"
         if rule == "white":
@@ -196,7 +199,11 @@ class _Writer:
     def _gray(self, node: Node, follows: tuple[str, ...], precision: str) -> str:
         fact, policy = self.solution.facts[node.id], self.resolved.policy.gray_policy
         if policy == "between":
-            tail = "lies between white nodes" if precision == types.type_name(self.low) else "does not lie between white nodes, or black reaches it"  # fmt: skip
+            tail = (
+                "lies between white nodes"
+                if precision == types.type_name(self.low)
+                else "does not lie between white nodes, or black reaches it"
+            )
             return f"{_listed(fact)}: {tail}, so it is {precision}"
         value = self.solution.followed[node.id]
         if not follows or value is None:
@@ -206,6 +213,13 @@ class _Writer:
 
     def _output_words(self, node: Node) -> str:
         return ", ".join(self._type(v) for v in node.outputs if v is not None)
+
+    def _fixed(self, node: Node) -> str:
+        if node.op_type == "Constant":
+            return "it holds a constant, which is converted where its readers want another type"
+        return (
+            f"an attribute of {node.op_type} says its output type ({self._output_words(node)}), which no list changes"
+        )
 
     def _no_float(self, node: Node) -> str:
         signature = node.signature
@@ -227,10 +241,13 @@ class _Writer:
         low = types.type_name(self.low)
         opset = self.solution.graph.opsets.get(node.domain, 0)
         if node.signature is not None and node.signature.schema is None:
-            return f"no schema is known for {node.domain or 'ai.onnx'}::{node.op_type} at opset {opset}: it stays as authored"
+            operator = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+            return f"no schema is known for {operator} at opset {opset}: it stays as authored"
         later = next_opset_allowing(node.domain, node.op_type, opset, self.low)
         advice = f"; opset {later} would allow it" if later else ""
-        return f"{_listed(fact)}, but {node.op_type} does not allow {low} at opset {opset}: it stays {precision}{advice}"
+        return (
+            f"{_listed(fact)}, but {node.op_type} does not allow {low} at opset {opset}: it stays {precision}{advice}"
+        )
 
 
 def _listed(fact: object) -> str:
@@ -241,5 +258,3 @@ def _listed(fact: object) -> str:
     if not entry.source:
         return f"{name} ({entry.note})" if entry.note else name
     return f"{name} by {entry.source} ({entry.op})"
-
-

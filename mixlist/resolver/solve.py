@@ -86,6 +86,9 @@ class _Solver:
             [None] * count,
         )
         self.decided = self.solution.decided
+        for node in graph.order:
+            if node.bodies and not is_control_flow(node):
+                self._leave_alone(node)
         self.between: dict[int, bool] = {}
         self.clusters: dict[Value, Cluster] = {}
         self.settling = False  # votes may still come
@@ -112,6 +115,16 @@ class _Solver:
             for step in steps:
                 self._run(step)
         return self.solution
+
+    def _leave_alone(self, owner: Node) -> None:
+        """Nobody says what a custom operator does with its bodies: their nodes stay as authored."""
+        waiting = list(owner.bodies.values())
+        while waiting:
+            for node in waiting.pop().nodes:
+                waiting.extend(node.bodies.values())
+                before = self.solution.facts[node.id]
+                if before.kind in ("low", "gray", "raise", "authored"):
+                    self.solution.facts[node.id] = Fact(before.list, "authored", "unsupported", before.listed)
 
     # --- the order of evaluation ---
 
@@ -168,7 +181,11 @@ class _Solver:
 
     def _rises(self, value: Value, elem: int) -> bool:
         before = self.decided[value.id]
-        return before == UNDECIDED or (before == self.low and elem != UNDECIDED) or types.element(value.type) not in types.LISTED
+        return (
+            before == UNDECIDED
+            or (before == self.low and elem != UNDECIDED)
+            or types.element(value.type) not in types.LISTED
+        )
 
     # --- links and calls ---
 
@@ -212,7 +229,9 @@ class _Solver:
         elif kind == "rule" and not self.settling:
             clusters.check_rule(node, elem, self)
         assignment = solution.assignments[node.id] = signature.assign((elem,) * len(signature.groups))
-        overruled = (kind == "low" and elem != self.low) or (kind == "authored" and elem != signature.groups[0].authored)
+        overruled = (kind == "low" and elem != self.low) or (
+            kind == "authored" and elem != signature.groups[0].authored
+        )
         solution.rules.pop(node.id, None)
         if overruled:
             solution.rules[node.id] = "control-flow"
@@ -265,7 +284,9 @@ class _Solver:
         kept = signature.memo.get((target, low))
         if kept is None:
             wish = tuple([target if g.authored in (types.FLOAT, low) else g.authored for g in signature.groups])
-            assignment = signature.assign(wish if target in types.LISTED else tuple(g.authored for g in signature.groups))
+            assignment = signature.assign(
+                wish if target in types.LISTED else tuple(g.authored for g in signature.groups)
+            )
             kept = signature.memo[(target, low)] = (assignment, _refusal(assignment, wish, signature.groups))
         assignment, refused = kept
         self.solution.rules.pop(node.id, None)
@@ -298,11 +319,17 @@ class _Solver:
         if not held:
             return assignment
         alone = all(
-            not signature.groups[i].outputs and all(v is not None and v.constant for v in map(node.inputs.__getitem__, signature.groups[i].inputs))
+            not signature.groups[i].outputs
+            and all(v is not None and v.constant for v in map(node.inputs.__getitem__, signature.groups[i].inputs))
             for i in held
         )
         if alone:
-            wish = tuple([g.authored if i in held else e for i, (g, e) in enumerate(zip(signature.groups, assignment.elements, strict=True))])
+            wish = tuple(
+                [
+                    g.authored if i in held else e
+                    for i, (g, e) in enumerate(zip(signature.groups, assignment.elements, strict=True))
+                ]
+            )
             apart = signature.assign(wish)
             if not apart.refused and any(e == self.low for e in apart.elements):
                 return apart
@@ -346,7 +373,10 @@ def _read_by(step: Step) -> list[Value]:
     if isinstance(step, Link):
         return [r.value for r in step.reads if r.votes]
     if isinstance(step, Cluster):
-        return [*step.tensors, *(v for n in step.nodes for v in n.inputs if v is not None and not clusters.is_container(v))]
+        return [
+            *step.tensors,
+            *(v for n in step.nodes for v in n.inputs if v is not None and not clusters.is_container(v)),
+        ]
     found = [v for v in step.inputs if v is not None]
     through = [v.producer.inputs[0] for v in found if v.producer is not None and v.producer.op_type == "Cast"]
     return found + [v for v in through if v is not None]

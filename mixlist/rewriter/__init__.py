@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,15 @@ from typing import Any
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError
 from mixlist.graph.io import Loaded, load
-from mixlist.graph.model import Node, Scope, Value
-from mixlist.graph.naming import NewNames, names_in, scopes_of
+from mixlist.graph.model import Scope, Value
+from mixlist.graph.naming import NewNames, label, names_in
+from mixlist.graph.save import Options, Progress, save, set_inline, tensors
+from mixlist.graph.weights import is_external, stored_type
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolved
 from mixlist.resolver.solve import Solution
 from mixlist.rewriter.casts import Converted, KeepTypes, Layout, lay_out
-from mixlist.rewriter.convert import ConstantReport, converted_tensor
+from mixlist.rewriter.convert import ConstantReport, converted_tensor, stream
 from mixlist.rewriter.emit import Emitter
 from mixlist.rewriter.functions import FunctionNames, replace_functions
 
@@ -33,29 +35,63 @@ class RewriteResult:
     """
 
     loaded: Loaded
-    proto: Any
+    proto: Any = field(repr=False)
     casts_inserted: int
-    constants: list[ConstantReport]
     counts: dict[str, int]
     low: int
     eligible: int
-    warnings: tuple[Diagnostic, ...] = ()
-    initial_file: int = field(default=0, repr=False)
+    _reports: dict[str, ConstantReport]
+    _clamp: bool
+    _sensitive: dict[str, str]  # node fed by each converted constant, where a zero there is dangerous
+    _plan_warnings: tuple[Diagnostic, ...]
 
     @property
     def model(self) -> Any:
-        """The model, of the kind that went in."""
+        """The model, of the kind that went in, with all weights in it where a path went in."""
+        if self.loaded.kind == "path":
+            self._take_in()
         if self.loaded.kind == "ir":
             import onnx_ir
 
+            self._take_in(pending_only=True)
             return onnx_ir.from_proto(self.proto)
         return self.proto
 
-    def save(self, path: str | Path, *, force: bool = False, external_data: str = "auto") -> None:
-        """Write the model to ``path``: whole or not at all, never over the input, over another file only by ``force``."""
-        from mixlist.graph.save import save
+    @property
+    def constants(self) -> list[ConstantReport]:
+        """A report per converted constant, in the order of the file; external ones are read for it once."""
+        for tensor in self._external(pending_only=True):
+            if tensor.name not in self._reports:
+                for _ in self._stream(tensor):
+                    pass
+        return list(self._reports.values())
 
-        save(self.proto, Path(path), self.loaded, force=force, external_data=external_data)
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """The plan's warnings, and what conversion did to constants."""
+        return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive))
+
+    def save(
+        self, path: str | Path, *, force: bool = False, external_data: str = "auto", progress: Progress | None = None
+    ) -> None:
+        """Write the model to ``path``: whole or not at all, never over the input, over another file only by ``force``.
+
+        ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` is told the bytes written.
+        """
+        options = Options(force, external_data, progress)
+        save(self.proto, Path(path), self.loaded, self._stream, options)
+
+    def _stream(self, tensor: Any) -> Iterator[bytes]:
+        return stream(tensor, self.loaded.folder, self._clamp, self._reports)
+
+    def _external(self, pending_only: bool) -> Iterator[Any]:
+        for tensor in tensors(self.proto):
+            if is_external(tensor) and (not pending_only or stored_type(tensor) != tensor.data_type):
+                yield tensor
+
+    def _take_in(self, pending_only: bool = False) -> None:
+        for tensor in self._external(pending_only):
+            set_inline(tensor, b"".join(self._stream(tensor)))
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``mixlist.apply/1`` object."""
@@ -64,7 +100,13 @@ class RewriteResult:
             "casts_inserted": self.casts_inserted,
             "counts": self.counts,
             "constants": [
-                {"name": c.name, "flushed": c.flushed, "clamped": c.clamped, "overflowed": c.overflowed, "max_abs": c.max_abs}
+                {
+                    "name": c.name,
+                    "flushed": c.flushed,
+                    "clamped": c.clamped,
+                    "overflowed": c.overflowed,
+                    "max_abs": c.max_abs,
+                }
                 for c in self.constants
             ],
             "warnings": [str(w) for w in self.warnings],
@@ -106,7 +148,9 @@ def _same_model(model: Any, resolved: Resolved) -> Loaded:
     if loaded.proto is resolved.loaded.proto:
         return loaded
     mine, theirs = loaded.proto.graph, resolved.loaded.proto.graph
-    if len(mine.node) != len(theirs.node) or any(a.op_type != b.op_type or a.output != b.output for a, b in zip(mine.node, theirs.node, strict=True)):  # fmt: skip
+    if len(mine.node) != len(theirs.node) or any(
+        a.op_type != b.op_type or a.output != b.output for a, b in zip(mine.node, theirs.node, strict=True)
+    ):
         raise ModelError("the plan was made for another model", hint="call resolve on this model")
     return loaded
 
@@ -114,22 +158,35 @@ def _same_model(model: Any, resolved: Resolved) -> Loaded:
 def _rewrite(resolved: Resolved, loaded: Loaded, plan: Plan, proto: Any, keep: KeepTypes) -> RewriteResult:
     new = NewNames(_taken(resolved))
     names = FunctionNames(resolved)
-    casts, reports = 0, []
+    casts = 0
+    reports: dict[str, ConstantReport] = {}
+    sensitive: dict[str, str] = {}
     emitted: dict[Solution, Any] = {}
     for index, solution in enumerate(resolved.solutions):
         main = index == 0
         layout = lay_out(solution, new, resolved.cast_is_black, resolved.low, keep if main else None)
         casts += sum(len(c) for c in layout.casts.values())
         target = proto.graph if main else names.fresh(solution)
-        nodes = _convert(solution, layout, target, new, resolved, reports)
+        nodes = _convert(layout, _messages(solution.graph.root, target), new, resolved, reports)
+        sensitive.update(_sensitive_readers(solution, layout))
         Emitter(solution, layout, names.calls(solution)).emit(solution.graph.root, target, nodes)
         emitted[solution] = target
     replace_functions(proto, resolved, emitted, names)
     _stamp(proto, resolved)
     counts = Counter(_precisions(resolved))
     low_name = types.type_name(resolved.low)
-    eligible = counts[low_name] + counts["float32"]
-    return RewriteResult(loaded, proto, casts, reports, dict(sorted(counts.items())), counts[low_name], eligible, (*plan.warnings, *_constant_warnings(resolved, reports)))  # fmt: skip
+    return RewriteResult(
+        loaded=loaded,
+        proto=proto,
+        casts_inserted=casts,
+        counts=dict(sorted(counts.items())),
+        low=counts[low_name],
+        eligible=counts[low_name] + counts["float32"],
+        _reports=reports,
+        _clamp=resolved.policy.constants == "clamp",
+        _sensitive=sensitive,
+        _plan_warnings=plan.warnings,
+    )
 
 
 def _taken(resolved: Resolved) -> set[str]:
@@ -149,17 +206,17 @@ def _taken(resolved: Resolved) -> set[str]:
 
 
 def _convert(
-    solution: Solution, layout: Layout, target: Any, new: NewNames, resolved: Resolved, reports: list[ConstantReport]
+    layout: Layout, homes: dict[Scope, Any], new: NewNames, resolved: Resolved, reports: dict[str, ConstantReport]
 ) -> dict[Scope, list[tuple[Value, Any]]]:
-    """Convert the constants of a layout in ``target``; returns the new Constant nodes by scope."""
+    """Convert the constants of a layout in the messages ``homes``; returns the new Constant nodes by scope."""
     nodes: dict[Scope, list[tuple[Value, Any]]] = {}
-    homes = _messages(solution.graph.root, target)
     tables: dict[Scope, dict[str, Any]] = {}
     clamp = resolved.policy.constants == "clamp"
     for item in sorted(layout.converted, key=lambda c: c.name == c.value.name):  # copies first, then in place
         value, home = item.value, homes[item.value.scope]
-        made, report = converted_tensor(_current(value, home, tables), item.elem, clamp, item.name, resolved.loaded.folder)
-        reports.append(report)
+        made, report = converted_tensor(_current(value, home, tables), item.elem, clamp, item.name)
+        if report is not None:
+            reports[item.name] = report
         sparse = made.DESCRIPTOR.name == "SparseTensorProto"
         if value.producer is not None:
             _convert_node(item, made, sparse, home, new, nodes)
@@ -194,8 +251,6 @@ def _convert_node(
         copy.output[0] = item.name
         target = copy
         nodes.setdefault(item.value.scope, []).append((item.value, copy))
-    else:
-        made.ClearField("name") if not sparse else None
     del target.attribute[:]
     if sparse:
         target.attribute.add(name="sparse_value", type=11).sparse_tensor.CopyFrom(made)
@@ -242,21 +297,29 @@ def _precisions(resolved: Resolved) -> Iterable[str]:
 _SENSITIVE = frozenset({"Sqrt", "Div", "Log", "Pow"})
 
 
-def _constant_warnings(resolved: Resolved, reports: list[ConstantReport]) -> list[Diagnostic]:
-    flushed = {r.name for r in reports if r.flushed}
-    found = [Diagnostic("ML502", "warning", f"constant {r.name!r}: {r.overflowed} values became infinite, {r.clamped} were clamped (largest {r.max_abs:.6g})") for r in reports if r.overflowed or r.clamped]  # fmt: skip
-    if not flushed:
-        return found
-    for solution in resolved.solutions:
-        for scope in scopes_of(solution.graph):
-            for node in scope.nodes:
-                found.extend(_flush_warning(node, flushed))
-    return found
-
-
-def _flush_warning(node: Node, flushed: set[str]) -> Iterable[Diagnostic]:
-    if node.op_type not in _SENSITIVE:
+def _sensitive_readers(solution: Solution, layout: Layout) -> Iterator[tuple[str, str]]:
+    """(converted constant, node) where the node divides by it, or takes its root, logarithm or power."""
+    converted: dict[int, list[str]] = {}
+    for item in layout.converted:
+        converted.setdefault(item.value.id, []).append(item.name)
+    if not converted:
         return
-    for value in node.inputs:
-        if value is not None and any(n == value.name or n.startswith(f"{value.name}_") for n in flushed):
-            yield Diagnostic("ML503", "warning", f"constant {value.name!r} has values that became zero and feeds {node.op_type} {node.proto.name!r}", hint="keep that node in float32: add its op type to the black list or use keep_dtype")  # fmt: skip
+    for node in solution.graph.order:
+        if node.op_type in _SENSITIVE:
+            for value in node.inputs:
+                for name in converted.get(value.id, ()) if value is not None else ():
+                    yield name, f"{node.op_type} {label(node)}"
+
+
+def constant_warnings(reports: Iterable[ConstantReport], sensitive: dict[str, str]) -> Iterator[Diagnostic]:
+    """What conversion did to constants that a user should know."""
+    for report in reports:
+        if report.overflowed or report.clamped:
+            done = f"{report.overflowed} became infinite" if report.overflowed else f"{report.clamped} were clamped"
+            text = f"constant {report.name!r} reaches {report.max_abs:.6g}, beyond the low type: of its values {done}"
+            yield Diagnostic("ML502", "warning", text, hint="--constants keep leaves such constants in float32")
+        if report.flushed and report.name in sensitive:
+            reader = sensitive[report.name]
+            text = f"{report.flushed} values of constant {report.name!r} became zero, and it feeds {reader}"
+            hint = "keep that node in float32: black-list its op type or use keep_dtype"
+            yield Diagnostic("ML503", "warning", text, hint=hint)

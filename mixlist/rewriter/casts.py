@@ -52,16 +52,16 @@ class Layout:
     elements: dict[int, int] = field(default_factory=dict)  # final type by value id, where it is not the decided one
     casts: dict[Scope, list[NewCast]] = field(default_factory=dict)
     converted: list[Converted] = field(default_factory=list)
-    moved: set[Node] = field(default_factory=set)  # the user's Casts that must stand earlier: right after what they read
+    moved: set[Node] = field(
+        default_factory=set
+    )  # the user's Casts that must stand earlier: right after what they read
 
     def name(self, value: Value) -> str:
         """The final name of a value."""
         return self.names.get(value.id, value.name)
 
 
-def lay_out(
-    solution: Solution, new: NewNames, cast_is_black: bool, low: int, keep: KeepTypes | None = None
-) -> Layout:
+def lay_out(solution: Solution, new: NewNames, cast_is_black: bool, low: int, keep: KeepTypes | None = None) -> Layout:
     """Choose the Casts, conversions and names for one graph; ``keep`` is None for a function's body."""
     return _Chooser(solution, new, cast_is_black, low).run(keep)
 

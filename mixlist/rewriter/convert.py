@@ -6,13 +6,14 @@ infinite; ``clamp`` makes it the largest finite one. Signs, zeros, infinities an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.ops import types
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -32,7 +33,11 @@ def numpy_type(elem: int) -> Any:
     import ml_dtypes
     import numpy as np
 
-    return {types.FLOAT: np.dtype(np.float32), types.FLOAT16: np.dtype(np.float16), types.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}[elem]  # fmt: skip
+    return {
+        types.FLOAT: np.dtype(np.float32),
+        types.FLOAT16: np.dtype(np.float16),
+        types.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    }[elem]
 
 
 def convert_piece(piece: NDArray[Any], elem: int, clamp: bool, report: ConstantReport) -> NDArray[Any]:
@@ -75,20 +80,20 @@ def _largest(elem: int) -> float:
     return 65504.0 if elem == types.FLOAT16 else float.fromhex("0x1.fep127")
 
 
-def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str, folder: Any) -> tuple[Any, ConstantReport]:
-    """A new TensorProto (or SparseTensorProto) with the constant's values in ``elem``, and the report.
+def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str) -> tuple[Any, ConstantReport | None]:
+    """A new TensorProto (or SparseTensorProto) that holds the constant in ``elem``, and the report.
 
-    ``tensor`` is a TensorProto, a Constant's attribute, or a SparseTensorProto; ``name`` the new tensor's name.
+    ``tensor`` is a TensorProto, a Constant's attribute, or a SparseTensorProto; ``name`` the new tensor's name. A
+    tensor in another file stays there, marked as pending, and has no report yet: ``stream`` converts it.
     """
     from onnx import SparseTensorProto, TensorProto
 
-    from mixlist.graph.weights import pieces
+    from mixlist.graph import weights
 
-    report = ConstantReport(name)
     if tensor.DESCRIPTOR.name == "SparseTensorProto":
         sparse = SparseTensorProto()
         sparse.CopyFrom(tensor)
-        values, report = converted_tensor(tensor.values, elem, clamp, name, folder)
+        values, report = converted_tensor(tensor.values, elem, clamp, name)
         sparse.values.CopyFrom(values)
         return sparse, report
     made = TensorProto(name=name, data_type=elem)
@@ -97,6 +102,25 @@ def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str, folder: Any
         made.doc_string = tensor.doc_string
     elif tensor.name == "value_floats":
         made.dims.append(len(tensor.floats))
-    parts = [convert_piece(p, elem, clamp, report).tobytes() for p in pieces(tensor, folder)]
+    if weights.is_external(tensor):
+        made.data_location = TensorProto.EXTERNAL
+        made.external_data.extend(tensor.external_data)
+        made.external_data.add(key=weights.PENDING, value=str(tensor.data_type))
+        return made, None
+    report = ConstantReport(name)
+    parts = [convert_piece(p, elem, clamp, report).tobytes() for p in weights.pieces(tensor, None)]
     made.raw_data = b"".join(parts)
     return made, report
+
+
+def stream(tensor: Any, folder: Path | None, clamp: bool, reports: dict[str, ConstantReport]) -> Iterator[bytes]:
+    """The bytes of a tensor as the model declares it; what is pending is converted on the way and reported."""
+    from mixlist.graph import weights
+
+    if weights.stored_type(tensor) == tensor.data_type:
+        yield from weights.raw_pieces(tensor, folder)
+        return
+    report = ConstantReport(tensor.name)
+    for piece in weights.pieces(tensor, folder):
+        yield convert_piece(piece, tensor.data_type, clamp, report).tobytes()
+    reports[tensor.name] = report

@@ -84,12 +84,12 @@ class Emitter:
         by_name = scope.values if not self.renames else {self.layout.name(v): v for v in scope.values.values()}
         order: list[Key | None] = []
         for index, info in enumerate(proto.value_info):
-            cast, value = produced.get(info.name), by_name.get(info.name)
-            order.append((index, 0, 0) if cast is not None or value is not None else None)
+            cast, known = produced.get(info.name), by_name.get(info.name)
+            order.append((index, 0, 0) if cast is not None or known is not None else None)
             if cast is not None:
                 _set_type(info, types.with_element(cast.value.type, cast.elem))
-            elif value is not None:
-                _set_type(info, self._final(value))
+            elif known is not None:
+                _set_type(info, self._final(known))
         if None in order:  # stale: it names a tensor that is not there
             _reorder(proto.value_info, order)
 

@@ -113,7 +113,6 @@ def test_tensorflow_infer_ops_are_low_only_between_allow_ops() -> None:
     assert found["last"] == HIGH  # nothing after it asks for low precision
 
 
-@pytest.mark.xfail(reason="resolve does not read a library's clear list yet")
 def test_tensorflow_clear_ops_are_low_beside_a_low_op() -> None:
     text = """
     net (float[8, 8] x) => (float[64] y) <float[8, 8] w, int64[1] flat = {-1}> {
