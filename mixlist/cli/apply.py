@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.options import PATH, POLICY_OPTIONS, options, policy_from
+from mixlist.cli.options import FILE, PATH, POLICY_OPTIONS, options, policy_from
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 
 
 @click.command("apply", short_help="Write a model in mixed precision.")
-@click.argument("model", type=click.Path())
+@click.argument("model", type=FILE)
 @options(
-    click.option("-o", "--output", metavar="OUT", type=click.Path(), required=True, help="Where the result is written."),
+    click.option("-o", "--output", metavar="OUT", type=FILE, required=True, help="Where the result is written."),
     *POLICY_OPTIONS,
     click.option(
         "--keep-io-types/--no-keep-io-types",
         default=True,
         help="Whether graph inputs and outputs keep their types.  [default: keep]",
     ),
-    click.option("--keep-io", metavar="NAME", multiple=True, help="An input or output that keeps its type all the same."),
+    click.option(
+        "--keep-io", metavar="NAME", multiple=True, help="An input or output that keeps its type all the same."
+    ),
     click.option(
         "--external-data",
         type=click.Choice(["auto", "yes", "no"]),
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
         help="Whether weights go to a file of their own; auto: as in MODEL, or where 2 GB ask for it.",
     ),
     click.option("--inline-functions", is_flag=True, help="Inline model-local functions first."),
-    click.option("--opset", type=int, metavar="N", help="Convert to this opset first; a later one may allow more types."),
+    click.option(
+        "--opset", type=int, metavar="N", help="Convert to this opset first; a later one may allow more types."
+    ),
     click.option("--force", is_flag=True, help="Replace an existing OUT."),
     click.option("--dry-run", is_flag=True, help="Do all but write OUT."),
     click.option("--report", metavar="FILE", type=PATH, help="Write what was done as JSON ('-': standard output)."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -16,12 +17,15 @@ def _use(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     from mixlist.lists.config import load_config
 
     known = by_key(ctx.command)
-    settings = load_config(path, ctx.command.name or "")
-    ctx.default_map = {
-        known[key].name or key: _checked(ctx, known[key], value, f"{path}: {key.replace('_', '-')}")
-        for key, value in settings.items()
-        if key in known
-    }
+    defaults: dict[str, Any] = {}
+    for key, value in load_config(path, ctx.command.name or "").items():
+        negated = key.startswith("no_") and key not in known
+        option = known.get(key.removeprefix("no_") if negated else key)
+        if option is None:
+            continue  # a policy option that this command does not take
+        checked = _checked(ctx, option, value, f"{path}: {key.replace('_', '-')}")
+        defaults[option.name or key] = not checked if negated else checked
+    ctx.default_map = defaults
 
 
 def by_key(command: click.Command) -> dict[str, click.Option]:
@@ -51,10 +55,19 @@ def _checked(ctx: click.Context, option: click.Option, value: object, where: str
     return value
 
 
+class PathType(click.Path):
+    """A path as the user wrote it; click's own type stumbles over a NUL, which a configuration can hold."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "\0" in os.fspath(value):
+            self.fail("a path cannot hold a NUL character", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 config_option = click.option(
     "--config",
     metavar="FILE",
-    type=click.Path(),
+    type=PathType(),
     is_eager=True,
     expose_value=False,
     callback=_use,

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from mixlist.cli.options import FILE
+
 
 @click.command("demo", short_help="Run the main job on the bundled model, step by step.")
-@click.option("-o", "--output", metavar="DIR", type=click.Path(), help="Keep the rewritten models in this folder.")
+@click.option("-o", "--output", metavar="DIR", type=FILE, help="Keep the rewritten models in this folder.")
 def command(output: str | None) -> int:
     """Run the main job on the bundled model, step by step.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.options import OP_NAMES, PATH, one_standard_input, options, policy_from
+from mixlist.cli.options import FILE, OP_NAMES, PATH, one_standard_input, options, policy_from
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
     click.option("--base-mixlist", type=PATH, help="A modify_mixlist file applied to BASE first."),
     click.option("--target-mixlist", type=PATH, help="A modify_mixlist file applied to TARGET first."),
     OP_NAMES,
-    click.option("--model", type=click.Path(), help="Show instead the nodes of this ONNX model whose precision changes."),
+    click.option("--model", type=FILE, help="Show instead the nodes of this ONNX model whose precision changes."),
     click.option(
         "--format",
         "form",
@@ -54,6 +55,7 @@ def command(
       mixlist diff ascend910b ascend910b --target-mixlist modify.json --model model.onnx
     """
     from mixlist.lists.diff import diff
+    from mixlist.lists.fmt import format_text
     from mixlist.report import as_json, tabular, terminal
 
     one_standard_input((base, target, base_mixlist, target_mixlist))
@@ -66,7 +68,7 @@ def command(
         )
     edits = diff(before.lists, after.lists)
     if model is None:
-        as_json.write_json(edits, sys.stdout)
+        sys.stdout.write(format_text(json.dumps(edits), "diff", "modify-mixlist"))
         return
     nodes = _changed(model, before, after)
     if form == "json":
@@ -81,7 +83,7 @@ def _changed(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]
     from mixlist import resolve
 
     old = {_key(node): node for node in resolve(model, before).nodes}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for node in resolve(model, after).nodes:
         was = old.get(_key(node))
         if was is None or was.precision != node.precision:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mixlist.cli.options import PATH, one_standard_input
+from mixlist.cli.options import KIND, PATH, one_standard_input
 from mixlist.errors import MixlistError
+from mixlist.report.terminal import warn
 
-KINDS = ["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]
+if TYPE_CHECKING:
+    from mixlist.lists.kinds import Kind
 
 
 @click.command("fmt", short_help="Rewrite list files in the strict canonical form.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in that form.")
-@click.option("--kind", type=click.Choice(KINDS), default="auto", show_default=True, help="What the files are.")
-def command(paths: tuple[str, ...], check: bool, kind: str) -> int:
+@KIND
+def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -> int:
     """Rewrite list files in the strict canonical form: no comments, no trailing commas, one entry a line.
 
     The meaning stays. '-' reads standard input and writes the result to standard output. A directory
@@ -51,25 +54,24 @@ def _files(paths: tuple[str, ...]) -> Iterator[str]:
             yield path
 
 
-def _format(path: str, kind: str, check: bool) -> bool:
+def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
     """Formats one file (with ``check`` only says what it would do); returns whether it changed."""
     from mixlist.files import write_whole
     from mixlist.jsonc import decode, read_bytes, shown_path
     from mixlist.lists.fmt import format_text, losses
-    from mixlist.report.terminal import diagnostic_lines
 
+    shown = shown_path(path)
     before = read_bytes(path)
-    name = shown_path(path)
-    text = decode(before, name)
-    after = format_text(text, name, kind)
-    sys.stderr.writelines(line + "\n" for line in diagnostic_lines(losses(text, name), sys.stderr))
+    text = decode(before, shown)
+    after = format_text(text, shown, kind)
     changed = after.encode() != before
+    warn(losses(text, shown))
     if check:
         if changed:
-            sys.stderr.write(f"{name}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
+            sys.stderr.write(f"{shown}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
     elif path == "-":
         sys.stdout.write(after)
     elif changed:
         write_whole(path, after.encode())
-        sys.stderr.write(f"{name}: rewritten\n")
+        sys.stderr.write(f"{shown}: rewritten\n")
     return changed

@@ -59,5 +59,5 @@ def _rows(lists: Lists) -> list[tuple[str, str, str, str]]:
         for op in ops:
             move = lists.moves.get(op)
             edited = move is not None and move.before != move.after
-            rows.append((op, name, move.before if move and edited else "", str(move.place or "") if move and edited else ""))
+            rows.append((op, name, str(move.before), str(move.place or "")) if move and edited else (op, name, "", ""))
     return rows

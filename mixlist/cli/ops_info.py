@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from mixlist.cli.options import FILE
 from mixlist.errors import UsageError
 
 
@@ -15,9 +16,9 @@ def command() -> None:
 
 
 @command.command("set", short_help="Set the precision flag of op types.")
-@click.argument("library", type=click.Path())
+@click.argument("library", type=FILE)
 @click.argument("changes", metavar="OP=true|false|none...", nargs=-1, required=True)
-@click.option("--backup", "backup", metavar="DIR", required=True, type=click.Path(), help="Where the original is saved.")
+@click.option("--backup", "backup", metavar="DIR", required=True, type=FILE, help="Where the original is saved.")
 @click.option("--make-writable", is_flag=True, help="Edit a read-only library; its permissions are restored after.")
 def set_command(library: str, changes: tuple[str, ...], backup: str, make_writable: bool) -> None:
     """Set the precision flag of op types: true is white, false is black, none is gray.
@@ -32,17 +33,18 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     """
     from mixlist.lists.ops_info_edit import set_flags
 
-    if library == "-":
-        raise UsageError("the library is edited in place: '-' (standard input) cannot be", hint="give its path")
-    for changed in set_flags(library, _flags(changes), backup, make_writable=make_writable):
-        sys.stderr.write(f"{changed}: changed\n")
+    changed = set_flags(library, _flags(changes), backup, make_writable=make_writable)
+    for path in changed:
+        sys.stderr.write(f"{path}: changed; the original is in {backup}\n")
+    if not changed:
+        sys.stderr.write(f"{library}: nothing to change, the flags are so already\n")
 
 
 def _flags(changes: tuple[str, ...]) -> dict[str, str]:
     flags: dict[str, str] = {}
     for change in changes:
-        op, equals, flag = change.partition("=")
-        if not (op and equals and flag in ("true", "false", "none")):
+        op, equals, flag = change.rpartition("=")
+        if not (op and equals):
             raise UsageError(f"{change!r} is not OP=true, OP=false or OP=none", hint="for example Add=false")
         if flags.setdefault(op, flag) != flag:
             raise UsageError(f"{op} is given twice, as {flags[op]} and as {flag}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mixlist.cli.config import config_option
+from mixlist.cli.config import PathType, config_option
 from mixlist.errors import UsageError
 from mixlist.report.terminal import warn
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PATH = click.Path(allow_dash=True)
+FILE = PathType()
+PATH = PathType(allow_dash=True)  # '-' is standard input
 OPS_INFO = click.option(
     "--ops-info",
     type=PATH,
@@ -26,6 +27,13 @@ OPS_INFO = click.option(
 MIXLIST = click.option("--mixlist", type=PATH, help="A modify_mixlist file ('-' reads standard input).")
 OP_NAMES = click.option(
     "--op-names", type=click.Choice(["auto", "onnx", "ascend"]), help="Name space of the lists.  [default: auto]"
+)
+KIND = click.option(
+    "--kind",
+    type=click.Choice(["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]),
+    default="auto",
+    show_default=True,
+    help="What the files are; auto goes by their content.",
 )
 _MODES = (
     click.option("--precision-mode", metavar="MODE", help="A mode by its older name, e.g. allow_mix_precision."),

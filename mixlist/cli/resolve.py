@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.options import POLICY_OPTIONS, options, policy_from
+from mixlist.cli.options import FILE, POLICY_OPTIONS, options, policy_from
 
 if TYPE_CHECKING:
     from mixlist.resolver.plan import Decision, Plan
 
 
 @click.command("resolve", short_help="Show every node's list, precision and the reason.")
-@click.argument("model", type=click.Path())
+@click.argument("model", type=FILE)
 @options(
     *POLICY_OPTIONS,
     click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True),

@@ -6,27 +6,27 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from mixlist.cli.failures import tell
-from mixlist.cli.options import OP_NAMES, OPS_INFO, PATH, one_standard_input, options
+from mixlist.cli.options import FILE, KIND, OP_NAMES, OPS_INFO, PATH, one_standard_input, options
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 
 if TYPE_CHECKING:
+    from mixlist.lists.kinds import Kind
     from mixlist.lists.policy import Policy
     from mixlist.lists.validate import FileReport
 
-KINDS = ["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]
 FORMATS = ["text", "json", "github", "sarif"]
 
 
 @click.command("validate", short_help="Check list files: their form and their meaning.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
 @options(
-    click.option("--kind", type=click.Choice(KINDS), default="auto", show_default=True, help="What the files are."),
+    KIND,
     click.option(
         "--output-format",
         type=click.Choice(FORMATS),
@@ -36,12 +36,12 @@ FORMATS = ["text", "json", "github", "sarif"]
     ),
     click.option("--strict", is_flag=True, help="Warnings fail too."),
     OPS_INFO,
-    click.option("--model", type=click.Path(), help="Check the names against this ONNX model, too."),
+    click.option("--model", type=FILE, help="Check the names against this ONNX model, too."),
     OP_NAMES,
 )
 def command(
     paths: tuple[str, ...],
-    kind: str,
+    kind: Kind | Literal["auto"],
     output_format: str,
     strict: bool,
     ops_info: str | None,
@@ -104,7 +104,8 @@ def _cross_check(report: FileReport, path: str, model: str | None, given: dict[s
 
     if path == "-":
         sys.stdin.seek(0)
-    policy = load_policy(**{k: v for k, v in given.items() if v is not None} | _as_option(report.kind, path))
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    policy = load_policy(**chosen | {_as_option(report.kind): path})
     if model is None:
         from mixlist.ops.crosscheck import cross_check
 
@@ -112,9 +113,8 @@ def _cross_check(report: FileReport, path: str, model: str | None, given: dict[s
     return replace(report, findings=(*report.findings, *_against_model(model, policy)))
 
 
-def _as_option(kind: str, path: str) -> dict[str, str]:
-    option = "mixlist" if kind == "modify-mixlist" else kind.replace("-", "_")
-    return {option: path}
+def _as_option(kind: str) -> str:
+    return "mixlist" if kind == "modify-mixlist" else kind.replace("-", "_")
 
 
 def _against_model(model: str, policy: Policy) -> Sequence[Diagnostic]:
@@ -130,7 +130,7 @@ def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence
     from mixlist.report import as_json, github, sarif, terminal
 
     if output_format == "json":
-        files = [(report.path, report.kind, report.findings) for report in reports]
+        files = [(file.path, file.kind, file.findings) for report in reports for file in report.by_file()]
         as_json.write_json(as_json.validation_json(files), sys.stdout)
     elif output_format == "sarif":
         as_json.write_json(sarif.sarif(findings), sys.stdout)

@@ -24,12 +24,14 @@ def write_table(nodes: Sequence[Decision], stream: TextIO) -> None:
 
 def write_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
     """A row a node; ``follows`` and ``outputs`` are joined by semicolons."""
-    rows = (
-        (n.scope, n.name, n.op_type, n.domain, n.list, n.precision, str(n.changed).lower(), n.rule)
-        + (";".join(n.follows), ";".join(f"{name}:{dtype}" for name, dtype in n.outputs.items()), n.reason)
-        for n in nodes
-    )
-    tabular.write_csv(_CSV, rows, stream)
+    tabular.write_csv(_CSV, map(_csv_row, nodes), stream)
+
+
+def _csv_row(node: Decision) -> tuple[str, ...]:
+    follows = ";".join(node.follows)
+    outputs = ";".join(f"{name}:{dtype}" for name, dtype in node.outputs.items())
+    named = (node.scope, node.name, node.op_type, node.domain)
+    return (*named, node.list, node.precision, str(node.changed).lower(), node.rule, follows, outputs, node.reason)
 
 
 def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ Colour = Literal["red", "yellow", "green", "cyan", "bold", "dim"]
 _ANSI = {"red": "31", "yellow": "33", "green": "32", "cyan": "36", "bold": "1", "dim": "2"}
 _SEVERITY: dict[str, Colour] = {"error": "red", "warning": "yellow"}
 _STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow", "unsupported": "red"}
+_SHORT = 14  # cells up to this long stay on one line when others have to be folded
 _FOLD_ROWS = 2000  # rich takes about 0.3 ms a row; longer tables are written plain at once
 
 
@@ -66,11 +67,11 @@ def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextI
     from rich.text import Text
 
     grid = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in columns:
-        grid.add_column(column, overflow="fold")
+    for column, *cells in zip(columns, *rows, strict=True):
+        grid.add_column(column, overflow="fold", no_wrap=max(map(len, (column, *cells))) <= _SHORT)
     for row in rows:
         grid.add_row(*(Text(clean(cell), style=_STYLES.get(cell, "")) for cell in row))
-    Console(file=stream, highlight=False).print(grid)
+    Console(file=stream, highlight=False, color_system="auto" if coloured(stream) else None).print(grid)
 
 
 def _plain(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:

@@ -1,0 +1,117 @@
+"""``--config``: a TOML file of options, and the command line above it."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from mixlist.cli.config import by_key
+from mixlist.lists import config
+
+MATMUL_BLACK = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "black.json").write_text(MATMUL_BLACK)
+    return tmp_path
+
+
+def toml(folder: Path, text: str) -> Path:
+    path = folder / "mixlist.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", config.COMMANDS)
+def test_the_configuration_knows_each_commands_options(name: str) -> None:
+    command = import_module(f"mixlist.cli.{name}").command
+    own = {key.replace("_", "-") for key in by_key(command)} - {"config"}
+    policy = own & config.POLICY
+    assert config.COMMANDS[name] - {"no-keep-io-types"} == own - config.POLICY
+    assert policy == config.POLICY or name in ("validate", "diff")
+
+
+def test_options_and_relative_paths(run, folder: Path, model_path: Path) -> None:
+    path = toml(folder, 'mixlist = "lists/black.json"\n[resolve]\nformat = "json"\n')
+    ran = run("resolve", model_path, "--config", path)
+    assert ran.status == 0
+    assert json.loads(ran.out)["counts"] == {"float32": 3}
+
+
+def test_the_command_line_wins(run, folder: Path, model_path: Path) -> None:
+    path = toml(folder, 'mixlist = "lists/black.json"\n[resolve]\nformat = "json"\n')
+    (folder / "none.json").write_text("{}")
+    for options in (
+        ["--config", path, "--mixlist", folder / "none.json"],
+        ["--mixlist", folder / "none.json", "--config", path],
+    ):
+        ran = run("resolve", model_path, *options)
+        assert json.loads(ran.out)["counts"] == {"float16": 2, "float32": 1}
+    assert run("resolve", model_path, "--config", path, "--format", "csv").out.startswith("scope,")
+
+
+def test_a_mode_on_the_command_line_replaces_one_of_the_other_name(run, folder: Path, model_path: Path) -> None:
+    path = toml(folder, 'precision-mode = "force_fp16"\n')
+    ran = run("resolve", model_path, "--config", path, "--precision-mode-v2", "origin", "--format", "json")
+    assert ran.status == 0
+    assert json.loads(ran.out)["counts"] == {"float32": 3}
+    both = toml(folder, 'precision-mode = "force_fp16"\nprecision-mode-v2 = "fp16"\n')
+    ran = run("resolve", model_path, "--config", both)
+    assert ran.status == 2
+    assert "given together" in ran.err
+
+
+def test_flags_lists_and_numbers(run, folder: Path, model_path: Path) -> None:
+    text = '[apply]\noutput = "o.onnx"\nno-keep-io-types = true\nkeep-io = ["x"]\nopset = 20\nforce = true\n'
+    path = toml(folder, text)
+    (folder / "o.onnx").write_bytes(b"old")
+    ran = run("apply", model_path, "--config", path)
+    assert ran.status == 0
+    import onnx
+
+    written = onnx.load(folder / "o.onnx")
+    assert written.opset_import[0].version == 20
+    assert written.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    path = toml(folder, text.replace('keep-io = ["x"]', "").replace("force = true", ""))
+    assert run("apply", model_path, "--config", path, "--force").status == 0
+    written = onnx.load(folder / "o.onnx")
+    assert written.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+    path = toml(folder, text.replace('["x"]', '"x"').replace("force = true", ""))
+    assert run("apply", model_path, "--config", path).status == 2, "force is gone"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = [", "not TOML"),
+        ('mixlst = "a"', "mixlist"),
+        ("[resolve]\nforma = 1", "format"),
+        ("[reslove]\n", "resolve"),
+        ('format = "json"', "[resolve]"),
+        ('[resolve]\nformat = "yaml"', "yaml"),
+        ("gray-policy = 3", "gray-policy takes a string"),
+        ('gray-policy = "gray"', "gray"),
+        ("mixlist = 3", "path"),
+        ('mixlist = "a\\u0000b"', "NUL"),
+        ('explain = "x"', "[resolve]"),
+        ('mixlist = "nothing.json"', "nothing.json"),
+    ],
+)
+def test_what_a_configuration_cannot_say(run, folder: Path, model_path: Path, text: str, told: str) -> None:
+    path = toml(folder, text)
+    ran = run("resolve", model_path, "--config", path)
+    assert ran.status == 2
+    assert told in ran.err
+    assert ran.out == ""
+    assert "mixlist.toml" in ran.err or "nothing.json" in ran.err
+
+
+def test_a_missing_configuration(run, model_path: Path) -> None:
+    ran = run("resolve", model_path, "--config", "nothing.toml")
+    assert ran.status == 2
+    assert "nothing.toml" in ran.err

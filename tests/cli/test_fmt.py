@@ -1,0 +1,119 @@
+"""``mixlist fmt`` and ``mixlist ops-info set``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+LOOSE = '{ // why\n "white-list": {"to-remove": ["A",]}, "black-list": {"to-add": ["A"]} }'
+STRICT = """{
+  "black-list": {
+    "to-add": [
+      "A"
+    ]
+  },
+  "white-list": {
+    "to-remove": [
+      "A"
+    ]
+  }
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loose.json").write_text(LOOSE)
+    (tmp_path / "strict.json").write_text(STRICT)
+    return tmp_path
+
+
+def test_fmt_rewrites_what_is_not_strict_and_nothing_else(run, folder: Path) -> None:
+    before = (folder / "strict.json").stat()
+    ran = run("fmt", "loose.json", "strict.json")
+    assert (ran.status, ran.out) == (0, "")
+    assert (folder / "loose.json").read_text() == STRICT
+    assert (folder / "strict.json").stat().st_mtime_ns == before.st_mtime_ns
+    assert "loose.json: rewritten" in ran.err
+    assert "ML011" in ran.err, "the comment is lost, and that is said"
+    assert "strict.json" not in ran.err
+
+
+def test_fmt_check_changes_nothing(run, folder: Path) -> None:
+    ran = run("fmt", "--check", ".")
+    assert ran.status == 1
+    assert "loose.json: not in the canonical form" in ran.err
+    assert "strict.json: " not in ran.err
+    assert (folder / "loose.json").read_text() == LOOSE
+    assert run("fmt", "--check", "strict.json").status == 0
+
+
+def test_fmt_standard_input(run, folder: Path) -> None:
+    ran = run("fmt", "-", stdin=LOOSE)
+    assert (ran.status, ran.out) == (0, STRICT)
+    assert run("fmt", "--check", "-", stdin=LOOSE).status == 1
+
+
+def test_fmt_tells_every_file_that_it_cannot_read(run, folder: Path) -> None:
+    (folder / "bad.json").write_text("{")
+    ran = run("fmt", "bad.json", "nothing.json", "loose.json")
+    assert ran.status == 2
+    assert "bad.json:1:" in ran.err
+    assert "nothing.json: no such file" in ran.err
+    assert (folder / "loose.json").read_text() == STRICT
+    assert (folder / "bad.json").read_text() == "{"
+
+
+def test_fmt_keeps_permissions_and_follows_links(run, folder: Path) -> None:
+    (folder / "loose.json").chmod(0o640)
+    (folder / "link.json").symlink_to("loose.json")
+    assert run("fmt", "link.json").status == 0
+    assert (folder / "link.json").is_symlink()
+    assert (folder / "loose.json").read_text() == STRICT
+    assert (folder / "loose.json").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.fixture
+def library(folder: Path) -> Path:
+    path = folder / "lib" / "ops.json"
+    path.parent.mkdir()
+    path.write_text('{"A":\t{"precision_reduce": {"flag": "true"},  "x": 1.50},\n "B": {}}')
+    return path
+
+
+def test_ops_info_set(run, folder: Path, library: Path) -> None:
+    before = library.read_text()
+    ran = run("ops-info", "set", "lib", "A=false", "--backup", "saved")
+    assert (ran.status, ran.out) == (0, "")
+    assert library.read_text() == before.replace('"true"', '"false"')
+    assert [path.read_text() for path in (folder / "saved").iterdir()] == [before]
+    assert "ops.json: changed; the original is in saved" in ran.err
+    again = run("ops-info", "set", "lib", "A=false", "--backup", "saved2")
+    assert again.status == 0
+    assert "nothing to change" in again.err
+    assert json.loads(run("lists", "--ops-info", "./lib", "--format", "json").out)["black"] == ["A"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("lib", "A=false"), "--backup"),
+        (("lib", "--backup", "saved"), "OP=true|false|none"),
+        (("lib", "A", "--backup", "saved"), "'A' is not OP=true"),
+        (("lib", "A=maybe", "--backup", "saved"), "maybe"),
+        (("lib", "A=true", "A=false", "--backup", "saved"), "given twice"),
+        (("lib", "C=true", "--backup", "saved"), "C"),
+        (("lib", "A=false", "--backup", "lib/saved"), "inside the library"),
+        (("-", "A=false", "--backup", "saved"), "in place"),
+        (("lib/nothing.json", "A=false", "--backup", "saved"), "nothing.json"),
+    ],
+)
+def test_ops_info_set_refuses(run, library: Path, arguments: tuple[str, ...], told: str) -> None:
+    before = library.read_text()
+    ran = run("ops-info", "set", *arguments)
+    assert ran.status == 2
+    assert told in ran.err
+    assert library.read_text() == before
