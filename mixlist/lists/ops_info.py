@@ -123,7 +123,7 @@ def _unusual(document: Document, op: str, reduce: dict[str, Any], findings: list
 def _misspelt(document: Document, op: str, entry: dict[str, Any]) -> Iterator[Diagnostic]:
     """A warning for a key of a gray op type that looks like precision_reduce: entries may hold any key."""
     for key in entry:
-        if key[:2].lower() == "pr" and closest(key.replace("-", "_"), ["precision_reduce"]):
+        if key[:2].lower() == "pr" and closest(key, ["precision_reduce"]):
             message = f"{quoted(op)} has the key {quoted(key)}, which nothing reads: the op type is gray"
             hint = 'did you mean "precision_reduce"?'
             yield document.finding("ML209", "warning", message, (op, key), key=True, hint=hint)

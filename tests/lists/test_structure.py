@@ -1,0 +1,105 @@
+"""The form of JSON list files: the quick look accepts nothing that the schema rejects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from mixlist import resources
+from mixlist.jsonc import parse
+from mixlist.lists.structure import check_structure, guess_kind, suspects
+
+SCHEMAS = {path.stem: json.loads(path.read_text("utf-8")) for path in resources.folder("schemas").glob("*.json")}
+
+ANYTHING = st.sampled_from([None, True, False, 0, 1.5, "", "x", [], {}, ["x"], {"x": 1}, [[]]])
+NAMES = st.lists(st.text(max_size=3) | st.sampled_from([1, None, []]), max_size=3) | ANYTHING
+EDITS = st.dictionaries(st.sampled_from(["to-add", "to-remove", "add", ""]), NAMES, max_size=3) | ANYTHING
+TOP = st.sampled_from(["black-list", "white-list", "gray-list", "grey-list", "$schema"])
+MIXLISTS = st.dictionaries(TOP, EDITS, max_size=4) | ANYTHING
+
+FLAGS = (
+    st.sampled_from(["true", "false", " TRUE\n", "\tfAlse", "tru", "true false", "", "\u2003true", "truE\x00"])
+    | ANYTHING
+)
+REDUCE = st.dictionaries(st.sampled_from(["flag", "Flag"]), FLAGS, max_size=2) | ANYTHING
+ENTRIES = st.dictionaries(st.sampled_from(["precision_reduce", "input0"]), REDUCE, max_size=2) | ANYTHING
+LIBRARIES = st.dictionaries(st.sampled_from(["A", "B", "properties", "black"]), ENTRIES, max_size=4) | ANYTHING
+
+
+def rejected_places(value: Any, kind: Any) -> list[tuple[tuple[Any, ...], bool]]:
+    """Where the schema, applied to the whole file, has an error; and whether it is about the key there."""
+    places = []
+    for error in Draft202012Validator(SCHEMAS[kind]).iter_errors(value):
+        if error.validator == "additionalProperties":
+            unknown = [key for key in error.instance if key not in error.schema["properties"]]
+            places += [((*error.absolute_path, key), True) for key in unknown]
+        else:
+            places.append((tuple(error.absolute_path), False))
+    return places
+
+
+def judged_alike(value: Any, kind: Any) -> None:
+    """The suspects hold everything that the schema rejects, and the findings are the schema's."""
+    rejected = rejected_places(value, kind)
+    assert list(suspects(value, kind)) or not rejected
+    document = parse(json.dumps(value), "f")
+    findings = check_structure(document, kind)
+    if [f.code for f in findings] not in (["ML109"], ["ML208"]):  # a file of the other kind is told in one finding
+        expected = [document.position(steps, key=key) for steps, key in rejected]
+        assert sorted((f.line, f.column) for f in findings) == sorted(expected)
+
+
+@given(MIXLISTS)
+def test_mixlists_are_judged_as_the_schema_judges(value: Any) -> None:
+    judged_alike(value, "modify-mixlist")
+
+
+@given(LIBRARIES)
+def test_libraries_are_judged_as_the_schema_judges(value: Any) -> None:
+    judged_alike(value, "ops-info")
+
+
+def test_an_ordinary_file_does_not_reach_jsonschema() -> None:
+    mixlist = {"black-list": {"to-add": ["A"]}, "gray-list": {}, "white-list": {"to-remove": [], "to-add": ["B"]}}
+    assert not list(suspects(mixlist, "modify-mixlist"))
+    library = {"A": {"precision_reduce": {"flag": "true"}}, "B": {"precision_reduce": {}}, "C": {"input0": None}}
+    assert not list(suspects(library, "ops-info"))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ({}, "modify-mixlist"),
+        ({"$schema": "x"}, "modify-mixlist"),
+        ({"black-list": 3}, "modify-mixlist"),
+        ({"Blacklist": {}}, "modify-mixlist"),
+        ({"balck-list": {"to-add": []}}, "modify-mixlist"),
+        ({"Add": {}}, "ops-info"),
+        ({"Add": {"precision_reduce": {"flag": "true"}}, "x": 1}, "ops-info"),
+        ({"Add": 1}, None),
+        ([], None),
+        ("text", None),
+    ],
+)
+def test_the_kind_is_told_by_content(value: Any, kind: str | None) -> None:
+    assert guess_kind(value) == kind
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_schemas_are_schemas(name: str) -> None:
+    schema = SCHEMAS[name]
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["$id"] == f"urn:mixlist:schema:{name}:1"
+    assert schema["title"] and schema["description"]
+
+
+def test_schemas_are_the_canonical_copies() -> None:
+    assert (Path(__file__).parents[2] / "schemas").is_dir()
+    assert {"modify-mixlist", "ops-info", "resolve", "lists", "validate", "apply"} <= set(SCHEMAS)

@@ -1,0 +1,113 @@
+"""validate_file: every finding of a file, and the kind told by content.
+
+The folders valid/ and invalid/ hold example files; beside each stands NAME.expected with the kind
+and, a line each, the code, severity and place of its findings.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mixlist.errors import FileError
+from mixlist.lists.library import Library
+from mixlist.lists.validate import validate_file
+
+HERE = Path(__file__).parent
+EXAMPLES = sorted(p for folder in ("valid", "invalid") for p in (HERE / folder).iterdir() if p.suffix != ".expected")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_example(path: Path) -> None:
+    kind, *expected = path.with_name(f"{path.name}.expected").read_text("utf-8").splitlines()
+    report = validate_file(path)
+    assert [f"{f.code} {f.severity} {f.line}:{f.column}" for f in report.findings] == expected
+    assert f"kind {report.kind}" == kind
+    assert bool(expected) == (path.parent.name == "invalid")
+    assert all(f.path == report.path == str(path) and f.message and "\n" not in f.message for f in report.findings)
+
+
+def test_each_example_has_its_expectation_and_each_expectation_its_example() -> None:
+    for folder in ("valid", "invalid"):
+        names = {p.name for p in (HERE / folder).iterdir()}
+        assert names == {f"{n}{end}" for n in names if not n.endswith(".expected") for end in ("", ".expected")}
+
+
+@pytest.mark.parametrize("path", [p for p in EXAMPLES if p.parent.name == "valid"], ids=lambda p: p.name)
+def test_valid_examples_are_of_no_other_kind(path: Path) -> None:
+    own = validate_file(path).kind
+    if path.suffix == ".json":
+        (other,) = {"modify-mixlist", "ops-info"} - {own}
+        findings = validate_file(path, other).findings
+        assert findings and findings[0].code in ("ML109", "ML207", "ML208")
+
+
+def test_strict_makes_comments_and_trailing_commas_errors() -> None:
+    findings = validate_file(HERE / "invalid" / "documented-sample.json", strict=True).findings
+    assert {f.severity for f in findings} == {"error"}
+
+
+def test_with_a_library() -> None:
+    library = Library("lib", {"MatMul": "white", "Cast": "black"})
+    findings = validate_file(HERE / "invalid" / "documented-sample.json", library=library).findings
+    told = [(f.code, f.line) for f in findings if f.code.startswith("ML1")]
+    assert told == [("ML108", 4), ("ML106", 4), ("ML108", 7)]
+    assert any(f.hint and f.hint.startswith("did you mean MatMul") for f in findings)
+
+
+def test_directory(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"A": {"precision_reduce": {"flag": true}}}')
+    (tmp_path / "b.json").write_text("{")
+    (tmp_path / "c.json").write_text('{"C": {}}')
+    report = validate_file(tmp_path)
+    assert (report.kind, report.path) == ("ops-info", str(tmp_path))
+    parts = report.by_file()
+    assert {(Path(part.path).name, *(f.code for f in part.findings)) for part in parts} == {
+        ("a.json", "ML204"),
+        ("b.json", "ML001"),
+    }
+    (tmp_path / "a.json").unlink()
+    (tmp_path / "b.json").unlink()
+    clean = validate_file(tmp_path)
+    assert clean.by_file() == [clean]
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, kind in [('{"black-list": {}}', "modify-mixlist"), ("a/b\n", "keep-dtype"), ('{"A": {}}', "ops-info")]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        report = validate_file("-")
+        assert (report.path, report.kind, report.findings) == ("<stdin>", kind, ())
+
+
+def test_what_cannot_be_read_stops(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(FileError):
+            validate_file(path)
+
+
+def test_names_of_files_need_not_be_text(tmp_path: Path) -> None:
+    path = tmp_path / "b\udcffad\n.json"
+    path.write_text("{")
+    (finding,) = validate_file(path).findings
+    assert finding.path is not None
+    finding.path.encode("utf-8")
+
+
+@pytest.mark.parametrize("kind", ["auto", "modify-mixlist", "ops-info"])
+def test_a_million_wrong_entries_are_judged_soon(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "f.json"
+    for value in (
+        dict.fromkeys(map(str, range(100_000)), 1),
+        {"black-list": {"to-add": list(range(100_000)), "to-remove": ["A"] * 100_000}},
+        {str(i): {"precision_reduce": {"flag": "x"}} for i in range(100_000)},
+    ):
+        path.write_text(json.dumps(value))
+        start = time.process_time()
+        report = validate_file(path, kind)  # type: ignore[arg-type]
+        assert 0 < len(report.findings) < 400
+        assert time.process_time() - start < 20  # seconds; half a second here
