@@ -78,11 +78,11 @@ def _differences(plan: Any, again: Any) -> list[str]:
     )
 
 
-def compare_types(plan: Any, path: str) -> tuple[list[str], int, list[str]]:
+def compare_types(plan: Any, path: str) -> tuple[list[str], list[str], list[str]]:
     """Compare each node's planned output types with what onnx infers for the file, without mixlist's help.
 
-    Returns the outputs of another type, the number of float outputs that onnx could not type (custom
-    operators and what hangs on them), and the planned nodes that the file does not hold.
+    Returns the outputs of another type, the float outputs that onnx could not type (custom operators' and what
+    hangs on them), and the planned nodes that the file does not hold.
     """
     import onnx
 
@@ -92,7 +92,7 @@ def compare_types(plan: Any, path: str) -> tuple[list[str], int, list[str]]:
     found: dict[tuple[str, str], list[list[str | None]]] = defaultdict(list)
     for scope, name, types in _nodes(model.graph, "", {}):
         found[scope, name].append(types)
-    unlike, unknown, missing = [], 0, []
+    unlike, unknown, missing = [], [], []
     for node in plan.nodes:
         if not found[node.scope, node.name]:
             missing.append(f"{node.scope}/{node.name}")
@@ -102,7 +102,7 @@ def compare_types(plan: Any, path: str) -> tuple[list[str], int, list[str]]:
             if node.op_type == "Constant":
                 continue  # stored in whichever type its readers need
             if planned in (*LOW, "float32") and inferred is None:
-                unknown += 1
+                unknown.append(f"{node.scope}/{node.name}: {output}")
             elif inferred not in (planned, None):
                 unlike.append(f"{node.scope}/{node.name}: {output} is {inferred}, planned {planned}")
     return unlike, unknown, missing
