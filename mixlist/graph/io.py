@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mixlist.errors import FileError, ModelError
+from mixlist.graph.damage import refuse_damage
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,10 @@ def load(model: Any) -> Loaded:
     """
     if isinstance(model, Loaded):
         return model
-    if isinstance(model, Loaded):
-        return model
     if isinstance(model, str | os.PathLike):
         return _load_path(Path(model))
     if type(model).__name__ == "ModelProto":
+        refuse_damage(model, "the model")
         return Loaded(model, model.graph.name or "model", None, None, "proto")
     if type(model).__module__.startswith("onnx_ir"):
         return _load_ir(model)
@@ -63,6 +63,7 @@ def _load_path(path: Path) -> Loaded:
         ) from None
     if not model.graph.node and not model.graph.output and not model.ir_version:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
+    refuse_damage(model, str(path))
     return Loaded(model, str(path), path, path.parent, "path")
 
 

@@ -110,12 +110,9 @@ def element_count(tensor: Any) -> int:
 
 def byte_size(tensor: Any) -> int:
     """Bytes that the dense values of a tensor take where they lie now."""
-    from onnx import helper
-
-    elem = stored_type(tensor)
-    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem)
+    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(stored_type(tensor))
     if bits is None:
-        bits = 8 * helper.tensor_dtype_to_np_dtype(elem).itemsize
+        bits = 8 * int(_dtype(tensor).itemsize)
     return (element_count(tensor) * bits + 7) // 8
 
 
@@ -131,14 +128,15 @@ def pieces(tensor: Any, folder: Path | None) -> Iterator[NDArray[np.generic]]:
     elif is_external(tensor):
         yield from _external_pieces(tensor, external(tensor, folder))
     elif tensor.HasField("raw_data"):
-        flat = np.frombuffer(tensor.raw_data, _dtype(tensor))
+        data = tensor.raw_data
+        if len(data) != byte_size(tensor):
+            raise ModelError(f"tensor {tensor.name!r} has {len(data)} bytes, its shape needs {byte_size(tensor)}")
+        flat = np.frombuffer(data, _dtype(tensor))
         step = max(PIECE // flat.itemsize, 1)
         for start in range(0, flat.size, step):
             yield flat[start : start + step]
     else:
-        from onnx import numpy_helper
-
-        yield numpy_helper.to_array(tensor).reshape(-1)
+        yield _array(tensor).reshape(-1)
 
 
 def raw_pieces(tensor: Any, folder: Path | None) -> Iterator[bytes]:
@@ -150,7 +148,17 @@ def raw_pieces(tensor: Any, folder: Path | None) -> Iterator[bytes]:
     else:
         from onnx import numpy_helper
 
-        yield numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
+        yield numpy_helper.from_array(_array(tensor)).raw_data
+
+
+def _array(tensor: Any) -> NDArray[np.generic]:
+    """The values of a tensor that holds them in a typed field."""
+    from onnx import numpy_helper
+
+    try:
+        return numpy_helper.to_array(tensor)  # type: ignore[no-any-return, unused-ignore]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"tensor {tensor.name!r} is damaged: {error}") from None
 
 
 def _external_pieces(tensor: Any, where: External) -> Iterator[NDArray[np.generic]]:
@@ -186,4 +194,7 @@ def _read_exactly(file: IO[bytes], count: int) -> bytes:
 def _dtype(tensor: Any) -> Any:
     from onnx import helper
 
-    return helper.tensor_dtype_to_np_dtype(stored_type(tensor)).newbyteorder("<")
+    try:
+        return helper.tensor_dtype_to_np_dtype(stored_type(tensor)).newbyteorder("<")
+    except KeyError:
+        raise ModelError(f"tensor {tensor.name!r} has element type {stored_type(tensor)}, which ONNX does not") from None

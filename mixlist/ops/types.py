@@ -48,7 +48,8 @@ _ELEMENT_NAMES = {0: "unknown", 1: "float32", 10: "float16", 11: "float64", 16: 
 def _other_name(elem: int) -> str:
     from onnx import TensorProto
 
-    return str(TensorProto.DataType.Name(elem)).lower()
+    known = elem in TensorProto.DataType.values()
+    return str(TensorProto.DataType.Name(elem)).lower() if known else f"type {elem}"
 
 
 def from_proto(proto: TypeProto) -> Type:
