@@ -1,0 +1,225 @@
+"""Saving: whole or not at all, external data streamed, inputs never touched, the same bytes again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import mixlist
+from mixlist.errors import FileError, MixlistError, ModelError, UsageError
+from mixlist.graph import save, weights
+
+
+def write_model(folder: Path, *, location: str = "m.data", size: int = 64) -> Path:
+    """MatMul (low), Softmax (high), Mul (high), with all weights in one data file."""
+    rng = np.random.default_rng(0)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "W"], ["h"], name="mm"),
+            helper.make_node("Softmax", ["h"], ["s"], name="sm"),
+            helper.make_node("Mul", ["s", "B"], ["y"], name="mul"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["n", size])],
+        [helper.make_tensor_value_info("y", 1, ["n", size])],
+        [
+            numpy_helper.from_array(rng.standard_normal((size, size)).astype(np.float32), "W"),
+            numpy_helper.from_array(rng.standard_normal(size).astype(np.float32), "B"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location=location, size_threshold=0)
+    return path
+
+
+def apply(path: Path, out: Path, **options: Any) -> Any:
+    policy = mixlist.load_policy()
+    result = mixlist.rewrite(path, mixlist.resolve(path, policy))
+    result.save(out, **options)
+    return result
+
+
+def arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    return {t.name: numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer}
+
+
+def test_external_data_is_converted_on_the_way(tmp_path: Path) -> None:
+    source = write_model(tmp_path)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    result = apply(source, tmp_path / "o.onnx")
+    old, new = arrays(source), arrays(tmp_path / "o.onnx")
+    assert new["W"].dtype == np.float16 and np.array_equal(new["W"], old["W"].astype(np.float16))
+    assert new["B"].dtype == np.float32 and np.array_equal(new["B"], old["B"])
+    assert [c.name for c in result.constants] == ["W"]
+    assert result.constants[0].max_abs == float(np.abs(old["W"]).max())
+    onnx.checker.check_model(str(tmp_path / "o.onnx"), full_check=True)
+    assert {n: (tmp_path / n).read_bytes() for n in before} == before
+    stored = [t.external_data for t in onnx.load(tmp_path / "o.onnx", load_external_data=False).graph.initializer]
+    assert all({e.key for e in entries} == {"location", "offset", "length"} for entries in stored)
+
+
+def test_applying_twice_gives_the_same_bytes_and_one_data_file(tmp_path: Path) -> None:
+    source = write_model(tmp_path)
+    apply(source, tmp_path / "one.onnx")
+    apply(tmp_path / "one.onnx", tmp_path / "two.onnx")
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+    assert len(list(tmp_path.glob("weights-*.data"))) == 1
+
+
+def test_the_same_structure_with_other_weights_takes_another_data_file(tmp_path: Path) -> None:
+    source = write_model(tmp_path)
+    apply(source, tmp_path / "o.onnx")
+    first = arrays(tmp_path / "o.onnx")["W"]
+    (tmp_path / "keep.onnx").write_bytes((tmp_path / "o.onnx").read_bytes())
+    data = bytearray((tmp_path / "m.data").read_bytes())
+    data[:4] = np.float32(2.5).tobytes()
+    (tmp_path / "m.data").write_bytes(bytes(data))
+    apply(source, tmp_path / "o.onnx", force=True)
+    assert arrays(tmp_path / "o.onnx")["W"][0, 0] == 2.5
+    assert np.array_equal(arrays(tmp_path / "keep.onnx")["W"], first)  # the older pair is whole
+
+
+@pytest.mark.parametrize("wish", ["yes", "no"])
+def test_weights_go_out_or_come_in_on_request(tmp_path: Path, wish: str) -> None:
+    source = write_model(tmp_path)
+    if wish == "yes":
+        inner = onnx.load(source)
+        onnx.save(inner, tmp_path / "inner.onnx")
+        source = tmp_path / "inner.onnx"
+    apply(source, tmp_path / "o.onnx", external_data=wish)
+    outside = [weights.is_external(t) for t in onnx.load(tmp_path / "o.onnx", load_external_data=False).graph.initializer]
+    assert outside == ([True, False] if wish == "yes" else [False, False])  # B is too small to go out
+    assert arrays(tmp_path / "o.onnx")["W"].dtype == np.float16
+
+
+def test_large_tensors_start_on_a_page(tmp_path: Path) -> None:
+    source = write_model(tmp_path, size=1024)
+    apply(source, tmp_path / "o.onnx")
+    for tensor in onnx.load(tmp_path / "o.onnx", load_external_data=False).graph.initializer:
+        where = weights.external(tensor, tmp_path)
+        assert where.length < 2**20 or where.offset % 4096 == 0
+
+
+def test_the_model_property_holds_its_weights(tmp_path: Path) -> None:
+    source = write_model(tmp_path)
+    policy = mixlist.load_policy()
+    model = mixlist.rewrite(source, mixlist.resolve(source, policy)).model
+    assert {t.name: (t.data_type, t.data_location) for t in model.graph.initializer} == {"W": (10, 0), "B": (1, 0)}
+    onnx.checker.check_model(model, full_check=True)
+
+
+def test_pieces_are_bounded_inside_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "PIECE", 1000)
+    source = write_model(tmp_path)
+    tensor = onnx.load(source, load_external_data=False).graph.initializer[0]
+    sizes = [p.nbytes for p in weights.pieces(tensor, tmp_path)]
+    assert sum(sizes) == 64 * 64 * 4 and max(sizes) <= 1000
+    apply(source, tmp_path / "o.onnx")
+    assert np.array_equal(arrays(tmp_path / "o.onnx")["W"], arrays(source)["W"].astype(np.float16))
+
+
+# --- what is refused ---
+
+
+def test_a_link_to_the_data_is_followed(tmp_path: Path) -> None:
+    blobs = tmp_path / "blobs"
+    snapshot = tmp_path / "snapshot"
+    blobs.mkdir(), snapshot.mkdir()
+    source = write_model(snapshot)
+    (snapshot / "m.data").rename(blobs / "abc")
+    (snapshot / "m.data").symlink_to("../blobs/abc")
+    source.rename(blobs / "def")
+    source.symlink_to("../blobs/def")
+    apply(source, snapshot / "o.onnx")
+    assert arrays(snapshot / "o.onnx")["W"].dtype == np.float16
+
+
+@pytest.mark.parametrize("location", ["../m.data", "sub/../../m.data", "/m.data", "..\\m.data", "C:\\m.data"])
+def test_a_path_that_climbs_out_is_refused(tmp_path: Path, location: str) -> None:
+    source = write_model(tmp_path)
+    model = onnx.load(source, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+    source.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="points out of the model's folder"):
+        apply(source, tmp_path / "o.onnx")
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_missing_and_truncated_data(tmp_path: Path) -> None:
+    source = write_model(tmp_path)
+    data = tmp_path / "m.data"
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(FileError, match=r"m\.data is truncated: tensor 'B' needs bytes"):
+        apply(source, tmp_path / "o.onnx")
+    data.unlink()
+    with pytest.raises(FileError, match="external data of tensor 'W' is missing"):
+        apply(source, tmp_path / "o.onnx")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx"]
+
+
+def test_the_input_and_its_data_are_never_written(tmp_path: Path) -> None:
+    source = write_model(tmp_path)
+    for target in (source, tmp_path / "m.data"):
+        with pytest.raises(UsageError, match="is the input itself"):
+            apply(source, target, force=True)
+    os.link(source, tmp_path / "alias.onnx")
+    with pytest.raises(UsageError, match="is the input itself"):
+        apply(source, tmp_path / "alias.onnx", force=True)
+
+
+def test_an_existing_output_needs_force(tmp_path: Path) -> None:
+    source = write_model(tmp_path)
+    out = tmp_path / "o.onnx"
+    out.write_bytes(b"mine")
+    with pytest.raises(UsageError, match="exists"):
+        apply(source, out)
+    assert out.read_bytes() == b"mine"
+    apply(source, out, force=True)
+    onnx.checker.check_model(str(out))
+
+
+@pytest.mark.parametrize("target", ["none/o.onnx", "."])
+def test_targets_that_cannot_be_written(tmp_path: Path, target: str) -> None:
+    with pytest.raises(FileError):
+        apply(write_model(tmp_path), tmp_path / target)
+
+
+def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
+    source = write_model(tmp_path)
+    policy = mixlist.load_policy()
+    result = mixlist.rewrite(source, mixlist.resolve(source, policy))
+
+    def interrupt(count: int) -> None:
+        raise KeyboardInterrupt
+
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        result.save(tmp_path / "o.onnx", progress=interrupt)
+    assert sorted(tmp_path.iterdir()) == before
+    result.save(tmp_path / "o.onnx")  # and the result is still good
+    assert arrays(tmp_path / "o.onnx")["W"].dtype == np.float16
+
+
+def test_a_model_without_a_path_cannot_have_its_weights_elsewhere(tmp_path: Path) -> None:
+    model = onnx.load(write_model(tmp_path), load_external_data=False)
+    with pytest.raises(MixlistError, match="give the model as a path|beside a model that has no path"):
+        mixlist.resolve(model, mixlist.load_policy())
+
+
+def test_a_model_that_outgrows_protobuf_goes_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save, "INLINE_LIMIT", 10_000)
+    inner = onnx.load(write_model(tmp_path, size=128))
+    onnx.save(inner, tmp_path / "inner.onnx")
+    apply(tmp_path / "inner.onnx", tmp_path / "o.onnx")
+    assert len(list(tmp_path.glob("weights-*.data"))) == 1
+    assert arrays(tmp_path / "o.onnx")["W"].dtype == np.float16

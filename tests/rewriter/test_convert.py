@@ -1,0 +1,58 @@
+"""Conversion of constants: the same bits as a scalar reference, and an honest report."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mixlist.ops import types
+from mixlist.rewriter import convert
+from mixlist.rewriter.convert import ConstantReport, convert_piece
+
+EDGES = [0.0, -0.0, 65504.0, 65519.99, 65520.0, -65520.0, 1e6, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 1e-30, np.inf, -np.inf]
+
+
+@given(st.lists(st.floats(width=32) | st.sampled_from(EDGES).map(lambda v: float(np.float32(v))), min_size=1, max_size=40))
+def test_float16_bits_and_report_against_a_scalar_reference(values: list[float]) -> None:
+    wide = np.array(values, np.float32)
+    report = ConstantReport("w")
+    made = convert_piece(wide, types.FLOAT16, clamp=False, report=report)
+    with np.errstate(all="ignore"):
+        expected = np.array([np.float16(v) for v in wide], np.float16)
+    assert made.dtype == np.float16
+    assert np.array_equal(made.view(np.uint16)[~np.isnan(wide)], expected.view(np.uint16)[~np.isnan(wide)])
+    assert np.array_equal(np.isnan(made), np.isnan(wide))
+    assert report.overflowed == sum(bool(np.isfinite(a) and np.isinf(b)) for a, b in zip(wide, expected, strict=True))
+    assert report.flushed == sum(bool(a != 0 and b == 0) for a, b in zip(wide, expected, strict=True))
+    assert report.max_abs == max((abs(float(v)) for v in wide if np.isfinite(v)), default=0.0)
+
+
+def test_clamp_keeps_signs_and_infinities() -> None:
+    report = ConstantReport("w")
+    made = convert_piece(np.array([1e6, -1e6, np.inf, -np.inf, 3.0], np.float32), types.FLOAT16, True, report)
+    assert made.tolist() == [65504.0, -65504.0, np.inf, -np.inf, 3.0]
+    assert (report.clamped, report.overflowed) == (2, 0)
+
+
+def test_bfloat16_rounds_to_nearest_even_and_keeps_the_range() -> None:
+    report = ConstantReport("w")
+    made = convert_piece(np.array([1.0, 1.00390625, 3.3e38, -0.0, 3.4e38], np.float32), types.BFLOAT16, False, report)
+    assert made.dtype == ml_dtypes.bfloat16
+    assert made.view(np.uint16).tolist() == [0x3F80, 0x3F80, 0x7F78, 0x8000, 0x7F80]
+    assert report.overflowed == 1
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_runtime_gives_the_bits_of_numpy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2**32, convert._LARGE // 4, dtype=np.uint32)
+    wide = bits.view(np.float32)
+    made = convert._narrowed(wide, types.FLOAT16, np.dtype(np.float16))
+    with np.errstate(all="ignore"):
+        expected = wide.astype(np.float16)
+    usual = ~np.isnan(wide)  # which NaN comes of a NaN is nobody's promise
+    assert np.array_equal(made.view(np.uint16)[usual], expected.view(np.uint16)[usual])
+    assert np.isnan(made[~usual]).all()
