@@ -27,7 +27,18 @@ from mixlist.diagnostics import Diagnostic, Severity
 from mixlist.errors import FileError
 from mixlist.jsonscan import MAX_DEPTH, MAX_DIGITS, Lines, Scanner, after_blank, quoted, stop
 
-__all__ = ["Document", "Lines", "decode", "parse", "quoted", "read", "read_bytes", "read_text", "shown_path"]
+__all__ = [
+    "Document",
+    "Lines",
+    "decode",
+    "is_directory",
+    "parse",
+    "quoted",
+    "read",
+    "read_bytes",
+    "read_text",
+    "shown_path",
+]
 
 MAX_BYTES = 256 << 20  # a real library has 1.4 MB; a device file has no end
 
@@ -121,6 +132,11 @@ def shown_path(path: str | os.PathLike[str]) -> str:
     return "<stdin>" if name == "-" else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
+def is_directory(path: str | os.PathLike[str]) -> bool:
+    """Whether the path is a directory: False for standard input and for whatever is no path at all."""
+    return os.fspath(path) != "-" and os.path.isdir(path)  # noqa: PTH112  # Path.is_dir raises for odd paths
+
+
 def read(path: str | os.PathLike[str], *, strict: bool = False) -> Document:
     """Read a JSON file (``-``: standard input).
 
@@ -140,6 +156,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file (``-``: standard input); raises FileError."""
     shown = shown_path(path)
+    if not shown:  # to Path that is the current directory
+        raise FileError("the path is empty")
     try:
         if os.fspath(path) == "-":
             data = sys.stdin.buffer.read(MAX_BYTES + 1)

@@ -9,13 +9,13 @@ that two files put on different lists is an error. Names are exact. (Semantics s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.jsonc import Document, quoted, read, shown_path
+from mixlist.jsonc import Document, is_directory, quoted, read, shown_path
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Library, ListName, Place
 from mixlist.lists.nearest import closest
@@ -48,13 +48,12 @@ def inspect(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Libr
     return library, [*findings, *more]
 
 
-def files(path: str | os.PathLike[str]) -> list[Path]:
+def files(path: str | os.PathLike[str]) -> Sequence[str | os.PathLike[str]]:
     """The files of a library, by name; raises FileError for a directory without JSON."""
-    folder = Path(path)
-    if os.fspath(path) == "-" or not folder.is_dir():
-        return [folder]
+    if not is_directory(path):
+        return [path]
     try:
-        found = [entry for entry in folder.iterdir() if entry.suffix == ".json" and not entry.is_dir()]
+        found = [entry for entry in Path(path).iterdir() if entry.suffix == ".json" and not entry.is_dir()]
     except OSError as error:
         raise FileError(f"{shown_path(path)}: cannot be read: {error.strerror}") from None
     if not found:

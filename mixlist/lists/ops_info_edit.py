@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -59,9 +58,9 @@ def set_flags(
     for op, flag in changes.items():
         if flag not in FLAGS:
             raise UsageError(f"{quoted(op)}: {flag!r} is no flag", hint=f"it takes {', '.join(FLAGS)}")
-    paths = files(library_path)
-    _refuse_inside(Path(library_path), paths, Path(backup_dir))
+    paths = [Path(path) for path in files(library_path)]
     originals = [read_bytes(path) for path in paths]
+    _refuse_inside(Path(library_path), paths, Path(backup_dir))
     documents = [_parsed(path, data) for path, data in zip(paths, originals, strict=True)]
     library, findings = from_documents(shown_path(library_path), documents)
     stop_on_errors(findings)
@@ -77,10 +76,14 @@ def set_flags(
 
 def _refuse_inside(library: Path, paths: Iterable[Path], backup: Path) -> None:
     """Refuse a backup directory that is, or is inside, a directory from which the library loads."""
+    try:
+        place = backup.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL in the path, links in a circle
+        raise FileError(f"{shown_path(backup)}: is no directory: {error}") from None
     own = {library.resolve()} if library.is_dir() else set()
     own |= {folder for path in paths for folder in (path.parent.resolve(), path.resolve().parent)}
     for folder in own:
-        if backup.resolve().is_relative_to(folder):
+        if place.is_relative_to(folder):
             raise UsageError(
                 f"{shown_path(backup)}: the backup directory is inside the library's own directory {folder}",
                 hint="the engine loads every .json file that it finds there; name a directory outside",
@@ -107,12 +110,10 @@ def _encoded(original: bytes, text: str) -> bytes:
 
 def _edit(document: Document, changes: Mapping[str, str]) -> str:
     """The text after the changes to the op types that the file holds, read again to be sure."""
-    expected = deepcopy({op: document.value[op] for op in changes if op in document.value})
+    expected = {op: _changed(document.value[op], flag) for op, flag in changes.items() if op in document.value}
     cuts = [cut for op in expected for cut in _cuts(document, op, changes[op])]
     if not cuts:
         return document.text
-    for op, entry in expected.items():
-        _set(entry, changes[op])
     text = jsonedit.apply(document.text, cuts)
     try:
         after = parse(text, document.path).value
@@ -123,12 +124,12 @@ def _edit(document: Document, changes: Mapping[str, str]) -> str:
     return text
 
 
-def _set(entry: dict[str, Any], flag: str) -> None:
+def _changed(entry: dict[str, Any], flag: str) -> dict[str, Any]:
     """What an edit means for the value of an entry."""
     if flag == "none":
-        entry.pop("precision_reduce", None)
-    elif not _says(entry.get("precision_reduce"), flag):
-        entry.setdefault("precision_reduce", {})["flag"] = flag
+        return {key: value for key, value in entry.items() if key != "precision_reduce"}
+    reduce = entry.get("precision_reduce", {})
+    return entry if _says(reduce, flag) else {**entry, "precision_reduce": {**reduce, "flag": flag}}
 
 
 def _says(reduce: Any, flag: str) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
-from mixlist.jsonc import Document, parse, read_text, shown_path
+from mixlist.jsonc import Document, is_directory, parse, read_text, shown_path
 from mixlist.lists import edits, ops_info
 from mixlist.lists.kinds import Kind, TextKind, json_kind, text_kind
 from mixlist.lists.library import Library
@@ -49,7 +48,7 @@ def validate_file(
     wrong is a finding.
     """
     name = shown_path(path)
-    if os.fspath(path) != "-" and Path(path).is_dir():
+    if kind in ("auto", "ops-info") and is_directory(path):
         return FileReport(name, "ops-info", tuple(ops_info.inspect(path, strict=strict)[1]))
     try:
         text = read_text(path)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,8 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
 from mixlist.lists.edits import LEGAL, apply_edits, closest, read_edits
 from mixlist.lists.library import Library, ListName
+
+Write = Callable[[str], Path]
 
 FACTS = Path(__file__).parent / "data" / "edit_combinations.json"
 COMBINATIONS = json.loads(FACTS.read_text("utf-8"))["combinations"]
@@ -28,7 +32,7 @@ def mixlist(actions: list[str], op: str = "Op") -> str:
 
 
 @pytest.fixture
-def write(tmp_path: Path):  # type: ignore[no-untyped-def]
+def write(tmp_path: Path) -> Write:
     def write_file(text: str) -> Path:
         path = tmp_path / "modify.json"
         path.write_text(text, "utf-8")
@@ -52,7 +56,7 @@ def test_the_facts_hold_all_63_combinations() -> None:
 
 
 @pytest.mark.parametrize("fact", COMBINATIONS, ids=lambda c: "+".join(c["actions"]))
-def test_combination(fact, write) -> None:  # type: ignore[no-untyped-def]
+def test_combination(fact: dict[str, Any], write: Write) -> None:
     path = write(mixlist(fact["actions"]))
     if not fact["accepted"]:
         with pytest.raises(ListError) as caught:
@@ -84,7 +88,7 @@ def _line_of(path: Path, *keys: str) -> int:
     return inner + 2
 
 
-def test_a_move_names_the_entry_that_decided(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_move_names_the_entry_that_decided(write: Write) -> None:
     path = write('{"white-list": {"to-remove": ["MatMul"]},\n "black-list": {"to-add": ["MatMul", "Relu"]}}')
     lists, warnings = apply_edits(LIBRARY, read_edits(path)[0])
     assert not warnings
@@ -95,21 +99,21 @@ def test_a_move_names_the_entry_that_decided(write) -> None:  # type: ignore[no-
     assert lists.of("Softmax") == "black" and lists.named == {"MatMul", "Relu"}
 
 
-def test_removal_that_does_nothing(write) -> None:  # type: ignore[no-untyped-def]
+def test_removal_that_does_nothing(write: Write) -> None:
     (found,) = warnings_of(write('{"black-list": {"to-remove": ["MatMul"]}}'))
     assert (found.code, found.severity, found.line, found.column) == ("ML106", "warning", 1, 31)
     assert "is white in library lib, not black" in found.message
     assert found.hint == "to make it gray, name it in white-list to-remove"
 
 
-def test_add_gray_alone_names_the_removal_that_works(write) -> None:  # type: ignore[no-untyped-def]
+def test_add_gray_alone_names_the_removal_that_works(write: Write) -> None:
     white, gray = warnings_of(write('{"gray-list": {"to-add": ["MatMul", "Relu"]}}'))
     assert (white.code, gray.code) == ("ML107", "ML107")
     assert "stays white" in white.message and white.hint == "to make it gray, name it in white-list to-remove"
     assert "is gray already" in gray.message
 
 
-def test_unknown_op_names_the_nearest(write) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_op_names_the_nearest(write: Write) -> None:
     path = write('{"white-list": {"to-add": ["Matmul"]}}')
     (found,) = warnings_of(path)
     assert found.code == "ML108" and found.hint is not None
@@ -117,11 +121,11 @@ def test_unknown_op_names_the_nearest(write) -> None:  # type: ignore[no-untyped
     assert apply_edits(LIBRARY, read_edits(path)[0])[0].of("Matmul") == "white"
 
 
-def test_unknown_removal_warns_of_both(write) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_removal_warns_of_both(write: Write) -> None:
     assert codes(warnings_of(write('{"white-list": {"to-remove": ["Nothing"]}}'))) == ["ML108", "ML106"]
 
 
-def test_a_name_listed_twice_is_harmless(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_name_listed_twice_is_harmless(write: Write) -> None:
     path = write('{"black-list": {"to-add": ["Relu",\n"Relu"]}}')
     (found,) = warnings_of(path)
     assert (found.code, found.severity, found.line, found.column) == ("ML105", "warning", 2, 1)
@@ -129,11 +133,11 @@ def test_a_name_listed_twice_is_harmless(write) -> None:  # type: ignore[no-unty
     assert apply_edits(LIBRARY, read_edits(path)[0])[0].of("Relu") == "black"
 
 
-def test_blanks_around_a_name(write) -> None:  # type: ignore[no-untyped-def]
+def test_blanks_around_a_name(write: Write) -> None:
     assert codes(warnings_of(write('{"black-list": {"to-add": ["Relu "]}}'))) == ["ML110", "ML108"]
 
 
-def test_the_empty_object_is_legal_and_the_empty_file_is_not(write) -> None:  # type: ignore[no-untyped-def]
+def test_the_empty_object_is_legal_and_the_empty_file_is_not(write: Write) -> None:
     assert read_edits(write("{}")) == ((), [])
     with pytest.raises(ListError, match="the file is empty"):
         read_edits(write(""))
@@ -153,7 +157,7 @@ def test_the_empty_object_is_legal_and_the_empty_file_is_not(write) -> None:  # 
         ('{"black-list": {}, "black-list": {}}', "ML005", (1, 20), "first at 1:2"),
     ],
 )
-def test_rejected(text: str, code: str, place: tuple[int, int], words: str, write) -> None:  # type: ignore[no-untyped-def]
+def test_rejected(text: str, code: str, place: tuple[int, int], words: str, write: Write) -> None:
     with pytest.raises(ListError) as caught:
         read_edits(write(text))
     (found,) = caught.value.diagnostics
@@ -163,14 +167,14 @@ def test_rejected(text: str, code: str, place: tuple[int, int], words: str, writ
     assert found.hint
 
 
-def test_every_error_is_told_at_once(write) -> None:  # type: ignore[no-untyped-def]
+def test_every_error_is_told_at_once(write: Write) -> None:
     text = '{"$schema": 1, "white-list": {"to-add": ["A", 2], "x": 0}, "black-list": {"to-add": ["A"]}, "gray-list": 7}'
     with pytest.raises(ListError, match=r"and 4 more") as caught:
         read_edits(write(text))
     assert sorted(codes([*caught.value.diagnostics])) == ["ML101", "ML102", "ML102", "ML103", "ML104"]  # type: ignore[list-item]
 
 
-def test_strict_makes_comments_errors(write) -> None:  # type: ignore[no-untyped-def]
+def test_strict_makes_comments_errors(write: Write) -> None:
     path = write('{ // why\n "black-list": {"to-add": ["Relu",]}}')
     assert codes(read_edits(path)[1]) == ["ML006", "ML007"]
     with pytest.raises(ListError):
@@ -184,7 +188,7 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
         read_edits(tmp_path)
 
 
-def test_many_unknown_names_end_soon(write) -> None:  # type: ignore[no-untyped-def]
+def test_many_unknown_names_end_soon(write: Write) -> None:
     names = [f"Op{i}" for i in range(100_000)]
     library = Library("lib", {f"Known{i}": "gray" for i in range(1500)})
     warnings = warnings_of(write(json.dumps({"white-list": {"to-add": names}})), library)

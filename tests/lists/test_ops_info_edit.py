@@ -232,6 +232,17 @@ def test_a_backup_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
     assert (tmp_path / "lib" / "ops.json").read_text() == LIBRARY
 
 
+def test_a_backup_directory_that_is_no_path(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    path = tmp_path / "lib" / "ops.json"
+    path.write_text(LIBRARY)
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    for backup in ("a\0b", str(tmp_path / "round"), "x" * 5000):
+        with pytest.raises(FileError):
+            set_flags(path, {"Add": "false"}, backup)
+    assert path.read_text() == LIBRARY
+
+
 def test_if_one_file_fails_the_others_get_their_bytes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "lib"
     folder.mkdir()

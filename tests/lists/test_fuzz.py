@@ -1,0 +1,69 @@
+"""Damaged files: whatever the bytes, every reader and writer ends with findings or a MixlistError."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mixlist.errors import MixlistError
+from mixlist.jsonc import decode
+from mixlist.lists.edits import apply_edits, read_edits
+from mixlist.lists.fmt import format_text, losses
+from mixlist.lists.library import Library
+from mixlist.lists.ops_info import load_ops_info
+from mixlist.lists.ops_info_edit import set_flags
+from mixlist.lists.validate import validate_file
+
+HERE = Path(__file__).parent
+SEEDS = [p.read_bytes() for f in ("valid", "invalid") for p in sorted((HERE / f).iterdir()) if p.suffix != ".expected"]
+PIECES = st.sampled_from([b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"//", b"/*", b"*/", b"\n", b"\r", b"\0"])
+NOISE = PIECES | st.sampled_from(
+    [b"null", b"true", b"1e999", b"-", b"\\ud800", b'"to-add"', b'"flag"', b"\xff", b"\xef\xbb\xbf"]
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """An example file with a few stretches cut out, doubled or replaced by noise."""
+    data = draw(st.sampled_from(SEEDS))
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.integers(0, len(data)))
+        end = draw(st.integers(start, min(len(data), start + 30)))
+        data = data[:start] + draw(NOISE | st.just(data[start:end] * 2) | st.just(b"")) + data[end:]
+    return data
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400, deadline=None)
+@given(damaged())
+def test_damaged_files(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "lib" / "f.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    library = Library("lib", {"Add": "white", "Softmax": "black"})
+    for kind in ("auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"):
+        report = validate_file(path, kind, library=library)  # type: ignore[arg-type]
+        for finding in report.findings:
+            assert finding.code.startswith("ML") and str(finding).encode("utf-8")
+            assert finding.line is not None and 1 <= finding.line <= data.count(b"\n") + data.count(b"\r") + 1
+    with suppress(MixlistError):
+        apply_edits(library, read_edits(path)[0])
+    with suppress(MixlistError):
+        text = decode(data, "f")
+        assert format_text(format_text(text, "f"), "f") == format_text(text, "f")
+        losses(text, "f")
+    with suppress(MixlistError):
+        known = load_ops_info(path)[0].lists
+        for flag, expected in (("true", "white"), ("false", "black"), ("none", "gray")):
+            set_flags(path, dict.fromkeys(known, flag), tmp_path / "backup")
+            assert set(load_ops_info(path)[0].lists.values()) <= {expected}
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "\udcff", "x" * 5000])
+def test_odd_paths(path: str, tmp_path: Path) -> None:
+    for use in (validate_file, load_ops_info, read_edits, lambda p: set_flags(p, {"A": "true"}, tmp_path)):
+        with pytest.raises(MixlistError):
+            use(path)
