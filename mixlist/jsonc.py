@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity
 from mixlist.errors import FileError
-from mixlist.jsonscan import MAX_DEPTH, MAX_DIGITS, Lines, Scanner, after_blank, quoted, stop
+from mixlist.jsonscan import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, after_blank, quoted, stop
 
 __all__ = [
     "Document",
@@ -198,14 +198,14 @@ def parse(text: str, path: str, *, strict: bool = False) -> Document:
     ``strict`` makes comments and trailing commas errors (they stay findings: the value is read).
     Raises ListError, with every finding up to there, where the text is empty or not JSON, nested
     deeper than ``MAX_DEPTH``, or holds what no file can mean (a lone surrogate, an integer of more
-    than ``MAX_DIGITS`` digits).
+    than ``MAX_DIGITS`` digits, a string of more than ``MAX_STRING`` characters).
     """
     try:
         value = _loads(text)
     except (ValueError, RecursionError):
         pass
     else:
-        if not _too_deep(value) and not _SURROGATE.search(text):
+        if not _too_deep(value) and not _SURROGATE.search(text) and not _too_long(text):
             return Document(path, text, text, value)
     clean, findings = Scanner(text, path, strict).scan()
     return Document(path, text, clean, json.loads(clean), tuple(findings))
@@ -245,6 +245,11 @@ def _too_deep(value: Any) -> bool:
                     below.append(child)
         level = below
     return bool(level)
+
+
+def _too_long(text: str) -> bool:
+    """Whether a string may be too long; the scanner knows."""
+    return len(text) > MAX_STRING and max(map(len, text.split('"'))) > MAX_STRING - 3
 
 
 _skip = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode

@@ -16,6 +16,7 @@ from mixlist.errors import ListError
 
 MAX_DEPTH = 200  # an operator information library needs 4
 MAX_DIGITS = 600  # of an integer; below 640, the lowest limit that Python can be told for int()
+MAX_STRING = 4 << 20  # characters; the longest string of a real library has some hundred
 MAX_ALIKE = 100  # findings of one kind that are told one by one
 
 _STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
@@ -176,6 +177,8 @@ class Scanner:
         self.after_value()
 
     def string(self, token: str, at: int) -> str:
+        if len(token) > MAX_STRING:
+            self.fail("ML012", f"a string of {len(token) - 2} characters; at most {MAX_STRING - 2} are read", at)
         if "\\" not in token:
             return token[1:-1]
         value: str = json.loads(token)
