@@ -127,6 +127,9 @@ def _initializer(graph: Graph, scope: Scope, name: str, tensor: Any, elem: int) 
         value.type = elem
     elif value.kind == "input":
         value.kind = "overridable"
+        if value.type not in (elem, types.UNKNOWN):
+            declared, held = types.type_name(value.type), types.type_name(elem)
+            raise ModelError(f"input {name!r} is declared {declared}, its initializer is {held}")
     else:
         raise ModelError(f"initializer {name!r} is defined twice")
     value.tensor, value.constant = tensor, True
@@ -311,11 +314,22 @@ def _signature(
     graph: Graph, node: Node, inputs: tuple[types.Type, ...], present: tuple[bool, ...], proto: Any
 ) -> Signature:
     if node.op_type == "Constant" and node.domain == "":
+        _refuse_arity(node, 0, 1)
         return Signature(None, (), (types.UNKNOWN,), (), fixed=True, reads_any=False)
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
         raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")
-    return make_signature(node.domain, node.op_type, opset, inputs, present, proto)
+    signature = make_signature(node.domain, node.op_type, opset, inputs, present, proto)
+    if signature.schema is not None and signature.schema.native is not None:
+        _refuse_arity(node, signature.schema.native.min_input, signature.schema.native.min_output)
+    return signature
+
+
+def _refuse_arity(node: Node, inputs: int, outputs: int) -> None:
+    """Raise ModelError for a node with fewer inputs or outputs than its schema needs."""
+    if len(node.inputs) < inputs or len(node.outputs) < outputs:
+        found = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
+        raise ModelError(f"{_called(node)} has {found}, its schema needs {inputs} and {outputs}")
 
 
 def bind(proto: Any, attributes: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from mixlist.errors import ModelError
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 
@@ -31,15 +32,22 @@ class ConstantReport:
 
 
 def numpy_type(elem: int) -> Any:
-    """The numpy dtype of a float element type (ml_dtypes has bfloat16)."""
+    """The numpy dtype of a float element type (ml_dtypes has bfloat16).
+
+    Raises ModelError for any other type: only a model whose types contradict each other asks for one.
+    """
     import ml_dtypes
     import numpy as np
 
-    return {
+    known = {
         types.FLOAT: np.dtype(np.float32),
         types.FLOAT16: np.dtype(np.float16),
         types.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
-    }[elem]
+    }
+    if elem not in known:
+        message = f"a float constant is read as {types.type_name(elem)}: the model's types contradict each other"
+        raise ModelError(message, hint="check the model with onnx.checker")
+    return known[elem]
 
 
 def convert_piece(piece: NDArray[Any], elem: int, clamp: bool, report: ConstantReport) -> NDArray[Any]:
