@@ -96,7 +96,8 @@ def check_signature(before: onnx.ModelProto, after: onnx.ModelProto, *, keep_io_
             want.CopyFrom(a.type)
             got.CopyFrom(b.type)
             if not keep_io_types and elem_type(a.type) != elem_type(b.type):
-                assert elem_type(a.type) == FLOAT, f"point 2: {side} {a.name} was no float32"
+                lists_act = elem_type(a.type) in (FLOAT, FLOAT16, BFLOAT16)
+                assert lists_act, f"point 2: {side} {a.name} was {dtype_name(elem_type(a.type))}"
                 assert a.type.HasField("tensor_type"), f"point 2: {side} {a.name} is no tensor"
                 want.tensor_type.elem_type = got.tensor_type.elem_type
                 assert side == "output" or not _is_cast_back(after, a.name), f"point 2: input {a.name} is cast back"
