@@ -89,22 +89,25 @@ def _edits(document: Document) -> tuple[Edit, ...]:
     value = document.value if isinstance(document.value, dict) else {}
     found = []
     for action in get_args(EditAction):
-        verb, _, color = action.partition("-")
-        steps = (f"{color}-list", "to-add" if verb == "add" else "to-remove")
-        part = value.get(steps[0])
-        names = part.get(steps[1]) if isinstance(part, dict) else None
+        top, inner = _keys(action)
+        part = value.get(top)
+        names = part.get(inner) if isinstance(part, dict) else None
         if isinstance(names, list):
-            places = document.places(steps)
+            places = document.places((top, inner))
             found += [
                 Edit(op, action, Place(document.path, *places[i])) for i, op in enumerate(names) if isinstance(op, str)
             ]
     return tuple(sorted(found, key=lambda edit: (edit.place.line, edit.place.column)))
 
 
-def _array(action: EditAction) -> str:
-    """How a file writes the action: ``black-list to-add``."""
+def _keys(action: EditAction) -> tuple[str, str]:
+    """How a file writes the action: ``black-list``, ``to-add``."""
     verb, _, color = action.partition("-")
-    return f"{color}-list {'to-add' if verb == 'add' else 'to-remove'}"
+    return f"{color}-list", "to-add" if verb == "add" else "to-remove"
+
+
+def _array(action: EditAction) -> str:
+    return " ".join(_keys(action))
 
 
 def _by_op(edits: Iterable[Edit]) -> _ByOp:

@@ -27,4 +27,5 @@ def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """The hint for a name that nothing knows, None where nothing is near."""
     near = closest(name, known)
+    near = [n for n in near if n.lower() == name.lower()] or near  # only the case is wrong: then it is that one
     return f"did you mean {' or '.join(near)}?" if near else None
