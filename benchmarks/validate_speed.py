@@ -7,6 +7,7 @@ python benchmarks/validate_speed.py
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from clock import machine, process, race, report
@@ -27,11 +28,11 @@ def main() -> None:
     report("mixlist validate, 14 MB", large["validate"], "json.load", large["json"], goal=8)
 
 
-def _validate(path: Path):  # type: ignore[no-untyped-def]
+def _validate(path: Path) -> Callable[[], None]:
     return process(["-m", "mixlist", "validate", "--kind", "ops-info", str(path)])
 
 
-def _read(path: Path):  # type: ignore[no-untyped-def]
+def _read(path: Path) -> Callable[[], None]:
     return process(["-c", "import json, sys; json.load(open(sys.argv[1]))", str(path)])
 
 
