@@ -44,6 +44,7 @@ MAX_BYTES = 256 << 20  # a real library has 1.4 MB; a device file has no end
 
 Steps = Sequence[str | int]
 
+_LONG = re.compile(rf'"[^"]{{{MAX_STRING - 2}}}')  # may be a string that is too long; the scanner knows
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -205,7 +206,7 @@ def parse(text: str, path: str, *, strict: bool = False) -> Document:
     except (ValueError, RecursionError):
         pass
     else:
-        if not _too_deep(value) and not _SURROGATE.search(text) and not _too_long(text):
+        if not _too_deep(value) and not _SURROGATE.search(text) and not _LONG.search(text):
             return Document(path, text, text, value)
     clean, findings = Scanner(text, path, strict).scan()
     return Document(path, text, clean, json.loads(clean), tuple(findings))
@@ -245,11 +246,6 @@ def _too_deep(value: Any) -> bool:
                     below.append(child)
         level = below
     return bool(level)
-
-
-def _too_long(text: str) -> bool:
-    """Whether a string may be too long; the scanner knows."""
-    return len(text) > MAX_STRING and max(map(len, text.split('"'))) > MAX_STRING - 3
 
 
 _skip = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
