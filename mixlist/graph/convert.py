@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mixlist.errors import ModelError, UsageError
+from mixlist.graph.census import census
 
 _TOLD = {
     "functions": "model-local functions",
@@ -27,6 +28,7 @@ def inline_functions(model: Any) -> Any:
     """A new ModelProto without model-local functions; raises ModelError where onnx cannot inline one."""
     from onnx import inliner
 
+    _refuse_invalid(model)
     try:
         flat = inliner.inline_local_functions(model)
     except Exception as error:  # onnx raises RuntimeError, ValueError or its own, by cause
@@ -50,6 +52,7 @@ def convert_opset(model: Any, opset: int) -> Any:
     newest = defs.onnx_opset_version()
     if not 7 <= opset <= newest:
         raise UsageError(f"--opset {opset}: mixlist handles opsets 7 to {newest}")
+    _refuse_invalid(model)
     try:
         converted = version_converter.convert_version(model, opset)
     except Exception as error:  # as above; a model over 2 GB in one piece comes here too
@@ -67,6 +70,21 @@ def convert_opset(model: Any, opset: int) -> Any:
             hint=f"{remedy}export the model at that opset",
         )
     return converted
+
+
+def _refuse_invalid(model: Any) -> None:
+    """Raise ModelError for a model that onnx's checker refuses: its tools end the process on some of them.
+
+    The checker wants external data beside the working directory, so a model that has some goes unchecked.
+    """
+    from onnx import checker
+
+    if census(model).data_files:
+        return
+    try:
+        checker.check_model(model)
+    except Exception as error:  # its own, and ValueError for a model over 2 GB
+        raise ModelError(f"the model is not valid, so it cannot be converted first: {_first_line(error)}") from None
 
 
 def _own_fields(model: Any) -> Iterator[str]:

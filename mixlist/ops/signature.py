@@ -100,7 +100,7 @@ def make_signature(
         for t, f, here in zip(outputs, formal_out, present, strict=False)
     )
     groups = _groups(schema, formal_in, formal_out, inputs, outputs)
-    fixed = domain == "" and op_type in ("Constant", "ConstantOfShape") or _is_fixed(schema, proto)
+    fixed = (domain == "" and op_type in ("Constant", "ConstantOfShape")) or _is_fixed(schema, proto)
     if reads_any and (fixed or op_type in ("Shape", "Size")):
         groups = ()
     return Signature(schema, inputs, outputs, groups, fixed, reads_any and not groups, inference)

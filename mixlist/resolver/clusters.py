@@ -21,12 +21,13 @@ UNDECIDED = 0
 
 @dataclass(eq=False)
 class Cluster:
-    """``values`` share one element type; ``nodes`` touch them; ``tensors`` vote through links; ``fixed`` is
-    the type that the graph's border or an attribute imposes, UNDECIDED where none does."""
+    """``values`` share one element type; ``nodes`` touch them; ``tensors`` vote
+    through ``links``; ``fixed`` is the type that the graph's border or an attribute imposes, UNDECIDED where none does."""
 
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     tensors: list[Value] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
     fixed: int = UNDECIDED
 
 
@@ -83,6 +84,7 @@ def _attach(graph: Graph, links: list[Link], calls: set[int], found: dict[Value,
         cluster = next((found[t] for t in link.targets if t in found), None)
         if cluster is not None:
             cluster.tensors.extend(r.value for r in link.reads if not is_container(r.value))
+            cluster.links.append(link)
     for value in (*graph.root.inputs, *(graph.root.outputs if not graph.path else ())):
         if value in found:
             found[value].fixed = types.element(value.type)
@@ -103,6 +105,8 @@ def vote(cluster: Cluster, solver: Any) -> int:
         if voted not in (UNDECIDED, solver.low):
             break
         voted = _join(voted, _node_vote(node, solver))
+    if voted == solver.low and cluster.fixed != voted and not all(solver.admits(k, voted) for k in cluster.links):
+        return types.FLOAT
     return voted
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from mixlist.graph.control_flow import Link, links
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
+from mixlist.ops.schema import find_schema
 from mixlist.ops.signature import Assignment
 from mixlist.resolver import clusters, gray
 from mixlist.resolver.clusters import Cluster
@@ -194,6 +195,8 @@ class _Solver:
         for read in link.reads:
             if read.votes:
                 voted = join(voted, self.decided[read.value.id])
+        if voted not in (UNDECIDED, types.FLOAT) and not self.admits(link, voted):
+            voted = types.FLOAT
         changed = []
         for target in link.targets:
             if types.element(target.type) not in types.LISTED or target in self.clusters:
@@ -202,6 +205,15 @@ class _Solver:
                 self.decided[target.id] = voted
                 changed.append(target)
         return changed
+
+    def admits(self, link: Link, elem: int) -> bool:
+        """Whether the control-flow operator takes the type at this opset (bfloat16 came late)."""
+        node = link.reads[0].node
+        schema = find_schema("", node.op_type, self.graph.opsets.get("", 0))
+        if schema is None:
+            return False
+        allowed: frozenset[types.Type] = frozenset().union(*schema.allowed.values())
+        return all(types.with_element(v.type, elem) in allowed for v in (*link.targets, *(r.value for r in link.reads)))
 
     def _run_call(self, node: Node) -> list[Value]:
         arguments = tuple([self.decided[v.id] if v is not None else 0 for v in node.inputs])

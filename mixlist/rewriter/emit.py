@@ -130,7 +130,7 @@ class Emitter:
         for node, index in place.items():
             keys[node.position] = (index, 0, 0)
         for node in moved:
-            keys[node.position] = self._after(place, node.inputs[0], 1, 0)
+            keys[node.position] = self._after(place, node.inputs[0], 3, node.position)
         for order, cast in enumerate(casts):
             _add_cast(proto.node.add(), cast, self.layout.name(cast.value))
             keys.append(self._after(place, cast.value, 2, order))
