@@ -1,0 +1,132 @@
+"""No input makes mixlist fail by itself: exit status 3 never comes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.graphs import Case, cases
+
+FUZZ = settings(
+    max_examples=120,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+LISTS = [
+    b'{"black-list": {"to-add": ["Add", "Mul"]}, "white-list": {"to-remove": ["Add"]}, "gray-list": {}}',
+    b'{"Add": {"precision_reduce": {"flag": "true"}, "input0": {"dtype": "float16"}}, "Mul": {}}',
+    b"/fc/MatMul\nOpType::Conv\n",
+    b"/a::b::InputDtype:float16,,OutputDtype:float32\nOpType::Add:InputDtype:float16,OutputDtype:\n",
+    b'ops-info = "onnx"\nkeep-dtype = "n.txt"\n[resolve]\nformat = "json"\n',
+]
+KINDS = ["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]
+EDITS = st.lists(
+    st.tuples(st.sampled_from(["set", "cut", "insert", "repeat"]), st.integers(0, 10**6), st.binary(max_size=6)),
+    min_size=1,
+    max_size=6,
+)
+
+
+def mutate(data: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
+    """The data with a few bytes set, cut, inserted or repeated."""
+    for how, where, some in edits:
+        at = where % (len(data) + 1)
+        rest = {"set": data[at + len(some) :], "cut": data[at + len(some) + 1 :], "insert": data[at:]}
+        middle = data[max(at - 20, 0) : at] if how == "repeat" else b"" if how == "cut" else some
+        data = data[:at] + middle + rest.get(how, data[at:])
+    return data
+
+
+def list_file() -> st.SearchStrategy[bytes]:
+    values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
+    )
+    mutated = st.builds(mutate, st.sampled_from(LISTS), EDITS)
+    return st.binary(max_size=200) | mutated | values.map(lambda value: json.dumps(value).encode())
+
+
+@FUZZ
+@given(data=list_file(), kind=st.sampled_from(KINDS))
+def test_validate_and_fmt_of_anything(run, tmp_path: Path, data: bytes, kind: str) -> None:
+    path = tmp_path / "list.json"
+    path.write_bytes(data)
+    assert run("validate", path, "--kind", kind).status in (0, 1), data
+    assert run("validate", "-", "--ops-info", "ascend910b", stdin=data).status in (0, 1, 2)
+    ran = run("fmt", "--kind", kind, "-", stdin=data)
+    assert ran.status in (0, 2)
+    if ran.status == 0:
+        again = run("fmt", "--kind", kind, "-", stdin=ran.out)
+        assert (again.status, again.out) == (0, ran.out)
+
+
+@FUZZ
+@given(data=list_file(), option=st.sampled_from(["--mixlist", "--ops-info", "--keep-dtype", "--customize-dtypes", "--config"]))
+def test_a_policy_of_anything(run, tmp_path: Path, model_path: Path, data: bytes, option: str) -> None:
+    path = tmp_path / "list.json"
+    path.write_bytes(data)
+    assert run("resolve", model_path, option, path).status in (0, 2), data
+
+
+@FUZZ
+@given(case=cases(), edits=EDITS)
+def test_damaged_models(run, tmp_path: Path, case: Case, edits: list[tuple[str, int, bytes]]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(mutate(case.model.SerializeToString(), edits))
+    assert run("resolve", path).status in (0, 2)
+    assert run("apply", path, "-o", tmp_path / "out.onnx", "--force").status in (0, 2)
+
+
+@FUZZ
+@given(case=cases(), data=st.data())
+def test_wrong_models(run, tmp_path: Path, case: Case, data: st.DataObject) -> None:
+    """Well-formed protobuf that is no valid model: nodes dropped, operators and names swapped."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    nodes = model.graph.node
+    for _ in range(data.draw(st.integers(1, 3))):
+        node = nodes[data.draw(st.integers(0, len(nodes) - 1))]
+        how = data.draw(st.sampled_from(["op", "input", "output", "attribute", "drop inputs", "drop outputs"]))
+        if how == "op":
+            node.op_type = data.draw(st.sampled_from(["Cast", "Constant", "If", "Loop", "Scan", "LSTM", "Conv", "Nope"]))
+        elif how == "input" and node.input:
+            node.input[0] = data.draw(st.sampled_from(["", "nothing", *node.output, *(i.name for i in model.graph.input)]))
+        elif how == "output" and node.output:
+            node.output[0] = data.draw(st.sampled_from(["", "new", *node.input]))
+        elif how == "attribute" and node.attribute:
+            node.attribute[0].name = data.draw(st.sampled_from(["", "to", "axis", "body", "value"]))
+        elif how == "drop inputs":
+            del node.input[:]
+        elif how == "drop outputs":
+            del node.output[:]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    options = data.draw(st.sampled_from([[], ["--no-keep-io-types"], ["--precision-mode-v2", "fp16"], ["--gray-policy", "between"]]))
+    assert run("apply", path, "-o", tmp_path / "out.onnx", "--force", *options).status in (0, 2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b'{"black-list": {"to-add": ["' + b"A" * 10_000_000 + b'"]}}',
+        b'{"black-list": {"to-add": [' + b",".join(b'"A%d"' % at for at in range(200_000)) + b"]}}",
+        b"\xff\xfe{\x00}\x00",
+        b'{"black-list\x00": {}}',
+        b'{"\\ud800": {}}',
+        b"1" * 100_000,
+    ],
+    ids=["deep array", "deep object", "long string", "many names", "UTF-16", "NUL", "lone surrogate", "long number"],
+)
+def test_hostile_lists(run, tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "list.json"
+    path.write_bytes(data)
+    assert run("validate", path).status in (0, 1)
+    assert run("lists", "--mixlist", path).status in (0, 2)
