@@ -11,7 +11,8 @@ HIGH = "float32"
 
 
 # -- rule 6: ascend -------------------------------------------------------------------------------
-PAIR = "g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{ [w] low = Exp(x) [b] high = Log(x) [n] y = Add({0}) }}"
+PAIR = """g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{
+  [w] low = Exp(x) [b] high = Log(x) [n] y = Add({0}) }}"""
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,8 @@ def test_gray_reads_the_type_of_the_output_that_it_consumes() -> None:
 
 def test_a_type_that_is_not_possible_leaves_the_authored_one() -> None:
     text = """<ir_version: 8, opset_import: ["" : 9]>
-    g (float[2,3,4,4] x) => (float[2,3,4,4] y) { [w] a = Relu(x) [n] b = MeanVarianceNormalization(a) [r] y = Neg(b) }"""
+    g (float[2,3,4,4] x) => (float[2,3,4,4] y) {
+      [w] a = Relu(x) [n] b = MeanVarianceNormalization(a) [r] y = Neg(b) }"""
     found = nodes(text, white=["Relu"])
     assert [(d.precision, d.rule) for d in found.values()] == [(LOW, "white"), (HIGH, "schema"), (HIGH, "follow")]
 

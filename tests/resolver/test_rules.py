@@ -186,7 +186,8 @@ def test_white_is_low_and_says_so() -> None:
     ],
 )
 def test_white_that_schema_or_inference_refuse_keeps_its_precision(opset: int, op: str, mode: str) -> None:
-    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[2,3,4,4] x) => (float[2,3,4,4] y) {{ [n] y = {op}(x) }}'
+    head = f'<ir_version: 8, opset_import: ["" : {opset}]>'
+    text = f"{head} g (float[2,3,4,4] x) => (float[2,3,4,4] y) {{ [n] y = {op}(x) }}"
     decision = one(text, "n", white=[op], mode=mode)
     assert (decision.list, decision.precision, decision.rule) == ("white", "float32", "schema")
     assert not decision.changed
