@@ -1,0 +1,39 @@
+"""Every JSON result of the command line is what its schema says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+from mixlist.resources import folder
+
+SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(folder("schemas").glob("*.json"))]
+REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS)
+MODIFY = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul", "Nope"]}}'
+COMMANDS = [
+    ("resolve", "{model}", "--format", "json"),
+    ("resolve", "{model}", "--format", "json", "--provider", "cpu"),
+    ("resolve", "{model}", "--format", "json", "--explain", "second"),
+    ("lists", "--format", "json", "--mixlist", "{modify}"),
+    ("presets", "--format", "json"),
+    ("diff", "onnx", "onnx", "--target-mixlist", "{modify}", "--model", "{model}", "--format", "json"),
+    ("diff", "onnx", "onnx", "--target-mixlist", "{modify}"),
+    ("validate", "{modify}", "--ops-info", "onnx", "--output-format", "json"),
+    ("apply", "{model}", "-o", "{out}", "--report", "-"),
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments))
+def test_results_are_what_their_schemas_say(run, tmp_path: Path, model_path: Path, arguments: tuple[str, ...]) -> None:
+    modify = tmp_path / "modify.json"
+    modify.write_text(MODIFY)
+    ran = run(*(a.format(model=model_path, modify=modify, out=tmp_path / "out.onnx") for a in arguments))
+    assert ran.status == 0
+    result = json.loads(ran.out)
+    name = result.get("format", "modify-mixlist").removeprefix("mixlist.").partition("/")[0]
+    (schema,) = [s for s in SCHEMAS if s["$id"].startswith(f"urn:mixlist:schema:{name}")]
+    Draft202012Validator(schema, registry=REGISTRY).validate(result)
