@@ -13,6 +13,7 @@ from mixlist.ops import types
 from mixlist.ops.signature import Signature
 
 MARK = "pkg.mixlist.cast"  # metadata key of a Cast that mixlist made; its value is what the Cast serves
+POLICY_KEY = "pkg.mixlist.policy"  # model metadata: the digest of the policy that was applied
 Kind = Literal["input", "overridable", "initializer", "node"]
 
 
@@ -140,7 +141,7 @@ class Graph:
     def ranks(self) -> dict[str, int]:
         """Number of dimensions by tensor name in the main graph, where the model declares or ONNX infers it."""
         if self.rank_table is None:
-            from mixlist.graph.ranks import infer_ranks
+            from mixlist.graph.shapes import infer_ranks
 
             self.rank_table = infer_ranks(self.model) if not self.path else {}
         return self.rank_table

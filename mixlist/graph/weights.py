@@ -197,4 +197,6 @@ def _dtype(tensor: Any) -> Any:
     try:
         return helper.tensor_dtype_to_np_dtype(stored_type(tensor)).newbyteorder("<")
     except KeyError:
-        raise ModelError(f"tensor {tensor.name!r} has element type {stored_type(tensor)}, which ONNX does not") from None
+        raise ModelError(
+            f"tensor {tensor.name!r} has element type {stored_type(tensor)}, which ONNX does not"
+        ) from None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mixlist.diagnostics import Diagnostic
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded, load
-from mixlist.graph.model import Graph
+from mixlist.graph.model import POLICY_KEY, Graph
 from mixlist.lists.policy import Policy
 from mixlist.resolver.constants import Ranges
 from mixlist.resolver.facts import Facts
@@ -74,11 +76,24 @@ def _in_call_order(main: Solution) -> tuple[Solution, ...]:
     return tuple(found)
 
 
-def _warnings(resolved: Resolved) -> tuple[Any, ...]:
+def _warnings(resolved: Resolved) -> tuple[Diagnostic, ...]:
     from mixlist.ops.crosscheck import cross_check
 
+    found = list(_other_policy(resolved))
     counted: Counter[tuple[str, str]] = Counter()
     for solution in resolved.solutions:
         counted.update((n.domain, n.op_type) for n in solution.graph.order)
     names = {name for _, name, _ in resolved.graph.functions}
-    return (*cross_check(resolved.policy, counted, names), *resolved.rules.unmatched())
+    return (*found, *cross_check(resolved.policy, counted, names), *resolved.rules.unmatched())
+
+
+def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:
+    """A file's types are its authored types: black cannot bring back the float32 that an earlier list took away."""
+    before = next((p.value for p in resolved.loaded.proto.metadata_props if p.key == POLICY_KEY), None)
+    if before is not None and before != resolved.policy.digest:
+        yield Diagnostic(
+            "ML501",
+            "warning",
+            f"{resolved.loaded.name} was written by mixlist under another policy: what that made low is authored low now",
+            hint="start from the original model",
+        )

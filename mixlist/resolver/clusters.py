@@ -21,8 +21,10 @@ UNDECIDED = 0
 
 @dataclass(eq=False)
 class Cluster:
-    """``values`` share one element type; ``nodes`` touch them; ``tensors`` vote
-    through ``links``; ``fixed`` is the type that the graph's border or an attribute imposes, UNDECIDED where none does."""
+    """``values`` share one element type; ``nodes`` touch them; ``tensors`` vote through ``links``.
+
+    ``fixed`` is the type that the graph's border or an attribute imposes, UNDECIDED where none does.
+    """
 
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)

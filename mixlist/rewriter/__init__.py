@@ -11,9 +11,10 @@ from typing import Any
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError
 from mixlist.graph.io import Loaded, load
-from mixlist.graph.model import Scope, Value
+from mixlist.graph.model import POLICY_KEY, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in
 from mixlist.graph.save import Options, Progress, save, set_inline, tensors
+from mixlist.graph.shapes import correct_shapes
 from mixlist.graph.weights import is_external, stored_type
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolved
@@ -171,7 +172,9 @@ def _rewrite(resolved: Resolved, loaded: Loaded, plan: Plan, proto: Any, keep: K
         sensitive.update(_sensitive_readers(solution, layout))
         Emitter(solution, layout, names.calls(solution)).emit(solution.graph.root, target, nodes)
         emitted[solution] = target
+        _import_opset(target if not main else proto, layout, proto)
     replace_functions(proto, resolved, emitted, names)
+    correct_shapes(proto)
     _stamp(proto, resolved)
     counts = Counter(_precisions(resolved))
     low_name = types.type_name(resolved.low)
@@ -275,10 +278,18 @@ def _messages(root: Scope, target: Any) -> dict[Scope, Any]:
 # --- the rest ---
 
 
+def _import_opset(holder: Any, layout: Layout, model: Any) -> None:
+    """A graph of custom operators alone imports no standard opset; the Casts in it need one."""
+    if not layout.casts or any(o.domain in ("", "ai.onnx") for o in holder.opset_import):
+        return
+    given = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 13)
+    holder.opset_import.add(domain="", version=given)
+
+
 def _stamp(proto: Any, resolved: Resolved) -> None:
     from mixlist import __version__
 
-    wanted = {"pkg.mixlist.policy": resolved.policy.digest, "pkg.mixlist.version": __version__}
+    wanted = {POLICY_KEY: resolved.policy.digest, "pkg.mixlist.version": __version__}
     for entry in proto.metadata_props:
         if entry.key in wanted:
             entry.value = wanted.pop(entry.key)

@@ -83,15 +83,16 @@ def _limits(elem: int) -> Any:
     """Limits of a float element type, as ``numpy.finfo`` gives them."""
     import ml_dtypes
 
-    return ml_dtypes.finfo(numpy_type(elem))
+    return ml_dtypes.finfo(numpy_type(elem))  # type: ignore[no-untyped-call]
 
 
 def _nonzero(piece: NDArray[Any]) -> int:
     """How many values are neither 0 nor -0: the bits without the sign, which is much faster than comparing halves."""
     import numpy as np
 
-    bits = piece.view(np.uint32 if piece.itemsize == 4 else np.uint16)
-    return int(np.count_nonzero(bits & bits.dtype.type(2 ** (8 * piece.itemsize - 1) - 1)))
+    if piece.itemsize == 4:
+        return int(np.count_nonzero(piece.view(np.uint32) & np.uint32(0x7FFFFFFF)))
+    return int(np.count_nonzero(piece.view(np.uint16) & np.uint16(0x7FFF)))
 
 
 def _narrowed(wide: NDArray[Any], elem: int, dtype: Any) -> NDArray[Any]:

@@ -1,0 +1,85 @@
+"""Shapes, as far as ONNX's inference tells them: ranks for a few questions, and declarations that contradict it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+
+def infer_ranks(model: Any) -> dict[str, int]:
+    """Number of dimensions by tensor name of the main graph, declared or inferred."""
+    graph = _inferred(model, keep_declared=True).graph
+    infos = [*graph.value_info, *graph.input, *graph.output]
+    return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
+
+
+def correct_shapes(model: Any) -> None:
+    """Replace each declared shape of a ``value_info`` that contradicts what ONNX infers (a stale declaration).
+
+    Models without ``value_info`` cost nothing. Where inference fails, the declaration stays.
+    """
+    if not any(graph.value_info for graph in _graphs(model.graph)):
+        return
+    inferred = _inferred(model, keep_declared=False)
+    for declared, told in zip(_graphs(model.graph), _graphs(inferred.graph), strict=True):
+        known = {i.name: i.type.tensor_type for i in told.value_info}
+        for info in declared.value_info:
+            truth = known.get(info.name)
+            if truth is not None and _contradict(info.type.tensor_type, truth):
+                info.type.tensor_type.shape.CopyFrom(truth.shape)
+
+
+def _contradict(declared: Any, truth: Any) -> bool:
+    if not declared.HasField("shape") or not truth.HasField("shape"):
+        return False
+    mine, theirs = declared.shape.dim, truth.shape.dim
+    if len(mine) != len(theirs):
+        return True
+    return any(
+        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value
+        for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == attribute.GRAPH:
+                yield from _graphs(attribute.g)
+
+
+def _inferred(model: Any, keep_declared: bool) -> Any:
+    """A copy of the model without large weights, after ONNX's shape inference; as it was where that fails."""
+    from onnx import ModelProto, shape_inference
+
+    bare = ModelProto(ir_version=model.ir_version)
+    bare.opset_import.extend(model.opset_import)
+    bare.functions.extend(model.functions)
+    graph = bare.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    given = {i.name for i in graph.input}
+    for tensor in model.graph.initializer:
+        if _is_small(tensor):
+            graph.initializer.add().CopyFrom(tensor)  # a shape, an axis: inference reads it
+        elif tensor.name not in given:
+            info = graph.input.add(name=tensor.name)
+            info.type.tensor_type.elem_type = tensor.data_type
+            for size in tensor.dims:
+                info.type.tensor_type.shape.dim.add(dim_value=size)
+    if keep_declared:
+        graph.value_info.extend(model.graph.value_info)
+    else:
+        for inner in _graphs(graph):
+            del inner.value_info[:]
+    with suppress(Exception):  # shapes are a help, never a condition
+        return shape_inference.infer_shapes(bare, data_prop=True)
+    return bare
+
+
+def _is_small(tensor: Any) -> bool:
+    return tensor.data_location == 0 and len(tensor.raw_data) <= 1024
