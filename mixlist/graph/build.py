@@ -15,14 +15,14 @@ from mixlist.ops.signature import Signature, key_of, make_signature
 _DEEPEST = 100  # scopes in scopes and functions in functions; protobuf itself stops at 100 nested messages
 
 
-def build_main(model: Any) -> Graph:
-    """The Graph of a ModelProto's main graph.
+def build_main(model: Any, hints: dict[str, types.Type] | None = None) -> Graph:
+    """The Graph of a ModelProto's main graph; ``hints`` are types of tensors that nothing in the model tells.
 
     Raises ModelError where a tensor is used that nothing defines, where nodes form a cycle, or where
     a control-flow node does not fit its body.
     """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    graph = Graph(Scope(model.graph), model, _opsets(model.opset_import), functions)
+    graph = Graph(Scope(model.graph), model, _opsets(model.opset_import), functions, hints=hints or {})
     _fill(graph)
     return graph
 
@@ -45,6 +45,7 @@ def build_function(caller: Graph, function: Any, call: Node, attributes: dict[st
         path=f"function:{function.domain}:{function.name}",
         attributes=attributes,
         calls=caller.calls,
+        hints=caller.hints,
     )
     for index, name in enumerate(function.input):
         value = _new_value(graph, graph.root, name, "input")
@@ -301,7 +302,7 @@ def _type_node(graph: Graph, node: Node) -> None:
     node.signature = signature
     for value, value_type in zip(node.outputs, signature.outputs, strict=False):
         if value is not None:
-            value.type = value_type if value_type != types.UNKNOWN else _declared(node.scope, value.name)
+            value.type = value_type if value_type != types.UNKNOWN else _declared(graph, node.scope, value.name)
     if node.op_type == "Constant" and node.domain == "":
         _type_constant(node, references)
     constant, shaped = is_constant(node), is_from_shape(node)
@@ -370,8 +371,10 @@ def _type_constant(node: Node, references: bool) -> None:
             value.tensor = attribute
 
 
-def _declared(scope: Scope, name: str) -> types.Type:
-    """The type by value_info, which only counts where no schema tells the type."""
+def _declared(graph: Graph, scope: Scope, name: str) -> types.Type:
+    """The type by hint or value_info, which only count where no schema tells the type."""
+    if name in graph.hints:
+        return graph.hints[name]
     if not scope.declared:
         scope.declared = {i.name: types.from_proto(i.type) for i in scope.proto.value_info}
         scope.declared[""] = types.UNKNOWN
@@ -389,7 +392,7 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
     constant = all(v.constant for v in _reads(node)) and not any(is_random(n) for n in _inner(node))
     for slot, out in enumerate(node.outputs):
         if out is not None:
-            out.type = (outputs[slot] if slot < len(outputs) else 0) or _declared(node.scope, out.name)
+            out.type = (outputs[slot] if slot < len(outputs) else 0) or _declared(graph, node.scope, out.name)
             out.constant = constant
 
 

@@ -82,6 +82,21 @@ def set_proto(proto: TypeProto, value_type: Type) -> None:
         set_proto(proto.map_type.value_type, value_type[1])
 
 
+def parse_name(name: str) -> Type:
+    """The Type of a name that ``type_name`` gives: ``float16``, ``int64``, ``seq(float32)``; raises UsageError."""
+    from onnx import TensorProto
+
+    from mixlist.errors import UsageError
+
+    head, _, rest = name.partition("(")
+    if rest and head in ("seq", "optional"):
+        return (head, parse_name(rest.removesuffix(")")))
+    elem = ELEMENT.get(name) or dict(TensorProto.DataType.items()).get(name.upper(), UNKNOWN)
+    if elem == UNKNOWN:
+        raise UsageError(f"{name!r} is no tensor type", hint="use float32, float16, int64, seq(float32), ...")
+    return int(elem)
+
+
 def parse(text: str) -> Type:
     """The Type of a schema's type string such as ``tensor(float)`` or ``optional(seq(tensor(float)))``."""
     head, _, rest = text.partition("(")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY, Graph
 from mixlist.lists.policy import Policy
+from mixlist.ops import types
 from mixlist.resolver.constants import Ranges
 from mixlist.resolver.facts import Facts
 from mixlist.resolver.node_rules import Rules
@@ -39,14 +40,15 @@ class Resolved:
     cast_is_black: bool
 
 
-def resolve(model: Any, policy: Policy) -> Plan:
+def resolve(model: Any, policy: Policy, *, type_hints: Mapping[str, str] | None = None) -> Plan:
     """Decide the precision of every node of ``model`` under ``policy`` (semantics section 4).
 
-    ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. Raises
-    ModelError for a model that cannot be read and ListError for a node rule that cannot hold.
+    ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints``
+    names the types (``float32``, ``int64``, ...) of tensors that custom operators make, where the model does not
+    declare them. Raises ModelError for a model that cannot be read and ListError for a node rule that cannot hold.
     """
     loaded = load(model)
-    graph = build_main(loaded.proto)
+    graph = build_main(loaded.proto, {name: types.parse_name(text) for name, text in (type_hints or {}).items()})
     facts, rules, ranges = Facts(policy), Rules(policy), Ranges(loaded.folder)
     resolution = Resolution(facts, rules, ranges)
     main = resolution.solve(graph)
@@ -94,6 +96,6 @@ def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "ML501",
             "warning",
-            f"{resolved.loaded.name} was written by mixlist under another policy: what that made low is authored low now",
+            f"mixlist wrote {resolved.loaded.name} under another policy: what that made low is authored low now",
             hint="start from the original model",
         )

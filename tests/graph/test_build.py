@@ -1,0 +1,102 @@
+"""Linking, sorting and typing: what a model may look like, and what is refused with which words."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+import pytest
+from onnx import helper
+
+import mixlist
+from mixlist.errors import ModelError, UsageError
+from mixlist.graph.build import build_main
+from mixlist.ops import types
+from tests.builders import model, policy
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]> '
+CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>
+g (float[4] x) => (float[4] y) { [e] e = Exp(x) [c] c = my.domain.Thing(e) [r] r = Relu(c) [m] y = Exp(r) }"""
+
+
+def test_unsorted_nodes_are_sorted_stably() -> None:
+    proto = model("g (float[4] x) => (float[4] y) { [a] a = Exp(x) [b] b = Relu(x) [c] y = Add(a, b) }")
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend([nodes[2], nodes[1], nodes[0]])
+    graph = build_main(proto)
+    assert [n.proto.name for n in graph.order] == ["b", "a", "c"]
+    written = mixlist.rewrite(proto, mixlist.resolve(proto, policy(white=["Exp"]))).model
+    onnx.checker.check_model(written, full_check=True)
+    assert [n.name for n in written.graph.node if n.op_type != "Cast"] == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[a] a = Add(x, b) [b] b = Relu(a) [c] y = Exp(b)", "cycle through node 'a'"),
+        ("[a] y = Add(x, nowhere)", "node 'a' .Add. reads 'nowhere', which nothing defines"),
+        ("[a] y = Relu(x) [b] y = Exp(x)", "tensor 'y' is defined twice"),
+    ],
+)
+def test_what_is_no_graph_is_refused(text: str, message: str) -> None:
+    proto = onnx.parser.parse_model(HEAD + f"g (float[4] x) => (float[4] y) {{ {text} }}")
+    with pytest.raises(ModelError, match=message):
+        build_main(proto)
+
+
+def test_recursive_functions_are_refused() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y) { y = f.F(x) }
+        <domain: "f", opset_import: ["" : 17, "f" : 1]> F (a) => (b) { b = f.F(a) }"""
+    )
+    with pytest.raises(ModelError, match="function f:F calls itself"):
+        build_main(proto)
+
+
+def test_an_unknown_operator_stays_as_authored_and_its_neighbours_are_rewritten() -> None:
+    proto = model(CUSTOM)
+    plan = mixlist.resolve(proto, policy(white=["Exp"]))
+    found = {n.name: n for n in plan.nodes}
+    assert (found["e"].precision, found["r"].precision) == ("float16", "none")  # nobody knows what r reads
+    assert found["c"].rule == "schema" and "no schema is known for my.domain::Thing" in found["c"].reason
+    written = mixlist.rewrite(proto, plan).model
+    reads = {i: n.op_type for n in written.graph.node for i in n.input if n.op_type == "Thing"}
+    assert list(reads) == ["e_float32"]  # the custom operator reads what it was written for
+    onnx.checker.check_model(written)
+
+
+@pytest.mark.parametrize("told", ["hint", "value_info"])
+def test_a_hint_or_value_info_types_what_a_custom_operator_makes(told: str) -> None:
+    proto = model(CUSTOM)
+    hints = {"c": "float32"} if told == "hint" else None
+    if told == "value_info":
+        proto.graph.value_info.append(helper.make_tensor_value_info("c", 1, [4]))
+    plan = mixlist.resolve(proto, policy(white=["Exp", "Relu"]), type_hints=hints)
+    assert {n.name: n.precision for n in plan.nodes}["r"] == "float16"
+    written = mixlist.rewrite(proto, plan).model
+    assert next(n.input[0] for n in written.graph.node if n.op_type == "Relu") == "c_float16"
+
+
+def test_a_hint_that_is_no_type_is_refused() -> None:
+    with pytest.raises(UsageError, match="'float12' is no tensor type"):
+        mixlist.resolve(model(CUSTOM), policy(), type_hints={"c": "float12"})
+
+
+def test_types_have_names_both_ways() -> None:
+    for value_type in (1, 10, 16, 11, 7, 9, 8, ("seq", 1), ("optional", ("seq", 10))):
+        assert types.parse_name(types.type_name(value_type)) == value_type
+
+
+def test_contrib_schemas_are_those_of_the_installed_runtime() -> None:
+    import json
+    import sys
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    sys.path.insert(0, str(root / "tools"))
+    try:
+        from make_contrib_schemas import make
+    finally:
+        sys.path.pop(0)
+    kept = json.loads((root / "mixlist" / "ops" / "data" / "contrib_schemas.json").read_text())
+    assert kept == make()
