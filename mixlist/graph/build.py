@@ -1,18 +1,16 @@
-"""Building the Graph: register the values of every scope, link the nodes, sort them, type them."""
+"""Building the Graph: linked and sorted first, then typed: what each value is, by ONNX's inference, as authored."""
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
-from mixlist.graph.model import MARK, Graph, Kind, Node, Scope, Value
+from mixlist.graph.link import DEEPEST, called, domain_of, link, new_value, reads
+from mixlist.graph.model import Graph, Node, Scope
 from mixlist.graph.traits import is_constant, is_from_shape, is_random
 from mixlist.ops import types
 from mixlist.ops.signature import Signature, key_of, make_signature
-
-_DEEPEST = 100  # scopes in scopes and functions in functions; protobuf itself stops at 100 nested messages
 
 
 def build_main(model: Any, hints: dict[str, types.Type] | None = None) -> Graph:
@@ -32,9 +30,9 @@ def build_function(caller: Graph, function: Any, call: Node, attributes: dict[st
 
     ``attributes`` are those of the call, by name, with the function's defaults.
     """
-    if depth > _DEEPEST:
+    if depth > DEEPEST:
         raise ModelError(
-            f"function {function.domain}:{function.name} calls itself, or functions nest deeper than {_DEEPEST}",
+            f"function {function.domain}:{function.name} calls itself, or functions nest deeper than {DEEPEST}",
             hint="ONNX forbids recursive functions; inline some of them",
         )
     graph = Graph(
@@ -48,7 +46,7 @@ def build_function(caller: Graph, function: Any, call: Node, attributes: dict[st
         hints=caller.hints,
     )
     for index, name in enumerate(function.input):
-        value = _new_value(graph, graph.root, name, "input")
+        value = new_value(graph, graph.root, name, "input")
         graph.root.inputs.append(value)
         given = call.inputs[index] if index < len(call.inputs) else None
         if given is not None:
@@ -58,17 +56,12 @@ def build_function(caller: Graph, function: Any, call: Node, attributes: dict[st
 
 
 def _fill(graph: Graph, depth: int = 0) -> None:
-    _register(graph, graph.root)
-    _link(graph, graph.root, depth)
+    link(graph, depth)
     _type_scope(graph, graph.root, depth)
 
 
 def _opsets(imports: Any) -> dict[str, int]:
-    return {_domain(i.domain): int(i.version) for i in imports}
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
+    return {domain_of(i.domain): int(i.version) for i in imports}
 
 
 def _bound_attributes(function: Any, call: Any, outer: dict[str, Any]) -> dict[str, Any]:
@@ -78,184 +71,6 @@ def _bound_attributes(function: Any, call: Any, outer: dict[str, Any]) -> dict[s
         if source is not None:
             bound[attribute.name] = source
     return bound
-
-
-# --- register -----------------------------------------------------------------------------------
-
-
-def _new_value(graph: Graph, scope: Scope, name: str, kind: Kind) -> Value:
-    value = Value(len(graph.values), name, scope, kind)
-    graph.values.append(value)
-    scope.values[name] = value
-    return value
-
-
-def _register(graph: Graph, scope: Scope) -> None:
-    """Every value that the scope defines, before any node looks for one."""
-    proto = scope.proto
-    if scope.proto.DESCRIPTOR.name == "GraphProto":
-        for info in proto.input:
-            value = _new_value(graph, scope, info.name, "input")
-            value.type = types.from_proto(info.type)
-            scope.inputs.append(value)
-        for tensor in proto.initializer:
-            _initializer(graph, scope, tensor.name, tensor, int(tensor.data_type))
-        for sparse in proto.sparse_initializer:
-            _initializer(graph, scope, sparse.values.name, sparse, int(sparse.values.data_type))
-    for position, node_proto in enumerate(proto.node):
-        if node_proto.op_type == "Cast" and _marked(node_proto):
-            scope.marked.add(position)
-            continue
-        node = Node(-1, scope, position, node_proto, node_proto.op_type, _domain(node_proto.domain))
-        scope.nodes.append(node)
-        for slot, name in enumerate(node_proto.output):
-            if not name:
-                node.outputs.append(None)
-                continue
-            if name in scope.values:
-                raise ModelError(f"tensor {name!r} is defined twice in one graph, the second time by {_called(node)}")
-            value = _new_value(graph, scope, name, "node")
-            value.producer, value.out = node, slot
-            node.outputs.append(value)
-    for position in sorted(scope.marked):
-        _alias(graph, scope, proto.node[position])
-
-
-def _initializer(graph: Graph, scope: Scope, name: str, tensor: Any, elem: int) -> None:
-    value = scope.values.get(name)
-    if value is None:
-        value = _new_value(graph, scope, name, "initializer")
-        value.type = elem
-    elif value.kind == "input":
-        value.kind = "overridable"
-        if value.type not in (elem, types.UNKNOWN):
-            declared, held = types.type_name(value.type), types.type_name(elem)
-            raise ModelError(f"input {name!r} is declared {declared}, its initializer is {held}")
-    else:
-        raise ModelError(f"initializer {name!r} is defined twice")
-    value.tensor, value.constant = tensor, True
-
-
-def _marked(proto: Any) -> bool:
-    return any(p.key == MARK for p in proto.metadata_props)
-
-
-def _alias(graph: Graph, scope: Scope, cast: Any) -> None:
-    """A Cast that mixlist made is not there for resolution: its output is the tensor that it serves."""
-    served = scope.values.get(cast.input[0])
-    if served is None:
-        raise ModelError(f"the Cast {cast.name!r} that mixlist made reads {cast.input[0]!r}, which is not there")
-    if any(p.key == MARK and p.value == "output" for p in cast.metadata_props):
-        served.name = cast.output[0]  # the Cast had taken over the name of a graph output
-    scope.values[cast.output[0]] = served
-    graph.marked_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)
-
-
-# --- link ---------------------------------------------------------------------------------------
-
-
-def _link(graph: Graph, scope: Scope, depth: int) -> None:
-    values = scope.values
-    for node in scope.nodes:
-        inputs = node.inputs
-        for name in node.proto.input:
-            if not name:
-                inputs.append(None)
-                continue
-            value = values.get(name) or _outer(scope, name)
-            if value is None:
-                raise ModelError(
-                    f"{_called(node)} reads {name!r}, which nothing defines", hint="check the model with onnx.checker"
-                )
-            inputs.append(value)
-            made = value.producer
-            if made is not None and made.scope is scope and made.position >= node.position:
-                scope.sorted = False
-        _link_bodies(graph, scope, node, depth)
-    _link_outputs(scope)
-    if not scope.sorted:
-        _sort(scope)
-
-
-def _outer(scope: Scope, name: str) -> Value | None:
-    """A value of an enclosing scope; it becomes a capture of every scope in between."""
-    passed = [scope]
-    found, at = None, scope.parent
-    while at is not None:
-        found = at.values.get(name)
-        if found is not None:
-            break
-        passed.append(at)
-        at = at.parent
-    if found is not None:
-        for inner in passed:
-            inner.captures[found] = None
-    return found
-
-
-def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
-    for attribute in node.proto.attribute:
-        if attribute.type != attribute.GRAPH:
-            continue
-        if depth > _DEEPEST:
-            raise ModelError(f"subgraphs nest deeper than {_DEEPEST} at {_called(node)}")
-        body = Scope(attribute.g, scope, node, attribute.name)
-        node.bodies[attribute.name] = body
-        _register(graph, body)
-        _link(graph, body, depth + 1)
-        for value in body.captures:
-            made = value.producer
-            if made is not None and value.scope is scope and made.position >= node.position:
-                scope.sorted = False
-    if node.op_type in control_flow.CONTROL_FLOW and node.domain == "":
-        wrong = control_flow.check_shape(node)
-        if wrong:
-            raise ModelError(f"{_called(node)} {wrong}", hint="check the model with onnx.checker")
-
-
-def _link_outputs(scope: Scope) -> None:
-    function = scope.proto.DESCRIPTOR.name == "FunctionProto"
-    for info in scope.proto.output:
-        name = info if function else info.name
-        value = scope.values.get(name) or _outer(scope, name)
-        if value is None:
-            raise ModelError(f"the graph output {name!r} is defined by nothing")
-        scope.outputs.append(value)
-        scope.output_types.append(types.UNKNOWN if function else types.from_proto(info.type))
-
-
-def _reads(node: Node) -> list[Value]:
-    captured = [v for body in node.bodies.values() for v in body.captures]
-    return [v for v in node.inputs if v is not None] + captured
-
-
-def _sort(scope: Scope) -> None:
-    """Stable topological order: among the nodes that are ready the first of the file goes first."""
-    waiting: dict[Node, int] = {}
-    readers: dict[Node, list[Node]] = {}
-    for node in scope.nodes:
-        makers = {v.producer for v in _reads(node) if v.producer is not None and v.scope is scope}
-        waiting[node] = len(makers)
-        for maker in makers:
-            readers.setdefault(maker, []).append(node)
-    ready = [(n.position, i) for i, n in enumerate(scope.nodes) if not waiting[n]]
-    index = {n: i for i, n in enumerate(scope.nodes)}
-    heapify(ready)
-    ordered: list[Node] = []
-    while ready:
-        node = scope.nodes[heappop(ready)[1]]
-        ordered.append(node)
-        for reader in readers.get(node, ()):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heappush(ready, (reader.position, index[reader]))
-    if len(ordered) < len(scope.nodes):
-        left = [_called(n) for n in scope.nodes if waiting[n]][:5]
-        raise ModelError(f"the graph has a cycle through {', '.join(left)}")
-    scope.nodes = ordered
-
-
-# --- type ---------------------------------------------------------------------------------------
 
 
 def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
@@ -330,7 +145,7 @@ def _refuse_arity(node: Node, inputs: int, outputs: int) -> None:
     """Raise ModelError for a node with fewer inputs or outputs than its schema needs."""
     if len(node.inputs) < inputs or len(node.outputs) < outputs:
         found = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
-        raise ModelError(f"{_called(node)} has {found}, its schema needs {inputs} and {outputs}")
+        raise ModelError(f"{called(node)} has {found}, its schema needs {inputs} and {outputs}")
 
 
 def bind(proto: Any, attributes: dict[str, Any]) -> Any:
@@ -389,7 +204,7 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
         _type_scope(graph, body, depth)
     known = node.domain == "" and node.op_type in control_flow.CONTROL_FLOW
     outputs = control_flow.output_types(node) if known else []
-    constant = all(v.constant for v in _reads(node)) and not any(is_random(n) for n in _inner(node))
+    constant = all(v.constant for v in reads(node)) and not any(is_random(n) for n in _inner(node))
     for slot, out in enumerate(node.outputs):
         if out is not None:
             out.type = (outputs[slot] if slot < len(outputs) else 0) or _declared(graph, node.scope, out.name)
@@ -421,7 +236,3 @@ def _type_call(graph: Graph, node: Node, function: Any, depth: int) -> None:
         if value is not None and slot < len(body.root.outputs):
             source = body.root.outputs[slot]
             value.type, value.constant, value.from_shape = source.type, source.constant, source.from_shape
-
-
-def _called(node: Node) -> str:
-    return f"node {node.proto.name!r} ({node.op_type})" if node.proto.name else f"an unnamed {node.op_type} node"

@@ -1,0 +1,206 @@
+"""Linking: register the values of every scope, connect the nodes, put them into topological order."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from mixlist.errors import ModelError
+from mixlist.graph import control_flow
+from mixlist.graph.model import MARK, Graph, Kind, Node, Scope, Value
+from mixlist.ops import types
+
+DEEPEST = 100  # scopes in scopes and functions in functions; protobuf itself stops at 100 nested messages
+
+
+def link(graph: Graph, depth: int) -> None:
+    """Fill the root scope and everything below: values, nodes and their edges, sorted."""
+    _register(graph, graph.root)
+    _link(graph, graph.root, depth)
+
+
+# --- register -----------------------------------------------------------------------------------
+
+
+def new_value(graph: Graph, scope: Scope, name: str, kind: Kind) -> Value:
+    """Define a value in a scope."""
+    value = Value(len(graph.values), name, scope, kind)
+    graph.values.append(value)
+    scope.values[name] = value
+    return value
+
+
+def _register(graph: Graph, scope: Scope) -> None:
+    """Every value that the scope defines, before any node looks for one."""
+    proto = scope.proto
+    if scope.proto.DESCRIPTOR.name == "GraphProto":
+        for info in proto.input:
+            value = new_value(graph, scope, info.name, "input")
+            value.type = types.from_proto(info.type)
+            scope.inputs.append(value)
+        for tensor in proto.initializer:
+            _initializer(graph, scope, tensor.name, tensor, int(tensor.data_type))
+        for sparse in proto.sparse_initializer:
+            _initializer(graph, scope, sparse.values.name, sparse, int(sparse.values.data_type))
+    for position, node_proto in enumerate(proto.node):
+        if node_proto.op_type == "Cast" and _marked(node_proto):
+            scope.marked.add(position)
+            continue
+        node = Node(-1, scope, position, node_proto, node_proto.op_type, domain_of(node_proto.domain))
+        scope.nodes.append(node)
+        for slot, name in enumerate(node_proto.output):
+            if not name:
+                node.outputs.append(None)
+                continue
+            if name in scope.values:
+                raise ModelError(f"tensor {name!r} is defined twice in one graph, the second time by {called(node)}")
+            value = new_value(graph, scope, name, "node")
+            value.producer, value.out = node, slot
+            node.outputs.append(value)
+    for position in sorted(scope.marked):
+        _alias(graph, scope, proto.node[position])
+
+
+def _initializer(graph: Graph, scope: Scope, name: str, tensor: Any, elem: int) -> None:
+    value = scope.values.get(name)
+    if value is None:
+        value = new_value(graph, scope, name, "initializer")
+        value.type = elem
+    elif value.kind == "input":
+        value.kind = "overridable"
+        if value.type not in (elem, types.UNKNOWN):
+            declared, held = types.type_name(value.type), types.type_name(elem)
+            raise ModelError(f"input {name!r} is declared {declared}, its initializer is {held}")
+    else:
+        raise ModelError(f"initializer {name!r} is defined twice")
+    value.tensor, value.constant = tensor, True
+
+
+def _marked(proto: Any) -> bool:
+    return any(p.key == MARK for p in proto.metadata_props)
+
+
+def _alias(graph: Graph, scope: Scope, cast: Any) -> None:
+    """A Cast that mixlist made is not there for resolution: its output is the tensor that it serves."""
+    served = scope.values.get(cast.input[0])
+    if served is None:
+        raise ModelError(f"the Cast {cast.name!r} that mixlist made reads {cast.input[0]!r}, which is not there")
+    if any(p.key == MARK and p.value == "output" for p in cast.metadata_props):
+        served.name = cast.output[0]  # the Cast had taken over the name of a graph output
+    scope.values[cast.output[0]] = served
+    graph.marked_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)
+
+
+# --- link ---------------------------------------------------------------------------------------
+
+
+def _link(graph: Graph, scope: Scope, depth: int) -> None:
+    values = scope.values
+    for node in scope.nodes:
+        inputs = node.inputs
+        for name in node.proto.input:
+            if not name:
+                inputs.append(None)
+                continue
+            value = values.get(name) or _outer(scope, name)
+            if value is None:
+                raise ModelError(
+                    f"{called(node)} reads {name!r}, which nothing defines", hint="check the model with onnx.checker"
+                )
+            inputs.append(value)
+            made = value.producer
+            if made is not None and made.scope is scope and made.position >= node.position:
+                scope.sorted = False
+        _link_bodies(graph, scope, node, depth)
+    _link_outputs(scope)
+    if not scope.sorted:
+        _sort(scope)
+
+
+def _outer(scope: Scope, name: str) -> Value | None:
+    """A value of an enclosing scope; it becomes a capture of every scope in between."""
+    passed = [scope]
+    found, at = None, scope.parent
+    while at is not None:
+        found = at.values.get(name)
+        if found is not None:
+            break
+        passed.append(at)
+        at = at.parent
+    if found is not None:
+        for inner in passed:
+            inner.captures[found] = None
+    return found
+
+
+def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
+    for attribute in node.proto.attribute:
+        if attribute.type != attribute.GRAPH:
+            continue
+        if depth > DEEPEST:
+            raise ModelError(f"subgraphs nest deeper than {DEEPEST} at {called(node)}")
+        body = Scope(attribute.g, scope, node, attribute.name)
+        node.bodies[attribute.name] = body
+        _register(graph, body)
+        _link(graph, body, depth + 1)
+        for value in body.captures:
+            made = value.producer
+            if made is not None and value.scope is scope and made.position >= node.position:
+                scope.sorted = False
+    if node.op_type in control_flow.CONTROL_FLOW and node.domain == "":
+        wrong = control_flow.check_shape(node)
+        if wrong:
+            raise ModelError(f"{called(node)} {wrong}", hint="check the model with onnx.checker")
+
+
+def _link_outputs(scope: Scope) -> None:
+    function = scope.proto.DESCRIPTOR.name == "FunctionProto"
+    for info in scope.proto.output:
+        name = info if function else info.name
+        value = scope.values.get(name) or _outer(scope, name)
+        if value is None:
+            raise ModelError(f"the graph output {name!r} is defined by nothing")
+        scope.outputs.append(value)
+        scope.output_types.append(types.UNKNOWN if function else types.from_proto(info.type))
+
+
+def reads(node: Node) -> list[Value]:
+    """All that a node reads: its inputs, and what its bodies capture."""
+    captured = [v for body in node.bodies.values() for v in body.captures]
+    return [v for v in node.inputs if v is not None] + captured
+
+
+def _sort(scope: Scope) -> None:
+    """Stable topological order: among the nodes that are ready the first of the file goes first."""
+    waiting: dict[Node, int] = {}
+    readers: dict[Node, list[Node]] = {}
+    for node in scope.nodes:
+        makers = {v.producer for v in reads(node) if v.producer is not None and v.scope is scope}
+        waiting[node] = len(makers)
+        for maker in makers:
+            readers.setdefault(maker, []).append(node)
+    ready = [(n.position, i) for i, n in enumerate(scope.nodes) if not waiting[n]]
+    index = {n: i for i, n in enumerate(scope.nodes)}
+    heapify(ready)
+    ordered: list[Node] = []
+    while ready:
+        node = scope.nodes[heappop(ready)[1]]
+        ordered.append(node)
+        for reader in readers.get(node, ()):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heappush(ready, (reader.position, index[reader]))
+    if len(ordered) < len(scope.nodes):
+        left = [called(n) for n in scope.nodes if waiting[n]][:5]
+        raise ModelError(f"the graph has a cycle through {', '.join(left)}")
+    scope.nodes = ordered
+
+
+def domain_of(name: str) -> str:
+    """A domain's canonical spelling: "" for ``ai.onnx``."""
+    return "" if name == "ai.onnx" else name
+
+
+def called(node: Node) -> str:
+    """A node as error messages name it."""
+    return f"node {node.proto.name!r} ({node.op_type})" if node.proto.name else f"an unnamed {node.op_type} node"
