@@ -44,7 +44,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(*command: str | Path, cwd: Path) -> str:
-    ran = subprocess.run([str(part) for part in command], cwd=cwd, env=CLEAN, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=CLEAN, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

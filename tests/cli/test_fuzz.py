@@ -67,7 +67,10 @@ def test_validate_and_fmt_of_anything(run, tmp_path: Path, data: bytes, kind: st
 
 
 @FUZZ
-@given(data=list_file(), option=st.sampled_from(["--mixlist", "--ops-info", "--keep-dtype", "--customize-dtypes", "--config"]))
+@given(
+    data=list_file(),
+    option=st.sampled_from(["--mixlist", "--ops-info", "--keep-dtype", "--customize-dtypes", "--config"]),
+)
 def test_a_policy_of_anything(run, tmp_path: Path, model_path: Path, data: bytes, option: str) -> None:
     path = tmp_path / "list.json"
     path.write_bytes(data)
@@ -94,9 +97,13 @@ def test_wrong_models(run, tmp_path: Path, case: Case, data: st.DataObject) -> N
         node = nodes[data.draw(st.integers(0, len(nodes) - 1))]
         how = data.draw(st.sampled_from(["op", "input", "output", "attribute", "drop inputs", "drop outputs"]))
         if how == "op":
-            node.op_type = data.draw(st.sampled_from(["Cast", "Constant", "If", "Loop", "Scan", "LSTM", "Conv", "Nope"]))
+            node.op_type = data.draw(
+                st.sampled_from(["Cast", "Constant", "If", "Loop", "Scan", "LSTM", "Conv", "Nope"])
+            )
         elif how == "input" and node.input:
-            node.input[0] = data.draw(st.sampled_from(["", "nothing", *node.output, *(i.name for i in model.graph.input)]))
+            node.input[0] = data.draw(
+                st.sampled_from(["", "nothing", *node.output, *(i.name for i in model.graph.input)])
+            )
         elif how == "output" and node.output:
             node.output[0] = data.draw(st.sampled_from(["", "new", *node.input]))
         elif how == "attribute" and node.attribute:
@@ -107,7 +114,9 @@ def test_wrong_models(run, tmp_path: Path, case: Case, data: st.DataObject) -> N
             del node.output[:]
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    options = data.draw(st.sampled_from([[], ["--no-keep-io-types"], ["--precision-mode-v2", "fp16"], ["--gray-policy", "between"]]))
+    options = data.draw(
+        st.sampled_from([[], ["--no-keep-io-types"], ["--precision-mode-v2", "fp16"], ["--gray-policy", "between"]])
+    )
     assert run("apply", path, "-o", tmp_path / "out.onnx", "--force", *options).status in (0, 2)
 
 
