@@ -1,0 +1,45 @@
+"""What the README and the hook file show is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mixlist.cli import main
+from mixlist.cli.index import COMMANDS
+from mixlist.resources import folder
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_explained_node(capsys, monkeypatch) -> None:
+    (command, shown) = re.findall(r"```\n\$ mixlist (.+)\n((?:.+\n)+)```", README)[0]
+    monkeypatch.chdir(folder("demo_data"))
+    assert main(command.split()) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_every_command_named_exists() -> None:
+    hooks = (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
+    named = re.findall(r"(?:run:|^|entry:) *mixlist ([a-z-]+)", README + hooks, re.MULTILINE)
+    assert {"validate", "resolve", "apply", "fmt"} <= set(named) <= set(COMMANDS)
+
+
+def test_the_hook_finds_lists() -> None:
+    hooks = (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
+    pattern = re.compile(re.findall(r"id: mixlist-validate\n(?:.*\n)*?  files: (.+)", hooks)[0])
+    for name in (
+        "lists/modify_mixlist.json",
+        "mixlist.json",
+        "aic-ascend910b-ops-info.json",
+        "a/modify_mixlist_v2.json",
+    ):
+        assert pattern.search(name), name
+    assert not pattern.search("package.json")
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in re.findall(r"^make ([a-z]+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
