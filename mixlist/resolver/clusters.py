@@ -126,7 +126,7 @@ def _node_vote(node: Node, solver: Any) -> int:
     authored = signature.groups[0].authored
     target = {"low": solver.low, "raise": types.FLOAT, "gray": _tensor_vote(node, solver)}.get(fact.kind, authored)
     if target == solver.low and authored != solver.low:
-        refused = signature.assign((solver.low,)).refused or solver.misfit(node)
+        refused = signature.assign((solver.low,)).refused or any(solver.misfit(v) for v in node.inputs if v is not None)
         return types.FLOAT if refused else target
     return int(target)
 

@@ -60,7 +60,7 @@ def precision(solution: Solution, node: Node) -> str:
     if signature is None or assignment is None or solution.facts[node.id].kind == "none":
         return "none"
     primary = signature.primary
-    if primary is not None:
+    if primary is not None and not signature.fixed:
         return types.type_name(assignment.elements[signature.groups.index(primary)])
     slots = node.outputs if signature.fixed else node.inputs
     elem = next((types.element(v.type) for v in slots if v is not None), types.UNKNOWN)

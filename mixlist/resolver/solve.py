@@ -58,18 +58,21 @@ class Resolution:
         self.ranges = ranges
         self.low = facts.low
         self.policy = facts.policy
-        self.specialised: dict[tuple[int, tuple[int, ...]], Solution] = {}
+        self.specialised: dict[tuple[int, tuple[int, ...], tuple[bool, ...]], Solution] = {}
 
-    def solve(self, graph: Graph, arguments: tuple[int, ...] | None = None) -> Solution:
-        """Decide a graph; ``arguments`` are a function's decided argument types."""
-        return _Solver(self, graph).run(arguments)
+    def solve(self, graph: Graph) -> Solution:
+        """Decide the main graph."""
+        return _Solver(self, graph).run((), ())
 
-    def specialise(self, graph: Graph, arguments: tuple[int, ...]) -> Solution:
-        """The Solution of a function's body for decided argument types; equal ones are shared."""
-        key = (id(graph), arguments)
+    def specialise(self, graph: Graph, arguments: tuple[int, ...], misfits: tuple[str | None, ...]) -> Solution:
+        """The Solution of a function's body for decided argument types; equal ones are shared.
+
+        ``misfits``: why an argument's constant does not fit the low type, None where it does.
+        """
+        key = (id(graph), arguments, tuple([m is not None for m in misfits]))
         found = self.specialised.get(key)
         if found is None:
-            found = self.specialised[key] = self.solve(graph, arguments)
+            found = self.specialised[key] = _Solver(self, graph).run(arguments, misfits)
         return found
 
 
@@ -93,12 +96,14 @@ class _Solver:
         self.between: dict[int, bool] = {}
         self.clusters: dict[Value, Cluster] = {}
         self.settling = False  # votes may still come
+        self.argument_misfits: dict[int, str] = {}
 
-    def run(self, arguments: tuple[int, ...] | None) -> Solution:
+    def run(self, arguments: tuple[int, ...], misfits: tuple[str | None, ...]) -> Solution:
+        self.argument_misfits = {v.id: m for v, m in zip(self.graph.root.inputs, misfits, strict=False) if m}
         for value in self.graph.values:
             if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
                 self.decided[value.id] = types.element(value.type)
-        for value, elem in zip(self.graph.root.inputs, arguments or (), strict=False):
+        for value, elem in zip(self.graph.root.inputs, arguments, strict=False):
             self.decided[value.id] = elem
         matched = self.shared.rules.match(self.graph)
         for node_id, fact in matched.items():
@@ -174,8 +179,11 @@ class _Solver:
 
     def _set(self, node: Node, elements: list[int]) -> list[Value]:
         changed = []
-        for value, elem in zip(node.outputs, elements, strict=False):
-            if value is not None and self.decided[value.id] != elem and self._rises(value, elem):
+        for value, told in zip(node.outputs, elements, strict=False):
+            if value is None:
+                continue
+            elem = told or types.element(value.type)  # Constants and custom operators: no schema tells it
+            if self.decided[value.id] != elem and self._rises(value, elem):
                 self.decided[value.id] = elem
                 changed.append(value)
         return changed
@@ -217,7 +225,8 @@ class _Solver:
 
     def _run_call(self, node: Node) -> list[Value]:
         arguments = tuple([self.decided[v.id] if v is not None else 0 for v in node.inputs])
-        callee = self.shared.specialise(node.function, arguments)
+        misfits = tuple([self.misfit(v) if v is not None else None for v in node.inputs])
+        callee = self.shared.specialise(node.function, arguments, misfits)
         self.solution.callees[node.id] = callee
         return self._set(node, [callee.decided[v.id] for v in callee.graph.root.outputs])
 
@@ -249,17 +258,15 @@ class _Solver:
             solution.rules[node.id] = "control-flow"
         return self._set(node, [types.element(t) for t in assignment.outputs])
 
-    def misfit(self, node: Node) -> str | None:
-        """Why some constant that the node reads does not fit the low type, under the policy ``keep``."""
-        if self.shared.policy.constants != "keep":
+    def misfit(self, value: Value) -> str | None:
+        """Why a constant does not fit the low type, under the policy ``keep``; None for what fits or is computed."""
+        if not value.constant or self.shared.policy.constants != "keep" or types.element(value.type) != types.FLOAT:
             return None
-        for value in node.inputs:
-            if value is not None and value.constant and types.element(value.type) == types.FLOAT:
-                found = self.shared.ranges.of(value)
-                told = found.misfit(self.low) if found else None
-                if told:
-                    return f"constant {value.name!r} {told}"
-        return None
+        if value.id in self.argument_misfits:
+            return self.argument_misfits[value.id]
+        found = self.shared.ranges.of(value)
+        told = found.misfit(self.low) if found else None
+        return f"constant {value.name!r} {told}" if told else None
 
     # --- nodes ---
 
@@ -306,7 +313,7 @@ class _Solver:
         if refused:
             self.solution.rules[node.id] = "schema"
             return assignment
-        if target == low and self.shared.policy.constants == "keep":
+        if target == low:
             return self._hold_constants(node, assignment)
         return assignment
 
@@ -318,16 +325,10 @@ class _Solver:
         for index, group in enumerate(signature.groups):
             if assignment.elements[index] != self.low or group.authored == self.low:
                 continue
-            for slot in group.inputs:
-                value = node.inputs[slot]
-                if value is None or not value.constant:
-                    continue
-                found = self.shared.ranges.of(value)
-                misfit = found.misfit(self.low) if found else None
-                if misfit:
-                    held.append(index)
-                    self.solution.notes[node.id] = f"constant {value.name!r} {misfit}"
-                    break
+            told = next(filter(None, (self.misfit(v) for v in map(node.inputs.__getitem__, group.inputs) if v)), None)
+            if told:
+                held.append(index)
+                self.solution.notes[node.id] = told
         if not held:
             return assignment
         alone = all(

@@ -87,6 +87,7 @@ class _Chooser:
         self.layout = Layout()
         self.needs: dict[tuple[Value, int], list[Use]] = {}
         self.constants: dict[Value, list[Use]] = {}
+        self.redirected: set[tuple[Node | None, Scope, int]] = set()  # uses that read another value than they name
         self.made: dict[tuple[Value, int], str] = {}
         self.user_casts: dict[int, list[Node]] | None = None
 
@@ -113,11 +114,26 @@ class _Chooser:
         decided, needs, changed = self.decided, self.needs, self.layout.elements
         for use in found:
             value = use.value
+            source = self._stored_low(use)
+            if source is not None:
+                self.constants.setdefault(source, []).append(Use(source, use.want, use.scope, use.node, use.slot))
+                self.redirected.add((use.node, use.scope, use.slot))
+                continue
             if value.tensor is not None and value.kind != "overridable":
                 if types.element(value.type) in types.LISTED:
                     self.constants.setdefault(value, []).append(use)
             elif use.want is not None and use.want != changed.get(value.id, decided[value.id]):
                 needs.setdefault((value, use.want), []).append(use)
+
+    def _stored_low(self, use: Use) -> Value | None:
+        """The low constant that a user's Cast raises, where the reader wants it low: weights kept small in the file."""
+        cast = use.value.producer
+        if use.want is None or cast is None or cast.op_type != "Cast" or use.want == self._elem(use.value):
+            return None
+        source = looked_through(use.value, self.decided, self.low, self.cast_is_black)
+        if source is None or source.tensor is None or source.kind == "overridable":
+            return None
+        return source if types.element(source.type) == use.want else None
 
     # --- graph inputs and outputs ---
 
@@ -158,6 +174,7 @@ class _Chooser:
 
     def _constant(self, value: Value, found: list[Use]) -> None:
         own = types.element(value.type)
+        self._point([u for u in found if u.want == own and (u.node, u.scope, u.slot) in self.redirected], value.name)
         wanted = sorted({u.want for u in found if u.want is not None and u.want != own})
         if not wanted:
             return
