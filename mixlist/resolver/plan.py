@@ -17,7 +17,8 @@ class Decision:
     """The precision of one node and why (contract, ``mixlist.resolve/1``).
 
     ``follows`` is empty or the immediate producer and the node that decided. ``outputs`` maps each
-    output's name to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``).
+    output's name to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
+    names the calls of this specialisation where a function has several.
     """
 
     scope: str
@@ -31,6 +32,7 @@ class Decision:
     follows: tuple[str, ...]
     outputs: Mapping[str, str]
     reason: str
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,5 +84,6 @@ class Plan:
 
 def node_json(node: Decision) -> dict[str, Any]:
     """One element of ``nodes`` in the contract's ``mixlist.resolve/1``."""
-    fields = {name: getattr(node, name) for name in Decision.__slots__}
-    return {**fields, "follows": list(node.follows), "outputs": dict(node.outputs)}
+    fields = {name: getattr(node, name) for name in Decision.__slots__ if name != "callers"}
+    fields |= {"follows": list(node.follows), "outputs": dict(node.outputs)}
+    return fields | {"callers": list(node.callers)} if node.callers else fields

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def decisions(resolved: Resolved) -> tuple[Decision, ...]:
     """Every node of every scope and specialisation: the main graph first, then functions in order of first call."""
     found: list[Decision] = []
+    callers = _callers(resolved)
     for solution in resolved.solutions:
-        writer = _Writer(resolved, solution)
+        writer = _Writer(resolved, solution, tuple(callers.get(solution, ())))
         for scope in scopes_of(solution.graph):
             found.extend(writer.decision(node) for node in scope.nodes)
     return tuple(found)
@@ -67,8 +68,22 @@ def precision(solution: Solution, node: Node) -> str:
     return types.type_name(elem) if elem in types.FLOATS and node.op_type != "Constant" else "none"
 
 
+def _callers(resolved: Resolved) -> dict[Solution, list[str]]:
+    """The calls of each specialisation, as scope and name, where its function has several."""
+    found: dict[Solution, list[str]] = {}
+    for solution in resolved.solutions:
+        writer = _Writer(resolved, solution, ())
+        for node in solution.graph.order:
+            callee = solution.callees.get(node.id)
+            if callee is not None and callee.number:
+                path = writer.path(node.scope)
+                found.setdefault(callee, []).append(f"{path}/{label(node)}" if path else label(node))
+    return found
+
+
 class _Writer:
-    def __init__(self, resolved: Resolved, solution: Solution) -> None:
+    def __init__(self, resolved: Resolved, solution: Solution, callers: tuple[str, ...]) -> None:
+        self.callers = callers
         self.resolved = resolved
         self.solution = solution
         self.low = resolved.low
@@ -80,7 +95,7 @@ class _Writer:
         fact = solution.facts[node.id]
         follows = self._follows(node)
         return Decision(
-            scope=self._path(node.scope),
+            scope=self.path(node.scope),
             name=label(node),
             op_type=node.op_type,
             domain=node.domain,
@@ -91,9 +106,11 @@ class _Writer:
             follows=follows,
             outputs={v.name: self._type(v) for v in node.outputs if v is not None},
             reason=self._reason(node, follows),
+            callers=self.callers,
         )
 
-    def _path(self, scope: Scope) -> str:
+    def path(self, scope: Scope) -> str:
+        """The scope's path, with the number of the specialisation."""
         found = self.paths.get(scope)
         if found is None:
             found = scope_path(self.solution.graph, scope)

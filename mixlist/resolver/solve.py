@@ -44,7 +44,6 @@ class Solution:
     notes: dict[int, str] = field(default_factory=dict)
     rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the fact's rule
     callees: dict[int, Solution] = field(default_factory=dict)
-    callers: list[str] = field(default_factory=list)
     high_by_black: set[int] = field(default_factory=set)  # values, under the black-wins policy
     number: str = ""  # "#k" where its function has several specialisations, in order of first call
 
