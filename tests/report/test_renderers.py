@@ -1,0 +1,123 @@
+"""The renderers: GitHub annotations, SARIF, JSON lines, CSV, terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.report import as_json, github, tabular, terminal
+from mixlist.report.sarif import sarif
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+FINDING = Diagnostic("ML106", "warning", "a: b, 100%\nnext", "lists/a,b:c.json", 3, 9, "do, this")
+
+
+def test_annotations_are_escaped_as_the_runner_unescapes_them() -> None:
+    assert github.annotation(FINDING) == (
+        "::warning file=lists/a%2Cb%3Ac.json,line=3,col=9,title=mixlist ML106::a: b, 100%25%0Anext (do, this)"
+    )
+    assert github.annotation(Diagnostic("ML001", "error", "m")) == "::error title=mixlist ML001::m"
+
+
+def test_sarif_locations() -> None:
+    finding = Diagnostic("ML106", "warning", "m", "lists/ä b.json", 3)
+    absolute = Diagnostic("ML001", "error", "m", "/lists/a.json")
+    nowhere = Diagnostic("ML401", "warning", "m")
+    (run,) = sarif([FINDING, finding, absolute, nowhere])["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["ML001", "ML106", "ML401"]
+    assert [result["ruleIndex"] for result in run["results"]] == [1, 1, 0, 2]
+    places = [result.get("locations") for result in run["results"]]
+    assert places[0] == [
+        {
+            "physicalLocation": {
+                "artifactLocation": {"uri": "lists/a%2Cb%3Ac.json"},
+                "region": {"startLine": 3, "startColumn": 9},
+            }
+        }
+    ]
+    assert places[1][0]["physicalLocation"]["artifactLocation"]["uri"] == "lists/%C3%A4%20b.json"
+    assert places[1][0]["physicalLocation"]["region"] == {"startLine": 3}
+    assert places[2] == [{"physicalLocation": {"artifactLocation": {"uri": "file:///lists/a.json"}}}]
+    assert places[3] is None
+    assert run["results"][0]["message"]["text"] == "a: b, 100%\nnext (do, this)"
+
+
+def test_sarif_without_findings_is_a_run_that_found_nothing() -> None:
+    (run,) = sarif([])["runs"]
+    assert run["results"] == []
+    assert run["tool"]["driver"]["rules"] == []
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{}, {"a": 1, "b": []}, {"nodes": [{"x": "ä\n"}, {"x": None}], "counts": {"float16": 1}}, {"l": ["a", "b"]}],
+)
+def test_json_reads_back(result: dict[str, object]) -> None:
+    stream = io.StringIO()
+    as_json.write_json(result, stream)
+    assert json.loads(stream.getvalue()) == result
+    assert stream.getvalue().endswith("\n")
+
+
+def test_json_has_a_line_for_each_element() -> None:
+    stream = io.StringIO()
+    as_json.write_json({"format": "f", "nodes": [{"x": 1}, {"x": 2}]}, stream)
+    assert stream.getvalue() == '{\n "format": "f",\n "nodes": [\n  {"x": 1},\n  {"x": 2}\n ]\n}\n'
+
+
+def test_json_in_ascii_where_the_stream_is() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    as_json.write_json({"a": "é\U0001f600"}, stream)
+    stream.seek(0)
+    assert json.loads(stream.read()) == {"a": "é\U0001f600"}
+
+
+def test_csv_quotes() -> None:
+    stream = io.StringIO()
+    tabular.write_csv(("a", "b"), [('x,"y"', "z\n")], stream)
+    assert stream.getvalue() == 'a,b\n"x,""y""","z\n"\n'
+
+
+def test_colour_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    assert terminal.paint("x", "red", Terminal()) == "\x1b[31mx\x1b[0m"
+    assert terminal.paint("x", "red", io.StringIO()) == "x"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert terminal.paint("x", "red", Terminal()) == "x"
+    stream = Terminal()
+    terminal.table(("a", "list"), [("1", "white")], stream)
+    assert "\x1b" not in stream.getvalue()
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert terminal.paint("x", "red", Terminal()) == "x"
+
+
+def test_diagnostics_in_text() -> None:
+    lines = list(terminal.diagnostic_lines([FINDING], io.StringIO()))
+    assert lines == ["lists/a,b:c.json:3:9: warning ML106: a: b, 100%\\nnext", "    hint: do, this"]
+
+
+def test_a_plain_table_is_aligned_and_whole() -> None:
+    stream = io.StringIO()
+    terminal.table(("name", "x"), [("a" * 300, "1"), ("b", "")], stream)
+    assert stream.getvalue().splitlines() == [
+        "name" + " " * 298 + "x",
+        "-" * 300 + "  -",
+        "a" * 300 + "  1",
+        "b",
+    ]
+
+
+def test_a_long_table_on_a_terminal_is_written_at_once() -> None:
+    stream = Terminal()
+    terminal.table(("name", "x"), [("a" * 300, str(at)) for at in range(2001)], stream)
+    assert len(stream.getvalue().splitlines()) == 2003
