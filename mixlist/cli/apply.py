@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.options import FILE, PATH, POLICY_OPTIONS, options, policy_from
+from mixlist.cli.options import FILE, PATH, POLICY_OPTIONS, TYPE_HINTS, options, policy_from, resolve_watched
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @options(
     click.option("-o", "--output", metavar="OUT", type=FILE, required=True, help="Where the result is written."),
     *POLICY_OPTIONS,
+    TYPE_HINTS,
     click.option(
         "--keep-io-types/--no-keep-io-types",
         default=True,
@@ -56,6 +57,7 @@ def command(
     force: bool,
     dry_run: bool,
     report: str | None,
+    type_hints: str | None,
     **given: Any,
 ) -> None:
     """Write MODEL to OUT in mixed precision. MODEL is never touched; OUT appears whole or not at all.
@@ -66,11 +68,11 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b --dry-run
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report done.json
     """
-    import mixlist
     from mixlist.graph.census import census
     from mixlist.graph.io import load
     from mixlist.graph.save import check_target
     from mixlist.report import applied, terminal
+    from mixlist.report.progress import byte_bar
     from mixlist.rewriter import rewrite_in_place
 
     out = Path(output)
@@ -79,11 +81,12 @@ def command(
     check_target(out, source, force)
     before = census(source.proto)
     size = before.bytes_on_disk(Path(model))
-    plan = mixlist.resolve(_prepared(source, inline_functions, opset), policy)
+    plan = resolve_watched(_prepared(source, inline_functions, opset), policy, type_hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
-    terminal.warn(result.warnings)
     if not dry_run:
-        result.save(out, force=force, external_data=external_data)
+        with byte_bar("writing weights", result.streamed_bytes()) as told:
+            result.save(out, force=force, external_data=external_data, progress=told)
+    terminal.warn(result.warnings)
     if report is not None:
         _write_report(report, result)
     after = census(result.proto)

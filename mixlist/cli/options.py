@@ -13,6 +13,7 @@ from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
+    from mixlist.resolver.plan import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +60,14 @@ LIST_OPTIONS = (OPS_INFO, MIXLIST, *_MODES, OP_NAMES)
 POLICY_OPTIONS = (OPS_INFO, MIXLIST, *_MODES, *_RULES, OP_NAMES, *_BEHAVIOUR)
 
 
+TYPE_HINTS = click.option(
+    "--type-hints",
+    metavar="FILE",
+    type=PATH,
+    help='JSON object of the types of tensors that custom operators make: {"tensor": "float32"}.',
+)
+
+
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     """Adds the options in the order given, and ``--config``."""
 
@@ -83,6 +92,28 @@ def policy_from(given: Mapping[str, Any]) -> Policy:
     policy = load_policy(**chosen)
     warn(policy.warnings)
     return policy
+
+
+def resolve_watched(model: Any, policy: Policy, type_hints: str | None) -> Plan:
+    """``mixlist.resolve`` with a progress bar for large weights; ``type_hints`` is the path of a JSON file."""
+    import mixlist
+    from mixlist.report.progress import byte_bar
+
+    hints = _read_hints(type_hints) if type_hints is not None else None
+    with byte_bar("scanning weights", None) as told:
+        return mixlist.resolve(model, policy, type_hints=hints, progress=told)
+
+
+def _read_hints(path: str) -> dict[str, str]:
+    from mixlist import jsonc
+
+    document = jsonc.read(path)
+    hints = document.value
+    if not isinstance(hints, dict) or not all(isinstance(text, str) for text in hints.values()):
+        raise UsageError(
+            f"{document.path} is no JSON object of tensor names and types", hint='write {"tensor": "float32"}'
+        )
+    return hints
 
 
 def _one_mode(given: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.options import FILE, POLICY_OPTIONS, options, policy_from
+from mixlist.cli.options import FILE, POLICY_OPTIONS, TYPE_HINTS, options, policy_from, resolve_watched
 
 if TYPE_CHECKING:
     from mixlist.resolver.plan import Decision, Plan
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.argument("model", type=FILE)
 @options(
     *POLICY_OPTIONS,
+    TYPE_HINTS,
     click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True),
     click.option("--explain", metavar="NODE", help="Walk from this node to the one that decided (scope/name narrows)."),
     click.option(
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
         help="Show only low nodes for which this ONNX Runtime provider has no low kernel.",
     ),
 )
-def command(model: str, form: str, explain: str | None, provider: str | None, **given: Any) -> None:
+def command(
+    model: str, form: str, explain: str | None, provider: str | None, type_hints: str | None, **given: Any
+) -> None:
     """Show every node's list, precision and the reason. Nothing is written.
 
     \b
@@ -34,10 +37,9 @@ def command(model: str, form: str, explain: str | None, provider: str | None, **
       mixlist resolve model.onnx --explain /fc/MatMul
       mixlist resolve model.onnx --format json | jq '.counts'
     """
-    from mixlist import resolve
     from mixlist.report import as_json, plans, terminal
 
-    plan = resolve(model, policy_from(given))
+    plan = resolve_watched(model, policy_from(given), type_hints)
     terminal.warn(plan.warnings)
     if explain is not None:
         chain = plan.explain(explain)

@@ -110,9 +110,18 @@ def element_count(tensor: Any) -> int:
 
 def byte_size(tensor: Any) -> int:
     """Bytes that the dense values of a tensor take where they lie now."""
-    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(stored_type(tensor))
+    return _bytes_as(tensor, stored_type(tensor))
+
+
+def declared_size(tensor: Any) -> int:
+    """Bytes that the dense values of a tensor take in the type that the model declares."""
+    return _bytes_as(tensor, int(tensor.data_type))
+
+
+def _bytes_as(tensor: Any, elem: int) -> int:
+    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem)
     if bits is None:
-        bits = 8 * int(_dtype(tensor).itemsize)
+        bits = 8 * int(_numpy_type(tensor, elem).itemsize)
     return (element_count(tensor) * bits + 7) // 8
 
 
@@ -192,11 +201,13 @@ def _read_exactly(file: IO[bytes], count: int) -> bytes:
 
 
 def _dtype(tensor: Any) -> Any:
+    return _numpy_type(tensor, stored_type(tensor))
+
+
+def _numpy_type(tensor: Any, elem: int) -> Any:
     from onnx import helper
 
     try:
-        return helper.tensor_dtype_to_np_dtype(stored_type(tensor)).newbyteorder("<")
+        return helper.tensor_dtype_to_np_dtype(elem).newbyteorder("<")
     except KeyError:
-        raise ModelError(
-            f"tensor {tensor.name!r} has element type {stored_type(tensor)}, which ONNX does not"
-        ) from None
+        raise ModelError(f"tensor {tensor.name!r} has element type {elem}, which ONNX does not know") from None

@@ -26,14 +26,15 @@ POLICY = frozenset(
 COMMANDS: dict[str, frozenset[str]] = {
     "validate": frozenset({"kind", "output-format", "strict", "model"}),
     "lists": frozenset({"format"}),
-    "resolve": frozenset({"format", "explain", "provider"}),
+    "resolve": frozenset({"format", "explain", "provider", "type-hints"}),
     "apply": frozenset(
         {"output", "keep-io-types", "no-keep-io-types", "keep-io", "external-data", "inline-functions", "opset"}
-        | {"force", "dry-run", "report"}
+        | {"force", "dry-run", "report", "type-hints"}
     ),
     "diff": frozenset({"base-mixlist", "target-mixlist", "model", "format"}),
 }
 _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "model", "output", "report"}) | {
+    "type-hints",
     "base-mixlist",
     "target-mixlist",
 }

@@ -13,7 +13,7 @@ from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY, Graph
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
-from mixlist.resolver.constants import Ranges
+from mixlist.resolver.constants import Progress, Ranges
 from mixlist.resolver.facts import Facts
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Decision, Plan
@@ -40,16 +40,19 @@ class Resolved:
     cast_is_black: bool
 
 
-def resolve(model: Any, policy: Policy, *, type_hints: Mapping[str, str] | None = None) -> Plan:
+def resolve(
+    model: Any, policy: Policy, *, type_hints: Mapping[str, str] | None = None, progress: Progress | None = None
+) -> Plan:
     """Decide the precision of every node of ``model`` under ``policy`` (semantics section 4).
 
     ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints``
     names the types (``float32``, ``int64``, ...) of tensors that custom operators make, where the model does not
-    declare them. Raises ModelError for a model that cannot be read and ListError for a node rule that cannot hold.
+    declare them; ``progress`` is told the bytes of weights read. Raises ModelError for a model that cannot be
+    read and ListError for a node rule that cannot hold.
     """
     loaded = load(model)
     graph = build_main(loaded.proto, {name: types.parse_name(text) for name, text in (type_hints or {}).items()})
-    facts, rules, ranges = Facts(policy), Rules(policy), Ranges(loaded.folder)
+    facts, rules, ranges = Facts(policy), Rules(policy), Ranges(loaded.folder, progress)
     resolution = Resolution(facts, rules, ranges)
     main = resolution.solve(graph)
     settle_constant_arguments(main, set())

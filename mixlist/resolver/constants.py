@@ -6,6 +6,7 @@ epsilon) that becomes zero. What only moves a constant (Transpose, Reshape, ...)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from mixlist.ops import types
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+Progress = Callable[[int], None]  # told the bytes read since the last call
 
 _MOVES = frozenset(
     {"Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile", "Slice", "Gather"}
@@ -52,8 +55,9 @@ def flush_bound(low: int) -> float:
 class Ranges:
     """The ranges of a model's constants; each is scanned once, when first asked for."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, progress: Progress | None = None) -> None:
         self.folder = folder
+        self._progress = progress
         self._known: dict[int, tuple[Any, Range | None]] = {}  # by id of the tensor, which is kept alive
 
     def of(self, value: Value) -> Range | None:
@@ -75,6 +79,8 @@ class Ranges:
         alone = element_count(tensor) == 1
         for piece in pieces(tensor, self.folder):
             largest = max(largest, _finite_max(piece))
+            if self._progress is not None:
+                self._progress(piece.nbytes)
             if alone and piece.size:
                 single = float(piece[0])
         return Range(largest, single)

@@ -15,7 +15,7 @@ from mixlist.graph.model import POLICY_KEY, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in
 from mixlist.graph.save import Options, Progress, save, set_inline, tensors
 from mixlist.graph.shapes import correct_shapes
-from mixlist.graph.weights import is_external, stored_type
+from mixlist.graph.weights import declared_size, is_external, stored_type
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolved
 from mixlist.resolver.solve import Solution
@@ -81,6 +81,10 @@ class RewriteResult:
         """
         options = Options(force, external_data, progress)
         save(self.proto, Path(path), self.loaded, self._stream, options)
+
+    def streamed_bytes(self) -> int:
+        """How many bytes of external data ``save`` writes."""
+        return sum(declared_size(t) for t in self._external(pending_only=False))
 
     def _stream(self, tensor: Any) -> Iterator[bytes]:
         return stream(tensor, self.loaded.folder, self._clamp, self._reports)
