@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -123,14 +124,25 @@ def test_full_disk_is_told() -> None:
 
 
 def test_ctrl_c() -> None:
+    # A background job's children ignore the signal; the user's shell would not have them do that.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from mixlist.cli import main;"
+        "print('ready', flush=True); sys.exit(main(['validate', '-']))"
+    )
+    command = [sys.executable, "-c", code]
     with subprocess.Popen(
-        [*MIXLIST, "validate", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        time.sleep(1)
-        process.send_signal(2)
-        assert process.stderr
-        err = process.stderr.read()
-        assert process.wait(10) == 130
+        try:
+            assert process.stdout
+            assert process.stderr
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            err = process.stderr.read()
+        finally:
+            process.kill()
     assert "Traceback" not in err
     assert "interrupted" in err
 
