@@ -29,7 +29,10 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """``targets`` have the element type that the voting ``reads`` agree on, in containers of their own."""
+    """``targets`` have the element type that the voting ``reads`` agree on, in containers of their own.
+
+    There is no target where an If has no name for an output.
+    """
 
     targets: tuple[Value, ...]
     reads: tuple[Read, ...]
@@ -96,10 +99,9 @@ def _copy(node: Node, slot: int, target: Value) -> Iterator[Link]:
 
 
 def _if_links(node: Node) -> Iterator[Link]:
-    for k, out in enumerate(node.outputs):
-        if out is not None:
-            reads = tuple(Read(b.outputs[k], node, b, k) for b in node.bodies.values())
-            yield Link((out,), reads)
+    for k, out in enumerate(node.outputs):  # branches have to agree on an output without a name too
+        reads = tuple(Read(b.outputs[k], node, b, k) for b in node.bodies.values())
+        yield Link((out,) if out is not None else (), reads)
 
 
 def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Link]:

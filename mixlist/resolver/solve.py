@@ -115,7 +115,11 @@ class _Solver:
         if self.shared.policy.gray_policy == "between":
             self.between = gray.between(self.graph, self.solution, self.shared)
         if feedback or self.clusters:
-            self._to_fixpoint(steps)
+            waits = any(
+                not elem and types.element(v.type) in types.LISTED
+                for v, elem in zip(self.graph.root.inputs, arguments or (), strict=False)
+            )
+            self._to_fixpoint(steps, final=not waits)
         else:
             for step in steps:
                 self._run(step)
@@ -133,7 +137,8 @@ class _Solver:
 
     # --- the order of evaluation ---
 
-    def _to_fixpoint(self, steps: list[Step]) -> None:
+    def _to_fixpoint(self, steps: list[Step], final: bool) -> None:
+        """``final``: false for a function whose caller has yet to decide some argument: what waits for that waits."""
         readers: dict[int, list[Step]] = {}
         for step in dict.fromkeys(steps):
             for value in _read_by(step):
@@ -143,6 +148,8 @@ class _Solver:
             self._run(step)
         waiting: deque[Step] = deque(dict.fromkeys(steps))
         self._drain(waiting, readers)
+        if not final:
+            return
         self.settling = False
         for value in self.graph.values:  # what no vote decided is authored
             if self.decided[value.id] == UNDECIDED and value.type != types.UNKNOWN:
@@ -178,11 +185,8 @@ class _Solver:
 
     def _set(self, node: Node, elements: list[int]) -> list[Value]:
         changed = []
-        for value, told in zip(node.outputs, elements, strict=False):
-            if value is None:
-                continue
-            elem = told or types.element(value.type)  # Constants and custom operators: no schema tells it
-            if self.decided[value.id] != elem and self._rises(value, elem):
+        for value, elem in zip(node.outputs, elements, strict=False):
+            if value is not None and self.decided[value.id] != elem and self._rises(value, elem):
                 self.decided[value.id] = elem
                 changed.append(value)
         return changed
@@ -292,7 +296,11 @@ class _Solver:
         else:
             assignment = signature.authored()
         solution.assignments[node.id] = assignment
-        return self._set(node, [t if isinstance(t, int) else types.element(t) for t in assignment.outputs])
+        elements = [t if isinstance(t, int) else types.element(t) for t in assignment.outputs]
+        if UNDECIDED in elements:  # Constants, custom operators: the schema does not tell it
+            authored = [types.element(v.type) if v is not None else 0 for v in node.outputs]
+            elements = [e or a for e, a in zip(elements, authored, strict=False)]
+        return self._set(node, elements)
 
     def _aim(self, node: Node, target: int) -> Assignment:
         """The node's types when it goes for ``target``, with what schema and constants refuse."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.ops import types
 from mixlist.resolver.facts import is_control_flow
-from mixlist.resolver.solve import Solution
+from mixlist.resolver.solve import Solution, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,10 @@ def link_type(solution: Solution, link: Link) -> int | None:
     for target in link.targets:
         if types.element(target.type) in types.LISTED:
             return solution.decided[target.id]
-    return None
+    reads = [r.value for r in link.reads if types.element(r.value.type) in types.LISTED]
+    if link.targets or not reads:
+        return None
+    return reduce(join, (solution.decided[v.id] for v in reads))
 
 
 def _node_uses(solution: Solution, node: Node) -> Iterator[Use]:
@@ -100,7 +104,7 @@ def _authored(value: Value) -> int | None:
 
 
 def _unlinked_outputs(solution: Solution) -> Iterator[Use]:
-    """Body outputs that no link reads: conditions, and branch outputs whose If output has no name."""
+    """Body outputs that no link reads: conditions, and scan outputs without a name."""
     linked = {(r.body, r.slot) for link in solution.links for r in link.reads if r.body is not None}
     for node in solution.graph.order:
         if not is_control_flow(node):
