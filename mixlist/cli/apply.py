@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ def command(
     """
     from mixlist.graph.census import census
     from mixlist.graph.io import load
-    from mixlist.graph.save import check_target
+    from mixlist.graph.save import check_target, inputs_of
     from mixlist.report import applied, terminal
     from mixlist.report.progress import byte_bar
     from mixlist.rewriter import rewrite_in_place
@@ -79,19 +80,18 @@ def command(
     policy = policy_from(given)
     source = load(model)
     check_target(out, source, force)
-    before = census(source.proto)
-    size = before.bytes_on_disk(Path(model))
+    before, inputs = census(source.proto), inputs_of(source)
     plan = resolve_watched(_prepared(source, inline_functions, opset), policy, type_hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
+    written: tuple[Path, ...] = ()
     if not dry_run:
         with byte_bar("writing weights", result.streamed_bytes()) as told:
-            result.save(out, force=force, external_data=external_data, progress=told)
+            written = result.save(out, force=force, external_data=external_data, progress=told)
     terminal.warn(result.warnings)
     if report is not None:
         _write_report(report, result)
-    after = census(result.proto)
-    sizes = (size, None if dry_run else after.bytes_on_disk(out))
-    applied.write_summary(plan, result, before, after, sizes, sys.stderr)
+    sizes = _bytes(inputs), None if dry_run else _bytes(written)
+    applied.write_summary(plan, result, (before, census(result.proto)), sizes, sys.stderr)
     if plan.policy.mode.low == "bfloat16" and result.low:
         from mixlist.runtime.kernels import without_low_kernel
 
@@ -111,6 +111,10 @@ def _prepared(source: Loaded, inline: bool, opset: int | None) -> Loaded:
         sys.stderr.write(f"converted to opset {opset}\n")
         proto = convert_opset(proto, opset)
     return replace(source, proto=proto)
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _write_report(path: str, result: RewriteResult) -> None:

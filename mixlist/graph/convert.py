@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.census import census
+from mixlist.graph.save import tensors
+from mixlist.graph.weights import is_external
 
 _TOLD = {
     "functions": "model-local functions",
@@ -79,7 +80,7 @@ def _refuse_invalid(model: Any) -> None:
     """
     from onnx import checker
 
-    if census(model).data_files:
+    if any(is_external(tensor) for tensor in tensors(model)):
         return
     try:
         checker.check_model(model)

@@ -64,8 +64,10 @@ def inputs_of(loaded: Loaded) -> list[Path]:
     return list(found)
 
 
-def save(proto: Any, path: Path, loaded: Loaded, convert: Convert, options: Options) -> None:
+def save(proto: Any, path: Path, loaded: Loaded, convert: Convert, options: Options) -> tuple[Path, ...]:
     """Write ``proto`` to ``path``; ``convert`` yields an external tensor's bytes as the model declares them.
+
+    Returns the files written: the model's and, where there is one, its data file.
 
     ``proto`` is left as it is. Raises FileError and UsageError; on any failure nothing stays behind.
     """
@@ -73,16 +75,16 @@ def save(proto: Any, path: Path, loaded: Loaded, convert: Convert, options: Opti
     held = list(_stored(proto, options.external_data))
     if not held:
         _write_model(proto, path)
-        return
+        return (path,)
     if options.external_data == "no":
         with _restored(held):
             for tensor in held:
                 data = b"".join(convert(tensor))
                 set_inline(tensor, data)
             _write_model(proto, path)
-        return
+        return (path,)
     with _restored(held):
-        _save_external(proto, held, path, convert, options.progress)
+        return path, _save_external(proto, held, path, convert, options.progress)
 
 
 def tensors(proto: Any) -> Iterator[Any]:
@@ -151,7 +153,7 @@ def set_inline(tensor: Any, data: bytes) -> None:
     tensor.raw_data = data
 
 
-def _save_external(proto: Any, held: list[Any], path: Path, convert: Convert, progress: Progress | None) -> None:
+def _save_external(proto: Any, held: list[Any], path: Path, convert: Convert, progress: Progress | None) -> Path:
     with part_file(path) as (file, part):
         spans = []
         at = 0
@@ -174,6 +176,7 @@ def _save_external(proto: Any, held: list[Any], path: Path, convert: Convert, pr
         for tensor, (start, length) in zip(held, spans, strict=True):
             _set_external(tensor, location, start, length)
         _write_model(proto, path)
+    return path.parent / location
 
 
 def _set_external(tensor: Any, location: str, offset: int, length: int) -> None:

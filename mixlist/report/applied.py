@@ -18,15 +18,15 @@ _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 def write_summary(
     plan: Plan,
     result: RewriteResult,
-    before: Census,
-    after: Census,
+    counted: tuple[Census, Census],
     sizes: tuple[int, int | None],
     stream: TextIO,
 ) -> None:
     """Numbers before and after, and how much of what could be low is low.
 
-    ``sizes`` are bytes on disk; the second is None where nothing was written.
+    ``counted`` and ``sizes`` (bytes on disk) hold before and after; the last size is None where nothing was written.
     """
+    before, after = counted
     rows = [
         ("nodes", str(before.nodes), str(after.nodes)),
         ("Casts", str(before.casts), str(after.casts)),

@@ -74,13 +74,15 @@ class RewriteResult:
 
     def save(
         self, path: str | Path, *, force: bool = False, external_data: str = "auto", progress: Progress | None = None
-    ) -> None:
+    ) -> tuple[Path, ...]:
         """Write the model to ``path``: whole or not at all, never over the input, over another file only by ``force``.
+
+        Returns the files written: the model's and, where there is one, its data file.
 
         ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` is told the bytes written.
         """
         options = Options(force, external_data, progress)
-        save(self.proto, Path(path), self.loaded, self._stream, options)
+        return save(self.proto, Path(path), self.loaded, self._stream, options)
 
     def streamed_bytes(self) -> int:
         """How many bytes of external data ``save`` writes."""

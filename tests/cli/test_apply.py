@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
@@ -240,3 +241,20 @@ def test_policy_errors_come_before_the_model_is_read(run, out: Path) -> None:
 )
 def test_human_size(number: int, told: str) -> None:
     assert human_size(number) == told
+
+
+@pytest.mark.parametrize("choice", ["auto", "yes", "no"])
+def test_sizes_count_the_data_files(run, tmp_path: Path, choice: str) -> None:
+    values = onnx.numpy_helper.from_array(np.full((256, 256), 0.5, np.float32), "w")
+    inputs = [onnx.helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 256])]
+    outputs = [onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 256])]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g", inputs, outputs, [values])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "in.onnx", save_as_external_data=True, location="in.data", size_threshold=0)
+    (tmp_path / "out").mkdir()
+    ran = run("apply", tmp_path / "in.onnx", "-o", tmp_path / "out" / "out.onnx", "--external-data", choice)
+    assert ran.status == 0
+    (line,) = [line.split() for line in ran.err.splitlines() if line.startswith("size")]
+    assert line[1:3] == ["262", "kB"]
+    assert line[3:] in (["131", "kB"], ["132", "kB"])
+    assert len(list((tmp_path / "out").iterdir())) == (1 if choice == "no" else 2)
