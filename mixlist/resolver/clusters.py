@@ -3,11 +3,13 @@
 A *cluster* is the set of container values that nodes and control flow tie together. No Cast can stand on a
 sequence, so the cluster decides as a whole: every node that touches it votes (white low, black authored, gray
 what its first float tensor is), high wins, and a node whose operator lacks the low type makes it high. A
-container that enters or leaves the graph votes for its declared type.
+container that enters or leaves the graph votes for its declared type. What a function gets or returns is part
+of the caller's cluster and of one in the body: each votes in the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,13 +25,15 @@ UNDECIDED = 0
 class Cluster:
     """``values`` share one element type; ``nodes`` touch them; ``tensors`` vote through ``links``.
 
-    ``fixed`` is the type that the graph's border or an attribute imposes, UNDECIDED where none does.
+    ``calls`` are (function call, input slot) where a value goes into a function. ``fixed`` is the type that the
+    border or an attribute imposes, UNDECIDED where none does.
     """
 
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     tensors: list[Value] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
+    calls: list[tuple[Node, int]] = field(default_factory=list)
     fixed: int = UNDECIDED
 
 
@@ -38,8 +42,14 @@ def is_container(value: Value | None) -> bool:
     return value is not None and isinstance(value.type, tuple) and types.element(value.type) in types.LISTED
 
 
-def find_clusters(graph: Graph, links: list[Link], calls: set[int]) -> dict[Value, Cluster]:
-    """The cluster of each container value; ``calls`` are the ids of function calls, which tie nothing together."""
+def find_clusters(
+    graph: Graph, links: list[Link], calls: set[int], border: Iterable[tuple[Value, int]]
+) -> dict[Value, Cluster]:
+    """The cluster of each container value.
+
+    ``calls`` are the ids of function calls, which tie nothing together; ``border`` tells the element types that
+    the surroundings give to inputs and want of outputs.
+    """
     if not any(isinstance(v.type, tuple) for v in graph.values):
         return {}
     parent: dict[Value, Value] = {v: v for v in graph.values if is_container(v)}
@@ -53,6 +63,9 @@ def find_clusters(graph: Graph, links: list[Link], calls: set[int]) -> dict[Valu
         clusters.setdefault(_root(parent, value), Cluster()).values.append(value)
     found = {value: clusters[_root(parent, value)] for value in parent}
     _attach(graph, links, calls, found)
+    for value, elem in border:
+        if value in found:
+            found[value].fixed = _join(found[value].fixed, elem)
     return found
 
 
@@ -80,6 +93,9 @@ def _attach(graph: Graph, links: list[Link], calls: set[int], found: dict[Value,
             for value in node.outputs:
                 if value is not None and value in found:
                     found[value].tensors.append(value)
+            for slot, value in enumerate(node.inputs):
+                if value is not None and value in found:
+                    found[value].calls.append((node, slot))
         elif node.signature is not None and node.signature.groups:
             touched.nodes.append(node)
     for link in links:
@@ -87,9 +103,6 @@ def _attach(graph: Graph, links: list[Link], calls: set[int], found: dict[Value,
         if cluster is not None:
             cluster.tensors.extend(r.value for r in link.reads if not is_container(r.value))
             cluster.links.append(link)
-    for value in (*graph.root.inputs, *(graph.root.outputs if not graph.path else ())):
-        if value in found:
-            found[value].fixed = types.element(value.type)
 
 
 def _impose(cluster: Cluster, node: Node) -> None:
@@ -103,6 +116,10 @@ def vote(cluster: Cluster, solver: Any) -> int:
     voted = cluster.fixed
     for value in cluster.tensors:
         voted = _join(voted, solver.decided[value.id])
+    for call, slot in cluster.calls:
+        callee = solver.solution.callees.get(call.id)
+        if callee is not None and slot < len(callee.graph.root.inputs):
+            voted = _join(voted, callee.decided[callee.graph.root.inputs[slot].id])
     for node in cluster.nodes:
         if voted not in (UNDECIDED, solver.low):
             break

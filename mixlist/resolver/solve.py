@@ -9,6 +9,7 @@ back, reaches the greatest fixpoint in linear time. What is still undecided then
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,21 +58,24 @@ class Resolution:
         self.ranges = ranges
         self.low = facts.low
         self.policy = facts.policy
-        self.specialised: dict[tuple[int, tuple[int, ...], tuple[bool, ...]], Solution] = {}
+        self.specialised: dict[tuple[Any, ...], Solution] = {}
 
     def solve(self, graph: Graph) -> Solution:
         """Decide the main graph."""
-        return _Solver(self, graph).run((), ())
+        return _Solver(self, graph).run((), (), ())
 
-    def specialise(self, graph: Graph, arguments: tuple[int, ...], misfits: tuple[str | None, ...]) -> Solution:
+    def specialise(
+        self, graph: Graph, arguments: tuple[int, ...], wanted: tuple[int, ...], misfits: tuple[str | None, ...]
+    ) -> Solution:
         """The Solution of a function's body for decided argument types; equal ones are shared.
 
-        ``misfits``: why an argument's constant does not fit the low type, None where it does.
+        ``wanted``: the type that the caller needs of each output that is a container, which no Cast could change;
+        0 for others. ``misfits``: why an argument's constant does not fit the low type, None where it does.
         """
-        key = (id(graph), arguments, tuple([m is not None for m in misfits]))
+        key = (id(graph), arguments, wanted, tuple([m is not None for m in misfits]))
         found = self.specialised.get(key)
         if found is None:
-            found = self.specialised[key] = _Solver(self, graph).run(arguments, misfits)
+            found = self.specialised[key] = _Solver(self, graph).run(arguments, wanted, misfits)
         return found
 
 
@@ -97,7 +101,7 @@ class _Solver:
         self.settling = False  # votes may still come
         self.argument_misfits: dict[int, str] = {}
 
-    def run(self, arguments: tuple[int, ...], misfits: tuple[str | None, ...]) -> Solution:
+    def run(self, arguments: tuple[int, ...], wanted: tuple[int, ...], misfits: tuple[str | None, ...]) -> Solution:
         self.argument_misfits = {v.id: m for v, m in zip(self.graph.root.inputs, misfits, strict=False) if m}
         for value in self.graph.values:
             if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
@@ -110,20 +114,29 @@ class _Solver:
         steps: list[Step] = []
         feedback = _collect(self.graph.root, steps, self.solution.links)
         calls = {n.id for n in self.graph.order if n.function is not None}
-        self.clusters = clusters.find_clusters(self.graph, self.solution.links, calls)
+        self.clusters = clusters.find_clusters(self.graph, self.solution.links, calls, self._border(wanted))
         steps.extend(dict.fromkeys(self.clusters.values()))
         if self.shared.policy.gray_policy == "between":
             self.between = gray.between(self.graph, self.solution, self.shared)
         if feedback or self.clusters:
             waits = any(
                 not elem and types.element(v.type) in types.LISTED
-                for v, elem in zip(self.graph.root.inputs, arguments or (), strict=False)
+                for v, elem in zip(self.graph.root.inputs, arguments, strict=False)
             )
             self._to_fixpoint(steps, final=not waits)
         else:
             for step in steps:
                 self._run(step)
         return self.solution
+
+    def _border(self, wanted: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
+        """The element types that the surroundings give to inputs and want of outputs."""
+        root = self.graph.root
+        yield from ((v, self.decided[v.id]) for v in root.inputs)
+        if self.graph.path:
+            yield from zip(root.outputs, wanted, strict=False)
+        else:
+            yield from ((v, types.element(v.type)) for v in root.outputs)
 
     def _leave_alone(self, owner: Node) -> None:
         """Nobody says what a custom operator does with its bodies: their nodes stay as authored."""
@@ -229,9 +242,12 @@ class _Solver:
     def _run_call(self, node: Node) -> list[Value]:
         arguments = tuple([self.decided[v.id] if v is not None else 0 for v in node.inputs])
         misfits = tuple([self.misfit(v) if v is not None else None for v in node.inputs])
-        callee = self.shared.specialise(node.function, arguments, misfits)
+        wanted = tuple([self.decided[v.id] if v is not None and v in self.clusters else 0 for v in node.outputs])
+        callee = self.shared.specialise(node.function, arguments, wanted, misfits)
         self.solution.callees[node.id] = callee
-        return self._set(node, [callee.decided[v.id] for v in callee.graph.root.outputs])
+        parameters = zip(node.inputs, callee.graph.root.inputs, strict=False)
+        told = [v for v, p in parameters if v in self.clusters and self.decided[v.id] != callee.decided[p.id]]
+        return told + self._set(node, [callee.decided[v.id] for v in callee.graph.root.outputs])
 
     def _run_cluster(self, cluster: Cluster) -> list[Value]:
         elem = clusters.vote(cluster, self)
@@ -395,8 +411,10 @@ def _read_by(step: Step) -> list[Value]:
     if isinstance(step, Cluster):
         return [
             *step.tensors,
+            *(v for call, slot in step.calls if (v := call.inputs[slot]) is not None),
             *(v for n in step.nodes for v in n.inputs if v is not None and not clusters.is_container(v)),
         ]
     found = [v for v in step.inputs if v is not None]
+    found.extend(v for v in step.outputs if v is not None and clusters.is_container(v))  # the whole cluster's type
     through = [v.producer.inputs[0] for v in found if v.producer is not None and v.producer.op_type == "Cast"]
     return found + [v for v in through if v is not None]
