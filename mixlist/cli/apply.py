@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.options import FILE, PATH, POLICY_OPTIONS, TYPE_HINTS, options, policy_from, resolve_watched
+from mixlist.cli.options import (
+    FILE,
+    PATH,
+    POLICY_OPTIONS,
+    TYPE_HINTS,
+    one_standard_input,
+    options,
+    policy_from,
+    resolve_watched,
+)
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
@@ -76,6 +85,7 @@ def command(
     from mixlist.report.progress import byte_bar
     from mixlist.rewriter import rewrite_in_place
 
+    one_standard_input((type_hints, *given.values()))
     out = Path(output)
     policy = policy_from(given)
     source = load(model)

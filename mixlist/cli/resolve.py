@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.options import FILE, POLICY_OPTIONS, TYPE_HINTS, options, policy_from, resolve_watched
+from mixlist.cli.options import (
+    FILE,
+    POLICY_OPTIONS,
+    TYPE_HINTS,
+    one_standard_input,
+    options,
+    policy_from,
+    resolve_watched,
+)
 
 if TYPE_CHECKING:
     from mixlist.resolver.plan import Decision, Plan
@@ -39,6 +47,7 @@ def command(
     """
     from mixlist.report import as_json, plans, terminal
 
+    one_standard_input((type_hints, *given.values()))
     plan = resolve_watched(model, policy_from(given), type_hints)
     terminal.warn(plan.warnings)
     if explain is not None:
