@@ -262,7 +262,7 @@ def check_plan(pairing: Pairing, plan: Any) -> None:
                 assert (pair.before.path, name) in decided, f"plan: no decision for {name!r} in {pair.before.path!r}"
                 decision, dtype = decided[pair.before.path, name]
                 now = dtype_name(pair.after.elem_type(twin.output[i]))
-                same = dtype.endswith(f"({now})") or now in (dtype, "unknown")
+                same = dtype.rstrip(")").endswith(f"({now}") or now in (dtype, "unknown")
                 is_moved_constant = is_constant(node)
                 assert same or is_moved_constant, (
                     f"plan: {decision.name} makes {now}, decided was {dtype} ({decision.reason})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from mixlist.resolver import Resolved
@@ -49,13 +48,13 @@ def replace_functions(proto: Any, resolved: Resolved, emitted: dict[Solution, An
     for solution in resolved.solutions[1:]:
         original = solution.graph.root.proto
         made.setdefault((original.domain, original.name, original.overload), []).append(emitted[solution])
-    ordered: list[Any] = []
+    groups: list[list[Any]] = []
     for original in resolved.loaded.proto.functions:
         key = (original.domain, original.name, original.overload)
-        ordered.extend(made.get(key) or [_copy(original)])
-    ordered = list(_shared(proto, ordered))
+        groups.append(made.get(key) or [_copy(original)])
+    functions = _shared(proto, groups)
     del proto.functions[:]
-    proto.functions.extend(ordered)
+    proto.functions.extend(functions)
 
 
 def _copy(message: Any) -> Any:
@@ -64,23 +63,27 @@ def _copy(message: Any) -> Any:
     return made
 
 
-def _shared(proto: Any, functions: list[Any]) -> Iterator[Any]:
-    """Functions that are equal but for their name become one; repeated, since callers then become equal too."""
+def _shared(proto: Any, groups: list[list[Any]]) -> list[Any]:
+    """The specialisations, those of one function that are equal as one; repeated, since callers then become equal too.
+
+    Functions that were two in the model stay two.
+    """
     while True:
-        seen: dict[bytes, Any] = {}
         renamed: dict[tuple[str, str], str] = {}
-        for function in functions:
-            bare = _copy(function)
-            bare.name = ""
-            first = seen.setdefault(bare.SerializeToString(deterministic=True), function)
-            if first is not function:
-                renamed[function.domain, function.name] = first.name
+        for group in groups:
+            seen: dict[bytes, Any] = {}
+            for function in group:
+                bare = _copy(function)
+                bare.name = ""
+                first = seen.setdefault(bare.SerializeToString(deterministic=True), function)
+                if first is not function:
+                    renamed[function.domain, function.name] = first.name
+        groups = [[f for f in group if (f.domain, f.name) not in renamed] for group in groups]
+        functions = [f for group in groups for f in group]
         if not renamed:
-            break
-        functions = [f for f in functions if (f.domain, f.name) not in renamed]
+            return functions
         for holder in (proto.graph, *functions):
             _rename_calls(holder, renamed)
-    yield from functions
 
 
 def _rename_calls(proto: Any, renamed: dict[tuple[str, str], str]) -> None:
