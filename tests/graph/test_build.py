@@ -99,4 +99,4 @@ def test_contrib_schemas_are_those_of_the_installed_runtime() -> None:
     finally:
         sys.path.pop(0)
     kept = json.loads((root / "mixlist" / "ops" / "data" / "contrib_schemas.json").read_text())
-    assert kept == make()
+    assert kept["schemas"] == make()["schemas"], "its origin names the exact version it was made with"
