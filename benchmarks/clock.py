@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -29,21 +30,55 @@ def race(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
 def process(arguments: Sequence[str], allowed: tuple[int, ...] = (0,)) -> Callable[[], None]:
     """A contender that is a whole Python process: interpreter start, imports, work, exit."""
     command = [sys.executable, *arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
     def run() -> None:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, env=_environment())
         if done.returncode not in allowed:
             raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
 
     return run
 
 
-def report(what: str, seconds: float, base: str, base_seconds: float, goal: float | None) -> None:
-    """Print one ratio and, where it has a goal (the ratio that must not be passed), whether it meets it."""
-    ratio = seconds / base_seconds
-    verdict = "" if goal is None else f" (goal <= {goal:g}: {'met' if ratio <= goal else 'MISSED'})"
-    print(f"{what}: {_time(seconds)}; {base}: {_time(base_seconds)}; ratio {ratio:.3g}{verdict}", flush=True)
+def best_of(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Least seconds of each contender that tells its own time; odd rounds run them in the reverse order."""
+    times: dict[str, float] = {}
+    for count in range(rounds):
+        for name in sorted(contenders, key=list(contenders).index, reverse=bool(count % 2)):
+            times[name] = min(contenders[name](), times.get(name, float("inf")))
+    return times
+
+
+def worker(arguments: Sequence[str], limit: float | None = None) -> dict[str, float]:
+    """What a fresh Python process printed as a JSON object: its own figures, without start and imports.
+
+    Raises subprocess.TimeoutExpired after ``limit`` seconds.
+    """
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=_environment(), timeout=limit
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def report(
+    what: str, seconds: float, base: str, base_seconds: float, goal: float | None, aim: float | None = None
+) -> None:
+    """Print one ratio and, where it has a goal (the ratio that must not be passed) or an aim, whether it meets it."""
+    told = f"{what}: {_time(seconds)}; {base}: {_time(base_seconds)}; ratio {seconds / base_seconds:.3g}"
+    print(told + verdict(seconds / base_seconds, goal, aim), flush=True)
+
+
+def verdict(figure: float, goal: float | None, aim: float | None = None) -> str:
+    """`` (goal <= 3: met; aim <= 1.8: missed)``; nothing where there is neither."""
+    told = [] if goal is None else [f"goal <= {goal:.3g}: {'met' if figure <= goal else 'MISSED'}"]
+    told += [] if aim is None else [f"aim <= {aim:.3g}: {'met' if figure <= aim else 'missed'}"]
+    return f" ({'; '.join(told)})" if told else ""
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 def machine() -> str:
