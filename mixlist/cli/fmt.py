@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mixlist.cli.options import KIND, PATH, one_standard_input
-from mixlist.errors import MixlistError
+from mixlist.errors import FileError, MixlistError
 from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
@@ -48,10 +48,13 @@ def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -
 
 def _files(paths: tuple[str, ...]) -> Iterator[str]:
     for path in paths:
-        if path != "-" and Path(path).is_dir():
-            yield from map(str, sorted(Path(path).glob("*.json")))
-        else:
+        if path == "-" or not Path(path).is_dir():
             yield path
+            continue
+        inside = sorted(Path(path).glob("*.json"))
+        if not inside:
+            raise FileError(f"{path}: no .json file is directly in this directory")
+        yield from map(str, inside)
 
 
 def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:

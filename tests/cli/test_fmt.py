@@ -67,6 +67,13 @@ def test_fmt_tells_every_file_that_it_cannot_read(run, folder: Path) -> None:
     assert (folder / "bad.json").read_text() == "{"
 
 
+def test_fmt_of_a_directory_without_json(run, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    ran = run("fmt", "empty")
+    assert ran.status == 2
+    assert "empty: no .json file" in ran.err
+
+
 def test_fmt_keeps_permissions_and_follows_links(run, folder: Path) -> None:
     (folder / "loose.json").chmod(0o640)
     (folder / "link.json").symlink_to("loose.json")
