@@ -23,6 +23,7 @@ class Loaded:
     path: Path | None
     folder: Path | None
     kind: str
+    stamp: tuple[int, ...] = ()  # of the file when it was read, () without a path
 
 
 def load(model: Any) -> Loaded:
@@ -44,12 +45,27 @@ def load(model: Any) -> Loaded:
     raise ModelError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
 
 
+def is_unchanged(model: Any, loaded: Loaded) -> bool:
+    """Whether ``model`` is the path that ``loaded`` came from, and the file is still the one that was read."""
+    if not loaded.stamp or not isinstance(model, str | os.PathLike) or Path(model) != loaded.path:
+        return False
+    try:
+        return _stamp(Path(model).stat()) == loaded.stamp
+    except OSError:
+        return False
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 def _load_path(path: Path) -> Loaded:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
     from onnx import ModelProto
 
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            stamp, data = _stamp(os.fstat(file.fileno())), file.read()
     except IsADirectoryError:
         raise FileError(f"{path} is a directory, not an ONNX model") from None
     except OSError as problem:
@@ -64,7 +80,7 @@ def _load_path(path: Path) -> Loaded:
     if not model.graph.node and not model.graph.output and not model.ir_version:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
     refuse_damage(model, str(path))
-    return Loaded(model, str(path), path, path.parent, "path")
+    return Loaded(model, str(path), path, path.parent, "path", stamp)
 
 
 def _load_ir(model: Any) -> Loaded:

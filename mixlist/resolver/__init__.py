@@ -11,6 +11,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY, Graph
+from mixlist.graph.pause import no_collection
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver.constants import Progress, Ranges
@@ -40,6 +41,7 @@ class Resolved:
     cast_is_black: bool
 
 
+@no_collection()
 def resolve(
     model: Any, policy: Policy, *, type_hints: Mapping[str, str] | None = None, progress: Progress | None = None
 ) -> Plan:

@@ -50,9 +50,11 @@ class Plan:
     @cached_property
     def nodes(self) -> tuple[Decision, ...]:
         """Every node of every scope."""
+        from mixlist.graph.pause import no_collection
         from mixlist.resolver.report import decisions
 
-        return decisions(self.solution)
+        with no_collection():
+            return decisions(self.solution)
 
     @cached_property
     def counts(self) -> dict[str, int]:

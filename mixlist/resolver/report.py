@@ -28,6 +28,11 @@ def decisions(resolved: Resolved) -> tuple[Decision, ...]:
     return tuple(found)
 
 
+def left_alone(resolved: Resolved) -> int:
+    """How many nodes stay as authored because nobody knows what the custom operator around them does with them."""
+    return sum(fact.rule == "unsupported" for solution in resolved.solutions for fact in solution.facts)
+
+
 def explain(plan: Plan, name: str) -> list[Decision]:
     """The chain of decisions from the named node up to the one that decided."""
     by_label: dict[str, list[Decision]] = {}

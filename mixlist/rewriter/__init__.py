@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError
-from mixlist.graph.io import Loaded, load
+from mixlist.graph.io import Loaded, is_unchanged, load
 from mixlist.graph.model import POLICY_KEY, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in
+from mixlist.graph.pause import no_collection
 from mixlist.graph.save import Options, Progress, save, set_inline, tensors
 from mixlist.graph.shapes import correct_shapes
 from mixlist.graph.weights import declared_size, is_external, stored_type
@@ -92,9 +94,14 @@ class RewriteResult:
         return stream(tensor, self.loaded.folder, self._clamp, self._reports)
 
     def _external(self, pending_only: bool) -> Iterator[Any]:
-        for tensor in tensors(self.proto):
+        for tensor in self._outside:
             if is_external(tensor) and (not pending_only or stored_type(tensor) != tensor.data_type):
                 yield tensor
+
+    @cached_property
+    def _outside(self) -> list[Any]:
+        """The tensors that lie in other files, as long as nobody takes them in."""
+        return [t for t in tensors(self.proto) if is_external(t)]
 
     def _take_in(self, pending_only: bool = False) -> None:
         for tensor in self._external(pending_only):
@@ -120,6 +127,7 @@ class RewriteResult:
         }
 
 
+@no_collection()
 def rewrite(model: Any, plan: Plan, *, keep_io_types: bool = True, keep_io: Iterable[str] = ()) -> RewriteResult:
     """Rewrite ``model`` so that every node has the precision that ``plan`` decided (contract, nine points).
 
@@ -134,6 +142,7 @@ def rewrite(model: Any, plan: Plan, *, keep_io_types: bool = True, keep_io: Iter
     return _rewrite(resolved, loaded, plan, proto, keep)
 
 
+@no_collection()
 def rewrite_in_place(plan: Plan, keep_io_types: bool = True, keep_io: Iterable[str] = ()) -> RewriteResult:
     """As ``rewrite`` for a model that ``resolve`` loaded itself and that nobody needs any more: no copy is made."""
     resolved: Resolved = plan.solution
@@ -150,7 +159,9 @@ def _keep(resolved: Resolved, keep_io_types: bool, keep_io: Iterable[str]) -> Ke
 
 
 def _same_model(model: Any, resolved: Resolved) -> Loaded:
-    """The model that the plan was made for, checked by what it holds."""
+    """The model that the plan was made for, checked by what it holds; a file that nobody changed is not read again."""
+    if is_unchanged(model, resolved.loaded):
+        return resolved.loaded
     loaded = load(model)
     if loaded.proto is resolved.loaded.proto:
         return loaded
