@@ -261,15 +261,25 @@ def bound(node: onnx.NodeProto, values: dict[str, AttributeProto]) -> onnx.NodeP
 
 
 def without_value_info(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of the model without any value_info, in any scope."""
+    """A copy of the model without any value_info, in any scope, its standard domain spelled ""."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     stack: list[Body] = [copy.graph, *copy.functions]
     while stack:
         body = stack.pop()
         del body.value_info[:]
-        stack.extend(graph for node in body.node for _, graph in subgraphs(node))
+        for node in body.node:
+            node.domain = _standard(node.domain)
+            stack.extend(graph for _, graph in subgraphs(node))
+    for holder in (copy, *copy.functions):
+        versions = {_standard(o.domain): o.version for o in holder.opset_import}
+        del holder.opset_import[:]
+        holder.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
     return copy
+
+
+def _standard(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
 
 
 def dtype_name(elem: int | None) -> str:
