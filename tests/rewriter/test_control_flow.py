@@ -190,7 +190,8 @@ def test_a_while_loop_without_a_trip_count() -> None:
 
 
 def test_integer_and_double_states_are_left_alone() -> None:
-    text = """g (float[4] x, double[4] e, int64 m) => (float[4] y, double[4] f, int64 n) <bool go = {1}, int64 one = {1}> {
+    text = """g (float[4] x, double[4] e, int64 m) => (float[4] y, double[4] f, int64 n)
+      <bool go = {1}, int64 one = {1}> {
       [w] w = Exp(x)
       [l] y, f, n = Loop(m, go, w, e, one) <body = b (int64 i, bool c, float[4] s, double[4] p, int64 q) =>
         (bool d, float[4] t, double[4] r, int64 u)
