@@ -1,6 +1,7 @@
 """Files to measure on, generated the same each time: graphs of any length and an operator information library.
 
 python benchmarks/generate.py graph NODES OUT.onnx
+python benchmarks/generate.py weights BYTES OUT.onnx
 python benchmarks/generate.py ops-info BYTES OUT.json
 """
 
@@ -71,6 +72,40 @@ def _block(k: int, weight: object, nodes: list[onnx.NodeProto], weights: list[on
     node("Mul", [normed, constant("gain", np.ones(WIDTH))], f"x{k + 1}")
 
 
+def write_weights(path: Path, size: int) -> Path:
+    """Write a chain of MatMuls with ``size`` bytes of float32 weights beside it, in ``.data``; about 16 MiB of memory.
+
+    A third of the bytes is one tensor, a quarter the next, the rest lies in tensors of at most 64 MiB.
+    """
+    import numpy as np
+    import onnx
+    from onnx import helper
+
+    tile = np.random.default_rng(0).standard_normal(2**22, np.float32)  # 16 MiB, the same again and again
+    rows, left = 4096, size // (4 * 4096)
+    columns = [size // 3 // (4 * rows), size // 4 // (4 * rows)]
+    left -= sum(columns)
+    columns += [rows] * (left // rows) + ([left % rows] if left % rows else [])
+    nodes, weights, outputs, at = [], [], [], 0
+    data = path.with_suffix(".data")
+    with data.open("wb") as file:
+        for k, width in enumerate(columns):
+            length = 4 * rows * width
+            weight = onnx.TensorProto(name=f"w{k}", data_type=1, dims=[rows, width], data_location=1)
+            for key, value in (("location", data.name), ("offset", at), ("length", length)):
+                weight.external_data.add(key=key, value=str(value))
+            weights.append(weight)
+            nodes.append(helper.make_node("MatMul", ["x", f"w{k}"], [f"y{k}"], name=f"MatMul_{k}"))
+            outputs.append(helper.make_tensor_value_info(f"y{k}", 1, ["batch", width]))
+            for start in range(0, length, tile.nbytes):
+                file.write(tile.data.cast("B")[: min(tile.nbytes, length - start)])
+            at += length
+    inputs = [helper.make_tensor_value_info("x", 1, ["batch", rows])]
+    graph = helper.make_graph(nodes, "weights", inputs, outputs, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
 def write_ops_info(path: Path, size: int) -> Path:
     """Write an ops-info file of at least ``size`` bytes, in the shape of an installed library's."""
     library: dict[str, object] = {}
@@ -112,7 +147,7 @@ def _slot(name: str, kind: str) -> dict[str, str]:
 
 def main(kind: str, amount: str, out: str) -> int:
     """Write one file and say how large it is."""
-    writer = {"graph": write_graph, "ops-info": write_ops_info}[kind]
+    writer = {"graph": write_graph, "weights": write_weights, "ops-info": write_ops_info}[kind]
     path = writer(Path(out), int(amount))
     print(f"{path}: {path.stat().st_size:,} bytes")
     return 0
