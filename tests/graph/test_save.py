@@ -94,7 +94,9 @@ def test_weights_go_out_or_come_in_on_request(tmp_path: Path, wish: str) -> None
         onnx.save(inner, tmp_path / "inner.onnx")
         source = tmp_path / "inner.onnx"
     apply(source, tmp_path / "o.onnx", external_data=wish)
-    outside = [weights.is_external(t) for t in onnx.load(tmp_path / "o.onnx", load_external_data=False).graph.initializer]
+    outside = [
+        weights.is_external(t) for t in onnx.load(tmp_path / "o.onnx", load_external_data=False).graph.initializer
+    ]
     assert outside == ([True, False] if wish == "yes" else [False, False])  # B is too small to go out
     assert arrays(tmp_path / "o.onnx")["W"].dtype == np.float16
 
@@ -212,7 +214,7 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_model_without_a_path_cannot_have_its_weights_elsewhere(tmp_path: Path) -> None:
     model = onnx.load(write_model(tmp_path), load_external_data=False)
-    with pytest.raises(MixlistError, match="give the model as a path|beside a model that has no path"):
+    with pytest.raises(MixlistError, match=r"give the model as a path|beside a model that has no path"):
         mixlist.resolve(model, mixlist.load_policy())
 
 

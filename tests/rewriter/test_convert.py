@@ -12,10 +12,26 @@ from mixlist.ops import types
 from mixlist.rewriter import convert
 from mixlist.rewriter.convert import ConstantReport, convert_piece
 
-EDGES = [0.0, -0.0, 65504.0, 65519.99, 65520.0, -65520.0, 1e6, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 1e-30, np.inf, -np.inf]
+EDGES = [
+    0.0,
+    -0.0,
+    65504.0,
+    65519.99,
+    65520.0,
+    -65520.0,
+    1e6,
+    2.0**-24,
+    2.0**-25,
+    2.0**-25 * 1.0001,
+    1e-30,
+    np.inf,
+    -np.inf,
+]
 
 
-@given(st.lists(st.floats(width=32) | st.sampled_from(EDGES).map(lambda v: float(np.float32(v))), min_size=1, max_size=40))
+@given(
+    st.lists(st.floats(width=32) | st.sampled_from(EDGES).map(lambda v: float(np.float32(v))), min_size=1, max_size=40)
+)
 def test_float16_bits_and_report_against_a_scalar_reference(values: list[float]) -> None:
     wide = np.array(values, np.float32)
     report = ConstantReport("w")
