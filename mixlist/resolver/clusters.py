@@ -86,17 +86,17 @@ def _attach(graph: Graph, links: list[Link], calls: set[int], found: dict[Value,
         touched = next((found[v] for v in (*node.inputs, *node.outputs) if v is not None and v in found), None)
         if touched is None:
             continue
-        foreign = node.signature is not None and node.signature.schema is None
-        if (node.signature is not None and node.signature.fixed) or foreign:
-            _impose(touched, node)
-        elif node.id in calls:
+        signature = node.signature
+        if node.id in calls:
             for value in node.outputs:
                 if value is not None and value in found:
                     found[value].tensors.append(value)
             for slot, value in enumerate(node.inputs):
                 if value is not None and value in found:
                     found[value].calls.append((node, slot))
-        elif node.signature is not None and node.signature.groups:
+        elif signature is not None and (signature.fixed or signature.schema is None or not signature.groups):
+            _impose(touched, node)  # a custom operator, or one like SequenceEmpty that has no type to choose
+        elif signature is not None:
             touched.nodes.append(node)
     for link in links:
         cluster = next((found[t] for t in link.targets if t in found), None)

@@ -264,16 +264,14 @@ class _Solver:
         if elem == UNDECIDED:
             return []
         kind = solution.facts[node.id].kind
+        target = self.low if kind == "low" else signature.groups[0].authored if kind == "authored" else elem
         if kind == "gray":
-            solution.followed[node.id] = gray.follow(node, self)[1]
+            target, solution.followed[node.id] = gray.follow(node, self)
         elif kind == "rule" and not self.settling:
             clusters.check_rule(node, elem, self)
         assignment = solution.assignments[node.id] = signature.assign((elem,) * len(signature.groups))
-        overruled = (kind == "low" and elem != self.low) or (
-            kind == "authored" and elem != signature.groups[0].authored
-        )
         solution.rules.pop(node.id, None)
-        if overruled:
+        if target not in (elem, UNDECIDED):
             solution.rules[node.id] = "control-flow"
         return self._set(node, [types.element(t) for t in assignment.outputs])
 
