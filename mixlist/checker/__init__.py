@@ -1,0 +1,1 @@
+"""Does a mixed model overflow, and how far is it from the original?"""

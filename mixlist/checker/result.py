@@ -1,0 +1,144 @@
+"""What ``check`` found: values only, rendered by the report rooms (contract and schema: ``mixlist.check/1``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal[
+    "overflow", "propagated", "preexisting", "intended", "underflow", "near-limit", "saturated", "internal-risk"
+]
+
+
+@dataclass(frozen=True)
+class NodeFinding:
+    """One node and what happened to its output ``tensor`` in low precision.
+
+    ``first``: among the first offenders, whose inputs were all finite. ``count``: values concerned in the worst
+    batch, None where only the range was looked at. ``batches``: indices of the batches where it happened, from 0.
+    ``max_abs_fp32`` and ``max_abs_low``: largest magnitude in float32 and in the mixed model (inf where it overflowed).
+    ``list``: white, black, gray or none; ``source``: the list entry or rule that made it low; ``suggestion``: the
+    smallest list change that would keep it high ("" where there is none to give).
+    """
+
+    scope: str
+    name: str
+    op_type: str
+    tensor: str
+    kind: Kind
+    first: bool
+    count: int | None
+    batches: tuple[int, ...]
+    max_abs_fp32: float
+    max_abs_low: float
+    list: str
+    source: str
+    suggestion: str
+
+
+@dataclass(frozen=True)
+class OutputFinding:
+    """How far one graph output of the mixed model is from the reference, the worst over all batches.
+
+    ``max_rel_error`` is relative to the reference's magnitude; ``normalized_error`` is the L2 norm of the difference
+    over that of the reference; ``snr_db`` is 20 log10 of its inverse (inf where they are equal). ``mismatches`` is the
+    share of differing values of an integer, bool or string output, None for floats; ``top1`` the share of rows whose
+    largest element is at the same place, None where that means nothing.
+    """
+
+    name: str
+    max_abs_error: float
+    max_rel_error: float
+    normalized_error: float
+    cosine: float
+    snr_db: float
+    mismatches: float | None
+    top1: float | None
+    passed: bool
+    failed_limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorRange:
+    """The dynamic range of one float tensor over all batches, in float32 and in the mixed model.
+
+    ``smallest`` is the smallest non-zero magnitude, None where nobody looked. ``low``: held in low precision.
+    """
+
+    scope: str
+    tensor: str
+    node: str
+    op_type: str
+    low: bool
+    minimum: float
+    maximum: float
+    smallest: float | None
+    low_minimum: float
+    low_maximum: float
+
+
+@dataclass(frozen=True)
+class NodeError:
+    """The error that one node adds when all its inputs are exact (``--layerwise``), as normalised error."""
+
+    scope: str
+    name: str
+    op_type: str
+    normalized_error: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """Task accuracy with ``--labels``: share of right answers of the reference and of the mixed model."""
+
+    reference: float
+    mixed: float
+    count: int
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The verdict and everything behind it.
+
+    ``mode``: ``emulated`` (float32 with rounding) or ``native`` (real low precision on ``provider``).
+    ``exception_rate``: share of batches with at least one overflow or saturation. ``limits``: name to value.
+    ``reasons``: why the verdict is what it is, one sentence each. ``precision``: the low type.
+    """
+
+    model: str
+    verdict: Literal["pass", "fail"]
+    reasons: tuple[str, ...]
+    provider: str
+    mode: Literal["emulated", "native"]
+    precision: str
+    batches: int
+    exception_rate: float
+    limits: dict[str, float]
+    nodes: tuple[NodeFinding, ...]
+    outputs: tuple[OutputFinding, ...]
+    tensors: tuple[TensorRange, ...] = ()
+    layerwise: tuple[NodeError, ...] = ()
+    task: Task | None = None
+    warnings: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``mixlist.check/1`` object; infinities and NaN as strings, which strict JSON allows."""
+        from dataclasses import asdict
+
+        plain: dict[str, Any] = asdict(self)
+        for output in plain["outputs"]:
+            output["pass"] = output.pop("passed")
+        return {"format": "mixlist.check/1", **_finite(plain)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and value != value:
+        return "nan"
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return "inf" if value > 0 else "-inf"
+    return value
