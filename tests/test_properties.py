@@ -78,7 +78,8 @@ def test_the_result_computes_the_same(job: tuple[Case, Policy]) -> None:
     """True low precision strays no further than rounding can; another batch size runs too.
 
     onnx.reference gives a Loop's body the outer value where an input of the body has its name, so
-    such models run on ONNX Runtime only; that in turn refuses two nodes of one name.
+    such models run on ONNX Runtime only; that in turn refuses two nodes of one name, and drops a pair
+    float16 -> float32 -> float16 (which only a black Cast leaves) though a subgraph captures its end.
     """
     case, rules = job
     mixed = apply(case.model, rules)
@@ -88,7 +89,8 @@ def test_the_result_computes_the_same(job: tuple[Case, Policy]) -> None:
         exact = run_reference(case.model, feeds)
         if "shadowed name" not in case.features:
             close(case, exact, run_reference(mixed, feeds), EPSILON[low])
-        if low == "float16" and "duplicate node name" not in case.features:
+        cast_is_black = rules.lists.of("Cast") == "black"
+        if low == "float16" and "duplicate node name" not in case.features and not cast_is_black:
             close(case, exact, run_ort(mixed, feeds), EPSILON[low])
 
 
