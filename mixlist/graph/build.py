@@ -13,14 +13,18 @@ from mixlist.ops import types
 from mixlist.ops.signature import Signature, key_of, make_signature
 
 
-def build_main(model: Any, hints: dict[str, types.Type] | None = None) -> Graph:
+def build_main(model: Any, hints: dict[str, types.Type] | None = None, *, show_marked: bool = False) -> Graph:
     """The Graph of a ModelProto's main graph; ``hints`` are types of tensors that nothing in the model tells.
+
+    With ``show_marked`` the Casts that mixlist made are nodes like all others; else what reads them reads their source.
 
     Raises ModelError where a tensor is used that nothing defines, where nodes form a cycle, or where
     a control-flow node does not fit its body.
     """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    graph = Graph(Scope(model.graph), model, _opsets(model.opset_import), functions, hints=hints or {})
+    graph = Graph(
+        Scope(model.graph), model, _opsets(model.opset_import), functions, show_marked=show_marked, hints=hints or {}
+    )
     _fill(graph)
     return graph
 
@@ -43,6 +47,7 @@ def build_function(caller: Graph, function: Any, call: Node, attributes: dict[st
         path=f"function:{function.domain}:{function.name}",
         attributes=attributes,
         calls=caller.calls,
+        show_marked=caller.show_marked,
         hints=caller.hints,
     )
     for index, name in enumerate(function.input):

@@ -43,7 +43,7 @@ def _register(graph: Graph, scope: Scope) -> None:
         for sparse in proto.sparse_initializer:
             _initializer(graph, scope, sparse.values.name, sparse, int(sparse.values.data_type))
     for position, node_proto in enumerate(proto.node):
-        if node_proto.op_type == "Cast" and _marked(node_proto):
+        if node_proto.op_type == "Cast" and not graph.show_marked and _marked(node_proto):
             scope.marked.add(position)
             continue
         node = Node(-1, scope, position, node_proto, node_proto.op_type, domain_of(node_proto.domain))

@@ -135,6 +135,7 @@ class Graph:
     attributes: dict[str, Any] = field(default_factory=dict)  # a function call's attributes, for references
     signatures: dict[Any, Signature] = field(default_factory=dict)
     calls: dict[Any, Graph] = field(default_factory=dict)  # function bodies built, shared by all graphs of a model
+    show_marked: bool = False  # whether the Casts that mixlist made are nodes like all others
     hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user tells, by tensor name
     marked_types: dict[str, int] = field(default_factory=dict)  # type by output name of the Casts that mixlist made
     rank_table: dict[str, int] | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.errors import ModelError
 from mixlist.ops import types
-from mixlist.resolver.constants import overflow_bound
+from mixlist.resolver.constants import flush_bound, overflow_bound
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,23 +50,26 @@ def numpy_type(elem: int) -> Any:
     return known[elem]
 
 
-def convert_piece(piece: NDArray[Any], elem: int, clamp: bool, report: ConstantReport) -> NDArray[Any]:
-    """One flat piece of a constant in element type ``elem``; adds to the report."""
+def convert_piece(
+    piece: NDArray[Any], elem: int, clamp: bool, report: ConstantReport, many: bool = False
+) -> NDArray[Any]:
+    """One flat piece of a constant in element type ``elem``; adds to the report. ``many``: of a large constant."""
     import numpy as np
 
     dtype = numpy_type(elem)
     if piece.size == 0:
         return piece.astype(dtype)
     wide = np.ascontiguousarray(piece, np.float32)
-    narrow = _narrowed(wide, elem, dtype)
-    high, low = float(wide.max()), float(wide.min())
-    if np.isfinite(high) and np.isfinite(low):
-        largest = max(abs(high), abs(low))
-        infinite = np.isinf(narrow) if largest >= overflow_bound(elem) else None
-    else:
+    narrow = _narrowed(wide, elem, dtype, many)
+    size = wide.view(np.uint32) & np.uint32(0x7FFFFFFF)  # magnitudes: without the sign, floats sort as their bits do
+    largest = float(size.max().view(np.float32))
+    infinite = None
+    if not np.isfinite(largest):
         finite = np.isfinite(wide)
         largest = float(np.abs(wide[finite]).max()) if finite.any() else 0.0
         infinite = np.isinf(narrow) & finite
+    elif largest >= overflow_bound(elem):
+        infinite = np.isinf(narrow)
     report.max_abs = max(report.max_abs, largest)
     if infinite is not None and (count := int(np.count_nonzero(infinite))):
         if clamp:
@@ -75,7 +78,9 @@ def convert_piece(piece: NDArray[Any], elem: int, clamp: bool, report: ConstantR
             report.clamped += count
         else:
             report.overflowed += count
-    report.flushed += _nonzero(wide) - _nonzero(narrow)
+    if elem != types.FLOAT:
+        size -= np.uint32(1)  # zero wraps around, so that one comparison finds what is tiny and not zero
+        report.flushed += int(np.count_nonzero(size < np.float32(flush_bound(elem)).view(np.uint32)))
     return narrow
 
 
@@ -86,27 +91,18 @@ def _limits(elem: int) -> Any:
     return ml_dtypes.finfo(numpy_type(elem))  # type: ignore[no-untyped-call]
 
 
-def _nonzero(piece: NDArray[Any]) -> int:
-    """How many values are neither 0 nor -0: the bits without the sign, which is much faster than comparing halves."""
-    import numpy as np
-
-    if piece.itemsize == 4:
-        return int(np.count_nonzero(piece.view(np.uint32) & np.uint32(0x7FFFFFFF)))
-    return int(np.count_nonzero(piece.view(np.uint16) & np.uint16(0x7FFF)))
-
-
-def _narrowed(wide: NDArray[Any], elem: int, dtype: Any) -> NDArray[Any]:
+def _narrowed(wide: NDArray[Any], elem: int, dtype: Any, many: bool) -> NDArray[Any]:
     """Rounded to nearest, ties to even: by numpy, and for much float16 by ONNX Runtime, which is faster."""
     import numpy as np
 
-    if elem == types.FLOAT16 and wide.nbytes >= _LARGE:
+    if elem == types.FLOAT16 and many:
         session = _half_session()
         return cast("NDArray[Any]", session.run(None, {"x": wide})[0])
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         return wide.astype(dtype)
 
 
-_LARGE = 8 * 2**20  # bytes from which importing ONNX Runtime (a fifth of a second) may pay; numpy does 1 to 2 GB/s
+_MANY = 2**21  # elements from which importing ONNX Runtime (a fifth of a second) may pay; numpy does 1 to 3 GB/s
 
 
 @cache
@@ -153,7 +149,8 @@ def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str) -> tuple[An
         made.external_data.add(key=weights.PENDING, value=str(tensor.data_type))
         return made, None
     report = ConstantReport(name)
-    parts = [convert_piece(p, elem, clamp, report).tobytes() for p in weights.pieces(tensor, None)]
+    many = weights.element_count(tensor) >= _MANY
+    parts = [convert_piece(p, elem, clamp, report, many).tobytes() for p in weights.pieces(tensor, None)]
     made.raw_data = b"".join(parts)
     return made, report
 
@@ -166,6 +163,7 @@ def stream(tensor: Any, folder: Path | None, clamp: bool, reports: dict[str, Con
         yield from weights.raw_pieces(tensor, folder)
         return
     report = ConstantReport(tensor.name)
+    many = weights.element_count(tensor) >= _MANY
     for piece in weights.pieces(tensor, folder):
-        yield convert_piece(piece, tensor.data_type, clamp, report).tobytes()
+        yield convert_piece(piece, tensor.data_type, clamp, report, many).tobytes()
     reports[tensor.name] = report

@@ -91,7 +91,7 @@ class Emitter:
             elif known is not None:
                 _set_type(info, self._final(known))
         if None in order:  # stale: it names a tensor that is not there
-            _reorder(proto.value_info, order)
+            reorder(proto.value_info, order)
 
     def _retype_outputs(self, scope: Scope, proto: Any) -> None:
         casts = {c.name: c.elem for c in self.layout.casts.get(scope, ())}
@@ -137,7 +137,7 @@ class Emitter:
         for order, (value, made) in enumerate(constants):
             proto.node.add().CopyFrom(made)
             keys.append(self._after(place, value, 1, order))
-        _reorder(proto.node, keys)
+        reorder(proto.node, keys)
 
     @staticmethod
     def _after(place: dict[Node, int], value: Value | None, rank: int, order: int) -> Key:
@@ -165,7 +165,7 @@ def _add_cast(node: Any, cast: NewCast, source: str) -> None:
     node.metadata_props.add(key=MARK, value="output" if cast.output else "tensor")
 
 
-def _reorder(messages: Any, keys: list[Key | None]) -> None:
+def reorder(messages: Any, keys: list[Key | None]) -> None:
     """Sort a repeated field in place by its messages' keys; those without a key go."""
     last = (len(keys) + 1, 0, 0)
     gone = sum(k is None for k in keys)
