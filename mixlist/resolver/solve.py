@@ -221,6 +221,8 @@ class _Solver:
                 voted = join(voted, self.decided[read.value.id])
         if voted not in (UNDECIDED, types.FLOAT) and not self.admits(link, voted):
             voted = types.FLOAT
+        if voted == self.low and any(self.misfit(r.value) for r in link.reads):
+            voted = types.FLOAT
         changed = []
         for target in link.targets:
             if types.element(target.type) not in types.LISTED or target in self.clusters:

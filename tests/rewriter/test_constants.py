@@ -1,0 +1,200 @@
+"""Constants: every way a model can hold floats; converted instead of cast, both types where both are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.builders import model
+from tests.rewriter.cases import case
+from tests.scopes import dtype_name
+
+LISTS = {"white": ["Exp"], "black": ["Log"]}
+X = {"x": [0.5, 1.0, 1.5, 2.0]}
+VALUES = [1.5, 2.5]
+
+
+def sparse(name: str, values: Iterable[float] = VALUES) -> onnx.SparseTensorProto:
+    """[0, 1.5, 0, 2.5] as a sparse tensor."""
+    kept = list(values)
+    return helper.make_sparse_tensor(
+        helper.make_tensor(name, TensorProto.FLOAT, [2], kept),
+        helper.make_tensor("", TensorProto.INT64, [2], [1, 3]),
+        [4],
+    )
+
+
+def with_constant(node: onnx.NodeProto, *readers: str) -> onnx.ModelProto:
+    """w = Exp(x) and, for each reader, an output of it and c; ``node`` makes c."""
+    size = 2 if node.attribute[0].name in ("value", "value_floats") else 4
+    outputs = ", ".join(f"float[{size}] y{k}" for k, _ in enumerate(readers))
+    body = " ".join(f"[n{k}] y{k} = {reader}" for k, reader in enumerate(readers))
+    proto = model(f"g (float[{size}] x) => ({outputs}) {{ c = Constant<value_float=1.0>() [w] w = Exp(x) {body} }}")
+    proto.graph.node[0].CopyFrom(node)
+    return proto
+
+
+def held(proto: onnx.ModelProto) -> dict[str, tuple[str, list[float]]]:
+    """Type and values of each Constant of the main graph, sparse ones by what they store."""
+    found = {}
+    for node in proto.graph.node:
+        if node.op_type == "Constant":
+            attribute = node.attribute[0]
+            if attribute.name == "value_float":
+                found[node.output[0]] = ("float32", [attribute.f])
+            elif attribute.name == "value_floats":
+                found[node.output[0]] = ("float32", list(attribute.floats))
+            else:
+                tensor = attribute.t if attribute.name == "value" else attribute.sparse_tensor.values
+                array = numpy_helper.to_array(tensor).astype(np.float64)
+                found[node.output[0]] = (dtype_name(tensor.data_type), array.ravel().tolist())
+    return found
+
+
+WAYS = {
+    "value": (helper.make_node("Constant", [], ["c"], value=helper.make_tensor("t", 1, [2], [1.5, 2.5])), VALUES),
+    "value_float": (helper.make_node("Constant", [], ["c"], value_float=1.5), [1.5]),
+    "value_floats": (helper.make_node("Constant", [], ["c"], value_floats=[1.5, 2.5]), VALUES),
+    "sparse_value": (helper.make_node("Constant", [], ["c"], sparse_value=sparse("")), VALUES),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_constant_that_only_low_nodes_read_is_converted_in_place(way: str) -> None:
+    node, values = WAYS[way]
+    found = case(with_constant(node, "Mul(w, c)"), check=False, **LISTS)
+    assert held(found.after) == {"c": ("float16", values)}
+    assert found.casts == [">y0", "x>float16"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_constant_that_both_sides_read_exists_in_both_types(way: str) -> None:
+    node, values = WAYS[way]
+    found = case(with_constant(node, "Mul(w, c)", "Sub(x, c)"), check=False, **LISTS)
+    assert held(found.after) == {"c": ("float32", values), "c_float16": ("float16", values)}
+    assert found.reads("n0") == ["float16", "float16"] and found.reads("n1") == ["float32", "float32"]
+    assert found.casts == [">y0", "x>float16"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_constant_that_only_high_nodes_read_keeps_its_bytes(way: str) -> None:
+    node, _ = WAYS[way]
+    found = case(with_constant(node, "Sub(x, c)"), check=False, **LISTS)
+    assert next(n for n in found.after.graph.node if n.op_type == "Constant") == node
+
+
+def sparse_initializer(*readers: str) -> onnx.ModelProto:
+    """As ``with_constant``, c being a sparse initializer."""
+    proto = with_constant(WAYS["value_float"][0], *readers)
+    del proto.graph.node[0]
+    proto.graph.sparse_initializer.append(sparse("c"))
+    return proto
+
+
+def test_a_sparse_initializer_is_converted_in_place_or_beside() -> None:
+    low = case(sparse_initializer("Mul(w, c)"), check=False, **LISTS).after.graph.sparse_initializer
+    assert [(s.values.name, s.values.data_type) for s in low] == [("c", TensorProto.FLOAT16)]
+    both = case(sparse_initializer("Mul(w, c)", "Sub(x, c)"), check=False, **LISTS)
+    kinds = [(s.values.name, s.values.data_type) for s in both.after.graph.sparse_initializer]
+    assert kinds == [("c", TensorProto.FLOAT), ("c_float16", TensorProto.FLOAT16)]
+    assert both.casts == [">y0", "x>float16"]
+
+
+def test_a_sparse_constant_out_of_range_keeps_its_reader_high() -> None:
+    proto = sparse_initializer("Mul(w, c)")
+    proto.graph.sparse_initializer[0].CopyFrom(sparse("c", [1.5, 1e6]))
+    found = case(proto, check=False, **LISTS)
+    assert found.nodes["n0"].rule == "constant" and found.casts == ["w>float32", "x>float16"]
+
+
+def test_initializers_in_every_layout_of_numbers() -> None:
+    text = """g (float[2] x) => (float[2] y) <float[2] a = {1.5, 2.5}> {
+      [w] w = Exp(x) [m] m = Mul(w, a) [n] y = Mul(m, b) }"""
+    proto = model(text.replace("Mul(m, b)", "Mul(m, a)"))
+    proto.graph.node[2].input[1] = "b"
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(VALUES, np.float32), "b"))
+    assert proto.graph.initializer[0].float_data and proto.graph.initializer[1].raw_data
+    found = case(proto, feeds={"x": [1, 2]}, **LISTS)
+    assert found.initializers() == {"a": "float16", "b": "float16"}
+    assert [numpy_helper.to_array(t).tolist() for t in found.after.graph.initializer] == [VALUES, VALUES]
+
+
+def test_low_authored_numbers_in_int32_data_are_widened_for_a_high_node() -> None:
+    text = """g (float16[2] x) => (float16[2] y) <float16[2] a = {3, 5}> { [w] y = Add(x, a) }"""
+    found = case(text, mode="cube_fp16in_fp32out")
+    assert found.initializers() == {"a": "float32"}
+    assert numpy_helper.to_array(found.after.graph.initializer[0]).tolist() == [3.0, 5.0]
+    assert found.casts == [">y", "x>float32"]
+
+
+def test_a_constant_of_constants_is_authored_and_cast() -> None:
+    """A gray node with only constants has the authored type; its result is no initializer, so it is cast."""
+    text = """g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}> {
+      [r] r = Relu(k) [w] w = Exp(x) [m] y = Mul(w, r) }"""
+    found = case(text, feeds=X, **LISTS)
+    assert found.low == {"w", "m"} and found.casts == [">y", "r>float16", "x>float16"]
+
+
+def test_zero_size_constants_and_inputs() -> None:
+    text = """g (float[0,4] x) => (float[0,4] y, float[0] z) <float[0,4] k = {}, float[0] e = {}> {
+      [w] w = Exp(x) [a] y = Add(w, k) [b] z = Exp(e) }"""
+    found = case(text, feeds={"x": np.zeros((0, 4))}, **LISTS)
+    assert found.low == {"w", "a", "b"}
+    assert found.initializers() == {"k": "float16", "e": "float16"}
+
+
+def test_one_constant_in_two_slots_of_a_node_that_want_two_types() -> None:
+    text = (
+        "g (float[1,1,2,2] x) => (float[1,1,N,M] y) <float[4] s = {1,1,2,2}> { [w] w = Exp(x) [z] y = Resize(w, s, s) }"
+    )
+    found = case(text, runtime=False, **LISTS)
+    assert found.reads("z") == ["float16", "float16", "float32"]
+    assert found.initializers() == {"s": "float32", "s_float16": "float16"}
+
+
+def test_special_values_survive() -> None:
+    proto = model("g (float[6] x) => (float[6] y) <float[6] k = {1,2,3,4,5,6}> { [w] w = Exp(x) [a] y = Add(w, k) }")
+    special = np.array([-0.0, 0.0, np.inf, -np.inf, np.nan, 6e-8], np.float32)
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(special, "k"))
+    found = case(proto, **LISTS)
+    half = numpy_helper.to_array(found.after.graph.initializer[0])
+    assert half.dtype == np.float16
+    assert np.signbit(half[0]) and not np.signbit(half[1])
+    assert half[2] == np.inf and half[3] == -np.inf and np.isnan(half[4]) and half[5] == np.float16(6e-8)
+
+
+@pytest.mark.parametrize(
+    ("constants", "low", "value"), [("keep", False, 1e6), ("ieee", True, np.inf), ("clamp", True, 65504.0)]
+)
+def test_what_overflows_is_kept_or_converted_as_asked(constants: str, low: bool, value: float) -> None:
+    text = "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,1000000}> { [w] w = Exp(x) [m] y = Mul(w, k) }"
+    found = case(text, constants=constants, **LISTS)
+    assert ("m" in found.low) is low
+    assert numpy_helper.to_array(found.after.graph.initializer[0])[3] == value
+
+
+def test_an_epsilon_that_would_vanish_keeps_its_node_high() -> None:
+    text = "g (float[4] x) => (float[4] y) <float e = {1e-9}> { [w] w = Exp(x) [a] y = Add(w, e) }"
+    found = case(text, **LISTS)
+    assert found.nodes["a"].rule == "constant"
+    assert case(text, constants="ieee", **LISTS).low == {"w", "a"}
+
+
+@pytest.mark.parametrize("where", ["loop", "if"])
+def test_a_constant_that_does_not_fit_and_crosses_a_border(where: str) -> None:
+    """The start of a state, or what a branch yields, is converted only if it fits."""
+    inner = {
+        "loop": """[l] z = Loop(m, go, k) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
+          { d = Identity(c) [e] t = Exp(s) }>""",
+        "if": """[l] z = If(go) <then_branch = b () => (float[4] p) { p = Identity(k) },
+          else_branch = e () => (float[4] q) { [e] q = Exp(x) }>""",
+    }[where]
+    text = f"""g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}, float[4] k = {{1,2,3,100000}}> {{
+      {inner} [n] y = Neg(z) }}"""
+    found = case(text, **LISTS)
+    assert "n" not in found.low
+    assert found.initializers()["k"] == "float32"
