@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-PIECE = 16 * 2**20  # bytes held at a time
+PIECE = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 PENDING = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
 
