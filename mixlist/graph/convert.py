@@ -19,6 +19,7 @@ _TOLD = {
     "metadata_props": "metadata entries of nodes, values or graphs",
     "quantization_annotation": "quantisation annotations",
     "sparse_initializer": "sparse initializers",
+    "denotation": "denotations of types and dimensions",
     "training_info": "training information",
     "device_configurations": "device configurations",
     "configuration": "device configurations",
@@ -101,6 +102,8 @@ def _kept_apart(message: Any) -> Iterator[str]:
     while waiting:
         for field, value in waiting.pop().ListFields():
             if field.message_type is None:
+                if field.name in _TOLD:
+                    yield field.name
                 continue
             elements = value if hasattr(value, "__len__") else [value]
             if field.name in _TOLD:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -236,7 +235,8 @@ def test_quantisation_annotations_and_training_info_and_metadata_come_along() ->
 @pytest.mark.parametrize("spelling", ["import", "nodes", "both", "one"])
 def test_the_standard_domain_spelled_ai_onnx(spelling: str) -> None:
     proto = model(
-        "g (float[4] x) => (float[4] y) { [e] e = Exp(x) [c] c = Constant<value_float=2.0>() [m] m = Mul(e, c) [l] y = Log(m) }"
+        """g (float[4] x) => (float[4] y) {
+          [e] e = Exp(x) [c] c = Constant<value_float=2.0>() [m] m = Mul(e, c) [l] y = Log(m) }"""
     )
     if spelling in ("import", "both"):
         proto.opset_import[0].domain = "ai.onnx"
