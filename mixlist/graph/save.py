@@ -163,7 +163,8 @@ def _save_external(proto: Any, held: list[Any], path: Path, convert: Convert, pr
                 start = at + _PAGE - at % _PAGE
                 file.write(bytes(start - at))
             at = start
-            for piece in convert(tensor):
+            made = convert(tensor)
+            for piece in weights.ahead(made) if _size(tensor) > weights.PIECE else made:
                 file.write(piece)
                 at += len(piece)
                 if progress is not None:

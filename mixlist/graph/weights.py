@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from mixlist.errors import FileError, ModelError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+Piece = TypeVar("Piece")
 PIECE = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 PENDING = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
@@ -176,6 +177,21 @@ def _external_pieces(tensor: Any, where: External) -> Iterator[NDArray[np.generi
     dtype = _dtype(tensor)
     for data in _read(where, tensor.name):
         yield np.frombuffer(data, dtype)
+
+
+def ahead(made: Iterator[Piece]) -> Iterator[Piece]:
+    """The same pieces, each made by another thread while the one before it is used.
+
+    Reading, numpy, ONNX Runtime and writing all leave the interpreter to others meanwhile. An error comes where
+    its piece would have come.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as worker:
+        coming = worker.submit(next, made, None)
+        while (piece := coming.result()) is not None:
+            coming = worker.submit(next, made, None)
+            yield piece
 
 
 def _read(where: External, name: str) -> Iterator[bytes]:

@@ -1,0 +1,34 @@
+"""Reading ahead: the same pieces in the same order, errors where they belong, no thread left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from mixlist.graph.weights import ahead
+
+
+def test_the_pieces_come_in_order() -> None:
+    assert list(ahead(iter(range(100)))) == list(range(100))
+    assert list(ahead(iter(()))) == []
+
+
+def test_an_error_comes_where_its_piece_would_have_come() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    pieces = ahead(broken())
+    assert next(pieces) == 1
+    with pytest.raises(OSError, match="gone"):
+        next(pieces)
+    assert threading.active_count() == 1
+
+
+def test_whoever_stops_early_leaves_no_thread() -> None:
+    for piece in ahead(iter(range(10))):
+        if piece == 3:
+            break
+    assert threading.active_count() == 1
