@@ -64,7 +64,8 @@ def test_slots_without_bfloat16_stay_high_among_low_ones() -> None:
 
 @pytest.mark.parametrize(("opset", "carried"), [(13, "float32"), (16, "bfloat16")])
 def test_control_flow_carries_bfloat16_only_where_its_schema_does(opset: int, carried: str) -> None:
-    text = f"""<ir_version: 8, opset_import: ["" : {opset}]> g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}> {{
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
+      g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}> {{
       [w] w = Exp(x) [l] z = Loop(m, go, w) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
         {{ d = Identity(c) [t] t = Mul(s, s) }}> [n] y = Neg(z) }}"""
     found = case(text, mode="mixed_bfloat16", white=["Exp"])
