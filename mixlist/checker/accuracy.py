@@ -1,0 +1,310 @@
+"""How far the mixed model's outputs are from the reference, batch by batch, in sums of float64; no array is kept.
+
+A value that is not finite in the reference says nothing about precision: it does not count, but is told
+(``OutputAccuracy.notes``). One that is finite in the reference and not in the mixed model is an infinite error.
+Integers and bools are compared exactly and as numbers; texts as unit vectors, at right angles where they differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from mixlist.checker.result import OutputFinding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+BLOCK = 2**18  # values looked at at a time: the float64 copies stay in the processor's cache
+FEW = 0.01  # share of differing integers that passes where nobody asked for another
+_TEXT = "OSTU"  # numpy kinds of strings; tensors of strings come as objects
+_EXACT = "biu"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an output must keep; None is no limit. Errors are upper limits, ``cosine``, ``snr`` and ``top1`` lower ones.
+
+    ``normalized`` 1e-2: rounding to float16 errs by up to 2^-11 (4.9e-4), to bfloat16 by 2^-8 (3.9e-3), and independent
+    roundings add up as the root of their number, so 1e-2 leaves room for some 400 roundings in sequence in float16
+    (6 in bfloat16, where a deep model may need more), and is far below what a wrong value costs. It is 40 dB.
+    ``cosine`` 0.999: follows from that (an error of e leaves a cosine of at least sqrt(1 - e^2), 0.99995); it judges
+    by itself where ``normalized`` was raised or taken off, and then allows 4.5 %.
+    The others depend on what an output means, so they are off unless asked for. ``max_abs`` has the output's unit,
+    ``snr`` is in dB, ``mismatch`` and ``top1`` are shares from 0 to 1.
+
+    An integer, bool or string output is judged by ``mismatch`` if that is given. By default it passes if at most 1 % of
+    its values differ (ids), or if it holds ``normalized``, ``cosine`` and ``snr`` (quantised values, off by one step).
+    """
+
+    max_abs: float | None = None
+    max_rel: float | None = None
+    normalized: float | None = 1e-2
+    cosine: float | None = 0.999
+    snr: float | None = None
+    mismatch: float | None = None
+    top1: float | None = None
+
+    def asked(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def judge(finding: OutputFinding, limits: Limits) -> tuple[bool, tuple[str, ...]]:
+    """Whether the output keeps the limits, and the names of those that it does not.
+
+    NaN keeps no limit. ``shape`` among the finding's failed limits (the outputs could not be compared) stays.
+    """
+    failed = ["shape"] if "shape" in finding.failed_limits else []
+    upper = {"max_abs": finding.max_abs_error, "max_rel": finding.max_rel_error}
+    upper["normalized"] = finding.normalized_error
+    lower = {"cosine": finding.cosine, "snr": finding.snr_db}
+    if finding.top1 is not None:
+        lower["top1"] = finding.top1
+    if finding.mismatches is not None:
+        upper["mismatch"] = finding.mismatches
+    asked = limits.asked()
+    failed += [name for name, value in upper.items() if name in asked and not value <= asked[name]]
+    failed += [name for name, value in lower.items() if name in asked and not value >= asked[name]]
+    if finding.mismatches is not None and (limits.mismatch is not None or finding.mismatches <= FEW):
+        failed = [name for name in failed if name not in ("normalized", "cosine", "snr")]
+    return not failed, tuple(failed)
+
+
+class OutputAccuracy:
+    """The metrics of one output, or one tensor, over all batches.
+
+    Largest errors, normalised error, cosine and SNR are those of the worst batch, so that one bad batch does not drown
+    in many good ones; the shares (mismatches, top-1 agreement) are over all batches.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._max_abs = 0.0
+        self._max_rel = 0.0
+        self._normalized = 0.0
+        self._cosine = 1.0
+        self._reference = 0.0  # sum of squares over all batches
+        self._beside_zero = 0.0  # the largest sum of squares of a difference from a batch that is all zeros
+        self._differing = _Share()
+        self._agreeing = _Share()
+        self._values = 0
+        self._unknown = 0  # not finite in the reference
+        self._unlike = 0  # of those, other in the mixed model
+        self._unfit = ""  # the first pair that cannot be compared
+
+    def add(self, reference: Any, mixed: Any) -> None:
+        """Adds one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""
+        batch = _Batch()
+        theirs = dict(_leaves(mixed))
+        ours = dict(_leaves(reference))
+        if ours.keys() != theirs.keys():
+            self._refuse(f"{_counted(len(ours))} in the reference, {_counted(len(theirs))} in the mixed model", batch)
+        else:
+            for place, array in ours.items():
+                self._add_array(array, theirs[place], batch)
+        self._close(batch)
+
+    def finding(self, limits: Limits) -> OutputFinding:
+        """The metrics so far, judged."""
+        normalized = self._normalized
+        if self._beside_zero:  # measured by the other batches, since its own are all zeros
+            normalized = max(normalized, _ratio(self._beside_zero, self._reference))
+        found = OutputFinding(
+            name=self.name,
+            max_abs_error=self._max_abs,
+            max_rel_error=self._max_rel,
+            normalized_error=normalized,
+            cosine=self._cosine,
+            snr_db=-20 * math.log10(normalized) if normalized else math.inf,
+            mismatches=self._differing.share,
+            top1=self._agreeing.share,
+            passed=True,
+            failed_limits=("shape",) if self._unfit else (),
+        )
+        passed, failed = judge(found, limits)
+        return replace(found, passed=passed, failed_limits=failed)
+
+    def notes(self) -> tuple[str, ...]:
+        """What the figures do not tell, one sentence each."""
+        told = []
+        if self._unfit:
+            told.append(f"{self.name!r} cannot be compared: {self._unfit}")
+        if self._unknown:
+            unlike = f"; the mixed model differs in {self._unlike} of them" if self._unlike else ""
+            told.append(
+                f"{self._unknown} of {self._values} values of {self.name!r} are not finite in the reference"
+                f" and do not count{unlike}"
+            )
+        return tuple(told)
+
+    def _add_array(self, reference: Array, mixed: Array, batch: _Batch) -> None:
+        text = reference.dtype.kind in _TEXT
+        if reference.shape != mixed.shape:
+            self._refuse(f"shape {list(reference.shape)} became {list(mixed.shape)}", batch)
+        elif text != (mixed.dtype.kind in _TEXT):
+            self._refuse(f"type {reference.dtype} became {mixed.dtype}", batch)
+        else:
+            self._values += reference.size
+            exact = text or (reference.dtype.kind in _EXACT and mixed.dtype.kind in _EXACT)
+            if exact:
+                self._differing.add(0, 0)
+            elif _has_classes(reference):
+                self._agreeing.add(*_same_largest(reference, mixed))
+            for ours, theirs in _blocks(reference, mixed):
+                differing = int((ours != theirs).sum()) if exact else 0
+                if exact:
+                    self._differing.add(differing, ours.size)
+                if text:
+                    self._add_texts(differing, ours.size, batch)
+                else:
+                    self._add_numbers(ours, theirs, batch)
+
+    def _add_texts(self, differing: int, count: int, batch: _Batch) -> None:
+        if differing:
+            self._max_abs = self._max_rel = 1.0
+        batch.difference += 2 * differing
+        batch.reference += count
+        batch.mixed += count
+        batch.product += count - differing
+
+    def _add_numbers(self, reference: Array, mixed: Array, batch: _Batch) -> None:
+        import numpy as np
+
+        ours, theirs = reference.astype(np.float64), mixed.astype(np.float64)
+        known = np.isfinite(ours)
+        if not known.all():
+            same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+            self._unknown += int((~known).sum())
+            self._unlike += int((~known & ~same).sum())
+            ours, theirs = ours[known], theirs[known]
+        if not np.isfinite(theirs).all():
+            self._break(batch)
+        elif ours.size:
+            with np.errstate(all="ignore"):  # doubles beyond 1e154 have infinite squares: an infinite error then
+                difference = np.abs(theirs - ours)
+                self._max_abs = max(self._max_abs, float(difference.max()))
+                self._max_rel = max(self._max_rel, _largest_ratio(difference, np.abs(ours)))
+                batch.difference += float(difference @ difference)
+                batch.reference += float(ours @ ours)
+                batch.mixed += float(theirs @ theirs)
+                batch.product += float(ours @ theirs)
+
+    def _refuse(self, reason: str, batch: _Batch) -> None:
+        self._unfit = self._unfit or reason
+        self._break(batch)
+
+    def _break(self, batch: _Batch) -> None:
+        self._max_abs = self._max_rel = math.inf
+        batch.broken = True
+
+    def _close(self, batch: _Batch) -> None:
+        if batch.broken:
+            self._normalized, self._cosine = math.inf, math.nan
+            return
+        self._reference += batch.reference
+        if not batch.difference:
+            return
+        if batch.reference:
+            self._normalized = max(self._normalized, _ratio(batch.difference, batch.reference))
+            self._cosine = min(self._cosine, batch.cosine())  # a NaN stays: no comparison with it is true
+        else:
+            self._beside_zero = max(self._beside_zero, batch.difference)
+
+
+@dataclass
+class _Batch:
+    """Sums of squares and products over one batch."""
+
+    difference: float = 0.0
+    reference: float = 0.0
+    mixed: float = 0.0
+    product: float = 0.0
+    broken: bool = False
+
+    def cosine(self) -> float:
+        length = math.sqrt(self.reference) * math.sqrt(self.mixed)
+        if not math.isfinite(length):
+            return math.nan
+        return max(-1.0, min(1.0, self.product / length)) if length else 0.0
+
+
+@dataclass
+class _Share:
+    """A part of a whole; no share (None) while nothing, not even nothing, was added."""
+
+    part: int = 0
+    whole: int | None = None
+
+    def add(self, part: int, whole: int) -> None:
+        self.part += part
+        self.whole = (self.whole or 0) + whole
+
+    @property
+    def share(self) -> float | None:
+        return None if self.whole is None else self.part / max(self.whole, 1)
+
+
+def _ratio(difference: float, reference: float) -> float:
+    if not reference or not math.isfinite(difference + reference):
+        return math.inf
+    return math.sqrt(difference) / math.sqrt(reference)
+
+
+def _largest_ratio(difference: Array, size: Array) -> float:
+    """The largest of difference over size where the size is not zero; 0 where it always is."""
+    there = size != 0
+    if not there.all():
+        difference, size = difference[there], size[there]
+    return float((difference / size).max()) if size.size else 0.0
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Array]]:
+    """The arrays of a value with their places in it: of a sequence by position, of a map by key."""
+    import numpy as np
+
+    if value is None:
+        return
+    if isinstance(value, Mapping):
+        for key, content in value.items():
+            yield from _leaves(content, f"{place}/{key}")
+    elif isinstance(value, (list, tuple)):
+        for at, content in enumerate(value):
+            yield from _leaves(content, f"{place}/{at}")
+    else:
+        yield place, np.asarray(value)
+
+
+def _blocks(reference: Array, mixed: Array) -> Iterator[tuple[Array, Array]]:
+    ours, theirs = reference.reshape(-1), mixed.reshape(-1)
+    for start in range(0, ours.size, BLOCK):
+        yield ours[start : start + BLOCK], theirs[start : start + BLOCK]
+
+
+def _has_classes(array: Array) -> bool:
+    """Whether the last axis may hold classes: (rows, classes) or (batch, position, classes)."""
+    return array.ndim in (2, 3) and array.shape[-1] > 1 and array.size > 0
+
+
+def _same_largest(reference: Array, mixed: Array) -> tuple[int, int]:
+    """(rows whose largest element is at the same place, rows).
+
+    Of equal elements the first is the largest, as for an ArgMax that would follow. A row with NaN in the reference is
+    no row; one with NaN in the mixed model disagrees.
+    """
+    import numpy as np
+
+    ours = reference.reshape(-1, reference.shape[-1])
+    theirs = mixed.reshape(ours.shape)
+    rows = ~np.isnan(ours).any(axis=-1)
+    same = (ours.argmax(axis=-1) == theirs.argmax(axis=-1)) & ~np.isnan(theirs).any(axis=-1)
+    return int((same & rows).sum()), int(rows.sum())
+
+
+def _counted(number: int) -> str:
+    return f"{number} tensor{'' if number == 1 else 's'}"

@@ -1,0 +1,102 @@
+"""Task accuracy against labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mixlist.checker.result import Task
+from mixlist.checker.task import TaskAccuracy, read_labels
+from mixlist.errors import FileError, UsageError
+
+F32 = np.float32
+
+
+def scores(*answers: int, classes: int = 4) -> np.ndarray:
+    return np.eye(classes, dtype=F32)[list(answers)]
+
+
+def test_counts_right_answers_of_both_over_batches() -> None:
+    task = TaskAccuracy(np.array([0, 1, 2, 3]))
+    task.add({"y": scores(0, 1)}, {"y": scores(0, 2)})
+    task.add({"y": scores(2, 0)}, {"y": scores(2, 0)})
+    assert task.result() == Task(reference=0.75, mixed=0.5, count=4)
+    assert task.notes() == ()
+
+
+def test_the_output_that_fits_is_taken() -> None:
+    task = TaskAccuracy(np.array([3, 2]))
+    image, two = np.zeros((2, 3, 8, 8), F32), scores(0, 1, classes=2)
+    outputs = {"image": image, "two": two, "four": scores(3, 2), "parts": [image]}
+    task.add(outputs, outputs)
+    assert task.result() == Task(1.0, 1.0, 2)
+
+
+def test_integer_outputs_are_answers() -> None:
+    task = TaskAccuracy(np.array([7, 9]))
+    task.add({"label": np.array([7, 8])}, {"label": np.array([7, 9])})
+    assert task.result() == Task(0.5, 1.0, 2)
+
+
+def test_labels_by_position_and_padding() -> None:
+    task = TaskAccuracy(np.array([[1, 2, -100]]))
+    tokens = scores(1, 2, 3).reshape(1, 3, 4)
+    wrong = scores(1, 1, 1).reshape(1, 3, 4)
+    task.add({"y": tokens}, {"y": wrong})
+    assert task.result() == Task(1.0, 0.5, 2)
+
+
+def test_nan_is_no_answer() -> None:
+    task = TaskAccuracy(np.array([0]))
+    mixed = scores(0)
+    mixed[0, 0] = np.nan
+    task.add({"y": scores(0)}, {"y": mixed})
+    assert task.result() == Task(1.0, 0.0, 1)
+
+
+def test_labels_left_over_are_told() -> None:
+    task = TaskAccuracy(np.array([0, 1, 2]))
+    task.add({"y": scores(0)}, {"y": scores(0)})
+    assert task.notes() == ("2 of 3 labels have no sample in the data",)
+
+
+def test_too_few_labels() -> None:
+    task = TaskAccuracy(np.array([0]))
+    with pytest.raises(UsageError, match="labels for 1 samples, and the data has more"):
+        task.add({"y": scores(0, 1)}, {"y": scores(0, 1)})
+
+
+def test_labels_that_no_output_fits() -> None:
+    task = TaskAccuracy(np.array([[0, 1]]))
+    with pytest.raises(UsageError, match=r"shape \[1, 2\].*'y' \[2, 4\]"):
+        task.add({"y": scores(0, 1)}, {"y": scores(0, 1)})
+    with pytest.raises(UsageError, match="largest label is 10, and output 'y' has 4 classes"):
+        TaskAccuracy(np.array([10])).add({"y": scores(0)}, {"y": scores(0)})
+
+
+def test_labels_are_read_from_npy_and_npz(tmp_path: Path) -> None:
+    labels = np.array([1, 2, 3], np.uint8)
+    np.save(tmp_path / "a.npy", labels)
+    np.savez(tmp_path / "one.npz", anything=labels)
+    np.savez(tmp_path / "two.npz", pixels=np.zeros(3), labels=labels)
+    for name in ("a.npy", "one.npz", "two.npz"):
+        assert read_labels(tmp_path / name).tolist() == [1, 2, 3]
+        assert read_labels(tmp_path / name).dtype == np.int64
+
+
+def test_files_that_hold_no_labels(tmp_path: Path) -> None:
+    np.save(tmp_path / "floats.npy", np.zeros(3))
+    np.savez(tmp_path / "two.npz", a=np.zeros(3, int), b=np.zeros(3, int))
+    np.save(tmp_path / "pickle.npy", np.array([{}], object), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("1\n2\n")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04" + bytes(40))
+    (tmp_path / "empty.npy").write_bytes(b"")
+    with pytest.raises(UsageError, match="float64"):
+        read_labels(tmp_path / "floats.npy")
+    with pytest.raises(UsageError, match="a, b"):
+        read_labels(tmp_path / "two.npz")
+    for name in ("pickle.npy", "text.npy", "zip.npz", "empty.npy", "missing.npy"):
+        with pytest.raises(FileError, match=name):
+            read_labels(tmp_path / name)
