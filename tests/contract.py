@@ -229,8 +229,11 @@ def _attributes(node: onnx.NodeProto) -> dict[str, bytes]:
 
 
 def check_islands(pairing: Pairing, low: int) -> None:
-    """float64, integers, bool, string and the other low type are what they were."""
-    for pair in pairing.pairs:
+    """float64, integers, bool, string and the other low type are what they were.
+
+    A function's types are those of its first call, so only its first specialisation can be compared.
+    """
+    for pair in {id(p.before): p for p in reversed(pairing.pairs)}.values():
         for name, type_proto in pair.before.types.items():
             elem = elem_type(type_proto)
             if elem in (FLOAT, low, None) or name not in pair.after.types:

@@ -327,7 +327,7 @@ class _Solver:
         if kept is None:
             wish = tuple([target if g.authored in (types.FLOAT, low) else g.authored for g in signature.groups])
             assignment = signature.assign(
-                wish if target in types.LISTED else tuple(g.authored for g in signature.groups)
+                wish if target in (types.FLOAT, low) else tuple(g.authored for g in signature.groups)
             )
             kept = signature.memo[(target, low)] = (assignment, _refusal(assignment, wish, signature.groups))
         assignment, refused = kept

@@ -92,14 +92,14 @@ def _foreign_uses(node: Node) -> Iterator[Use]:
     """A custom operator with bodies: everything that goes in or out of them is as authored."""
     for slot, value in enumerate(node.inputs):
         if value is not None:
-            yield Use(value, _authored(value), node.scope, node, slot)
+            yield Use(value, _listed(node.types[slot]), node.scope, node, slot)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
-            yield Use(value, _authored(value), body, None, slot)
+            yield Use(value, _listed(body.yields[slot]), body, None, slot)
 
 
-def _authored(value: Value) -> int | None:
-    elem = types.element(value.type)
+def _listed(value_type: types.Type) -> int | None:
+    elem = types.element(value_type)
     return elem if elem in types.LISTED else None
 
 
