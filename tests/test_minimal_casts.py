@@ -96,7 +96,8 @@ def test_loops(start: str, step: str) -> None:
             assert_fewest(
                 f"""g (float[4] x, int64 m) => (float[4] y, float[M,4] w) <float[4] k = {{1,2,3,4}}, bool go = {{1}}> {{
                   a = {outer}
-                  z, v = Loop(m, go, {start}) <body = b (int64 i, bool c, float[4] s) => (bool c, float[4] t, float[4] u)
+                  z, v = Loop(m, go, {start}) <
+                    body = b (int64 i, bool c, float[4] s) => (bool c, float[4] t, float[4] u)
                     {{ t = {step} u = {extra} }}>
                   y = Neg(z) w = Exp(v) }}"""
             )
