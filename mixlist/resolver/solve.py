@@ -326,10 +326,12 @@ class _Solver:
         kept = signature.memo.get((target, low))
         if kept is None:
             wish = tuple([target if g.authored in (types.FLOAT, low) else g.authored for g in signature.groups])
-            assignment = signature.assign(
-                wish if target in (types.FLOAT, low) else tuple(g.authored for g in signature.groups)
-            )
-            kept = signature.memo[(target, low)] = (assignment, _refusal(assignment, wish, signature.groups))
+            if self._reaches(target):
+                assignment = signature.assign(wish)
+                kept = (assignment, _refusal(assignment, wish, signature.groups))
+            else:
+                kept = (signature.authored(), target == low and wish != signature.authored().elements)
+            signature.memo[(target, low)] = kept
         assignment, refused = kept
         self.solution.rules.pop(node.id, None)
         self.solution.notes.pop(node.id, None)
@@ -339,6 +341,14 @@ class _Solver:
         if target == low:
             return self._hold_constants(node, assignment)
         return assignment
+
+    def _reaches(self, target: int) -> bool:
+        """Whether float32 can become the type: float16 and bfloat16 do not mix, and a Cast has to know it."""
+        if target != self.low:
+            return target == types.FLOAT
+        imports = self.graph.model.opset_import
+        cast = find_schema("", "Cast", next((o.version for o in imports if o.domain in ("", "ai.onnx")), 13))
+        return cast is None or target in cast.allowed["T2"]
 
     def _hold_constants(self, node: Node, assignment: Assignment) -> Assignment:
         """Rule 7: a slot whose constant does not fit stays high, or the whole node where it cannot alone."""

@@ -75,8 +75,19 @@ def _node_uses(solution: Solution, node: Node) -> Iterator[Use]:
         elif node.op_type == "Cast" and value.tensor is not None and types.element(value.type) in types.LISTED:
             # a user's Cast of a constant keeps its rounding: it reads the number that was written
             yield Use(value, types.element(value.type), node.scope, node, slot)
-        else:
+        elif _takes(node, slot, solution.decided[value.id]):
             yield Use(value, None, node.scope, node, slot)
+        else:
+            yield Use(value, types.element(node.types[slot]), node.scope, node, slot)
+
+
+def _takes(node: Node, slot: int, elem: int) -> bool:
+    """Whether an operator that reads any float reads this one too, at the model's opset (bfloat16 came late)."""
+    schema = node.signature.schema if node.signature is not None else None
+    if schema is None or elem not in types.LISTED or elem == types.element(node.types[slot]):
+        return True
+    formal = schema.parameters(schema.inputs, len(node.inputs))
+    return slot >= len(formal) or types.with_element(node.types[slot], elem) in schema.types_of(formal[slot].parameter)
 
 
 def _call_uses(solution: Solution, node: Node) -> Iterator[Use]:

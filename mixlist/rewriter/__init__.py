@@ -12,13 +12,14 @@ from typing import Any
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError
 from mixlist.graph.io import Loaded, is_unchanged, load
-from mixlist.graph.model import POLICY_KEY, Scope, Value
+from mixlist.graph.model import MARK, POLICY_KEY, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in
 from mixlist.graph.pause import no_collection
 from mixlist.graph.save import Options, Progress, save, set_inline, tensors
 from mixlist.graph.shapes import correct_shapes
 from mixlist.graph.weights import declared_size, is_external, stored_type
 from mixlist.ops import types
+from mixlist.ops.schema import find_schema
 from mixlist.resolver import Plan, Resolved
 from mixlist.resolver.solve import Solution
 from mixlist.rewriter.casts import Converted, KeepTypes, Layout, lay_out
@@ -296,11 +297,35 @@ def _messages(root: Scope, target: Any) -> dict[Scope, Any]:
 
 
 def _import_opset(holder: Any, layout: Layout, model: Any) -> None:
-    """A graph of custom operators alone imports no standard opset; the Casts in it need one."""
-    if not layout.casts or any(o.domain in ("", "ai.onnx") for o in holder.opset_import):
+    """The opset of the Casts that are inserted: a graph of custom operators alone imports no standard one.
+
+    A function may import another opset than the model as long as its operators are the same in both; with a Cast
+    that is not, it takes the model's.
+    """
+    if not layout.casts:
         return
     given = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 13)
-    holder.opset_import.add(domain="", version=given)
+    own = next((o for o in holder.opset_import if o.domain in ("", "ai.onnx")), None)
+    if own is None:
+        holder.opset_import.add(domain="", version=given)
+    elif not _same_operator("Cast", own.version, given) and all(
+        _same_operator(node.op_type, own.version, given) for node in _standard_nodes(holder)
+    ):
+        own.version = given
+
+
+def _same_operator(op_type: str, one: int, other: int) -> bool:
+    schemas = find_schema("", op_type, one), find_schema("", op_type, other)
+    return len({schema.since if schema else 0 for schema in schemas}) == 1
+
+
+def _standard_nodes(body: Any) -> Iterator[Any]:
+    """The nodes of ONNX's own domain that a function had before, in all its subgraphs."""
+    for node in body.node:
+        if node.domain in ("", "ai.onnx") and not any(p.key == MARK for p in node.metadata_props):
+            yield node
+        for attribute in node.attribute:
+            yield from _standard_nodes(attribute.g)
 
 
 def _stamp(proto: Any, resolved: Resolved) -> None:
