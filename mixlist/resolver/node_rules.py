@@ -27,6 +27,7 @@ class Rules:
         self._rules = [r for r in policy.rules if not (origin and r.keep)]
         self._patterns = {r: _compile(r.pattern) for r in self._rules if r.by == "name"}
         self._chosen: dict[tuple[int, int], NodeRule] = {}
+        self._facts: dict[int, dict[int, Fact]] = {}
         self._matched: set[NodeRule] = set()
         self._suited: set[NodeRule] = set()
 
@@ -36,7 +37,10 @@ class Rules:
         Raises ListError where a name is shared by two nodes of one scope, or where a rule names a node
         that has no type to choose (Cast, control flow, integer operators).
         """
-        found: dict[int, Fact] = {}
+        known = self._facts.get(id(graph))  # a function's graph is asked for once per specialisation
+        if known is not None:
+            return known
+        found = self._facts[id(graph)] = {}
         for rule, node in self._pairs(graph):
             self._matched.add(rule)
             if (id(graph), node.id) in self._chosen:
