@@ -52,7 +52,20 @@ def _graphs(graph: Any) -> Iterator[Any]:
 
 def _inferred(model: Any, keep_declared: bool) -> Any:
     """A copy of the model without large weights, after ONNX's shape inference; as it was where that fails."""
-    from onnx import ModelProto, shape_inference
+    from onnx import shape_inference
+
+    bare = without_weights(model, keep_declared)
+    with suppress(Exception):  # shapes are a help, never a condition
+        return shape_inference.infer_shapes(bare, data_prop=True)
+    return bare
+
+
+def without_weights(model: Any, keep_declared: bool = True) -> Any:
+    """A copy in which large initializers are graph inputs of their type and shape: what shape inference needs.
+
+    The nodes stay where they are. ``keep_declared`` false leaves out every ``value_info``.
+    """
+    from onnx import ModelProto
 
     bare = ModelProto(ir_version=model.ir_version)
     bare.opset_import.extend(model.opset_import)
@@ -76,8 +89,6 @@ def _inferred(model: Any, keep_declared: bool) -> Any:
     else:
         for inner in _graphs(graph):
             del inner.value_info[:]
-    with suppress(Exception):  # shapes are a help, never a condition
-        return shape_inference.infer_shapes(bare, data_prop=True)
     return bare
 
 

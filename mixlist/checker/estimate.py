@@ -1,0 +1,359 @@
+"""A static account of a model from shapes: operations and bytes moved, in low and in high precision, on any machine.
+
+Bytes are those of all inputs and outputs at their types, as if nothing stayed in a cache and nothing were fused:
+a bound, the same for both models that are compared. A weight counts once, however many nodes read it; a node that reads
+constants alone is computed at load time, so it costs nothing and what it makes is a weight. What only views its input
+(Reshape) moves nothing; what picks from it (Gather, Slice) reads as much as it yields. A node whose shapes do not
+follow from the model is counted and named, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from mixlist.checker.flops import UnknownShapeError, flops, is_matrix
+from mixlist.checker.sizes import Shape, Sizes, sizes_in_function, sizes_of
+from mixlist.graph.build import bind, build_main
+from mixlist.graph.io import load
+from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.naming import label, scope_path
+from mixlist.ops import types
+
+if TYPE_CHECKING:
+    from mixlist.resolver.plan import Plan
+
+LOW = frozenset({types.FLOAT16, types.BFLOAT16})
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_PICK = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
+_SHAPE = frozenset({"Shape", "Size"})
+_WORDS = ("Attention", "Conv", "GRU", "Gemm", "LSTM", "MatMul", "MoE", "RNN")  # of operators that may hold products
+_BITS = {
+    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16,
+    17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """One node, for all the times that its graph runs it; ``unknown`` says why it could not be counted, or is ""."""
+
+    flops: int = 0
+    bytes: int = 0
+    low: bool = False  # computes in float16 or bfloat16
+    matrix: bool = False
+    unknown: str = ""
+
+
+@dataclass
+class Costs:
+    """The nodes of one graph by their id, the graphs of functions by the call's; ``once`` names control flow."""
+
+    graph: Graph
+    nodes: dict[int, NodeCost] = field(default_factory=dict)
+    calls: dict[int, Costs] = field(default_factory=dict)
+    once: list[str] = field(default_factory=list)
+
+    def graphs(self) -> Iterator[Costs]:
+        """These and the costs of all calls below."""
+        yield self
+        for call in self.calls.values():
+            yield from call.graphs()
+
+
+@dataclass(frozen=True)
+class OpWork:
+    """The nodes of one op type: how many, their operations and, of these, those in low precision; bytes moved."""
+
+    op_type: str
+    domain: str
+    nodes: int
+    flops: int
+    low_flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class UnknownNode:
+    """A node that is not in the account, and why."""
+
+    scope: str
+    name: str
+    op_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """The account of one model. ``matrix_flops``: those of matrix products and convolutions.
+
+    ``once``: control flow of which one iteration or the costlier branch is counted, since data decides.
+    """
+
+    model: str
+    ops: tuple[OpWork, ...]
+    flops: int
+    low_flops: int
+    matrix_flops: int
+    low_matrix_flops: int
+    bytes: int
+    unknown: tuple[UnknownNode, ...]
+    once: tuple[str, ...]
+
+    @property
+    def low_share(self) -> float | None:
+        """Share of matrix and convolution operations in low precision; None where there are none."""
+        return self.low_matrix_flops / self.matrix_flops if self.matrix_flops else None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Two models side by side."""
+
+    original: Work
+    other: Work
+
+
+def estimate(
+    original: Any, other: Any, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+) -> Estimate:
+    """The accounts of two models (paths, ModelProtos ...) for the same sizes; see ``work``."""
+    return Estimate(work(original, dims, inputs), work(other, dims, inputs))
+
+
+def work(model: Any, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None) -> Work:
+    """The account of one model.
+
+    ``dims`` gives symbolic dimensions their size, ``inputs`` whole input shapes by name. Raises what ``load`` raises.
+    """
+    loaded = load(model)
+    return _sum(loaded.name, costs(build_main(loaded.proto, show_marked=True), dims, inputs))
+
+
+def costs(graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None) -> Costs:
+    """What each node of a main graph costs; for a Plan, ``plan.solution.graph``."""
+    walk = _Walk()
+    return walk.graph(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
+
+
+def low_share(plan: Plan, of: Costs) -> float | None:
+    """Share of matrix and convolution operations that the plan makes low; None where there are none.
+
+    ``of``: ``costs(plan.solution.graph, ...)``, of this plan or of another one for the same model.
+    """
+    total, low = _shares(plan.solution.solutions[0], of, plan.policy.mode.low)
+    return low / total if total else None
+
+
+def _shares(solution: Any, of: Costs, low_name: str) -> tuple[int, int]:
+    from mixlist.resolver.report import precision
+
+    total = low = 0
+    for node in solution.graph.order:
+        cost = of.nodes.get(node.id)
+        if cost is not None and cost.matrix:
+            total += cost.flops
+            low += cost.flops if precision(solution, node) == low_name else 0
+        if node.id in of.calls:
+            inner = _shares(solution.callees[node.id], of.calls[node.id], low_name)
+            total, low = total + inner[0], low + inner[1]
+    return total, low
+
+
+def _sum(name: str, of: Costs) -> Work:
+    ops: dict[tuple[str, str], list[int]] = {}
+    matrix = [0, 0]
+    unknown = []
+    for part in of.graphs():
+        for node in part.graph.order:
+            cost = part.nodes.get(node.id)
+            if cost is None:
+                continue
+            if cost.unknown:
+                path = scope_path(part.graph, node.scope)
+                unknown.append(UnknownNode(path, label(node), node.op_type, cost.unknown))
+                continue
+            row = ops.setdefault((node.op_type, node.domain), [0, 0, 0, 0])
+            for at, amount in enumerate((1, cost.flops, cost.flops * cost.low, cost.bytes)):
+                row[at] += amount
+            if cost.matrix:
+                matrix = [matrix[0] + cost.flops, matrix[1] + cost.flops * cost.low]
+    rows = sorted((OpWork(*key, *row) for key, row in ops.items()), key=lambda r: (-r.flops, -r.bytes, r.op_type))
+    return Work(
+        name,
+        tuple(rows),
+        sum(r.flops for r in rows),
+        sum(r.low_flops for r in rows),
+        matrix[0],
+        matrix[1],
+        sum(r.bytes for r in rows),
+        tuple(unknown),
+        tuple(text for part in of.graphs() for text in part.once),
+    )
+
+
+class _Walk:
+    """Costs of all graphs of one model; remembers which weights have been counted."""
+
+    def __init__(self) -> None:
+        self.counted: set[Value] = set()
+
+    def graph(self, graph: Graph, sizes: Sizes, weights: dict[Value, Value], times: int) -> Costs:
+        """``weights``: the weight behind each argument of a function that is one."""
+        found = Costs(graph)
+        self._scope(found, graph.root, sizes, weights, times)
+        return found
+
+    def _scope(self, found: Costs, scope: Scope, sizes: Sizes, weights: dict[Value, Value], times: int) -> None:
+        for node in scope.nodes:
+            if node.function is not None:
+                given = _weight_arguments(node, weights)
+                inner = sizes_in_function(node.function, node, sizes)
+                found.calls[node.id] = self.graph(node.function, inner, given, times)
+            elif node.bodies:
+                for body, repeats in self._bodies(found, node, sizes, weights):
+                    self._scope(found, body, sizes, weights, times * repeats)
+            else:
+                found.nodes[node.id] = self._node(found.graph, node, sizes, weights, times)
+
+    def _bodies(
+        self, found: Costs, node: Node, sizes: Sizes, weights: dict[Value, Value]
+    ) -> Iterator[tuple[Scope, int]]:
+        """The bodies that run, and how often; what data decides is noted in ``found.once``."""
+        repeats: int | None = None
+        if node.op_type == "If" and node.domain == "":
+            branch = self._branch(found, node, sizes, weights)
+            yield node.bodies[branch], 1
+            return
+        if node.op_type == "Loop" and node.domain == "":
+            repeats = _trips(node, sizes)
+        elif node.op_type == "Scan" and node.domain == "":
+            repeats = _scan_length(node, sizes)
+        if repeats is None:
+            found.once.append(f"{_full(found.graph, node)} ({node.op_type}): one iteration")
+        for body in node.bodies.values():
+            yield body, 1 if repeats is None else repeats
+
+    def _branch(self, found: Costs, node: Node, sizes: Sizes, weights: dict[Value, Value]) -> str:
+        condition = sizes.known.get(node.inputs[0]) if node.inputs[0] is not None else None
+        if condition is not None and condition.size == 1:
+            return "then_branch" if bool(condition.reshape(())) else "else_branch"
+        prices = {}
+        for name, body in node.bodies.items():
+            trial, probe = Costs(found.graph), _Walk()
+            probe._scope(trial, body, sizes, weights, 1)
+            each = [c for part in trial.graphs() for c in part.nodes.values()]
+            prices[name] = (sum(c.flops for c in each), sum(c.bytes for c in each))
+        branch = max(sorted(prices), key=lambda name: prices[name])
+        found.once.append(f"{_full(found.graph, node)} (If): {branch}, the costlier one")
+        return branch
+
+    def _node(self, graph: Graph, node: Node, sizes: Sizes, weights: dict[Value, Value], times: int) -> NodeCost:
+        if all(v.constant for v in node.outputs if v is not None):
+            return NodeCost()
+        elem = _computed_in(node)
+        known = is_matrix(node.domain, node.op_type)
+        if not known and not _is_elementwise(node):
+            return NodeCost(unknown="no formula for this operator")
+        try:
+            count = flops(node.domain, node.op_type, _attributes(graph, node), *_slots(node, sizes)) if elem else 0
+            moved = self._bytes(node, sizes, weights, times)
+        except UnknownShapeError:
+            return NodeCost(unknown="its shapes are not known")
+        except (LookupError, ValueError, TypeError, ZeroDivisionError):
+            return NodeCost(unknown="its shapes and attributes do not fit its definition")
+        return NodeCost(count * times, moved, low=elem in LOW, matrix=known and elem is not None)
+
+    def _bytes(self, node: Node, sizes: Sizes, weights: dict[Value, Value], times: int) -> int:
+        standard = node.domain == ""
+        if standard and node.op_type in _VIEWS:
+            return 0
+        outputs = [_size(v, sizes) for v in node.outputs if v is not None]
+        inputs = [] if standard and node.op_type in _SHAPE else [v for v in node.inputs if v is not None]
+        picked = 0
+        if standard and node.op_type in _PICK:
+            inputs, picked = inputs[1:], outputs[0]
+        total = (picked + sum(outputs)) * times
+        for value in inputs:
+            weight = value if value.constant and value.kind != "input" else weights.get(value)
+            if weight is None:
+                total += _size(value, sizes) * times
+            elif weight not in self.counted:
+                total += _size(value, sizes)
+                self.counted.add(weight)
+        return total
+
+
+def _full(graph: Graph, node: Node) -> str:
+    path = scope_path(graph, node.scope)
+    return f"{path}/{label(node)}" if path else label(node)
+
+
+def _weight_arguments(call: Node, weights: dict[Value, Value]) -> dict[Value, Value]:
+    given = {}
+    for inner, outer in zip(call.function.root.inputs, call.inputs, strict=False):
+        weight = outer if outer is not None and outer.constant and outer.kind != "input" else None
+        weight = weights.get(outer) if weight is None and outer is not None else weight
+        if weight is not None:
+            given[inner] = weight
+    return given
+
+
+def _computed_in(node: Node) -> int | None:
+    """The element type of the first float input, of a variable rather than a constant one; else of the first output."""
+    for values in ([v for v in node.inputs if v and not v.constant], node.inputs, node.outputs):
+        for value in values:
+            if value is not None and types.element(value.type) in types.FLOATS:
+                return types.element(value.type)
+    return None
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether a node that is no known matrix product is none at all, so that its output elements count."""
+    return node.domain in ("", "com.microsoft") and not any(word in node.op_type for word in _WORDS)
+
+
+def _slots(node: Node, sizes: Sizes) -> tuple[list[Shape | None], list[Shape | None]]:
+    """The shapes of inputs and outputs; raises UnknownShapeError for a tensor that has none."""
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and sizes.of(value) is None:
+            raise UnknownShapeError
+    return [sizes.of(v) for v in node.inputs], [sizes.of(v) for v in node.outputs]
+
+
+def _size(value: Value, sizes: Sizes) -> int:
+    shape = sizes.of(value)
+    if shape is None or isinstance(value.type, tuple):
+        raise UnknownShapeError
+    return (prod(shape) * _BITS.get(value.type, 0) + 7) // 8
+
+
+def _attributes(graph: Graph, node: Node) -> dict[str, Any]:
+    from onnx import helper
+
+    proto = bind(node.proto, graph.attributes) if graph.path else node.proto
+    return {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+
+
+def _trips(node: Node, sizes: Sizes) -> int | None:
+    """How often a Loop runs, where its trip count is known and its condition cannot end it before."""
+    limit, start = (sizes.known.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
+    body = node.bodies["body"]
+    end = body.outputs[0]
+    while end.producer is not None and end.producer.op_type == "Identity" and end.producer.inputs[0] is not None:
+        end = end.producer.inputs[0]
+    ends = sizes.known.get(end)
+    goes_on = end is body.inputs[1] or (ends is not None and bool(ends.all()))
+    starts = len(node.inputs) < 2 or node.inputs[1] is None or (start is not None and bool(start.all()))
+    return max(int(limit.reshape(())), 0) if limit is not None and goes_on and starts else None
+
+
+def _scan_length(node: Node, sizes: Sizes) -> int | None:
+    """The length of a Scan's sequences (opset 9 and later: the axis of the first one)."""
+    attributes = {a.name: a for a in node.proto.attribute}
+    count = attributes["num_scan_inputs"].i
+    shape = sizes.of(node.inputs[len(node.inputs) - count]) if count else None
+    axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0]
+    return shape[axes[0]] if shape else None

@@ -1,0 +1,237 @@
+"""How many floating-point operations a node takes, from the shapes of its inputs and outputs.
+
+A multiplication and an addition are two operations. The formulas are those of the operators' definitions (ONNX operator
+documentation; ONNX Runtime's ContribOperators for ``com.microsoft``), without tricks like Winograd's that an
+implementation may use. Matrix products and convolutions are counted exactly, with their bias; everything else counts
+one operation per output element, a reduction or a pooling window one per element read, and what only moves data none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+Shape = tuple[int, ...]
+Shapes = Sequence[Shape | None]
+Attributes = Mapping[str, Any]
+
+
+class UnknownShapeError(Exception):
+    """A shape that a formula needs is not known."""
+
+
+def is_matrix(domain: str, op_type: str) -> bool:
+    """Whether the operator is a matrix product, a convolution, or made of them."""
+    return (domain, op_type) in _MATRIX
+
+
+def flops(domain: str, op_type: str, attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """Floating-point operations of one run of the node.
+
+    ``inputs`` and ``outputs`` hold a shape per slot, None where it is not known or the slot is left out;
+    ``attributes`` the values of the node's attributes. Raises UnknownShapeError where the formula needs a shape that
+    is not known.
+    """
+    formula = _MATRIX.get((domain, op_type))
+    if formula is not None:
+        return formula(attributes, inputs, outputs)
+    if domain == "" and op_type in MOVERS:
+        return 0
+    if op_type.startswith(("Reduce", "Arg", "GlobalAveragePool", "GlobalMaxPool")):
+        return prod(_need(inputs, 0))
+    elements = prod(_need(outputs, 0))
+    if op_type in ("MaxPool", "AveragePool", "LpPool"):
+        return elements * prod(attributes["kernel_shape"])
+    return elements
+
+
+# Operators that only move or select data.
+MOVERS = frozenset({
+    "BitCast", "Cast", "CastLike", "Compress", "Concat", "ConcatFromSequence", "Constant", "ConstantOfShape",
+    "DepthToSpace", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "If", "Loop",
+    "NonZero", "OneHot", "Optional", "OptionalGetElement", "OptionalHasElement", "Pad", "Range", "Reshape",
+    "ReverseSequence", "Scan", "ScatterElements", "ScatterND", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
+    "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "Shape", "Size", "Slice", "SpaceToDepth",
+    "Split", "SplitToSequence", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
+})  # fmt: skip
+
+
+def _need(shapes: Shapes, slot: int) -> Shape:
+    shape = shapes[slot] if slot < len(shapes) else None
+    if shape is None:
+        raise UnknownShapeError
+    return shape
+
+
+def _has(shapes: Shapes, slot: int) -> bool:
+    return slot < len(shapes) and shapes[slot] is not None
+
+
+# --- matrix products ---
+
+
+def _matmul(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    first = _need(inputs, 0)
+    depth = first[-2] if attributes.get("transA") and len(first) > 1 else first[-1]
+    return 2 * prod(_need(outputs, 0)) * depth
+
+
+def _gemm(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    first, out = _need(inputs, 0), prod(_need(outputs, 0))
+    return 2 * out * first[0 if attributes.get("transA") else 1] + (out if _has(inputs, 2) else 0)
+
+
+def _packed_matmul(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """The second matrix is packed; the attribute ``K`` has the length of a row."""
+    return 2 * prod(_need(outputs, 0)) * int(attributes["K"])
+
+
+def _einsum(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """One addition where something is summed, and a multiplication between neighbours, per index tuple."""
+    equation = _text(attributes["equation"]).replace(" ", "")
+    left, _, right = equation.partition("->")
+    sizes: dict[str, int] = {}
+    for at, term in enumerate(left.split(",")):
+        _index_sizes(term, _need(inputs, at), sizes)
+    if "->" not in equation:
+        letters = left.replace(",", "").replace(".", "")
+        right = "." * ("." in left) + "".join(c for c in letters if letters.count(c) == 1)
+    kept = {index for index in sizes if (index.isdigit() and "." in right) or index in right}
+    summed = any(sizes[index] != 1 for index in sizes.keys() - kept)
+    return prod(sizes.values()) * (len(inputs) - 1 + summed)
+
+
+def _index_sizes(term: str, shape: Shape, sizes: dict[str, int]) -> None:
+    """The size of each index of one operand; those behind an ellipsis are numbered from the right."""
+    before, dots, after = term.partition("...")
+    hidden = len(shape) - len(before) - len(after)
+    names = [*before, *(str(hidden - k) for k in range(hidden if dots else 0)), *after]
+    for name, size in zip(names, shape, strict=True):
+        sizes[name] = max(sizes.get(name, 1), size)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# --- convolutions ---
+
+
+def _conv(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    weight, out = _need(inputs, 1), prod(_need(outputs, 0))
+    return out * (2 * prod(weight[1:]) + _has(inputs, 2))
+
+
+def _conv_integer(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    return 2 * prod(_need(outputs, 0)) * prod(_need(inputs, 1)[1:])
+
+
+def _qlinear_conv(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    return prod(_need(outputs, 0)) * (2 * prod(_need(inputs, 3)[1:]) + _has(inputs, 8))
+
+
+def _conv_transpose(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """Each input element meets the kernel once for every output channel of its group."""
+    weight, out = _need(inputs, 1), prod(_need(outputs, 0))
+    return 2 * prod(_need(inputs, 0)) * prod(weight[1:]) + (out if _has(inputs, 2) else 0)
+
+
+def _deform_conv(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    return prod(_need(outputs, 0)) * (2 * prod(_need(inputs, 1)[1:]) + _has(inputs, 3))
+
+
+# --- recurrent layers: the products of input and hidden state with the weights of all gates ---
+
+
+def _recurrent(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """At each step W (directions, gates x hidden, input) and R (..., hidden), without the elementwise rest."""
+    steps_and_batch, weight, recurrence = _need(inputs, 0)[:2], _need(inputs, 1), _need(inputs, 2)
+    return 2 * prod(steps_and_batch) * (prod(weight) + prod(recurrence))
+
+
+# --- attention: the products of queries and keys, and of weights and values ---
+
+
+def _attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """ai.onnx Attention: Q, K, V (batch, heads, length, size), or (batch, length, heads x size)."""
+    query, key, value = (_need(inputs, at) for at in range(3))
+    if len(query) == 3:
+        heads, kv_heads = int(attributes["q_num_heads"]), int(attributes["kv_num_heads"])
+        batch, length, size = query[0], query[1], query[2] // heads
+        keys, value_size = key[1], value[2] // kv_heads
+    else:
+        (batch, heads, length, size), keys, value_size = query, key[2], value[3]
+    past = _need(inputs, 4)[2] if _has(inputs, 4) else 0
+    return 2 * batch * heads * length * (keys + past) * (size + value_size)
+
+
+def _packed_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """com.microsoft Attention: input (batch, length, width), weights (width, q + k + v), past (2, batch, ...)."""
+    (batch, length, width), weights = _need(inputs, 0), _need(inputs, 1)
+    sizes = attributes.get("qkv_hidden_sizes") or [weights[1] // 3] * 3
+    past = _need(inputs, 4)[3] if _has(inputs, 4) else 0
+    bias = batch * length * weights[1] * _has(inputs, 2)
+    projected = 2 * batch * length * width * weights[1] + bias
+    return projected + 2 * batch * length * (length + past) * (int(sizes[1]) + int(sizes[2]))
+
+
+def _multi_head_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """MultiHeadAttention; queries may hold all three, (batch, length, heads, 3, size), keys the values."""
+    query = _need(inputs, 0)
+    if len(query) == 5:
+        batch, length, heads, _, size = query
+        keys, width, value_width = length, heads * size, heads * size
+    else:
+        batch, length, width = query
+        key = _need(inputs, 1)
+        keys = key[2] if len(key) == 4 else key[1]
+        value_width = width if len(key) == 5 else _value_width(_need(inputs, 2))
+    past = _need(inputs, 6)[2] if _has(inputs, 6) else 0
+    return 2 * batch * length * (keys + past) * (width + value_width)
+
+
+def _value_width(value: Shape) -> int:
+    return value[1] * value[3] if len(value) == 4 else value[2]
+
+
+def _grouped_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
+    """com.microsoft GroupQueryAttention: the cached keys are (batch, kv heads, all so far, size)."""
+    query, heads, groups = _need(inputs, 0), int(attributes["num_heads"]), int(attributes["kv_num_heads"])
+    batch, length, width = query
+    size = width // heads if _has(inputs, 1) else width // (heads + 2 * groups)
+    keys = _need(outputs, 1)[2] if _has(outputs, 1) else length
+    return 4 * batch * heads * length * keys * size
+
+
+_Formula = Callable[[Attributes, Shapes, Shapes], int]
+_MATRIX: dict[tuple[str, str], _Formula] = {
+    ("", "MatMul"): _matmul,
+    ("", "MatMulInteger"): _matmul,
+    ("", "QLinearMatMul"): _matmul,
+    ("", "Gemm"): _gemm,
+    ("", "Einsum"): _einsum,
+    ("", "Conv"): _conv,
+    ("", "ConvInteger"): _conv_integer,
+    ("", "QLinearConv"): _qlinear_conv,
+    ("", "ConvTranspose"): _conv_transpose,
+    ("", "DeformConv"): _deform_conv,
+    ("", "LSTM"): _recurrent,
+    ("", "GRU"): _recurrent,
+    ("", "RNN"): _recurrent,
+    ("", "Attention"): _attention,
+    ("com.microsoft", "Attention"): _packed_attention,
+    ("com.microsoft", "DynamicQuantizeLSTM"): _recurrent,
+    ("com.microsoft", "DynamicQuantizeMatMul"): _matmul,
+    ("com.microsoft", "FusedConv"): _conv,
+    ("com.microsoft", "FusedGemm"): _gemm,
+    ("com.microsoft", "FusedMatMul"): _matmul,
+    ("com.microsoft", "FusedMatMulActivation"): _matmul,
+    ("com.microsoft", "GemmFastGelu"): _matmul,
+    ("com.microsoft", "GroupQueryAttention"): _grouped_attention,
+    ("com.microsoft", "MatMulInteger16"): _matmul,
+    ("com.microsoft", "MatMulIntegerToFloat"): _matmul,
+    ("com.microsoft", "MatMulNBits"): _packed_matmul,
+    ("com.microsoft", "MultiHeadAttention"): _multi_head_attention,
+    ("com.microsoft", "TransposeMatMul"): _matmul,
+}
