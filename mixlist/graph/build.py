@@ -124,7 +124,7 @@ def _type_node(graph: Graph, node: Node) -> None:
         if value is not None:
             value.type = value_type if value_type != types.UNKNOWN else _declared(graph, node.scope, value.name)
     if node.op_type == "Constant" and node.domain == "":
-        _type_constant(node, references)
+        _type_constant(node, proto, references)
     constant, shaped = is_constant(node), is_from_shape(node)
     for value in node.outputs:
         if value is not None:
@@ -176,27 +176,31 @@ _CONSTANT_TYPES = {
 }
 
 
-def _type_constant(node: Node, references: bool) -> None:
+def _type_constant(node: Node, proto: Any, references: bool) -> None:
+    """``proto`` is the node with its references replaced; what a caller passes cannot be converted in the body."""
     value = node.outputs[0]
-    if value is None or not node.proto.attribute:
+    if value is None or not proto.attribute:
         return
-    attribute = node.proto.attribute[0]
-    if attribute.name == "value" and not references:
+    attribute = proto.attribute[0]
+    if attribute.name == "value":
         value.type, value.tensor = int(attribute.t.data_type), attribute.t
-    elif attribute.name == "sparse_value" and not references:
+    elif attribute.name == "sparse_value":
         value.type, value.tensor = int(attribute.sparse_tensor.values.data_type), attribute.sparse_tensor
     else:
         value.type = _CONSTANT_TYPES.get(attribute.name, value.type)
-        if value.type == types.FLOAT and not references:
-            value.tensor = attribute
+        value.tensor = attribute if value.type == types.FLOAT else None
+    if references:
+        value.tensor = None
 
 
 def _declared(graph: Graph, scope: Scope, name: str) -> types.Type:
-    """The type by hint or value_info, which only count where no schema tells the type."""
+    """The type by hint, value_info or a graph output, which only count where no schema tells the type."""
     if name in graph.hints:
         return graph.hints[name]
     if not scope.declared:
-        scope.declared = {i.name: types.from_proto(i.type) for i in scope.proto.value_info}
+        outputs = scope.proto.output if scope.proto.DESCRIPTOR.name == "GraphProto" else ()
+        infos = (*outputs, *scope.proto.value_info)
+        scope.declared = {i.name: types.from_proto(i.type) for i in infos if i.type.WhichOneof("value")}
         scope.declared[""] = types.UNKNOWN
     return scope.declared.get(name, types.UNKNOWN)
 
@@ -207,13 +211,17 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
         for value, value_type in zip(body.inputs, given.get(name, ()), strict=False):
             value.type = value_type or value.type
         _type_scope(graph, body, depth)
-    known = node.domain == "" and node.op_type in control_flow.CONTROL_FLOW
-    outputs = control_flow.output_types(node) if known else []
     constant = all(v.constant for v in reads(node)) and not any(is_random(n) for n in _inner(node))
+    if node.domain or node.op_type not in control_flow.CONTROL_FLOW:
+        _type_node(graph, node)  # an ordinary operator that happens to have bodies
+        outputs: list[types.Type] = []
+    else:
+        outputs = control_flow.output_types(node)
     for slot, out in enumerate(node.outputs):
         if out is not None:
-            out.type = (outputs[slot] if slot < len(outputs) else 0) or _declared(graph, node.scope, out.name)
-            out.constant = constant
+            told = outputs[slot] if slot < len(outputs) else out.type
+            out.type = told or _declared(graph, node.scope, out.name)
+            out.constant, out.from_shape = constant, False
 
 
 def _inner(node: Node) -> list[Node]:

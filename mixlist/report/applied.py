@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TextIO
 
 from mixlist.graph.census import Census
 from mixlist.report import terminal
-from mixlist.resolver.report import left_alone
 
 if TYPE_CHECKING:
     from mixlist.resolver.plan import Plan
@@ -37,8 +36,6 @@ def write_summary(
     counts = ", ".join(f"{count} {precision}" for precision, count in result.counts.items())
     stream.write(f"\n{result.low} of {result.eligible} eligible nodes are {low} (nodes by precision: {counts})\n")
     stream.write(f"{result.casts_inserted} Casts inserted, {len(result.constants)} constants converted\n")
-    if left := left_alone(plan.solution):
-        stream.write(f"{left} nodes stay as authored: their structure cannot be rewritten inside yet\n")
 
 
 def human_size(number: int) -> str:

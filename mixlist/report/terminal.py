@@ -12,7 +12,7 @@ from mixlist.diagnostics import Diagnostic
 Colour = Literal["red", "yellow", "green", "cyan", "bold", "dim"]
 _ANSI = {"red": "31", "yellow": "33", "green": "32", "cyan": "36", "bold": "1", "dim": "2"}
 _SEVERITY: dict[str, Colour] = {"error": "red", "warning": "yellow"}
-_STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow", "unsupported": "red"}
+_STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
 _SHORT = 14  # cells up to this long stay on one line when others have to be folded
 _FOLD_ROWS = 2000  # rich takes about 0.3 ms a row; longer tables are written plain at once
 

@@ -28,11 +28,6 @@ def decisions(resolved: Resolved) -> tuple[Decision, ...]:
     return tuple(found)
 
 
-def left_alone(resolved: Resolved) -> int:
-    """How many nodes stay as authored because nobody knows what the custom operator around them does with them."""
-    return sum(fact.rule == "unsupported" for solution in resolved.solutions for fact in solution.facts)
-
-
 def explain(plan: Plan, name: str) -> list[Decision]:
     """The chain of decisions from the named node up to the one that decided."""
     by_label: dict[str, list[Decision]] = {}
@@ -194,8 +189,6 @@ class _Writer:
             return f"{_listed(fact)}, but all elements of a sequence or optional share one type: {kept}"
         if rule == "control-flow":
             return f"{node.op_type} carries no precision itself; each output has the type of what it yields"
-        if rule == "unsupported":
-            return "it stands in the body of a custom operator, whose meaning is not known: it stays as authored"
         if rule == "no-float":
             return self._no_float(node)
         if rule == "cast":

@@ -93,9 +93,6 @@ class _Solver:
             [None] * count,
         )
         self.decided = self.solution.decided
-        for node in graph.order:
-            if node.bodies and not is_control_flow(node):
-                self._leave_alone(node)
         self.between: dict[int, bool] = {}
         self.clusters: dict[Value, Cluster] = {}
         self.settling = False  # votes may still come
@@ -108,6 +105,9 @@ class _Solver:
                 self.decided[value.id] = types.element(value.type)
         for value, elem in zip(self.graph.root.inputs, arguments, strict=False):
             self.decided[value.id] = elem
+        for body in self._foreign_bodies():
+            for value in body.inputs:
+                self.decided[value.id] = types.element(value.type)
         matched = self.shared.rules.match(self.graph)
         for node_id, fact in matched.items():
             self.solution.facts[node_id] = fact
@@ -132,21 +132,19 @@ class _Solver:
     def _border(self, wanted: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
         """The element types that the surroundings give to inputs and want of outputs."""
         root = self.graph.root
+        for body in self._foreign_bodies():
+            yield from ((v, types.element(v.type)) for v in (*body.inputs, *body.outputs))
         yield from ((v, self.decided[v.id]) for v in root.inputs)
         if self.graph.path:
             yield from zip(root.outputs, wanted, strict=False)
         else:
             yield from ((v, types.element(v.type)) for v in root.outputs)
 
-    def _leave_alone(self, owner: Node) -> None:
-        """Nobody says what a custom operator does with its bodies: their nodes stay as authored."""
-        waiting = list(owner.bodies.values())
-        while waiting:
-            for node in waiting.pop().nodes:
-                waiting.extend(node.bodies.values())
-                before = self.solution.facts[node.id]
-                if before.kind in ("low", "gray", "raise", "authored"):
-                    self.solution.facts[node.id] = Fact(before.list, "authored", "unsupported", before.listed)
+    def _foreign_bodies(self) -> Iterator[Scope]:
+        """Bodies of operators that are no control flow: only the operator knows what passes their border."""
+        for node in self.graph.order:
+            if node.bodies and not is_control_flow(node):
+                yield from node.bodies.values()
 
     # --- the order of evaluation ---
 
@@ -192,8 +190,6 @@ class _Solver:
             return self._run_call(step)
         if is_control_flow(step):
             return []  # its links decide
-        if step.bodies:
-            return self._set(step, [types.element(v.type) if v else 0 for v in step.outputs])
         return self._run_node(step)
 
     def _set(self, node: Node, elements: list[int]) -> list[Value]:

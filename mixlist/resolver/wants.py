@@ -37,7 +37,7 @@ def uses(solution: Solution) -> Iterator[Use]:
         elif not node.bodies:
             yield from _node_uses(solution, node)
         elif not is_control_flow(node):
-            yield from _foreign_uses(node)
+            yield from _foreign_uses(solution, node)
         else:
             for slot, value in enumerate(node.inputs):
                 if value is not None and (node, slot) not in linked:
@@ -99,11 +99,9 @@ def _call_uses(solution: Solution, node: Node) -> Iterator[Use]:
             yield Use(value, callee.decided[parameters[slot].id] if chosen else None, node.scope, node, slot)
 
 
-def _foreign_uses(node: Node) -> Iterator[Use]:
-    """A custom operator with bodies: everything that goes in or out of them is as authored."""
-    for slot, value in enumerate(node.inputs):
-        if value is not None:
-            yield Use(value, _listed(node.types[slot]), node.scope, node, slot)
+def _foreign_uses(solution: Solution, node: Node) -> Iterator[Use]:
+    """An operator with bodies that is no control flow: what goes in or out of the bodies is as authored."""
+    yield from _node_uses(solution, node)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
             yield Use(value, _listed(body.yields[slot]), body, None, slot)

@@ -24,20 +24,24 @@ from mixlist.rewriter.convert import converted_tensor, stream
 from mixlist.rewriter.emit import Key, reorder
 
 LOW = frozenset({types.FLOAT16, types.BFLOAT16})
+FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127")}
 
 # Operators whose outputs are values of their inputs, or those negated: rounded inputs give rounded outputs.
 EXACT = frozenset({
-    "Abs", "Clip", "Compress", "Concat", "ConcatFromSequence", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather",
-    "GatherElements", "GatherND", "Identity", "Max", "MaxPool", "Min", "Neg", "Optional",
-    "OptionalGetElement", "Pad", "Relu", "Reshape", "ReverseSequence", "Scan", "SequenceAt", "SequenceConstruct",
-    "SequenceErase", "SequenceInsert", "Sign", "Slice", "SpaceToDepth", "Split", "SplitToSequence", "Squeeze", "Tile",
-    "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
+    "Abs", "Ceil", "Clip", "Compress", "Concat", "ConcatFromSequence", "DepthToSpace", "Expand", "Flatten", "Floor",
+    "Gather", "GatherElements", "GatherND", "Identity", "Max", "MaxPool", "Min", "Neg", "Optional",
+    "OptionalGetElement", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "ReverseSequence", "Round", "SequenceAt",
+    "SequenceConstruct", "SequenceErase", "SequenceInsert", "Sign", "Slice", "SpaceToDepth", "Split",
+    "SplitToSequence", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
 })  # fmt: skip
 
 
-def emulate(loaded: Loaded) -> Any:
-    """A new ModelProto: float32 throughout, rounded wherever ``loaded`` is low."""
-    return _Emulation(loaded, rounding=True).run()
+def emulate(loaded: Loaded, *, saturate: bool = False) -> Any:
+    """A new ModelProto: float32 throughout, rounded wherever ``loaded`` is low.
+
+    With ``saturate`` a value beyond the range becomes the largest finite one, as on accelerators that saturate.
+    """
+    return _Emulation(loaded, rounding=True, saturate=saturate).run()
 
 
 def raise_low(loaded: Loaded) -> Any:
@@ -46,8 +50,9 @@ def raise_low(loaded: Loaded) -> Any:
 
 
 class _Emulation:
-    def __init__(self, loaded: Loaded, rounding: bool) -> None:
+    def __init__(self, loaded: Loaded, rounding: bool, saturate: bool = False) -> None:
         self.loaded = loaded
+        self.saturate = saturate
         self.rounding = rounding
         self.proto = type(loaded.proto)()
         self.proto.CopyFrom(loaded.proto)
@@ -157,6 +162,9 @@ class _Emulation:
             next(a for a in target.attribute if a.name == "to").i = types.FLOAT
             return []
         assert value is not None
+        if self.saturate and types.element(node.inputs[0].type if node.inputs[0] else 0) in (types.FLOAT, *LOW):
+            next(a for a in target.attribute if a.name == "to").i = types.FLOAT
+            return self._round(target, 0, value)
         low = self.new.make(f"{value.name}_low")
         target.output[0] = low
         return [self._make_cast(low, value.name, types.FLOAT)]
@@ -167,10 +175,27 @@ class _Emulation:
             return []
         raw, low = self.new.make(f"{value.name}_exact"), self.new.make(f"{value.name}_low")
         target.output[slot] = raw
-        return [
-            self._make_cast(raw, low, types.element(value.type)),
-            self._make_cast(low, value.name, types.FLOAT),
-        ]
+        elem = types.element(value.type)
+        clipped = self._clip(raw, elem) if self.saturate else []
+        inside = clipped[-1].output[0] if clipped else raw
+        return [*clipped, self._make_cast(inside, low, elem), self._make_cast(low, value.name, types.FLOAT)]
+
+    def _clip(self, name: str, elem: int) -> list[Any]:
+        """Nodes that bring a tensor into the finite range of a low type; NaN stays."""
+        from onnx import TensorProto, helper
+
+        largest = FINITE_MAX[elem]
+        out = self.new.make(f"{name}_clipped")
+        if self.graph.opsets.get("", 13) < 11:
+            return [
+                helper.make_node("Clip", [name], [out], name=self.new.make(f"Clip_{out}"), min=-largest, max=largest)
+            ]
+        bounds, nodes = [], []
+        for bound in (-largest, largest):
+            tensor = helper.make_tensor("", TensorProto.FLOAT, [], [bound])
+            bounds.append(self.new.make(f"{out}_bound"))
+            nodes.append(helper.make_node("Constant", [], [bounds[-1]], name=self.new.make("Bound"), value=tensor))
+        return [*nodes, helper.make_node("Clip", [name, *bounds], [out], name=self.new.make(f"Clip_{out}"))]
 
     def _island(self, node: Node, target: Any) -> tuple[list[Any], list[Any]]:
         """An operator that knows no float32, or that nobody knows: it keeps its types between Casts."""

@@ -7,6 +7,8 @@ from typing import Any
 from mixlist.resolver import Resolved
 from mixlist.resolver.solve import Solution
 
+ORIGIN = "pkg.mixlist.function"  # metadata of a specialisation: the name of the function that it was made from
+
 
 class FunctionNames:
     """What each specialisation is called: the first of a function keeps its name."""
@@ -32,7 +34,9 @@ class FunctionNames:
         """A copy of the function's message, under the specialisation's name."""
         proto = type(solution.graph.root.proto)()
         proto.CopyFrom(solution.graph.root.proto)
-        proto.name = self._names[solution]
+        if proto.name != self._names[solution]:
+            proto.name = self._names[solution]
+            proto.metadata_props.add(key=ORIGIN, value=solution.graph.root.proto.name)
         return proto
 
     def calls(self, solution: Solution) -> dict[int, str]:
@@ -75,6 +79,7 @@ def _shared(proto: Any, groups: list[list[Any]]) -> list[Any]:
             for function in group:
                 bare = _copy(function)
                 bare.name = ""
+                bare.ClearField("metadata_props")
                 first = seen.setdefault(bare.SerializeToString(deterministic=True), function)
                 if first is not function:
                     renamed[function.domain, function.name] = first.name
