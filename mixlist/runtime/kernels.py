@@ -17,8 +17,8 @@ from mixlist.graph.model import Node
 from mixlist.graph.naming import scopes_of
 from mixlist.ops.schema import find_schema
 from mixlist.resolver.plan import Decision, Plan
+from mixlist.runtime.sessions import PROVIDERS
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _OPEN = 2**31 - 1  # the end of a version range that has none
 _Key = tuple[str, str]
 

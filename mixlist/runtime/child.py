@@ -1,0 +1,68 @@
+"""The process that holds a session for ``isolated.Worker``: it loads one model, then answers runs until its input ends.
+
+A request is ``("load", path, options of open_session)`` or ``("run", output names or None, feed)``; the answer
+``("done", value)``, ``("error", class in mixlist.errors, message, hint)`` or ``("bug", traceback)``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any
+
+from mixlist.errors import MixlistError
+from mixlist.runtime import wire
+from mixlist.runtime.sessions import Runner, open_session
+
+
+def serve() -> None:
+    """Answer the requests on standard input; never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
+    _dump_no_core()
+    requests = os.fdopen(0, "rb", buffering=0)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a library prints must not get among the answers
+    runner: Runner | None = None
+    while True:
+        try:
+            stage, *request = wire.receive(requests)
+            if stage == "load":
+                runner, answer = _load(*request)
+            else:
+                assert runner is not None, "run before load"
+                answer = _answer(runner.run, *request)
+            wire.send(answers, answer)
+        except (EOFError, OSError):  # the parent is gone
+            os._exit(0)
+
+
+def _load(path: str, options: dict[str, Any]) -> tuple[Runner | None, tuple[Any, ...]]:
+    opened: list[Runner] = []
+    answer = _answer(lambda: opened.append(Runner(open_session(path, **options))))
+    return (opened[0] if opened else None), answer
+
+
+def _answer(function: Any, *arguments: Any) -> tuple[Any, ...]:
+    try:
+        return "done", function(*arguments)
+    except MixlistError as error:
+        return "error", type(error).__name__, error.message, error.hint
+    except MemoryError:
+        return "error", "ModelError", "not enough memory for this model and its data", None
+    except Exception:
+        return "bug", traceback.format_exc()
+
+
+def _dump_no_core() -> None:
+    """A crash here is expected: it must not leave gigabytes behind."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+if __name__ == "__main__":
+    sys.exit("this is started by mixlist.runtime.isolated")

@@ -1,0 +1,305 @@
+"""ONNX Runtime sessions: of a model of any size, quiet, with errors of one line; and whether a provider rounds.
+
+Sessions log nothing; what goes wrong comes as a ModelError with the first line of ONNX Runtime's message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mixlist.errors import MixlistError, ModelError, UsageError
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, OrtValue
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # of a model that is given as bytes
+_BFLOAT16 = 16  # TensorProto.BFLOAT16
+
+
+def providers() -> tuple[str, ...]:
+    """The providers of the installed ONNX Runtime that mixlist knows: ``cpu``, and ``cuda`` where there is one."""
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    return tuple(name for name, full in PROVIDERS.items() if full in available)
+
+
+def make_session(
+    proto: Any,
+    *,
+    provider: str = "cpu",
+    folder: Path | None = None,
+    optimise: bool = True,
+    threads: int | None = None,
+    profile: str | os.PathLike[str] | None = None,
+    tf32: bool = False,
+) -> InferenceSession:
+    """A session of a ModelProto of any size; ``folder`` is where its external data lies.
+
+    A model that outgrows protobuf's 2 GiB, or whose data ONNX Runtime would refuse where it lies (behind a symbolic
+    link, or still to be converted), is written to a temporary folder that lives as long as the session.
+    The other options are those of ``open_session``, which names the errors.
+    """
+    from mixlist.graph.save import tensors
+    from mixlist.graph.weights import is_external
+
+    options: dict[str, Any] = {
+        "provider": provider, "optimise": optimise, "threads": threads, "profile": profile, "tf32": tf32,
+    }  # fmt: skip
+    outside = [tensor for tensor in tensors(proto) if is_external(tensor)]
+    if not _outgrows_protobuf(proto):
+        if not outside:
+            return open_session(proto.SerializeToString(), **options)
+        if _lies_ready(outside, folder):
+            return open_session(proto.SerializeToString(), folder=folder, **options)
+    home = Path(tempfile.mkdtemp(prefix="mixlist-"))
+    try:
+        session = open_session(write_model(proto, home, folder), **options)
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    weakref.finalize(session, shutil.rmtree, home, ignore_errors=True)
+    return session
+
+
+def write_model(proto: Any, home: Path, folder: Path | None) -> Path:
+    """Write a model of any size as ``model.onnx`` into the folder ``home``, its data beside it; returns the path.
+
+    ``folder`` is where the model's external data lies now. ``proto`` is left as it is. Raises FileError and ModelError.
+    """
+    from mixlist.graph.io import Loaded
+    from mixlist.graph.save import Options, save, tensors
+    from mixlist.graph.weights import is_external
+    from mixlist.rewriter.convert import stream
+
+    path = home / "model.onnx"
+    large = _outgrows_protobuf(proto)
+    if large or any(is_external(tensor) for tensor in tensors(proto)):
+        loaded = Loaded(proto, "model", None, folder, "proto")
+        options = Options(external_data="yes" if large else "auto")
+        save(proto, path, loaded, lambda tensor: stream(tensor, folder, False, {}), options)
+    else:
+        path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def _outgrows_protobuf(proto: Any) -> bool:
+    from mixlist.graph.save import INLINE_LIMIT, tensors
+    from mixlist.graph.weights import declared_size, is_external
+
+    return sum(declared_size(t) for t in tensors(proto) if not is_external(t)) > INLINE_LIMIT
+
+
+def _lies_ready(outside: Sequence[Any], folder: Path | None) -> bool:
+    """Whether ONNX Runtime takes the external tensors where they lie: no links out of the folder, none to convert."""
+    from mixlist.graph.weights import external, stored_type
+
+    home = folder.resolve() if folder is not None else None
+    for tensor in outside:
+        path = external(tensor, folder).path  # tells in our words what is missing or truncated
+        if home is None or not path.resolve().is_relative_to(home) or stored_type(tensor) != tensor.data_type:
+            return False
+    return True
+
+
+def open_session(
+    model: bytes | str | os.PathLike[str],
+    *,
+    provider: str = "cpu",
+    folder: Path | None = None,
+    optimise: bool = True,
+    threads: int | None = None,
+    profile: str | os.PathLike[str] | None = None,
+    tf32: bool = False,
+) -> InferenceSession:
+    """A session of a model file, or of a serialised model, whose external data lies in ``folder``.
+
+    ``optimise``: all graph optimisations or none. ``threads``: within an operator, None for ONNX Runtime's own choice.
+    ``profile``: prefix of the profile's file. ``tf32``: lets CUDA multiply float32 in TF32, with the mantissa of
+    float16; off, because a reference in float32 would lose what it is the reference for.
+
+    Raises UsageError where the provider is not there and ModelError where ONNX Runtime refuses the model.
+    """
+    import onnxruntime
+
+    if provider not in providers():
+        raise _no_provider(provider, "the installed onnxruntime has no such provider")
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4  # what fails is told by the exception
+    settings.intra_op_num_threads = threads or 0
+    levels = onnxruntime.GraphOptimizationLevel
+    settings.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    if folder is not None:
+        settings.add_session_config_entry(_DATA_FOLDER, os.fspath(folder.resolve()))
+    if profile is not None:
+        settings.enable_profiling = True
+        settings.profile_file_prefix = os.fspath(profile)
+    chosen: list[Any] = [PROVIDERS["cpu"]]
+    if provider == "cuda":
+        with redirect_stdout(sys.stderr):  # it prints what it misses
+            onnxruntime.preload_dlls()  # CUDA's libraries where they were installed as Python packages
+        chosen.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(tf32))}))
+    with _told("load the model"):
+        session = onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else os.fspath(model), settings, providers=chosen, enable_fallback=0
+        )
+    if PROVIDERS[provider] not in session.get_providers():
+        raise _no_provider(provider, "ONNX Runtime could not start it (CUDA's or cuDNN's libraries, or the driver)")
+    session._model_bytes = None  # kept for falling back to other providers only, which is off: as large as the model
+    return session
+
+
+def _no_provider(provider: str, why: str) -> UsageError:
+    if provider not in PROVIDERS:
+        return UsageError(f"{provider!r} is no provider", hint=f"it is one of {', '.join(PROVIDERS)}")
+    return UsageError(
+        f"the provider {provider} cannot be used: {why}",
+        hint="onnxruntime and onnxruntime-gpu are one module, so one replaces the other:"
+        " pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'",
+    )
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Errors of ONNX Runtime as ModelError: it has no base class for them, and raises RuntimeError and ValueError."""
+    try:
+        yield
+    except (MixlistError, MemoryError):
+        raise
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise ModelError(f"ONNX Runtime cannot {what}: {lines[0]}") from error
+
+
+class Runner:
+    """A session in this process, and its runs; ``isolated.Worker`` has the same methods."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session: InferenceSession | None = session
+        self._names = [output.name for output in session.get_outputs()]
+        self._bfloat16 = {output.name for output in session.get_outputs() if output.type == "tensor(bfloat16)"}
+
+    def run(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
+        """The outputs named (None: all, in the model's order) for a feed: input name -> array.
+
+        bfloat16 arrays are those of ml_dtypes, in the feed and in the result. Raises ModelError.
+        """
+        assert self._session is not None, "run after close"
+        names = self._names if outputs is None else list(outputs)
+        with _told("run the model"):
+            given = {name: _as_value(value) if _is_bfloat16(value) else value for name, value in feed.items()}
+            if self._bfloat16.isdisjoint(names):
+                return list(self._session.run(names, given))
+            return self._run_bound(self._session, names, given)
+
+    def _run_bound(self, session: InferenceSession, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:
+        """With outputs in bfloat16, which ONNX Runtime hands out as values of its own alone."""
+        binding = session.io_binding()
+        for name, value in feed.items():
+            binding.bind_ortvalue_input(name, value if _is_value(value) else _as_value(value))
+        for name in names:
+            binding.bind_output(name, "cpu")
+        session.run_with_iobinding(binding)
+        values = zip(names, binding.get_outputs(), strict=True)
+        return [_from_bfloat16(value) if name in self._bfloat16 else value.numpy() for name, value in values]
+
+    def close(self) -> None:
+        """Let the session go."""
+        self._session = None
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return bool(getattr(getattr(value, "dtype", None), "name", "") == "bfloat16")
+
+
+def _is_value(value: Any) -> bool:
+    return hasattr(value, "data_ptr")
+
+
+def _as_value(array: Any) -> OrtValue:
+    import numpy as np
+    from onnxruntime import OrtValue
+
+    if _is_bfloat16(array):
+        return OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(array, order="C").view(np.uint16), _BFLOAT16)
+    return OrtValue.ortvalue_from_numpy(array)
+
+
+def _from_bfloat16(value: OrtValue) -> Any:
+    import ctypes
+
+    import ml_dtypes
+    import numpy as np
+
+    shape = value.shape()
+    raw = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return np.frombuffer(raw, np.uint16).copy().view(ml_dtypes.bfloat16).reshape(shape)
+
+
+# A sum whose result the low type cannot hold, made small again, and a whole number between two neighbours of the low
+# type: if either shows the float32 result, the Casts around it were dropped.
+_PROBE = """<ir_version: 8, opset_import: ["" : 17]>
+probe (float[1, 64] row, float[64, 1] column, float[1] even) => (float[1, 1] overflow, float[1] rounding)
+<float one = {1}, float small = {0.001}>
+{
+    sum = MatMul (row, column)
+    sum_low = Cast <to = LOW> (sum)
+    sum_back = Cast <to = 1> (sum_low)
+    overflow = Mul (sum_back, small)
+    odd = Add (even, one)
+    odd_low = Cast <to = LOW> (odd)
+    odd_back = Cast <to = 1> (odd_low)
+    rounding = Mul (odd_back, one)
+}"""
+# Low type: its number in ONNX, a factor whose 64 products overflow it but not float32, an even number whose odd
+# neighbour it does not have (float16 has 11 bits of mantissa, bfloat16 has 8).
+_PROBES = {"float16": (10, 300.0, 2048.0), "bfloat16": (16, 2.305e18, 256.0)}
+
+
+@cache
+def faithful(provider: str, optimise: bool = True) -> str | None:
+    """Why a float32 graph with Casts to the low types and back does not round on this provider; None if it does.
+
+    Tested once per process with a tiny model for float16 and one for bfloat16: overflow and rounding have to survive
+    ONNX Runtime's optimisations. Raises UsageError where the provider is not there.
+    """
+    for low, (number, factor, even) in _PROBES.items():
+        try:
+            overflow, rounding = _probe(provider, optimise, number, factor, even)
+        except ModelError as error:
+            return f"the test model for {low} does not run on {provider}: {error.message}"
+        dropped = f"ONNX Runtime's {provider} provider drops the Casts that round to {low}"
+        if overflow != math.inf:
+            return f"{dropped}: 64 x {factor:g} x {factor:g} x 0.001 gave {overflow:g} instead of inf"
+        if rounding != even:
+            return f"{dropped}: {even + 1:g} stayed {rounding:g} instead of {even:g}"
+    return None
+
+
+def _probe(provider: str, optimise: bool, low: int, factor: float, even: float) -> tuple[float, float]:
+    import numpy as np
+    from onnx import parser
+
+    proto = parser.parse_model(_PROBE.replace("LOW", str(low)))
+    row = np.full((1, 64), factor, np.float32)
+    feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
+    with Runner(make_session(proto, provider=provider, optimise=optimise, threads=1)) as runner:
+        overflow, rounding = runner.run(None, feed)
+    return float(overflow[0, 0]), float(rounding[0])
