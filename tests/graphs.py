@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests.graph_flow import FLOWS
+from tests.graph_moves import sequence
 from tests.graph_scope import BOOL, FLOAT, FLOAT16, STATE_BOUND, STATE_ERROR, Scope, Shape, Val, value_info
 from tests.graph_table import TABLE
 
@@ -63,6 +64,7 @@ class Generator:
     draw: Callable[[st.SearchStrategy[int]], int]
     opset: int = 17
     ir: int = 8
+    flat: bool = False  # no control flow, functions or sequences
     duplicates: bool = False
     counter: Counter[str] = field(default_factory=Counter)
     features: set[str] = field(default_factory=set)
@@ -113,8 +115,10 @@ def grow(scope: Scope, steps: int) -> None:
     """Append up to ``steps`` operators, patterns or control flow nodes."""
     gen = scope.gen
     table = [op.make for op in TABLE if op.since <= gen.opset for _ in range(op.weight)]
+    if gen.flat:
+        table = [make for make in table if make is not sequence]
     for _ in range(steps):
-        flow = scope.depth < 2 and gen.chance(8 if scope.depth else 14)
+        flow = not gen.flat and scope.depth < 2 and gen.chance(8 if scope.depth else 14)
         gen.pick([f.make for f in FLOWS if f.since <= gen.opset] if flow else table)(scope)
         if gen.functions and gen.chance(25):
             call(scope)
@@ -194,13 +198,13 @@ def _outputs(gen: Generator, scope: Scope) -> list[Val]:
     return outputs
 
 
-def build(draw: Callable[[st.SearchStrategy[int]], int]) -> Case:
+def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False) -> Case:
     """Draw one model."""
-    gen = Generator(draw)
+    gen = Generator(draw, flat=flat)
     gen.opset = gen.pick(OPSETS)
     gen.ir = gen.pick([8, 10, 7, 9, 4, 3] if gen.opset <= 12 else [8, 10, 9, 7])
     gen.duplicates = gen.chance(4)
-    if gen.ir >= 8 and gen.opset >= 9 and gen.chance(35):
+    if not flat and gen.ir >= 8 and gen.opset >= 9 and gen.chance(35):
         for i in range(gen.integer(1, 2)):
             define_function(gen, i)
     scope = Scope(gen)
@@ -226,6 +230,6 @@ def _seen(model: onnx.ModelProto) -> set[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """Random models."""
-    return build(draw)
+def cases(draw: st.DrawFn, *, flat: bool = False) -> Case:
+    """Random models; ``flat`` ones have no control flow, functions or sequences."""
+    return build(draw, flat=flat)
