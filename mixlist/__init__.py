@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mixlist.checker.result import CheckReport as CheckReport
+    from mixlist.checker.run import check as check
     from mixlist.errors import MixlistError as MixlistError
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "CheckReport": "mixlist.checker.result",
     "MixlistError": "mixlist.errors",
     "Policy": "mixlist.lists.policy",
     "Plan": "mixlist.resolver.plan",
     "RewriteResult": "mixlist.rewriter",
+    "check": "mixlist.checker.run",
     "load_policy": "mixlist.lists.load",
     "resolve": "mixlist.resolver",
     "rewrite": "mixlist.rewriter",

@@ -1,0 +1,90 @@
+"""From tallies to findings: worst first, with the list entry that made a node low and what would keep it high."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mixlist.checker.instrument import Key
+from mixlist.checker.overflow import Range, Tally
+from mixlist.checker.result import Kind, NodeFinding, TensorRange
+from mixlist.checker.wiring import Wired
+from mixlist.resolver import Decision, Plan
+
+ORDER: tuple[Kind, ...] = (
+    "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended", "internal-risk",
+)  # fmt: skip
+
+
+def node_findings(plan: Plan | None, tallies: Mapping[Key, Tally], low: Mapping[Key, int]) -> tuple[NodeFinding, ...]:
+    """A finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
+    decisions = {(_plain(d.scope), d.name): d for d in plan.nodes} if plan is not None else {}
+    found = []
+    for position, tally in enumerate(tallies.values()):
+        for kind, batches in tally.batches.items():
+            decision = decisions.get((tally.key.scope, tally.key.node))
+            found.append((ORDER.index(kind), position, _finding(tally, kind, batches, decision)))
+    return tuple(finding for _, _, finding in sorted(found, key=lambda f: f[:2]))
+
+
+def _plain(scope: str) -> str:
+    head, slash, rest = scope.partition("/")
+    return f"{head.partition('#')[0] if head.startswith('function:') else head}{slash}{rest}"
+
+
+def _finding(tally: Tally, kind: Kind, batches: list[int], decision: Decision | None) -> NodeFinding:
+    value = tally.wired.node.outputs[tally.key.slot]
+    return NodeFinding(
+        scope=tally.key.scope,
+        name=tally.key.node,
+        op_type=tally.wired.node.op_type,
+        tensor=value.name if value is not None else "",
+        kind=kind,
+        first=kind == "overflow",
+        count=None,
+        batches=tuple(batches),
+        max_abs_fp32=tally.reference,
+        max_abs_low=tally.mixed,
+        list=decision.list if decision is not None else "none",
+        source=decision.reason if decision is not None else "",
+        suggestion=_suggestion(kind, decision) if kind in ("overflow", "saturated") else "",
+    )
+
+
+def _suggestion(kind: Kind, decision: Decision | None) -> str:
+    if decision is None:
+        return ""
+    node = f"{decision.scope}/{decision.name}" if decision.scope else decision.name
+    if decision.list in ("white", "gray"):
+        return f'add "{decision.op_type}" to black-list to-add, or the node "{node}" to a keep_dtype file'
+    if decision.list == "none":
+        return f'add the node "{node}" to a keep_dtype file'
+    return f'the node is high; what it reads is cast to low: see "{node}" with mixlist resolve --explain'
+
+
+def tensor_ranges(
+    wired: list[Wired], spans: Mapping[Key, tuple[Range, Range]], low: Mapping[Key, int]
+) -> tuple[TensorRange, ...]:
+    """The range of every observed tensor over all batches, in order of computation."""
+    found = []
+    for node in wired:
+        for slot, value in enumerate(node.node.outputs):
+            key = Key(node.path, node.label, slot)
+            span = spans.get(key)
+            if value is None or span is None:
+                continue
+            exact, ours = span
+            found.append(
+                TensorRange(
+                    scope=node.path,
+                    tensor=value.name,
+                    node=node.label,
+                    op_type=node.node.op_type,
+                    low=key in low,
+                    minimum=exact.minimum,
+                    maximum=exact.maximum,
+                    smallest=None,
+                    low_minimum=ours.minimum,
+                    low_maximum=ours.maximum,
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,69 @@
+"""Runs of an instrumented model, and what its statistics say of every tensor in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mixlist.checker.instrument import Instrumented, Key
+from mixlist.checker.overflow import Range
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Observer:
+    """An instrumented model in a session; ``run`` gives its own outputs and the range of every observed tensor."""
+
+    def __init__(self, instrumented: Instrumented, session: Any, own: list[str]) -> None:
+        self.instrumented = instrumented
+        self.session = session
+        self.own = own  # names of the model's own outputs
+        self._names = [o.name for o in session.get_outputs()]
+
+    def run(self, feed: Mapping[str, Any]) -> tuple[list[Any], dict[Key, Range]]:
+        """One batch: the own outputs in order, and the ranges by Key."""
+        values = dict(zip(self._names, self.session.run(self._names, dict(feed)), strict=True))
+        ranges: dict[Key, Range] = {}
+        for probe in self.instrumented.probes:
+            if probe.source is not None:
+                if probe.source in ranges:
+                    ranges[probe.key] = ranges[probe.source]
+                continue
+            found = [
+                [values[n] for n in self.instrumented.outputs[probe.key, s]] for s in ("minimum", "maximum", "sum")
+            ]
+            ranges[probe.key] = _range(*found)
+        return [values[name] for name in self.own], ranges
+
+    def counts(self, feed: Mapping[str, Any], statistics: tuple[str, ...]) -> dict[tuple[Key, str], float]:
+        """One batch of a model that was instrumented with counting statistics: their totals."""
+        names = [n for (_, s), found in self.instrumented.outputs.items() if s in statistics for n in found]
+        values = dict(zip(names, self.session.run(names, dict(feed)), strict=True))
+        return {
+            pair: float(sum(np.sum(values[n], dtype=np.float64) for n in found))
+            for pair, found in self.instrumented.outputs.items()
+            if pair[1] in statistics
+        }
+
+
+def _range(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
+    """Join the calls of a function and the iterations of a loop; a tensor that was not computed has neutral values."""
+    minimum, maximum, total = (_flat(x) for x in (lows, highs, sums))
+    ran = ~((minimum == np.inf) & (maximum == -np.inf))
+    if not ran.any():
+        return Range(0.0, 0.0, nan=False, ran=False)
+    # A sum that overflows float32 is infinite, not NaN; inf - inf is no NaN of the tensor's own.
+    nan = np.isnan(minimum) | np.isnan(maximum) | (np.isnan(total) & ~((minimum == -np.inf) & (maximum == np.inf)))
+    bad = ran & (nan | np.isinf(minimum) | np.isinf(maximum))
+    when = int(np.argmax(bad)) if bad.any() else None
+    usual = ran & ~np.isnan(minimum) & ~np.isnan(maximum)
+    if not usual.any():  # nothing but NaN
+        return Range(-np.inf, np.inf, True, True, when)
+    return Range(float(minimum[usual].min()), float(maximum[usual].max()), bool(nan[ran].any()), True, when)
+
+
+def _flat(values: list[Any]) -> NDArray[np.float64]:
+    return np.concatenate([np.asarray(v, np.float64).reshape(-1) for v in values])

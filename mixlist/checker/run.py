@@ -1,0 +1,237 @@
+"""The check: the original in float32 and the mixed model, batch by batch, judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mixlist.checker import accuracy
+from mixlist.checker.findings import node_findings, tensor_ranges
+from mixlist.checker.instrument import Key, instrument
+from mixlist.checker.observe import Observer
+from mixlist.checker.overflow import Range, Tally, classify
+from mixlist.checker.result import CheckReport
+from mixlist.checker.wiring import Wired, wire
+from mixlist.errors import ModelError, UsageError
+from mixlist.graph.build import build_main
+from mixlist.graph.io import Loaded, load
+from mixlist.graph.model import POLICY_KEY
+from mixlist.lists.policy import Policy
+from mixlist.resolver import Plan, resolve
+from mixlist.rewriter import rewrite
+from mixlist.rewriter.emulate import LOW, emulate, raise_low
+
+Feed = Mapping[str, Any]
+
+
+@dataclass
+class Pair:
+    """The two models of a check: the reference in float32 and the mixed one, both observed."""
+
+    original: Loaded
+    mixed: Loaded
+    plan: Plan | None
+    reference: Observer
+    ours: Observer
+    wired: list[Wired]
+    low: dict[Key, int]
+    renamed: dict[str, str]
+    warnings: list[str] = field(default_factory=list)
+
+
+def check(
+    model: Any,
+    policy: Policy,
+    data: Iterable[Feed],
+    *,
+    against: Any = None,
+    provider: str = "cpu",
+    overflow_mode: str = "inf",
+    full_statistics: bool = False,
+    steps: int | None = None,
+    max_exception_rate: float = 0.005,
+    limits: accuracy.Limits | None = None,
+    labels: Any = None,
+    per_tensor: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> CheckReport:
+    """Whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
+
+    ``data`` yields batches, each a mapping of input names to arrays; ``against`` is a mixed model that is judged
+    instead of the one that the policy makes. On the CPU the mixed model is emulated in float32 with every low value
+    rounded, since ONNX Runtime's CPU provider hides float16. ``steps`` looks at no more batches than that;
+    ``max_exception_rate`` is the share of batches with an overflow at which the check fails.
+    ``progress`` is told each batch. Raises UsageError where there is no data or no low node to check.
+    """
+    if overflow_mode not in ("inf", "saturate"):
+        raise UsageError(f"overflow mode {overflow_mode!r}: it is inf or saturate")
+    limits = limits or accuracy.Limits()
+    clock = _Clock()
+    with clock.phase("prepare"):
+        pair = _pair(model, policy, against, provider, overflow_mode)
+    judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
+    tallies: dict[Key, Tally] = {}
+    spans: dict[Key, tuple[Range, Range]] = {}
+    exceptions, count = 0, 0
+    for index, feed in enumerate(data):
+        if steps is not None and index >= steps:
+            break
+        with clock.phase("reference"):
+            exact, exact_ranges = pair.reference.run(feed)
+        with clock.phase("mixed"):
+            ours, mixed_ranges = pair.ours.run(feed)
+        mixed_ranges = _by_original_scope(mixed_ranges, pair.renamed)
+        saturate = overflow_mode == "saturate"
+        exceptions += classify(index, pair.wired, exact_ranges, mixed_ranges, pair.low, saturate, tallies)
+        _widen(spans, exact_ranges, mixed_ranges)
+        for output, one, other in zip(judged, exact, ours, strict=True):
+            output.add(one, other)
+        count += 1
+        if progress is not None:
+            progress(1)
+    if not count:
+        raise UsageError("there is no batch to check", hint="give --data or --random")
+    rate = exceptions / count
+    outputs = tuple(output.finding(limits) for output in judged)
+    nodes = node_findings(pair.plan, tallies, pair.low)
+    reasons = _reasons(exceptions, count, rate, max_exception_rate, outputs)
+    warnings = [*pair.warnings, *(note for output in judged for note in output.notes())]
+    return CheckReport(
+        model=pair.original.name,
+        verdict="fail" if reasons else "pass",
+        reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
+        provider=provider,
+        mode="emulated",
+        precision=policy.mode.low,
+        batches=count,
+        exception_rate=rate,
+        limits={"exception_rate": max_exception_rate, **limits.asked()},
+        nodes=nodes,
+        outputs=outputs,
+        tensors=tensor_ranges(pair.wired, spans, pair.low) if per_tensor or full_statistics else (),
+        warnings=tuple(warnings),
+        seconds=clock.seconds,
+    )
+
+
+def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tuple[Any, ...]) -> list[str]:
+    found = []
+    if exceptions and rate >= limit:
+        found.append(f"{exceptions} of {count} batches overflow: {rate:.2%}, the limit is {limit:.2%}")
+    for output in outputs:
+        if not output.passed:
+            found.append(f"output {output.name!r} misses {', '.join(output.failed_limits)}")
+    return found
+
+
+# --- the two models ---
+
+
+def _pair(model: Any, policy: Policy, against: Any, provider: str, overflow_mode: str) -> Pair:
+    from mixlist.runtime.sessions import faithful, make_session
+
+    original = load(model)
+    warnings = []
+    if against is None:
+        plan = resolve(original, policy)
+        result = rewrite(original, plan)
+        mixed = replace(original, proto=result.proto)
+        warnings += [str(w) for w in plan.warnings]
+        if any(p.key == POLICY_KEY for p in original.proto.metadata_props):
+            warnings.append(
+                f"{original.name} is an output of mixlist: what it lost to rounding of constants is not seen; "
+                "check its original with --against"
+            )
+    else:
+        plan, mixed = None, load(against)
+        _same_outputs(original, mixed)
+    unfaithful = faithful(provider)
+    if unfaithful:
+        raise ModelError(f"this ONNX Runtime cannot be trusted to check: {unfaithful}")
+    observed, exact = instrument(mixed.proto), instrument(original.proto)
+    saturate = overflow_mode == "saturate"
+    ours_proto = emulate(replace(mixed, proto=observed.proto), saturate=saturate)
+    reference_proto = raise_low(replace(original, proto=exact.proto))
+    renamed = _renamed(mixed.proto)
+    low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
+    return Pair(
+        original,
+        mixed,
+        plan,
+        Observer(exact, make_session(reference_proto, provider=provider), _names(original.proto)),
+        Observer(observed, make_session(ours_proto, provider=provider), _names(original.proto)),
+        wire(build_main(original.proto)),
+        low,
+        renamed,
+        warnings,
+    )
+
+
+def _names(proto: Any) -> list[str]:
+    return [o.name for o in proto.graph.output]
+
+
+def _same_outputs(original: Loaded, mixed: Loaded) -> None:
+    missing = [n for n in _names(original.proto) if n not in _names(mixed.proto)]
+    if missing:
+        raise UsageError(f"{mixed.name} has no output {missing[0]!r}, which {original.name} has")
+
+
+def _renamed(proto: Any) -> dict[str, str]:
+    """Scope of a function that mixlist specialised, to the scope of the function it was made from."""
+    found = {}
+    for function in proto.functions:
+        for entry in function.metadata_props:
+            if entry.key == "pkg.mixlist.function":
+                base = f"function:{function.domain}:"
+                found[f"{base}{function.name}"] = f"{base}{entry.value}"
+    return found
+
+
+def replace_scope(key: Key, renamed: Mapping[str, str]) -> Key:
+    """The Key by the name that the original gives the function."""
+    if not renamed or not key.scope.startswith("function:"):
+        return key
+    head, slash, rest = key.scope.partition("/")
+    return Key(f"{renamed.get(head, head)}{slash}{rest}", key.node, key.slot)
+
+
+def _by_original_scope(ranges: dict[Key, Range], renamed: Mapping[str, str]) -> dict[Key, Range]:
+    """Specialisations of one function are one function to the original."""
+    if not renamed:
+        return ranges
+    found: dict[Key, Range] = {}
+    for key, span in ranges.items():
+        plain = replace_scope(key, renamed)
+        found[plain] = _union(found[plain], span) if plain in found and span.ran else found.get(plain, span)
+    return found
+
+
+def _widen(spans: dict[Key, tuple[Range, Range]], exact: Mapping[Key, Range], ours: Mapping[Key, Range]) -> None:
+    for key, one in exact.items():
+        other = ours.get(key)
+        if other is None or not (one.ran and other.ran):
+            continue
+        before = spans.get(key)
+        spans[key] = (one, other) if before is None else (_union(before[0], one), _union(before[1], other))
+
+
+def _union(one: Range, other: Range) -> Range:
+    when = one.when if one.when is not None else other.when
+    return Range(min(one.minimum, other.minimum), max(one.maximum, other.maximum), one.nan or other.nan, True, when)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Any:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

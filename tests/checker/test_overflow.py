@@ -1,0 +1,162 @@
+"""Planted overflows: the answers are written by hand; the first offender must be named, wherever it hides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.result import CheckReport, NodeFinding
+from tests.builders import model, policy
+
+WHITE = {"white": ["Mul", "MatMul", "Add", "Exp", "Neg", "Relu", "Where", "Sub", "Softmax"]}
+
+
+def checked(text: str, *feeds: Any, lists: dict[str, Any] | None = None, **options: Any) -> CheckReport:
+    """Check a model whose only input is x on arrays."""
+    batches = [f if isinstance(f, dict) else {"x": np.asarray(f, np.float32)} for f in feeds]
+    return mixlist.check(model(text), policy(**(lists or WHITE)), batches, **options)
+
+
+def kinds(report: CheckReport) -> dict[str, str]:
+    """Kind of finding by scope/node."""
+    return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in report.nodes}
+
+
+def first(report: CheckReport) -> list[NodeFinding]:
+    return [n for n in report.nodes if n.first]
+
+
+def test_the_trap_of_the_cpu_provider_is_seen() -> None:
+    text = """g (float[1,64] x) => (float[1,1] y) <float[64,1] w = {WEIGHTS}, float[1] k = {0.001}>
+    { [m] m = MatMul(x, w) [s] y = Mul(m, k) }""".replace("WEIGHTS", ",".join(["300"] * 64))
+    report = checked(text, np.full((1, 64), 300.0))
+    assert (report.verdict, report.exception_rate, report.mode) == ("fail", 1.0, "emulated")
+    assert kinds(report) == {"m": "overflow", "s": "propagated"}
+    (offender,) = first(report)
+    assert offender.max_abs_fp32 == 300.0 * 300 * 64 and np.isinf(offender.max_abs_low)
+    assert "black-list" in offender.suggestion and "MatMul" in offender.suggestion
+    assert "white" in offender.source
+
+
+@pytest.mark.parametrize(
+    ("value", "overflows"), [(65504.0, False), (65519.99, False), (65520.0, True), (-65520.0, True)]
+)
+def test_the_edge_of_float16(value: float, overflows: bool) -> None:
+    report = checked("g (float[2] x) => (float[2] y) <float[1] k = {2}> { [m] y = Mul(x, k) }", [value / 2, 1.0])
+    assert ("overflow" in kinds(report).values()) == overflows
+    assert report.exception_rate == float(overflows)
+
+
+def test_one_batch_of_five() -> None:
+    text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
+    feeds = [[1.0, 2.0]] * 3 + [[300.0, 1.0]] + [[3.0, 4.0]]
+    report = checked(text, *feeds, max_exception_rate=0.2)
+    assert report.exception_rate == 0.2 and report.verdict == "fail"  # at the limit fails
+    (offender,) = first(report)
+    assert (offender.name, offender.batches) == ("m", (3,))
+    assert not any("batches overflow" in r for r in checked(text, *feeds, max_exception_rate=0.21).reasons)
+
+
+BRANCH = """g (float[2] x) => (float[2] y) <float zero = {0}> {
+  s = ReduceSum<keepdims=0>(x) [c] c = Greater(s, zero)
+  [i] y = If(c) <then_branch = t () => (float[2] a) { [big] b = Mul(x, x) [after] a = Neg(b) },
+                 else_branch = e () => (float[2] d) { [small] d = Neg(x) }> }"""
+
+
+def test_inside_a_branch_and_only_if_it_runs() -> None:
+    report = checked(BRANCH, [300.0, 1.0])
+    assert kinds(report) == {"i/then_branch/big": "overflow", "i/then_branch/after": "propagated"}
+    assert kinds(checked(BRANCH, [-300.0, 1.0])) == {}
+
+
+LOOP = """g (float[1] x, int64 m) => (float[1] y, float[k,1] all) <bool go = {1}, float[1] ten = {10}> {
+  [l] y, all = Loop(m, go, x) <body = b (int64 i, bool c, float[1] s) => (bool c, float[1] t, float[1] u) {
+     [before] r = Relu(s) [grow] t = Mul(r, ten) [after] u = Neg(t) }> }"""
+
+
+def test_inside_a_loop_the_node_that_overflows_first_is_first() -> None:
+    report = checked(LOOP, {"x": np.array([1.0], np.float32), "m": np.array(8)})
+    assert kinds(report) == {"l/body/before": "propagated", "l/body/grow": "overflow", "l/body/after": "propagated"}
+    assert [f.name for f in first(report)] == ["grow"]
+    assert checked(LOOP, {"x": np.array([1.0], np.float32), "m": np.array(4)}).exception_rate == 0
+    assert checked(LOOP, {"x": np.array([1.0], np.float32), "m": np.array(0)}).exception_rate == 0
+
+
+def test_inside_a_function() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[2] x) => (float[2] y, float[2] z) {
+      [one] y = f.Square(x) [n] n = Neg(x) [two] z = f.Square(n) }
+    <domain: "f", opset_import: ["" : 17]> Square (a) => (c) { [sq] b = Mul(a, a) [pass] c = Relu(b) }"""
+    report = checked(text, [300.0, 1.0])
+    assert kinds(report) == {"function:f:Square/sq": "overflow", "function:f:Square/pass": "propagated"}
+
+
+def test_what_is_infinite_in_float32_is_no_fault_of_the_list() -> None:
+    report = checked("g (float[2] x) => (float[2] y) { [e] e = Exp(x) [n] y = Neg(e) }", [200.0, 1.0])
+    assert kinds(report) == {"e": "preexisting", "n": "preexisting"}
+    assert report.exception_rate == 0
+
+
+@pytest.mark.parametrize("mask", ["-inf", "-3.4028234e38"])
+def test_masks_are_intended(mask: str) -> None:
+    text = """g (float[1,4] x, bool[1,4] b) => (float[1,4] y) <float k = {MASK}, float z = {0}> {
+      [w] w = Where(b, z, k) [a] a = Add(x, w) [s] y = Softmax(a) }""".replace("MASK", mask)
+    feed = {"x": np.ones((1, 4), np.float32), "b": np.array([[True, True, False, True]])}
+    report = checked(text, feed, lists={"white": ["Add", "Softmax"]})
+    assert set(kinds(report).values()) == {"intended"} and "a" in kinds(report)
+    assert (report.verdict, report.exception_rate) == ("pass", 0.0)
+
+
+def test_nan_without_infinity() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[1] k = {1e-4}> { [a] a = Mul(x, k) [b] b = Div(a, a) [n] y = Neg(b) }"
+    report = checked(text, [1e-5, 1.0], lists={"white": ["Mul", "Div", "Neg"]})
+    assert kinds(report)["b"] == "overflow" and kinds(report)["n"] == "propagated"
+
+
+def test_saturation() -> None:
+    text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
+    report = checked(text, [300.0, 1.0], overflow_mode="saturate")
+    assert kinds(report)["m"] == "saturated" and report.verdict == "fail"
+    assert first(report) == [] and report.nodes[0].max_abs_low == 65504.0
+    assert kinds(checked(text, [200.0, 1.0], overflow_mode="saturate")) == {"m": "near-limit", "n": "near-limit"}
+
+
+def test_underflow_and_near_limit_do_not_fail() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[1] k = {6e-5}> { [m] m = Mul(x, k) [n] y = Neg(m) }"
+    report = checked(text, [1e-4, 1e-4], lists={**WHITE, "constants": "ieee"})
+    assert kinds(report)["m"] == "underflow" and report.exception_rate == 0
+
+
+def test_bfloat16_holds_what_float16_does_not() -> None:
+    text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
+    report = checked(text, [3000.0, 1.0], lists={**WHITE, "mode": "mixed_bfloat16"})
+    assert (report.exception_rate, report.precision) == (0.0, "bfloat16")
+    assert kinds(checked(text, [1e20, 1.0], lists={**WHITE, "mode": "mixed_bfloat16"})) == {
+        "m": "preexisting",
+        "n": "preexisting",
+    }
+
+
+def test_shapes_that_differ_per_batch_and_empty_tensors() -> None:
+    text = "g (float[N] x) => (float[N] y) { [m] y = Mul(x, x) }"
+    report = checked(text, [1.0], [1.0, 2.0, 3.0], np.zeros(0), [300.0])
+    assert (report.batches, report.exception_rate) == (4, 0.25)
+
+
+def test_a_model_that_holds_float16_is_judged_too() -> None:
+    text = """g (float[2] x) => (float[2] y) <float16[1] k = {128}> {
+      h = Cast<to=10>(x) [m] m = Mul(h, k) [n] n = Neg(m) y = Cast<to=1>(n) }"""
+    report = checked(text, [1000.0, 1.0], lists={"white": []})
+    assert kinds(report)["m"] == "overflow" and first(report)[0].max_abs_fp32 == 128000.0
+
+
+def test_a_mixlist_output_alone_warns_and_against_judges_it() -> None:
+    original = model("g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }")
+    mixed = mixlist.rewrite(original, mixlist.resolve(original, policy(**WHITE))).model
+    feeds = [{"x": np.array([300.0, 1.0], np.float32)}]
+    alone = mixlist.check(mixed, policy(**WHITE), feeds)
+    assert any("--against" in w for w in alone.warnings) and alone.exception_rate == 1
+    compared = mixlist.check(original, policy(), feeds, against=mixed)
+    assert kinds(compared) == {"m": "overflow"} and not compared.warnings
