@@ -1,7 +1,8 @@
 """The process that holds a session for ``isolated.Worker``: it loads one model, then answers runs until its input ends.
 
-A request is ``("load", path, options of open_session)`` or ``("run", output names or None, feed)``; the answer
-``("done", value)``, ``("error", class in mixlist.errors, message, hint)`` or ``("bug", traceback)``.
+A request is ``("load", path, options of open_session)`` or the name of a method of ``Runner`` (with the option
+``timed``, of ``Stopwatch``) and its arguments, ``("run", output names or None, feed)``; the answer ``("done", value)``,
+``("error", class in mixlist.errors, message, hint)`` or ``("bug", traceback)``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def serve() -> None:
                 runner, answer = _load(*request)
             else:
                 assert runner is not None, "run before load"
-                answer = _answer(runner.run, *request)
+                answer = _answer(getattr(runner, stage), *request)
             wire.send(answers, answer)
         except (EOFError, OSError):  # the parent is gone
             os._exit(0)
@@ -41,7 +42,12 @@ def serve() -> None:
 
 def _load(path: str, options: dict[str, Any]) -> tuple[Runner | None, tuple[Any, ...]]:
     opened: list[Runner] = []
-    answer = _answer(lambda: opened.append(Runner(open_session(path, **options))))
+    if options.pop("timed", False):
+        from mixlist.runtime.stopwatch import Stopwatch
+
+        answer = _answer(lambda: opened.append(Stopwatch.open(path, options)))
+    else:
+        answer = _answer(lambda: opened.append(Runner(open_session(path, **options))))
     return (opened[0] if opened else None), answer
 
 

@@ -25,9 +25,9 @@ from mixlist.errors import MixlistError, ModelError
 from mixlist.runtime import wire
 from mixlist.runtime.sessions import Runner, make_session, write_model
 
-Stage = Literal["load", "run"]
+Stage = Literal["load", "run", "hold", "time", "peak", "end_profile"]  # the last four are those of ``timed``
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from mixlist.runtime.child import serve; serve()"
-_DOING = {"load": "loaded", "run": "ran"}
+_DOING = {"load": "loaded"}  # else "ran"
 _PATIENCE = 5.0  # seconds for a child to end after its pipes did
 
 
@@ -40,7 +40,7 @@ class Crashed(ModelError):  # noqa: N818 - it is what happened
 
     def __init__(self, signal: str, stage: Stage, model: Path, feed: Path | None, said: str) -> None:
         words = f" ({said})" if said else ""
-        message = f"ONNX Runtime died with {signal}{words} while it {_DOING[stage]} the model"
+        message = f"ONNX Runtime died with {signal}{words} while it {_DOING.get(stage, 'ran')} the model"
         message += f"; the model is kept at {model}" + (f", its input at {feed}" if feed else "")
         hint = "the model may be fine: this is ONNX Runtime's bug; another version of it may do"
         if signal == "SIGKILL":
@@ -56,7 +56,7 @@ class TimedOut(ModelError):  # noqa: N818
     """ONNX Runtime took longer than ``limit`` seconds to load or run the model (``stage``), and was ended."""
 
     def __init__(self, stage: Stage, limit: float) -> None:
-        message = f"ONNX Runtime had not {_DOING[stage].replace('ran', 'run')} the model after {limit:g} s"
+        message = f"ONNX Runtime had not {_DOING.get(stage, 'run')} the model after {limit:g} s"
         super().__init__(message, hint="allow more time, or give smaller batches")
         self.stage = stage
         self.limit = limit
@@ -66,7 +66,7 @@ class Worker:
     """A session in a process that may die; the methods are those of ``sessions.Runner``. A context manager.
 
     ``model`` is a ModelProto, whose external data lies in ``folder``, or the path of a model file. ``limit`` is the
-    time in seconds that loading, and each run, may take. The other options are those of ``make_session``.
+    time in seconds that loading, and each run, may take. The other options are those of ``open_session``.
 
     Raises what ``open_session`` does, Crashed and TimedOut; after these two a Worker is closed: make another.
     """
@@ -80,6 +80,7 @@ class Worker:
         optimise: bool = True,
         threads: int | None = None,
         limit: float | None = None,
+        **others: Any,
     ) -> None:
         self._limit = limit
         self._home = Path(tempfile.mkdtemp(prefix="mixlist-"))
@@ -88,7 +89,8 @@ class Worker:
         try:
             given = isinstance(model, str | os.PathLike)
             self._model = Path(model) if given else write_model(model, self._home, folder)
-            self._ask("load", os.fspath(self._model), {"provider": provider, "optimise": optimise, "threads": threads})
+            options = {"provider": provider, "optimise": optimise, "threads": threads, **others}
+            self._ask("load", os.fspath(self._model), options)
         except BaseException:
             self.close()
             raise

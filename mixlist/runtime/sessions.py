@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # of a model that is given as bytes
+_OPTIMISED_DATA = "session.optimized_model_external_initializers_file_name"
 _BFLOAT16 = 16  # TensorProto.BFLOAT16
 
 
@@ -122,12 +123,16 @@ def open_session(
     threads: int | None = None,
     profile: str | os.PathLike[str] | None = None,
     tf32: bool = False,
+    optimised: str | os.PathLike[str] | None = None,
+    spin: bool = True,
 ) -> InferenceSession:
     """A session of a model file, or of a serialised model, whose external data lies in ``folder``.
 
     ``optimise``: all graph optimisations or none. ``threads``: within an operator, None for ONNX Runtime's own choice.
     ``profile``: prefix of the profile's file. ``tf32``: lets CUDA multiply float32 in TF32, with the mantissa of
-    float16; off, because a reference in float32 would lose what it is the reference for.
+    float16; off, because a reference in float32 would lose what it is the reference for. ``optimised``: where the
+    optimised graph is written, with its weights in a file beside it. ``spin``: whether threads stay awake for a while
+    after a run, as is ONNX Runtime's habit; a session at rest then slows down others.
 
     Raises UsageError where the provider is not there and ModelError where ONNX Runtime refuses the model.
     """
@@ -145,6 +150,11 @@ def open_session(
     if profile is not None:
         settings.enable_profiling = True
         settings.profile_file_prefix = os.fspath(profile)
+    if optimised is not None:
+        settings.optimized_model_filepath = os.fspath(optimised)
+        settings.add_session_config_entry(_OPTIMISED_DATA, f"{Path(optimised).name}.data")
+    if not spin:
+        settings.add_session_config_entry("session.force_spinning_stop", "1")
     chosen: list[Any] = [PROVIDERS["cpu"]]
     if provider == "cuda":
         with redirect_stdout(sys.stderr):  # it prints what it misses

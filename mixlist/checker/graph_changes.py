@@ -1,0 +1,69 @@
+"""What ONNX Runtime made of a model before it ran it: its optimised graph against the model's file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class GraphChanges:
+    """Numbers of nodes and Casts, subgraphs included (and functions, in the file).
+
+    ``inserted_casts``: Casts of the optimised graph that are not in the file. ``new_ops``: how many nodes it has of op
+    types that the file does not have: fused operators, changes of layout, copies between devices.
+    """
+
+    nodes: int
+    casts: int
+    optimised_nodes: int
+    optimised_casts: int
+    inserted_casts: int
+    new_ops: dict[str, int] = field(default_factory=dict)
+
+
+def graph_changes(model: Any, optimised: Any) -> GraphChanges:
+    """Compare a ModelProto with the one that ONNX Runtime saved after optimising it.
+
+    A Cast is known by the tensor it makes, which keeps its name, or ends in it after a function was inlined.
+    """
+    before, after = list(_nodes(model.graph)), list(_nodes(optimised.graph))
+    inside = [n for f in model.functions for n in _nodes(f)]
+    casts = [n for n in (*before, *inside) if n.op_type == "Cast"]
+    known = {n.output[0] for n in casts} | set(_yielded_casts(model, (*before, *inside)))
+    endings = tuple(f"_{n.output[0]}" for n in inside if n.op_type == "Cast")
+    left = [n for n in after if n.op_type == "Cast"]
+    inserted = [n for n in left if n.output[0] not in known and not n.output[0].endswith(endings)]
+    ops = {(n.domain, n.op_type) for n in (*before, *inside)}
+    new = Counter(n.op_type for n in after if (n.domain, n.op_type) not in ops)
+    return GraphChanges(
+        nodes=len(before) + len(inside),
+        casts=len(casts),
+        optimised_nodes=len(after),
+        optimised_casts=len(left),
+        inserted_casts=len(inserted),
+        new_ops=dict(sorted(new.items())),
+    )
+
+
+def _yielded_casts(model: Any, nodes: Iterable[Any]) -> Iterator[str]:
+    """What calls name the outputs of their functions that a Cast makes."""
+    made = {
+        (f.domain, f.name): [any(n.op_type == "Cast" and n.output[0] == name for n in f.node) for name in f.output]
+        for f in model.functions
+    }
+    for node in nodes:
+        for name, is_cast in zip(node.output, made.get((node.domain, node.op_type), ()), strict=False):
+            if is_cast:
+                yield name
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """The nodes of a GraphProto or FunctionProto and of all subgraphs."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == attribute.GRAPH:
+                yield from _nodes(attribute.g)

@@ -1,0 +1,114 @@
+"""The child's side of ``timed``: a session that holds its batches and times its own runs, and the memory it took."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mixlist.runtime.sessions import PROVIDERS, Runner, _as_value, _told, open_session
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+_STATUS = Path("/proc/self/status")
+
+
+class Stopwatch(Runner):
+    """A session whose runs are timed where they happen: pipes and pickles stay outside."""
+
+    def __init__(self, session: InferenceSession, before: int | None) -> None:
+        super().__init__(session)
+        self._before = before
+        self._feeds: list[dict[str, Any]] = []
+        self._bindings: list[Any] = []
+
+    @classmethod
+    def open(cls, path: str, options: Mapping[str, Any]) -> Stopwatch:
+        """Load a model; what the process takes before that is not counted as the session's."""
+        import numpy as np  # noqa: F401  numpy and ONNX Runtime are the process's, not the session's
+        import onnxruntime  # noqa: F401
+
+        before = _start_peak()
+        return cls(open_session(path, **options), before)
+
+    def hold(self, feeds: Sequence[Mapping[str, Any]], transfers: bool) -> None:
+        """Keep the batches: on the provider's device, or with ``transfers`` here, to be carried over each time."""
+        session = self._live()
+        device = "cuda" if PROVIDERS["cuda"] in session.get_providers() else "cpu"
+        with _told("take the data"):
+            self._feeds = [dict(feed) for feed in feeds] if transfers else []
+            self._bindings = [] if transfers else [self._bind(session, feed, device) for feed in feeds]
+
+    def _bind(self, session: InferenceSession, feed: Mapping[str, Any], device: str) -> Any:
+        binding = session.io_binding()
+        for name, array in feed.items():
+            binding.bind_ortvalue_input(name, _value_on(array, device))
+        for name in self._names:
+            binding.bind_output(name, device)
+        return binding
+
+    def time(self, batch: int, runs: int) -> float:
+        """Seconds for ``runs`` runs of one batch, in a row."""
+        session = self._live()
+        with _told("run the model"):
+            if self._feeds:
+                feed = self._feeds[batch]
+                start = time.perf_counter()
+                for _ in range(runs):
+                    session.run(self._names, feed)
+                return time.perf_counter() - start
+            binding = self._bindings[batch]
+            start = time.perf_counter()
+            for _ in range(runs):
+                session.run_with_iobinding(binding)  # returns when the device is done
+            return time.perf_counter() - start
+
+    def peak(self) -> int | None:
+        """The most bytes of memory that the process held since loading began, above what it held before."""
+        peak = _peak()
+        return None if peak is None or self._before is None else max(peak - self._before, 0)
+
+    def end_profile(self) -> str:
+        """End profiling; returns the path of the profile."""
+        return str(self._live().end_profiling())
+
+    def _live(self) -> InferenceSession:
+        assert self._session is not None, "used after close"
+        return self._session
+
+
+def _value_on(array: Any, device: str) -> Any:
+    from onnxruntime import OrtValue
+
+    if device == "cpu" or array.dtype.kind in "OSU" or array.dtype.name == "bfloat16":  # these live on the host
+        return _as_value(array)
+    return OrtValue.ortvalue_from_numpy(array, device, 0)
+
+
+def _start_peak() -> int | None:
+    """Start the count of the peak anew where the system lets us; returns the bytes held now."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS") if _STATUS.exists() else _peak()
+
+
+def _peak() -> int | None:
+    if _STATUS.exists():  # not getrusage: there a new program inherits the peak of the one that started it
+        return _status("VmHWM")
+    with suppress(ImportError):
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return None
+
+
+def _status(key: str) -> int | None:
+    for line in _STATUS.read_text("ascii", "replace").splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return None
