@@ -213,7 +213,9 @@ class _Solver:
     def _run_link(self, link: Link) -> list[Value]:
         voted = UNDECIDED
         for read in link.reads:
-            if read.votes:
+            if read.votes and read.value.type == types.UNKNOWN and link.targets:
+                voted = join(voted, types.element(link.targets[0].type))  # a custom operator makes it as authored
+            elif read.votes:
                 voted = join(voted, self.decided[read.value.id])
         if voted not in (UNDECIDED, types.FLOAT) and not self.admits(link, voted):
             voted = types.FLOAT

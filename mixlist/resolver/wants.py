@@ -43,8 +43,9 @@ def uses(solution: Solution) -> Iterator[Use]:
                 if value is not None and (node, slot) not in linked:
                     yield Use(value, None, node.scope, node, slot)
     for link in solution.links:
-        want = link_type(solution, link)
+        shared = link_type(solution, link)
         for read in link.reads:
+            want = shared if read.value.type != types.UNKNOWN else None  # as authored: the link is that then
             if read.body is None:
                 yield Use(read.value, want, read.node.scope, read.node, read.slot)
             else:
