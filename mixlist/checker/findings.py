@@ -40,7 +40,7 @@ def _finding(tally: Tally, kind: Kind, batches: list[int], decision: Decision | 
         tensor=value.name if value is not None else "",
         kind=kind,
         first=kind == "overflow",
-        count=None,
+        count=tally.counts.get(kind),
         batches=tuple(batches),
         max_abs_fp32=tally.reference,
         max_abs_low=tally.mixed,

@@ -55,6 +55,7 @@ class Statistic:
     neutral: float
     again: str  # the operator that reduces the results of a Loop's iterations
     build: Callable[[str, str, int, NewNames], list[Any]]  # (tensor, out, elem, names) -> nodes
+    elem: int = types.UNKNOWN  # the type of the result; UNKNOWN: the tensor's own
 
 
 def _reduce(op_type: str) -> Callable[[str, str, int, NewNames], list[Any]]:
@@ -172,7 +173,7 @@ class _Instrumenter:
         for statistic in self.statistics:
             out = self.new.make(f"{probe.tensor}_{statistic.name}")
             nodes += statistic.build(probe.tensor, out, probe.elem, self.new)
-            results.append(_Result(probe.key, statistic, out, probe.elem))
+            results.append(_Result(probe.key, statistic, out, statistic.elem or probe.elem))
         return results, nodes
 
     def _inputs(self, scope: Scope, added: list[Any]) -> list[_Result]:

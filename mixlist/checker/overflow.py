@@ -6,7 +6,7 @@ Per batch a node's output in low precision is compared with the float32 referenc
 - the same with an input that was not finite at that time: ``propagated``;
 - not finite in float32 already: ``intended`` where infinities come out of constants (masks), else ``preexisting``;
 - at the largest finite value where the accelerator saturates and float32 is beyond it: ``saturated``;
-- all zero where float32 is not: ``underflow``; within a factor of two of the limit: ``near-limit``.
+- all zero where float32 is not, or nothing above the smallest normal number: ``underflow``; within a factor of two of the limit: ``near-limit``.
 
 A mask's sentinel (-3.4e38 and the like: beyond 1e37 on one side only) that becomes infinite without a NaN is
 ``intended`` too: it is written to vanish in a softmax, and does so as -inf.
@@ -26,6 +26,7 @@ from mixlist.rewriter.emulate import FINITE_MAX
 
 _SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 NEAR = 0.5  # of the largest finite value
+SMALLEST_NORMAL = {types.FLOAT16: 2.0**-14, types.BFLOAT16: 2.0**-126}
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Tally:
     batches: dict[Kind, list[int]] = field(default_factory=dict)
     reference: float = 0.0
     mixed: float = 0.0
+    counts: dict[Kind, int] = field(default_factory=dict)  # values concerned, by the second look
 
 
 def classify(
@@ -122,7 +124,7 @@ def _kind(
     limit = FINITE_MAX[low]
     if saturate and ours.magnitude >= limit and exact.magnitude > limit:
         return "saturated"
-    if ours.magnitude == 0 and exact.magnitude > 0:
+    if 0 < exact.magnitude < SMALLEST_NORMAL[low] or (ours.magnitude == 0 and exact.magnitude > 0):
         return "underflow"
     return "near-limit" if ours.magnitude >= NEAR * limit else None
 

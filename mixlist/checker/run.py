@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mixlist.checker import accuracy
+from mixlist.checker import accuracy, counts
 from mixlist.checker.findings import node_findings, tensor_ranges
-from mixlist.checker.instrument import Key, instrument
+from mixlist.checker.instrument import Key, Probe, instrument
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Range, Tally, classify
 from mixlist.checker.result import CheckReport
@@ -20,6 +20,7 @@ from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY
 from mixlist.lists.policy import Policy
+from mixlist.ops import types
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.emulate import LOW, emulate, raise_low
@@ -39,6 +40,7 @@ class Pair:
     wired: list[Wired]
     low: dict[Key, int]
     renamed: dict[str, str]
+    sources: dict[Key, Key]  # tensors that only move another one's values
     warnings: list[str] = field(default_factory=list)
 
 
@@ -96,6 +98,9 @@ def check(
         raise UsageError("there is no batch to check", hint="give --data or --random")
     rate = exceptions / count
     outputs = tuple(output.finding(limits) for output in judged)
+    with clock.phase("second look"):
+        again = _look_again(pair, data, tallies, provider, overflow_mode)
+        pair.warnings.extend(again)
     nodes = node_findings(pair.plan, tallies, pair.low)
     reasons = _reasons(exceptions, count, rate, max_exception_rate, outputs)
     warnings = [*pair.warnings, *(note for output in judged for note in output.notes())]
@@ -125,6 +130,52 @@ def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tu
         if not output.passed:
             found.append(f"output {output.name!r} misses {', '.join(output.failed_limits)}")
     return found
+
+
+def _look_again(
+    pair: Pair, data: Iterable[Feed], tallies: dict[Key, Tally], provider: str, overflow_mode: str
+) -> list[str]:
+    """Count the values behind the findings, in the first batch where each arose; says why not where it cannot."""
+    chosen = counts.suspects(tallies)
+    if not chosen:
+        return []
+    if iter(data) is data:
+        return ["the data can be read only once: findings have no counts"]
+    keys = set().union(*chosen.values())
+    ours, exact = _counters(pair, keys, provider, overflow_mode)
+    for index, feed in enumerate(data):
+        if index not in chosen:
+            continue
+        mixed = {(replace_scope(k, pair.renamed), s): n for (k, s), n in ours.counts(feed, counts.NAMES).items()}
+        reference = exact.counts(feed, counts.NAMES)
+        for key in chosen[index]:
+            tally, source = tallies[key], pair.sources.get(key, key)
+            for kind in tally.batches:
+                found = counts.number(kind, source, mixed, reference)
+                tally.counts[kind] = max(found, tally.counts.get(kind, 0))
+        if index == max(chosen):
+            break
+    return []
+
+
+def _counters(pair: Pair, keys: set[Key], provider: str, overflow_mode: str) -> tuple[Observer, Observer]:
+    from mixlist.runtime.sessions import make_session
+
+    sources = {pair.sources.get(key, key) for key in keys}
+    low = next(iter(pair.low.values()), types.FLOAT16)
+    statistics = counts.statistics(low)
+
+    def wanted(probe: Probe) -> bool:
+        return replace_scope(probe.key, pair.renamed) in sources
+
+    observed = instrument(pair.mixed.proto, statistics, wanted)
+    exact = instrument(pair.original.proto, statistics, wanted)
+    ours = emulate(replace(pair.mixed, proto=observed.proto), saturate=overflow_mode == "saturate")
+    reference = raise_low(replace(pair.original, proto=exact.proto))
+    return (
+        Observer(observed, make_session(ours, provider=provider), []),
+        Observer(exact, make_session(reference, provider=provider), []),
+    )
 
 
 # --- the two models ---
@@ -166,6 +217,7 @@ def _pair(model: Any, policy: Policy, against: Any, provider: str, overflow_mode
         wire(build_main(original.proto)),
         low,
         renamed,
+        {p.key: p.source for p in exact.probes if p.source is not None},
         warnings,
     )
 

@@ -127,6 +127,21 @@ def test_underflow_and_near_limit_do_not_fail() -> None:
     text = "g (float[2] x) => (float[2] y) <float[1] k = {6e-5}> { [m] m = Mul(x, k) [n] y = Neg(m) }"
     report = checked(text, [1e-4, 1e-4], lists={**WHITE, "constants": "ieee"})
     assert kinds(report)["m"] == "underflow" and report.exception_rate == 0
+    assert [n.count for n in report.nodes if n.name == "m"] == [2]
+
+
+def test_the_second_look_counts() -> None:
+    text = "g (float[4] x) => (float[4] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
+    report = checked(text, [1.0, 2.0, 3.0, 4.0], [300.0, 1.0, -300.0, 2.0], [200.0, 200.0, 1.0, 200.0])
+    counted = {(n.name, n.kind): n.count for n in report.nodes}
+    assert counted == {
+        ("m", "overflow"): 2,
+        ("n", "propagated"): 2,
+        ("m", "near-limit"): 3,
+        ("n", "near-limit"): 3,
+    }
+    once = mixlist.check(model(text), policy(**WHITE), iter([{"x": np.full(4, 300, np.float32)}]))
+    assert any("only once" in w for w in once.warnings) and once.nodes[0].count is None
 
 
 def test_bfloat16_holds_what_float16_does_not() -> None:
