@@ -9,23 +9,34 @@ import numpy as np
 
 from mixlist.checker.instrument import Instrumented, Key
 from mixlist.checker.overflow import Range
+from mixlist.runtime.feeds import as_float32
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mixlist.runtime.inputs import Input
+    from mixlist.runtime.isolated import Worker
+    from mixlist.runtime.sessions import Runner
+
 
 class Observer:
-    """An instrumented model in a session; ``run`` gives its own outputs and the range of every observed tensor."""
+    """An instrumented model in a session; ``run`` gives its own outputs and the range of every observed tensor.
 
-    def __init__(self, instrumented: Instrumented, session: Any, own: list[str]) -> None:
+    ``raised`` are the inputs of the model before it was raised to float32, () where it runs as it is.
+    """
+
+    def __init__(
+        self, instrumented: Instrumented, runner: Runner | Worker, own: list[str], raised: tuple[Input, ...] = ()
+    ) -> None:
         self.instrumented = instrumented
-        self.session = session
+        self.runner = runner
         self.own = own  # names of the model's own outputs
-        self._names = [o.name for o in session.get_outputs()]
+        self._raised = raised
+        self._names = [*own, *(n for found in instrumented.outputs.values() for n in found)]
 
     def run(self, feed: Mapping[str, Any]) -> tuple[list[Any], dict[Key, Range]]:
         """One batch: the own outputs in order, and the ranges by Key."""
-        values = dict(zip(self._names, self.session.run(self._names, dict(feed)), strict=True))
+        values = dict(zip(self._names, self.runner.run(self._names, self._given(feed)), strict=True))
         ranges: dict[Key, Range] = {}
         for probe in self.instrumented.probes:
             if probe.source is not None:
@@ -38,10 +49,17 @@ class Observer:
             ranges[probe.key] = _range(*found)
         return [values[name] for name in self.own], ranges
 
+    def _given(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        return as_float32(feed, self._raised) if self._raised else feed
+
+    def close(self) -> None:
+        """Let the session go."""
+        self.runner.close()
+
     def counts(self, feed: Mapping[str, Any], statistics: tuple[str, ...]) -> dict[tuple[Key, str], float]:
         """One batch of a model that was instrumented with counting statistics: their totals."""
         names = [n for (_, s), found in self.instrumented.outputs.items() if s in statistics for n in found]
-        values = dict(zip(names, self.session.run(names, dict(feed)), strict=True))
+        values = dict(zip(names, self.runner.run(names, self._given(feed)), strict=True))
         return {
             pair: float(sum(np.sum(values[n], dtype=np.float64) for n in found))
             for pair, found in self.instrumented.outputs.items()

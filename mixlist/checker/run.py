@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from mixlist.checker import accuracy, counts
 from mixlist.checker.findings import node_findings, tensor_ranges
-from mixlist.checker.instrument import Key, Probe, instrument
+from mixlist.checker.instrument import Instrumented, Key, Probe, instrument
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Range, Tally, classify
 from mixlist.checker.result import CheckReport
@@ -24,8 +24,10 @@ from mixlist.ops import types
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.emulate import LOW, emulate, raise_low
-
-Feed = Mapping[str, Any]
+from mixlist.runtime.feeds import Batches, as_batches
+from mixlist.runtime.inputs import model_inputs
+from mixlist.runtime.isolated import Crashed, make_runner
+from mixlist.runtime.sessions import faithful
 
 
 @dataclass
@@ -35,6 +37,7 @@ class Pair:
     original: Loaded
     mixed: Loaded
     plan: Plan | None
+    way: Way
     reference: Observer
     ours: Observer
     wired: list[Wired]
@@ -43,14 +46,20 @@ class Pair:
     sources: dict[Key, Key]  # tensors that only move another one's values
     warnings: list[str] = field(default_factory=list)
 
+    def close(self) -> None:
+        """Let both sessions go."""
+        self.reference.close()
+        self.ours.close()
+
 
 def check(
     model: Any,
     policy: Policy,
-    data: Iterable[Feed],
+    data: Any,
     *,
     against: Any = None,
     provider: str = "cpu",
+    isolate: bool = False,
     overflow_mode: str = "inf",
     full_statistics: bool = False,
     steps: int | None = None,
@@ -62,9 +71,11 @@ def check(
 ) -> CheckReport:
     """Whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
 
-    ``data`` yields batches, each a mapping of input names to arrays; ``against`` is a mixed model that is judged
-    instead of the one that the policy makes. On the CPU the mixed model is emulated in float32 with every low value
-    rounded, since ONNX Runtime's CPU provider hides float16. ``steps`` looks at no more batches than that;
+    ``data``: a path or several (contract, data options), or feeds, each a mapping of input names to arrays;
+    ``against`` is a mixed model that is judged instead of the one that the policy makes. On CUDA it runs as it is; on
+    the CPU it is emulated in float32 with every low value rounded, since ONNX Runtime's CPU provider hides float16.
+    With ``isolate`` the sessions run in processes of their own, and a crash is a finding. ``steps`` looks at no more
+    batches than that;
     ``max_exception_rate`` is the share of batches with an overflow at which the check fails.
     ``progress`` is told each batch. Raises UsageError where there is no data or no low node to check.
     """
@@ -73,43 +84,47 @@ def check(
     limits = limits or accuracy.Limits()
     clock = _Clock()
     with clock.phase("prepare"):
-        pair = _pair(model, policy, against, provider, overflow_mode)
+        pair = _pair(model, policy, against, Way(provider, isolate, overflow_mode == "saturate"))
+        batches = as_batches(data, pair.original.proto)
     judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
     tallies: dict[Key, Tally] = {}
     spans: dict[Key, tuple[Range, Range]] = {}
-    exceptions, count = 0, 0
-    for index, feed in enumerate(data):
+    exceptions, count, crash = 0, 0, ""
+    for index, feed in enumerate(batches):
         if steps is not None and index >= steps:
             break
-        with clock.phase("reference"):
-            exact, exact_ranges = pair.reference.run(feed)
-        with clock.phase("mixed"):
-            ours, mixed_ranges = pair.ours.run(feed)
+        try:
+            with clock.phase("reference"):
+                exact, exact_ranges = pair.reference.run(feed)
+            with clock.phase("mixed"):
+                ours, mixed_ranges = pair.ours.run(feed)
+        except Crashed as problem:
+            crash = str(problem)
+            break
         mixed_ranges = _by_original_scope(mixed_ranges, pair.renamed)
-        saturate = overflow_mode == "saturate"
-        exceptions += classify(index, pair.wired, exact_ranges, mixed_ranges, pair.low, saturate, tallies)
+        exceptions += classify(index, pair.wired, exact_ranges, mixed_ranges, pair.low, pair.way.saturate, tallies)
         _widen(spans, exact_ranges, mixed_ranges)
         for output, one, other in zip(judged, exact, ours, strict=True):
             output.add(one, other)
         count += 1
         if progress is not None:
             progress(1)
-    if not count:
+    if not count and not crash:
         raise UsageError("there is no batch to check", hint="give --data or --random")
-    rate = exceptions / count
+    rate = exceptions / max(count, 1)
     outputs = tuple(output.finding(limits) for output in judged)
     with clock.phase("second look"):
-        again = _look_again(pair, data, tallies, provider, overflow_mode)
-        pair.warnings.extend(again)
+        _look_again(pair, batches, tallies)
+    pair.close()
     nodes = node_findings(pair.plan, tallies, pair.low)
-    reasons = _reasons(exceptions, count, rate, max_exception_rate, outputs)
-    warnings = [*pair.warnings, *(note for output in judged for note in output.notes())]
+    reasons = ([crash] if crash else []) + _reasons(exceptions, count, rate, max_exception_rate, outputs)
+    warnings = [*pair.warnings, *batches.notes, *(note for output in judged for note in output.notes())]
     return CheckReport(
         model=pair.original.name,
         verdict="fail" if reasons else "pass",
         reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
         provider=provider,
-        mode="emulated",
+        mode=pair.way.mode,
         precision=policy.mode.low,
         batches=count,
         exception_rate=rate,
@@ -132,18 +147,13 @@ def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tu
     return found
 
 
-def _look_again(
-    pair: Pair, data: Iterable[Feed], tallies: dict[Key, Tally], provider: str, overflow_mode: str
-) -> list[str]:
-    """Count the values behind the findings, in the first batch where each arose; says why not where it cannot."""
+def _look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
+    """Count the values behind the findings, in the first batch where each arose."""
     chosen = counts.suspects(tallies)
     if not chosen:
-        return []
-    if iter(data) is data:
-        return ["the data can be read only once: findings have no counts"]
-    keys = set().union(*chosen.values())
-    ours, exact = _counters(pair, keys, provider, overflow_mode)
-    for index, feed in enumerate(data):
+        return
+    ours, exact = _counters(pair, set().union(*chosen.values()))
+    for index, feed in enumerate(batches):
         if index not in chosen:
             continue
         mixed = {(replace_scope(k, pair.renamed), s): n for (k, s), n in ours.counts(feed, counts.NAMES).items()}
@@ -155,12 +165,9 @@ def _look_again(
                 tally.counts[kind] = max(found, tally.counts.get(kind, 0))
         if index == max(chosen):
             break
-    return []
 
 
-def _counters(pair: Pair, keys: set[Key], provider: str, overflow_mode: str) -> tuple[Observer, Observer]:
-    from mixlist.runtime.sessions import make_session
-
+def _counters(pair: Pair, keys: set[Key]) -> tuple[Observer, Observer]:
     sources = {pair.sources.get(key, key) for key in keys}
     low = next(iter(pair.low.values()), types.FLOAT16)
     statistics = counts.statistics(low)
@@ -170,20 +177,42 @@ def _counters(pair: Pair, keys: set[Key], provider: str, overflow_mode: str) -> 
 
     observed = instrument(pair.mixed.proto, statistics, wanted)
     exact = instrument(pair.original.proto, statistics, wanted)
-    ours = emulate(replace(pair.mixed, proto=observed.proto), saturate=overflow_mode == "saturate")
-    reference = raise_low(replace(pair.original, proto=exact.proto))
-    return (
-        Observer(observed, make_session(ours, provider=provider), []),
-        Observer(exact, make_session(reference, provider=provider), []),
-    )
+    return pair.way.observe_mixed(pair.mixed, observed, []), pair.way.observe_reference(pair.original, exact, [])
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the two models run: on which provider, in a process of their own or not, saturating or not."""
+
+    provider: str
+    isolate: bool
+    saturate: bool
+
+    @property
+    def mode(self) -> Literal["emulated", "native"]:
+        """Real low precision where the provider has it; the CPU provider hides it."""
+        return "emulated" if self.provider == "cpu" else "native"
+
+    def observe_mixed(self, mixed: Loaded, observed: Instrumented, own: list[str]) -> Observer:
+        """The mixed model, observed: emulated in float32, or as it is."""
+        if self.mode == "native":
+            return Observer(observed, self._runner(observed.proto, mixed), own)
+        proto = emulate(replace(mixed, proto=observed.proto), saturate=self.saturate)
+        return Observer(observed, self._runner(proto, mixed), own, model_inputs(mixed.proto))
+
+    def observe_reference(self, original: Loaded, exact: Instrumented, own: list[str]) -> Observer:
+        """The original in float32, observed."""
+        proto = raise_low(replace(original, proto=exact.proto))
+        return Observer(exact, self._runner(proto, original), own, model_inputs(original.proto))
+
+    def _runner(self, proto: Any, loaded: Loaded) -> Any:
+        return make_runner(proto, isolate=self.isolate, provider=self.provider, folder=loaded.folder)
 
 
 # --- the two models ---
 
 
-def _pair(model: Any, policy: Policy, against: Any, provider: str, overflow_mode: str) -> Pair:
-    from mixlist.runtime.sessions import faithful, make_session
-
+def _pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     original = load(model)
     warnings = []
     if against is None:
@@ -199,21 +228,19 @@ def _pair(model: Any, policy: Policy, against: Any, provider: str, overflow_mode
     else:
         plan, mixed = None, load(against)
         _same_outputs(original, mixed)
-    unfaithful = faithful(provider)
+    unfaithful = faithful(way.provider)
     if unfaithful:
         raise ModelError(f"this ONNX Runtime cannot be trusted to check: {unfaithful}")
     observed, exact = instrument(mixed.proto), instrument(original.proto)
-    saturate = overflow_mode == "saturate"
-    ours_proto = emulate(replace(mixed, proto=observed.proto), saturate=saturate)
-    reference_proto = raise_low(replace(original, proto=exact.proto))
     renamed = _renamed(mixed.proto)
     low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
     return Pair(
         original,
         mixed,
         plan,
-        Observer(exact, make_session(reference_proto, provider=provider), _names(original.proto)),
-        Observer(observed, make_session(ours_proto, provider=provider), _names(original.proto)),
+        way,
+        way.observe_reference(original, exact, _names(original.proto)),
+        way.observe_mixed(mixed, observed, _names(original.proto)),
         wire(build_main(original.proto)),
         low,
         renamed,
