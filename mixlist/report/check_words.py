@@ -1,0 +1,163 @@
+"""The words and figures that the terminal and the HTML report of a check share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mixlist.checker.result import CheckReport, Kind, NodeFinding, OutputFinding
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a kind of finding means; ``failing`` ones fail the verdict, ``warning`` ones deserve a look."""
+
+    weight: Literal["failing", "warning", "note"]
+    text: str
+
+
+# In the order in which a reader wants them.
+KINDS: dict[Kind, Meaning] = {
+    "overflow": Meaning("failing", "finite in float32, not finite in low precision, though all its inputs are finite"),
+    "saturated": Meaning("failing", "held at the largest finite value; float32 is beyond it"),
+    "propagated": Meaning("note", "not finite because an input is not"),
+    "internal-risk": Meaning("warning", "its output is finite, but a step inside the operator may leave the range"),
+    "near-limit": Meaning("warning", "within a factor of two of the largest finite value"),
+    "underflow": Meaning("warning", "became zero, or lost its small values; float32 keeps them"),
+    "preexisting": Meaning("note", "not finite in float32 already"),
+    "intended": Meaning("note", "an infinity by design: a constant or a mask"),
+}
+OUTPUT_COLUMNS = (
+    "output",
+    "max abs",
+    "max rel",
+    "normalized",
+    "cosine",
+    "SNR dB",
+    "differing",
+    "same top-1",
+    "verdict",
+)
+# The limits' names as an option spells them, for what failed.
+LIMIT_OPTIONS = {
+    "max_abs": "--max-abs-error",
+    "max_rel": "--max-rel-error",
+    "normalized": "--max-normalized-error",
+    "cosine": "--min-cosine",
+    "snr": "--min-snr",
+    "top1": "--min-top1",
+    "mismatch": "--max-mismatch",
+    "exception_rate": "--max-exception-rate",
+}
+EMULATED = (
+    "Emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32 and drops the Casts between them,"
+    " so the mixed model itself would show no overflow there. Instead a float32 model ran in which every"
+    " low-precision value is rounded to the low type."
+)
+
+
+def figure(value: float | None, digits: int = 4) -> str:
+    """A number in as few characters as it takes to read it; ``-`` for None."""
+    if value is None:
+        return "-"
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    size = abs(value)
+    if 1 <= size < 999_999.5:  # 57050 beside 65504, not 5.705e+04
+        text = f"{value:.{max(0, digits - len(str(int(size))))}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+
+
+def share(value: float | None) -> str:
+    """A share from 0 to 1 in percent; never 0 % or 100 % where it is not exactly that."""
+    if value is None:
+        return "-"
+    text = f"{100 * value:.3g}"
+    if text == "100" and value < 1:
+        text = "> 99.9"
+    return f"{text} %"
+
+
+def cosine(value: float) -> str:
+    """A cosine similarity with enough digits to tell it from 1."""
+    if not 0.999 < value < 1:
+        return figure(value, 6)
+    return f"1 - {figure(1 - value, 2)}"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 batch``, ``2 batches``."""
+    ending = "" if number == 1 else "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{number} {noun}{ending}"
+
+
+def node_name(found: NodeFinding) -> str:
+    """``scope/name``, as ``resolve --explain`` reads it."""
+    return f"{found.scope}/{found.name}" if found.scope else found.name
+
+
+def magnitudes(found: NodeFinding) -> tuple[str, str]:
+    """The largest magnitudes in float32 and in the mixed model."""
+    return figure(found.max_abs_fp32), figure(found.max_abs_low)
+
+
+def in_batches(found: NodeFinding, report: CheckReport) -> str:
+    """In how many batches it happened, and the first of them; they are counted from 0."""
+    if not found.batches:
+        return "-"
+    first = f", first #{found.batches[0]}" if report.batches > 1 else ""
+    return f"{len(found.batches)} of {report.batches}{first}"
+
+
+def made_low_by(found: NodeFinding) -> str:
+    """The list entry or rule that made the node low, else the list that it is on."""
+    return found.source or found.list
+
+
+def first_offenders(report: CheckReport) -> list[NodeFinding]:
+    """The findings that lead the report: where it starts, the failing kinds first."""
+    return by_weight(found for found in report.nodes if found.first or found.kind == "saturated")
+
+
+def by_weight(findings: Iterable[NodeFinding]) -> list[NodeFinding]:
+    """Findings in the order of their kinds; the model's order within a kind."""
+    order = {kind: at for at, kind in enumerate(KINDS)}
+    return sorted(findings, key=lambda found: order[found.kind])
+
+
+def headline(report: CheckReport) -> str:
+    """One line on what was checked."""
+    how = "emulated" if report.mode == "emulated" else "native"
+    return f"{report.model} in {report.precision}, {how} on {report.provider}, {count(report.batches, 'batch')}"
+
+
+def exceptions(report: CheckReport) -> str:
+    """The exception rate beside its limit."""
+    limit = report.limits.get("exception_rate")
+    beside = f" (fails from {share(limit)})" if limit is not None else ""
+    return f"exception rate {share(report.exception_rate)}{beside}"
+
+
+def output_row(output: OutputFinding) -> tuple[str, ...]:
+    """The cells under ``OUTPUT_COLUMNS``."""
+    verdict = "pass" if output.passed else f"fail: {', '.join(output.failed_limits)}"
+    figures: tuple[tuple[Callable[..., str], float | None], ...] = (
+        (figure, output.max_abs_error),
+        (figure, output.max_rel_error),
+        (figure, output.normalized_error),
+        (cosine, output.cosine),
+        (lambda value: figure(value, 3), output.snr_db),
+        (share, output.mismatches),
+        (share, output.top1),
+    )
+    return (output.name, *(text(value) for text, value in figures), verdict)
+
+
+def limits_text(limits: Mapping[str, float]) -> list[str]:
+    """The limits as the options that set them."""
+    return [f"{LIMIT_OPTIONS.get(name, name)} {figure(value)}" for name, value in limits.items()]

@@ -1,0 +1,135 @@
+"""The dynamic range of every tensor on a log2 scale against the limits of the low type: geometry only, no markup."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mixlist.checker.result import TensorRange
+
+# How a tensor is drawn: in float32, low, low and worth a look, not finite by inheritance, where it went wrong.
+Look = Literal["high", "low", "warning", "propagated", "failing"]
+LOOKS: tuple[Look, ...] = ("high", "low", "warning", "propagated", "failing")
+
+WIDTH, HEIGHT = 1100.0, 300.0  # of the picture's plot, in its own units
+COLUMNS = 550  # more tensors than this share columns: two units are what the eye can still tell apart
+_LINE = 13.0  # height of a line of text beside the picture
+_STUB = 3.0  # length of a mark for a tensor of which only the upper end is known
+_MARGIN = 4  # powers of two drawn beyond the low type's limits, whatever the values
+_REACH = 16  # and at most, for values further out
+
+
+@dataclass(frozen=True)
+class Format:
+    """The limits of a low type: largest finite value, smallest normal and smallest subnormal, as log2."""
+
+    name: str
+    largest: float
+    largest_text: str
+    normal: int
+    subnormal: int
+
+
+FORMATS = {
+    "float16": Format("float16", math.log2(65504), "65504", -14, -24),
+    "bfloat16": Format("bfloat16", 128.0, "3.39e38", -126, -133),  # (2 - 2^-7) * 2^127
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a tensor's magnitudes lie, as log2: ``low`` of the smallest that is not zero, ``high`` of the largest.
+
+    ``low`` is None where nobody looked, ``high`` None where all values are zero; infinite values give infinity.
+    """
+
+    low: float | None
+    high: float | None
+
+
+def span(tensor: TensorRange) -> Span:
+    """The span of a tensor in float32; NaN counts as infinite."""
+    high = magnitude(tensor.minimum, tensor.maximum)
+    low = tensor.smallest if tensor.smallest else None
+    return Span(_log2(low) if low is not None else None, _log2(high) if high else None)
+
+
+def magnitude(minimum: float, maximum: float) -> float:
+    """The largest magnitude between two ends; NaN counts as infinite."""
+    return math.inf if math.isnan(minimum) or math.isnan(maximum) else max(abs(minimum), abs(maximum))
+
+
+def _log2(value: float) -> float:
+    return math.log2(value) if math.isfinite(value) else math.inf
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The powers of two that are drawn; what lies beyond is drawn at the edge."""
+
+    bottom: float
+    top: float
+
+    def place(self, power: float) -> float:
+        """From 0 at the bottom to 1 at the top."""
+        return (min(max(power, self.bottom), self.top) - self.bottom) / (self.top - self.bottom)
+
+
+def scale(spans: Sequence[Span], low: Format) -> Scale:
+    """Holds the limits of the low type, and the values as far as they are not absurdly beyond them."""
+    ends = [p for s in spans for p in (s.low, s.high) if p is not None and math.isfinite(p)]
+    bottom = max(min(ends, default=0.0), low.subnormal - _REACH)
+    top = min(max(ends, default=0.0), low.largest + _REACH)
+    return Scale(
+        float(math.floor(min(bottom, low.subnormal - _MARGIN))), float(math.ceil(max(top, low.largest + _MARGIN)))
+    )
+
+
+def paths(spans: Sequence[Span], looks: Sequence[Look], drawn: Scale) -> dict[Look, str]:
+    """SVG path data by look: a vertical line per tensor in the model's order, or per column of neighbours."""
+    columns: dict[tuple[int, Look], tuple[float, float]] = {}
+    width = column_width(len(spans))
+    for at, (one, look) in enumerate(zip(spans, looks, strict=True)):
+        if one.high is None:
+            continue
+        key = (int((at + 0.5) * WIDTH / len(spans) / width), look)
+        top = HEIGHT * (1 - drawn.place(one.high))
+        bottom = min(HEIGHT, top + _STUB) if one.low is None else HEIGHT * (1 - drawn.place(one.low))
+        known = columns.get(key, (top, bottom))
+        columns[key] = min(known[0], top), max(known[1], bottom, known[0] + 1)
+    lines: dict[Look, list[str]] = {}
+    for (column, look), (top, bottom) in columns.items():
+        lines.setdefault(look, []).append(f"M{(column + 0.5) * width:.1f} {top:.1f}V{bottom:.1f}")
+    return {look: "".join(lines[look]) for look in LOOKS if look in lines}
+
+
+def column_width(tensors: int) -> float:
+    """The width of one tensor's column, in the picture's units."""
+    return WIDTH / max(1, min(tensors, COLUMNS))
+
+
+def labels(drawn: Scale, low: Format, texts: Sequence[str]) -> list[tuple[float, str, bool]]:
+    """What stands beside the picture, downwards: (y, text, whether it names a limit); the names of zones between.
+
+    ``texts`` are the limits: largest, smallest normal, smallest. Limits closer than a line of text move apart, and a
+    zone without room for its name has none.
+    """
+    at = [HEIGHT * (1 - drawn.place(power)) for power in (low.largest, low.normal, low.subnormal)]
+    limits = [(f"{texts[0]}, largest"), f"{texts[1]}, smallest normal", f"{texts[2]}, smallest"]
+    for below in (1, 2):
+        at[below] = max(at[below], at[below - 1] + _LINE)
+    found = [(y, text, True) for y, text in zip(at, limits, strict=True)]
+    for top, bottom, text in ((0.0, at[0], "overflow"), (at[1], at[2], "fewer digits"), (at[2], HEIGHT, "become zero")):
+        if bottom - top >= (1 if top and bottom < HEIGHT else 0.75) * 2 * _LINE:
+            middle = (top + bottom) / 2 if top and bottom < HEIGHT else (top and bottom - 3) or 6.0
+            found.append((middle, text, False))
+    return sorted(found)
+
+
+def ticks(drawn: Scale) -> list[int]:
+    """The powers of two to write beside the scale: at most a dozen, round ones."""
+    step = next(step for step in (4, 8, 16, 32, 64) if (drawn.top - drawn.bottom) / step <= 12)
+    first = math.ceil(drawn.bottom / step) * step
+    return list(range(first, int(drawn.top) + 1, step))

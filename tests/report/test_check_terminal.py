@@ -1,0 +1,133 @@
+"""A check on the terminal, and the figures that both reports share."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+
+from mixlist.report import check_words as words
+from mixlist.report.check_terminal import MOST, write_check
+
+from .check_reports import FAILING, PASSING, SUGGESTION, finding, output
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def told(report) -> str:
+    stream = io.StringIO()
+    write_check(report, stream)
+    return stream.getvalue()
+
+
+def test_the_order_of_the_report() -> None:
+    text = told(FAILING)
+    assert text.startswith("FAIL  models/melspec.onnx in float16, emulated on cpu, 5 batches\n")
+    parts = ["1 of 5 batches overflowed", "First offenders", "/mel/Pow (Pow)", SUGGESTION, "Other findings"]
+    parts += ["Outputs", "right answers: 98.6 % before, 98.3 % after, of 360 labels", "Where error is born", "Time"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_a_pass_is_short() -> None:
+    text = told(PASSING)
+    assert text.startswith("PASS  good.onnx")
+    assert "offenders" not in text
+    assert "Time" not in text
+    assert len(text.splitlines()) < 12
+
+
+def test_an_offender_tells_where_how_far_why_and_what_to_do() -> None:
+    lines = told(FAILING).splitlines()
+    at = lines.index("  overflow  /mel/Pow (Pow)")
+    assert [line.split(None, 1)[0] for line in lines[at + 1 : at + 5]] == ["output:", "batches:", "low", "to"]
+    assert lines[at + 1].endswith("/mel/Pow_output_0: up to 3.2e9 in float32, inf in float16")
+    assert lines[at + 2].endswith("1 of 5, first #2, 12 values in the worst")
+    assert lines[at + 3].endswith("white by library onnx (Pow)")
+    assert lines[at + 4].endswith(SUGGESTION)
+
+
+def test_saturated_nodes_lead_and_are_not_told_twice() -> None:
+    text = told(replace(FAILING, nodes=(finding("s", "saturated", first=False), finding("u", "underflow"))))
+    assert text.count("saturated") == 1
+    assert text.index("saturated") < text.index("Other findings") < text.index("underflow")
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    nodes = tuple(finding(f"n{at}") for at in range(MOST + 5))
+    more = tuple(finding(f"p{at}", "propagated") for at in range(MOST + 7))
+    text = told(replace(FAILING, nodes=nodes + more))
+    assert text.count("\n  overflow  ") == MOST
+    assert "... and 5 more (--format json and --html FILE have all)" in text
+    assert "... and 7 more" in text
+    assert f"{MOST + 7} propagated: " in text
+
+
+def test_nothing_depends_on_colour(monkeypatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "150")
+    coloured = Terminal()
+    write_check(FAILING, coloured)
+    assert "\x1b[31mFAIL\x1b[0m" in coloured.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    write_check(FAILING, plain)
+    assert "\x1b[31m" not in plain.getvalue()
+    assert "fail: normalized, cosine" in plain.getvalue()
+
+
+def test_names_do_not_steer_the_terminal() -> None:
+    evil = "a\x1b[2J\rb\u202e"
+    nodes = (finding(evil, source=evil, suggestion=evil, op_type=evil), finding(evil, "propagated", tensor=evil))
+    changed = {"model": evil, "reasons": (evil,), "nodes": nodes, "outputs": (output(evil),), "seconds": {evil: 1.0}}
+    text = told(replace(FAILING, **changed))
+    assert not set(text) & set("\x1b\r\u202e")
+    assert text.count(r"a\x1b[2J\rb\u202e") >= 8
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0"),
+        (65504.0, "65504"),
+        (57053.2, "57053"),
+        (999.96, "1000"),
+        (1.5, "1.5"),
+        (0.00390625, "0.003906"),
+        (1e6, "1e6"),
+        (3.2e9, "3.2e9"),
+        (2e-10, "2e-10"),
+        (-12.5, "-12.5"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        (math.nan, "nan"),
+    ],
+)
+def test_figures(value: float | None, text: str) -> None:
+    assert words.figure(value) == text
+
+
+def test_a_cosine_can_be_told_from_one() -> None:
+    assert [words.cosine(c) for c in (1.0, 1 - 2e-8, 0.998, -1.0)] == ["1", "1 - 2e-8", "0.998", "-1"]
+
+
+def test_a_share_is_whole_only_where_it_is() -> None:
+    assert [words.share(s) for s in (None, 0.0, 4e-5, 0.5, 0.9999, 1.0)] == [
+        *("-", "0 %", "0.004 %", "50 %"),
+        *("> 99.9 %", "100 %"),
+    ]
+
+
+def test_limits_are_told_as_the_options_that_set_them() -> None:
+    from mixlist.checker.accuracy import Limits
+
+    every = Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).asked()
+    assert every.keys() | {"exception_rate"} == words.LIMIT_OPTIONS.keys()
+    assert words.limits_text({"cosine": 0.999}) == ["--min-cosine 0.999"]
