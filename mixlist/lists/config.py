@@ -22,6 +22,7 @@ POLICY = frozenset(
     {"ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes"}
     | {"op-names", "gray-policy", "constants"}
 )
+DATA = frozenset({"data", "random", "seed", "dim", "range", "provider"})  # what check, bench and tune run on
 # What each command takes besides: a test holds this to the command line.
 COMMANDS: dict[str, frozenset[str]] = {
     "validate": frozenset({"kind", "output-format", "strict", "model"}),
@@ -32,11 +33,15 @@ COMMANDS: dict[str, frozenset[str]] = {
         | {"force", "dry-run", "report", "type-hints"}
     ),
     "diff": frozenset({"base-mixlist", "target-mixlist", "model", "format"}),
+    "check": DATA | {"labels"},
+    "bench": DATA,
 }
 _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "model", "output", "report"}) | {
     "type-hints",
     "base-mixlist",
     "target-mixlist",
+    "data",
+    "labels",
 }
 
 

@@ -41,14 +41,19 @@ def serve() -> None:
 
 
 def _load(path: str, options: dict[str, Any]) -> tuple[Runner | None, tuple[Any, ...]]:
-    opened: list[Runner] = []
+    """The session, None where it failed, and the answer: the names of its outputs."""
+    answer = _answer(_open, path, options)
+    if answer[0] != "done":
+        return None, answer
+    return answer[1], ("done", answer[1].names)
+
+
+def _open(path: str, options: dict[str, Any]) -> Runner:
     if options.pop("timed", False):
         from mixlist.runtime.stopwatch import Stopwatch
 
-        answer = _answer(lambda: opened.append(Stopwatch.open(path, options)))
-    else:
-        answer = _answer(lambda: opened.append(Runner(open_session(path, **options))))
-    return (opened[0] if opened else None), answer
+        return Stopwatch.open(path, options)
+    return Runner(open_session(path, **options))
 
 
 def _answer(function: Any, *arguments: Any) -> tuple[Any, ...]:

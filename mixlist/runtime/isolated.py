@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from mixlist import errors
 from mixlist.errors import MixlistError, ModelError
@@ -63,7 +63,7 @@ class TimedOut(ModelError):  # noqa: N818
 
 
 class Worker:
-    """A session in a process that may die; the methods are those of ``sessions.Runner``. A context manager.
+    """A session in a process that may die, with the methods of ``sessions.Runner``. A context manager.
 
     ``model`` is a ModelProto, whose external data lies in ``folder``, or the path of a model file. ``limit`` is the
     time in seconds that loading, and each run, may take. The other options are those of ``open_session``.
@@ -90,7 +90,7 @@ class Worker:
             given = isinstance(model, str | os.PathLike)
             self._model = Path(model) if given else write_model(model, self._home, folder)
             options = {"provider": provider, "optimise": optimise, "threads": threads, **others}
-            self._ask("load", os.fspath(self._model), options)
+            self.names: tuple[str, ...] = self._ask("load", os.fspath(self._model), options)
         except BaseException:
             self.close()
             raise
@@ -109,7 +109,7 @@ class Worker:
         """End the process; its temporary files go, except those of a crash."""
         self._end()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -200,6 +200,11 @@ class Runner:
         self._names = [output.name for output in session.get_outputs()]
         self._bfloat16 = {output.name for output in session.get_outputs() if output.type == "tensor(bfloat16)"}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs, in the model's order."""
+        return tuple(self._names)
+
     def run(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs named (None: all, in the model's order) for a feed: input name -> array.
 

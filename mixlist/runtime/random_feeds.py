@@ -1,0 +1,157 @@
+"""Random data for a model, for when there is none of its own: it shows that a model runs, not what real data would.
+
+Floats are standard normal; integers are 0 or 1, which is in range wherever an integer is an index, a token number or a
+mask; bools are even; strings are short words. ``ranges`` gives an input other bounds, both included: floats are then
+uniform. A size that the model leaves open is looked up by ``input.axis``, then by its symbolic name. One that is not
+given is 1 if it is the first axis of some input, where a batch is counted, and else an error: a picture or a sentence
+of size 1 would check nothing.
+
+An initializer that is also an input keeps its default unless ``ranges`` or ``dims`` name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mixlist.errors import UsageError
+from mixlist.lists.nearest import did_you_mean
+from mixlist.ops import types
+from mixlist.runtime.inputs import BOOL, STRING, Input, numpy_type
+
+_WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
+_NORMAL = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # ..., float8
+_COMPLEX = frozenset({14, 15})
+_WHOLE = frozenset({2, 3, 4, 5, 6, 7, 12, 13, 21, 22, 25, 26})  # integers of 2 to 64 bits
+_OWN = "give data of your own with --data"
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to make: input, shape and bounds for each; ``notes`` tell what was assumed."""
+
+    entries: tuple[tuple[Input, tuple[int, ...], Bounds | None], ...]
+    notes: tuple[str, ...]
+
+    def feed(self, seed: int, batch: int) -> dict[str, Any]:
+        """The values of one batch; they do not depend on the other batches."""
+        import numpy as np
+
+        made = {}
+        for at, (wanted, shape, bounds) in enumerate(self.entries):
+            made[wanted.name] = _values(
+                np.random.default_rng([seed, batch, at]), types.element(wanted.type), shape, bounds
+            )
+        return made
+
+
+def plan(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> Plan:
+    """Settle every shape and range. Raises UsageError that names all missing sizes, or a name that does not exist."""
+    _check_names(inputs, dims, ranges)
+    named = {key.rpartition(".")[0] for key in dims}
+    wanted = [i for i in inputs if not i.optional or i.name in ranges or i.name in named]
+    for each in wanted:
+        _check_kind(each, ranges.get(each.name))
+    first = {each.shape[0] for each in wanted if each.shape}
+    entries: list[tuple[Input, tuple[int, ...], Bounds | None]] = []
+    missing: list[str] = []
+    assumed: list[str] = []
+    for each in wanted:
+        shape = []
+        for axis, size in enumerate(each.shape or ()):
+            place = f"{each.name}.{axis}"
+            given = size if isinstance(size, int) else dims.get(place, dims.get(size) if size else None)
+            if given is None:
+                called = str(size or place)
+                ones = axis == 0 or (size is not None and size in first)
+                (assumed if ones else missing).append(called)
+                given = 1
+            shape.append(given)
+        entries.append((each, tuple(shape), ranges.get(each.name)))
+    if missing:
+        sizes = list(dict.fromkeys(missing))
+        raise UsageError(
+            f"the model leaves sizes open that random data needs: {', '.join(sizes)}",
+            hint="give them, for example: " + " ".join(f"--dim {size}=16" for size in sizes[:6]),
+        )
+    return Plan(tuple(entries), tuple(f"size {size} is not given: 1 is used" for size in dict.fromkeys(assumed)))
+
+
+def _check_names(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> None:
+    open_axes = {}
+    for each in inputs:
+        for axis, size in enumerate(each.shape or ()):
+            place = f"{each.name}.{axis}"
+            open_axes[place] = size
+            if isinstance(size, str):
+                open_axes[size] = size
+    for name in dims:
+        if name not in open_axes:
+            hint = (
+                did_you_mean(name, open_axes) or f"sizes are called {', '.join(open_axes) or 'nothing: there are none'}"
+            )
+            raise UsageError(f"no input has a size called {name!r}", hint=hint)
+        if isinstance(open_axes[name], int) and open_axes[name] != dims[name]:
+            raise UsageError(
+                f"{name} is {open_axes[name]} in the model, not {dims[name]}", hint=f"leave --dim {name} out"
+            )
+    names = [each.name for each in inputs]
+    for name in ranges:
+        if name not in names:
+            raise UsageError(f"the model has no input {name!r}", hint=did_you_mean(name, names) or f"it has {names}")
+
+
+def _check_kind(wanted: Input, bounds: Bounds | None) -> None:
+    elem = wanted.type
+    if isinstance(elem, tuple) or elem not in _NORMAL | _COMPLEX | _WHOLE | {BOOL, STRING}:
+        raise UsageError(f"input {wanted} cannot be made at random", hint="give data of your own with --data")
+    if wanted.shape is None:
+        raise UsageError(
+            f"input {wanted} has no shape to make random data of", hint="give data of your own with --data"
+        )
+    if bounds is None:
+        return
+    low, high = bounds
+    if elem in (STRING, *_COMPLEX):
+        raise UsageError(f"input {wanted} has no range: its values are not ordered", hint="leave --range out")
+    import ml_dtypes
+    import numpy as np
+
+    if elem in _NORMAL:
+        if not np.isfinite(np.array(bounds, np.float64).astype(numpy_type(elem))).all():
+            text = f"--range {wanted.name}={low}:{high} goes beyond {types.type_name(elem)}"
+            raise UsageError(text, hint="give bounds that the type can hold")
+        return
+
+    limits: Any = ml_dtypes.iinfo(numpy_type(elem)) if elem != BOOL else None  # type: ignore[no-untyped-call]
+    least, most = (int(limits.min), int(limits.max)) if limits is not None else (0, 1)
+    if low != int(low) or high != int(high) or low < least or high > most:
+        raise UsageError(
+            f"--range {wanted.name}={low}:{high} does not fit {types.type_name(elem)}",
+            hint=f"give whole numbers from {least} to {most}",
+        )
+
+
+def _floats(rng: Any, shape: tuple[int, ...], bounds: Bounds | None) -> Any:
+    if bounds is None:
+        return rng.standard_normal(shape)
+    part = rng.random(shape)
+    return float(bounds[0]) * (1 - part) + float(bounds[1]) * part  # high - low could overflow
+
+
+def _values(rng: Any, elem: int, shape: tuple[int, ...], bounds: Bounds | None) -> Any:
+    import numpy as np
+
+    if elem == STRING:
+        return np.asarray(np.take(np.array(_WORDS, object), rng.integers(0, len(_WORDS), shape)), object)
+    dtype = numpy_type(elem)
+    if elem in _NORMAL:
+        return np.asarray(_floats(rng, shape, bounds)).astype(dtype)
+    if elem in _COMPLEX:
+        return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    low, high = (0, 1) if bounds is None else (int(bounds[0]), int(bounds[1]))
+    wide = np.uint64 if high > np.iinfo(np.int64).max else np.int64
+    return np.asarray(rng.integers(low, high, shape, dtype=wide, endpoint=True)).astype(dtype)
