@@ -85,7 +85,7 @@ class Instrumented:
 
 
 @dataclass
-class _Result:
+class Result:
     """A statistic that a scope hands up: the tensor that holds it there, as a scalar."""
 
     key: Key
@@ -99,10 +99,12 @@ def instrument(
     model: Any, statistics: tuple[Statistic, ...] = RANGE, wanted: Callable[[Probe], bool] = lambda _: True
 ) -> Instrumented:
     """A copy of ``model`` that also yields ``statistics`` of every observed tensor that is ``wanted``."""
-    return _Instrumenter(model, statistics, wanted).run()
+    return Instrumenter(model, statistics, wanted).run()
 
 
-class _Instrumenter:
+class Instrumenter:
+    """One instrumentation; ``observe`` may be replaced to compute something else of each tensor."""
+
     def __init__(self, model: Any, statistics: tuple[Statistic, ...], wanted: Callable[[Probe], bool]) -> None:
         self.proto = type(model)()
         self.proto.CopyFrom(model)
@@ -114,10 +116,11 @@ class _Instrumenter:
             for name in names_in(function):
                 self.new.add(name)
         self.made = Instrumented(self.proto)
-        self.handed: dict[tuple[str, str, str], list[_Result]] = {}  # what a function yields, by its identity
+        self.handed: dict[tuple[str, str, str], list[Result]] = {}  # what a function yields, by its identity
         self.fresh: dict[int, int] = {}
 
     def run(self) -> Instrumented:
+        """Instrument everything."""
         for result in self._scope(self.graph, self.graph.root, self.proto.graph):
             info = self.proto.graph.output.add(name=result.name)
             info.type.tensor_type.elem_type = result.elem
@@ -129,8 +132,8 @@ class _Instrumenter:
 
     # --- scopes ---
 
-    def _scope(self, graph: Graph, scope: Scope, proto: Any) -> list[_Result]:
-        results: list[_Result] = []
+    def _scope(self, graph: Graph, scope: Scope, proto: Any) -> list[Result]:
+        results: list[Result] = []
         added: list[Any] = []
         path = scope_path(graph, scope)
         known: dict[str, Key] = {}
@@ -143,7 +146,7 @@ class _Instrumenter:
                 results += found
                 added += extra
             for probe in self._probes(node, path, known):
-                made, nodes = self._observe(probe)
+                made, nodes = self.observe(probe, node, target)
                 results += made
                 added += nodes
         if scope.owner is None and not graph.path:
@@ -168,29 +171,30 @@ class _Instrumenter:
                 if source is None:
                     yield probe
 
-    def _observe(self, probe: Probe) -> tuple[list[_Result], list[Any]]:
+    def observe(self, probe: Probe, node: Node | None = None, target: Any = None) -> tuple[list[Result], list[Any]]:
+        """The statistics of one tensor and the nodes that compute them; ``target`` is the message of ``node``."""
         results, nodes = [], []
         for statistic in self.statistics:
             out = self.new.make(f"{probe.tensor}_{statistic.name}")
             nodes += statistic.build(probe.tensor, out, probe.elem, self.new)
-            results.append(_Result(probe.key, statistic, out, statistic.elem or probe.elem))
+            results.append(Result(probe.key, statistic, out, statistic.elem or probe.elem))
         return results, nodes
 
-    def _inputs(self, scope: Scope, added: list[Any]) -> list[_Result]:
-        results: list[_Result] = []
+    def _inputs(self, scope: Scope, added: list[Any]) -> list[Result]:
+        results: list[Result] = []
         for slot, value in enumerate(scope.inputs):
             if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED:
                 probe = Probe(Key("", "", slot), value.file_name, "", value.type, False)
                 if self.wanted(probe):
                     self.made.probes.append(probe)
-                    made, nodes = self._observe(probe)
+                    made, nodes = self.observe(probe)
                     results += made
                     added += nodes
         return results
 
     # --- out of bodies ---
 
-    def _control_flow(self, graph: Graph, node: Node, target: Any) -> tuple[list[_Result], list[Any]]:
+    def _control_flow(self, graph: Graph, node: Node, target: Any) -> tuple[list[Result], list[Any]]:
         bodies = {a.name: a.g for a in target.attribute if a.name in node.bodies}
         if node.op_type == "If" and not node.domain:
             found = {name: self._scope(graph, node.bodies[name], g) for name, g in bodies.items()}
@@ -201,7 +205,7 @@ class _Instrumenter:
             return self._out_of_loop(node, target, bodies["body"], own, nested)
         return [], []  # SequenceMap and custom operators yield nothing but what they are defined to yield
 
-    def _out_of_branches(self, target: Any, bodies: dict[str, Any], found: dict[str, list[_Result]]) -> list[_Result]:
+    def _out_of_branches(self, target: Any, bodies: dict[str, Any], found: dict[str, list[Result]]) -> list[Result]:
         results = []
         for name, own in found.items():
             for result in own:
@@ -210,10 +214,10 @@ class _Instrumenter:
                     inner = result.name if other == name else self._neutral(body, result)
                     _add_output(body, inner, result.elem)
                 target.output.append(out)
-                results.append(_Result(result.key, result.statistic, out, result.elem))
+                results.append(Result(result.key, result.statistic, out, result.elem))
         return results
 
-    def _neutral(self, body: Any, result: _Result) -> str:
+    def _neutral(self, body: Any, result: Result) -> str:
         from onnx import TensorProto, helper
 
         name = self.new.make(f"{result.name}_neutral")
@@ -229,8 +233,8 @@ class _Instrumenter:
         return name
 
     def _out_of_loop(
-        self, node: Node, target: Any, body: Any, own: list[_Result], nested: bool
-    ) -> tuple[list[_Result], list[Any]]:
+        self, node: Node, target: Any, body: Any, own: list[Result], nested: bool
+    ) -> tuple[list[Result], list[Any]]:
         from onnx import helper
 
         states_and_scans = len(body.output) - (1 if node.op_type == "Loop" else 0)
@@ -245,13 +249,13 @@ class _Instrumenter:
                 added.append(
                     helper.make_node(again, [stacked], [out], name=self.new.make(f"{again}_{out}"), keepdims=0)
                 )
-            results.append(_Result(result.key, result.statistic, out, result.elem, stacked=not nested))
+            results.append(Result(result.key, result.statistic, out, result.elem, stacked=not nested))
         for attribute in target.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):
                 attribute.ints.extend([0] * len(own))
         return results, added
 
-    def _call(self, node: Node, target: Any) -> list[_Result]:
+    def _call(self, node: Node, target: Any) -> list[Result]:
         """The statistics of a function, as further outputs of this call."""
         body: Graph = node.function
         proto = body.root.proto
@@ -266,7 +270,7 @@ class _Instrumenter:
         for result in self.handed[key]:
             out = self.new.make(result.name)
             target.output.append(out)
-            results.append(_Result(result.key, result.statistic, out, result.elem))
+            results.append(Result(result.key, result.statistic, out, result.elem))
         return results
 
 

@@ -6,7 +6,8 @@ Per batch a node's output in low precision is compared with the float32 referenc
 - the same with an input that was not finite at that time: ``propagated``;
 - not finite in float32 already: ``intended`` where infinities come out of constants (masks), else ``preexisting``;
 - at the largest finite value where the accelerator saturates and float32 is beyond it: ``saturated``;
-- all zero where float32 is not, or nothing above the smallest normal number: ``underflow``; within a factor of two of the limit: ``near-limit``.
+- all zero where float32 is not, or nothing above the smallest normal number: ``underflow``;
+- within a factor of two of the limit: ``near-limit``.
 
 A mask's sentinel (-3.4e38 and the like: beyond 1e37 on one side only) that becomes infinite without a NaN is
 ``intended`` too: it is written to vanish in a softmax, and does so as -inf.

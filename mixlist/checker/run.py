@@ -11,9 +11,10 @@ from typing import Any, Literal
 from mixlist.checker import accuracy, counts
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.instrument import Instrumented, Key, Probe, instrument
+from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, ranking
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Range, Tally, classify
-from mixlist.checker.result import CheckReport
+from mixlist.checker.result import CheckReport, NodeError
 from mixlist.checker.wiring import Wired, wire
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
@@ -66,6 +67,7 @@ def check(
     max_exception_rate: float = 0.005,
     limits: accuracy.Limits | None = None,
     labels: Any = None,
+    layerwise: bool = False,
     per_tensor: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> CheckReport:
@@ -116,6 +118,7 @@ def check(
     with clock.phase("second look"):
         _look_again(pair, batches, tallies)
     pair.close()
+    errors = rank_layers(pair, batches, steps) if layerwise else ()
     nodes = node_findings(pair.plan, tallies, pair.low)
     reasons = ([crash] if crash else []) + _reasons(exceptions, count, rate, max_exception_rate, outputs)
     warnings = [*pair.warnings, *batches.notes, *(note for output in judged for note in output.notes())]
@@ -132,6 +135,7 @@ def check(
         nodes=nodes,
         outputs=outputs,
         tensors=tensor_ranges(pair.wired, spans, pair.low) if per_tensor or full_statistics else (),
+        layerwise=errors,
         warnings=tuple(warnings),
         seconds=clock.seconds,
     )
@@ -145,6 +149,23 @@ def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tu
         if not output.passed:
             found.append(f"output {output.name!r} misses {', '.join(output.failed_limits)}")
     return found
+
+
+def rank_layers(pair: Pair, batches: Batches, steps: int | None) -> tuple[NodeError, ...]:
+    """The nodes by the error that each adds when all it reads is exact, over all batches."""
+    reference = raise_low(pair.original)
+    twins = Twins(reference, low_nodes(build_main(pair.mixed.proto)), lambda _: True)
+    made = twins.run()
+    runner = make_runner(made.proto, isolate=pair.way.isolate, folder=pair.original.folder)
+    observer = Observer(made, runner, [], model_inputs(pair.original.proto))
+    sums: dict[tuple[Key, str], float] = {}
+    for index, feed in enumerate(batches):
+        if steps is not None and index >= steps:
+            break
+        for key, total in observer.counts(feed, (DIFFERENCE, REFERENCE)).items():
+            sums[key] = sums.get(key, 0.0) + total
+    observer.close()
+    return ranking(sums, {p.key: p.op_type for p in made.probes})
 
 
 def _look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.graph.build import bind
 from mixlist.graph.model import Graph, Node, Scope, Value
@@ -227,7 +227,7 @@ class _Folding:
         from onnx.reference import ReferenceEvaluator
 
         with suppress(Exception), np.errstate(all="ignore"):  # a node that cannot be computed stays unknown
-            result: Any = ReferenceEvaluator(_alone(node, self.opsets)).run(None, given)[0]
+            (result, *_) = cast("Any", ReferenceEvaluator(_alone(node, self.opsets)).run(None, given))
             return np.asarray(result) if np.size(result) <= SMALL else None
         return None
 
