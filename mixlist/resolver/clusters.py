@@ -126,7 +126,8 @@ def vote(cluster: Cluster, solver: Any) -> int:
         voted = _join(voted, _node_vote(node, solver))
     if voted == solver.low and cluster.fixed != voted and not all(solver.admits(k, voted) for k in cluster.links):
         return types.FLOAT
-    return voted
+    authored = types.element(cluster.values[0].type)
+    return voted if voted in (UNDECIDED, solver.low, types.FLOAT) else authored  # lists never make the other low type
 
 
 def _join(one: int, other: int) -> int:

@@ -221,6 +221,8 @@ class _Solver:
             voted = types.FLOAT
         if voted == self.low and any(self.misfit(r.value) for r in link.reads):
             voted = types.FLOAT
+        if voted not in (UNDECIDED, self.low, types.FLOAT) and link.targets:
+            voted = types.element(link.targets[0].type)  # lists never make the other low type
         changed = []
         for target in link.targets:
             if types.element(target.type) not in types.LISTED or target in self.clusters:
