@@ -124,7 +124,7 @@ def open_session(
     profile: str | os.PathLike[str] | None = None,
     tf32: bool = False,
     optimised: str | os.PathLike[str] | None = None,
-    spin: bool = True,
+    spin: bool = False,
 ) -> InferenceSession:
     """A session of a model file, or of a serialised model, whose external data lies in ``folder``.
 
@@ -132,7 +132,8 @@ def open_session(
     ``profile``: prefix of the profile's file. ``tf32``: lets CUDA multiply float32 in TF32, with the mantissa of
     float16; off, because a reference in float32 would lose what it is the reference for. ``optimised``: where the
     optimised graph is written, with its weights in a file beside it. ``spin``: whether threads stay awake for a while
-    after a run, as is ONNX Runtime's habit; a session at rest then slows down others.
+    after a run, as is ONNX Runtime's habit. They do not here, because a check runs two sessions in turn, and a session
+    at rest would slow the other down (by half, measured on two cores).
 
     Raises UsageError where the provider is not there and ModelError where ONNX Runtime refuses the model.
     """
