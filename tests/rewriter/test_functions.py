@@ -8,7 +8,7 @@ from onnx import helper
 
 import mixlist
 from mixlist.graph.convert import inline_functions
-from tests.builders import model, policy
+from tests.builders import customise, model, policy
 from tests.contract import check_contract, check_idempotent
 from tests.rewriter.cases import Case, case
 
@@ -144,6 +144,20 @@ def test_a_default_of_an_attribute_counts_where_the_call_gives_none() -> None:
     assert found.casts == ["x>float16"]
 
 
+@pytest.mark.parametrize("value", ["value: tensor = @k", "value_floats: floats = @k", "value_float: float = @k"])
+def test_every_way_of_a_constant_by_reference_has_its_type(value: str) -> None:
+    given = {"t": "float[1] {2}", "s": "[2.0]", "_": "2.0"}[
+        "t" if "tensor" in value else "s" if "floats" in value else "_"
+    ]
+    text = fn(
+        f"(float[4] y) {{ [w] w = Exp(x) y = f.F<k = {given}>(w) }}",
+        f"F <k> (a) => (c) {{ v = Constant<{value}>() [m] c = Mul(a, v) }}",
+    )
+    found = case(text, feeds=X, **LISTS)
+    assert found.low == {"w", "function:f:F/m"}
+    assert found.casts == [">y", "function:f:F: v>float16", "x>float16"]
+
+
 def test_called_in_a_subgraph_and_holding_one() -> None:
     text = fn(
         """(float[4] y) <bool c = {1}> { [w] w = Exp(x)
@@ -261,6 +275,32 @@ def test_sequences_in_and_out_of_functions(kind: str) -> None:
     assert found.nodes["c"].outputs in ({"t": "seq(float32)"}, {"s": "seq(float32)"})
     low = case(text, white=["Exp", "Log"], feeds=X)
     assert low.nodes["n"].precision == "float16"
+
+
+@pytest.mark.parametrize(("own", "main"), [(13, 19), (19, 17), (13, 17)])
+def test_a_cast_in_a_function_of_another_opset(own: int, main: int) -> None:
+    """Neg and Log are the same from 13 on, Cast is not: with one in it the function takes the model's opset."""
+    text = fn(
+        "(float[4] y) { [w] w = Exp(x) [c] y = f.F(w) }",
+        f'<domain: "f", opset_import: ["" : {own}]> F (a) => (b) {{ [n] s = Neg(a) [l] b = Log(s) }}',
+        imports=f'"" : {main}, "f" : 1',
+        ir=9,
+    )
+    found = case(text, **LISTS)
+    assert found.casts == ["function:f:F: s>float32", "x>float16"]
+    assert found.after.functions[0].opset_import[0].version == (own if (own, main) == (13, 17) else main)
+    none = case(text.replace("Log(s)", "Exp(s)"), **LISTS)
+    assert none.after.functions[0].opset_import[0].version == own
+
+
+def test_a_node_rule_holds_in_every_specialisation() -> None:
+    text = fn(
+        "(float[4] y, float[4] z) { [w] w = Exp(x) [c] y = f.F(w) [d] z = f.F(x) }",
+        "F (a) => (b) { [r] r = Relu(a) [l] b = Log(r) }",
+    )
+    found = case(text, rules=(customise("l", ["float16"], ["float16"]),), feeds=X, **LISTS)
+    assert {"function:f:F#0/l", "function:f:F#1/l"} <= found.low
+    assert found.casts == [">y", ">z", "function:f:F_2: r>float16", "x>float16"]
 
 
 def test_inlined_on_request() -> None:

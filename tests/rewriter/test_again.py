@@ -1,0 +1,77 @@
+"""A file that mixlist wrote, under another policy: its types are its authored types now (semantics section 4)."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import onnx
+import pytest
+
+import mixlist
+from tests import contract
+from tests.builders import model, policy
+from tests.contract_casts import _check_used
+from tests.scopes import View
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "exp": {"white": ["Exp", "Sub"], "black": ["Log"]},
+    "log": {"white": ["Log", "Relu"], "black": ["Exp"]},
+    "force": {"mode": "fp16"},
+    "raise": {"mode": "cube_fp16in_fp32out"},
+    "bfloat16": {"mode": "mixed_bfloat16", "white": ["Exp", "Sub"], "black": ["Log"]},
+    "origin": {"mode": "origin"},
+}
+GRAPHS = {
+    "casts": """g (float[4] x) => (float[4] y, float[4] z) <float[4] k = {1,2,3,4}> {
+      w = Exp(x) c = Cast<to=10>(w) d = Cast<to=1>(c) l = Log(d) y = Add(l, k) z = Sub(x, k) }""",
+    "branches": """g (float[4] x, bool c) => (float[4] y) { w = Exp(x)
+      z = If(c) <then_branch = t () => (float[4] p) { p = Relu(w) }, else_branch = e () => (float[4] q) { q = Log(w) }>
+      y = Neg(z) }""",
+    "loop": """g (float[4] x, int64 m) => (float[4] y, float[N,4] z)
+      <bool go = {1}, float[4] k = {1,2,3,4}> { w = Exp(x)
+      a, z = Loop(m, go, w) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t, float[4] u)
+        { d = Identity(c) t = Sub(s, k) u = Log(s) }> y = Relu(a) }""",
+    "sequence": """g (float[4] x) => (float[4] y) <int64 i = {0}> { w = Exp(x) v = Log(x)
+      s = SequenceConstruct(w, v) t = SequenceInsert(s, x) a = SequenceAt(t, i) y = Relu(a) }""",
+    "functions": """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y, float[4] z) {
+      w = Exp(x) y = f.F(w) z = f.F(x) }
+      <domain: "f", opset_import: ["" : 17]> F (a) => (b) {
+        r = Relu(a) k = Constant<value_float=2.0>() m = Mul(r, k) b = Log(m) }""",
+    "custom": """<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]> g (float[4] x) => (float[4] y) {
+      w = Exp(x) c = my.domain.Thing<body = b (float[4] a) => (float[4] r) { v = Log(w) r = Exp(v) }>(w)
+      y = Neg(w) }""",
+}
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(("first", "second"), list(permutations(POLICIES, 2)))
+def test_another_policy_on_a_result(graph: str, first: str, second: str) -> None:
+    original = model(GRAPHS[graph], check=graph != "custom")
+    once = rewritten(original, first)
+    rules = policy(**POLICIES[second])
+    plan = mixlist.resolve(once, rules)
+    assert any(w.code == "ML501" for w in plan.warnings)  # start from the original
+    twice = mixlist.rewrite(once, plan).model
+    contract.check_accepted(original, twice)
+    if "bfloat16" not in (first, second):
+        contract.check_loads(original, twice)
+    contract.check_signature(original, twice)
+    view = View(twice)
+    contract.check_sorted(view)
+    contract.check_value_info(twice)
+    for scope in view.scopes():
+        _check_used(scope)
+    assert user_nodes(twice) == user_nodes(original)
+    contract.check_idempotent(twice, lambda m: mixlist.rewrite(m, mixlist.resolve(m, rules)).model)
+
+
+def rewritten(original: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model under one of the policies."""
+    return mixlist.rewrite(original, mixlist.resolve(original, policy(**POLICIES[name]))).model
+
+
+def user_nodes(proto: onnx.ModelProto) -> list[str]:
+    """Operators of the main graph in order, but for Constants and mixlist's own Casts."""
+    marked = [n for n in proto.graph.node if any(p.key.startswith("pkg.mixlist") for p in n.metadata_props)]
+    return [n.op_type.split("_")[0] for n in proto.graph.node if n not in marked and n.op_type != "Constant"]
