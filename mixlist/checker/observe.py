@@ -43,6 +43,8 @@ class Observer:
                 if probe.source in ranges:
                     ranges[probe.key] = ranges[probe.source]
                 continue
+            if (probe.key, "minimum") not in self.instrumented.outputs:
+                continue
             found = [
                 [values[n] for n in self.instrumented.outputs[probe.key, s]] for s in ("minimum", "maximum", "sum")
             ]

@@ -25,7 +25,7 @@ from mixlist.checker.wiring import Wired
 from mixlist.ops import types
 from mixlist.rewriter.emulate import FINITE_MAX
 
-_SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
+SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 NEAR = 0.5  # of the largest finite value
 SMALLEST_NORMAL = {types.FLOAT16: 2.0**-14, types.BFLOAT16: 2.0**-126}
 
@@ -167,6 +167,6 @@ def _has_infinite_constant(node: Wired) -> bool:
 def _is_sentinel(exact: Range, ours: Range) -> bool:
     if ours.nan:
         return False
-    beyond = [v for v in (exact.minimum, exact.maximum) if abs(v) >= _SENTINEL]
+    beyond = [v for v in (exact.minimum, exact.maximum) if abs(v) >= SENTINEL]
     infinite = [v for v in (ours.minimum, ours.maximum) if math.isinf(v)]
     return len(beyond) == 1 and len(infinite) == 1 and (beyond[0] > 0) == (infinite[0] > 0)

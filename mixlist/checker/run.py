@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -11,9 +12,10 @@ from typing import Any, Literal
 from mixlist.checker import accuracy, counts
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.instrument import Instrumented, Key, Probe, instrument
+from mixlist.checker.internal import Bodies
 from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, ranking
 from mixlist.checker.observe import Observer
-from mixlist.checker.overflow import Range, Tally, classify
+from mixlist.checker.overflow import SENTINEL, Range, Tally, classify
 from mixlist.checker.result import CheckReport, NodeError
 from mixlist.checker.wiring import Wired, wire
 from mixlist.errors import ModelError, UsageError
@@ -24,7 +26,7 @@ from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
-from mixlist.rewriter.emulate import LOW, emulate, raise_low
+from mixlist.rewriter.emulate import FINITE_MAX, LOW, emulate, raise_low
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.isolated import Crashed, make_runner
@@ -117,6 +119,7 @@ def check(
     outputs = tuple(output.finding(limits) for output in judged)
     with clock.phase("second look"):
         _look_again(pair, batches, tallies)
+        _look_inside(pair, batches, tallies, full_statistics)
     pair.close()
     errors = rank_layers(pair, batches, steps) if layerwise else ()
     nodes = node_findings(pair.plan, tallies, pair.low)
@@ -156,8 +159,7 @@ def rank_layers(pair: Pair, batches: Batches, steps: int | None) -> tuple[NodeEr
     reference = raise_low(pair.original)
     twins = Twins(reference, low_nodes(build_main(pair.mixed.proto)), lambda _: True)
     made = twins.run()
-    runner = make_runner(made.proto, isolate=pair.way.isolate, folder=pair.original.folder)
-    observer = Observer(made, runner, [], model_inputs(pair.original.proto))
+    observer = Observer(made, pair.way.plain_runner(made.proto, pair.original), [], model_inputs(pair.original.proto))
     sums: dict[tuple[Key, str], float] = {}
     for index, feed in enumerate(batches):
         if steps is not None and index >= steps:
@@ -186,6 +188,39 @@ def _look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None
                 tally.counts[kind] = max(found, tally.counts.get(kind, 0))
         if index == max(chosen):
             break
+
+
+def _look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], every: bool) -> None:
+    """Add an ``internal-risk`` where an operator's function body passes the low range and its output does not.
+
+    Looks at the first batch, at all with ``every``. What ONNX Runtime cannot run written out is passed over.
+    """
+    low = low_nodes(build_main(pair.mixed.proto))
+    made = Bodies(raise_low(pair.original), low).run()
+    if not made.outputs:
+        return
+    try:
+        runner = pair.way.plain_runner(made.proto, pair.original)
+    except ModelError:
+        pair.warnings.append("ONNX Runtime does not take the operators' function bodies: no look inside operators")
+        return
+    observer = Observer(made, runner, [], model_inputs(pair.original.proto))
+    nodes = {(w.path, w.label): w for w in pair.wired}
+    observed = dict.fromkeys(key for key, _ in made.outputs)
+    for index, feed in enumerate(batches):
+        if index and not every:
+            break
+        _, ranges = observer.run(feed)
+        for key in observed:
+            span, tally, elem = ranges.get(key), tallies.get(key), pair.low.get(key)
+            if span is None or elem is None or not FINITE_MAX[elem] <= span.magnitude < SENTINEL:
+                continue  # beyond it is a mask on its way through
+            if tally is None:
+                tally = tallies[key] = Tally(nodes[key.scope, key.node], key)
+            if tally.mixed < math.inf:
+                tally.reference = max(tally.reference, span.magnitude)
+                tally.batches.setdefault("internal-risk", []).append(index)
+    observer.close()
 
 
 def _counters(pair: Pair, keys: set[Key]) -> tuple[Observer, Observer]:
@@ -225,6 +260,10 @@ class Way:
         """The original in float32, observed."""
         proto = raise_low(replace(original, proto=exact.proto))
         return Observer(exact, self._runner(proto, original), own, model_inputs(original.proto))
+
+    def plain_runner(self, proto: Any, loaded: Loaded) -> Any:
+        """A session of a float32 graph on the CPU."""
+        return make_runner(proto, isolate=self.isolate, folder=loaded.folder)
 
     def _runner(self, proto: Any, loaded: Loaded) -> Any:
         return make_runner(proto, isolate=self.isolate, provider=self.provider, folder=loaded.folder)

@@ -38,7 +38,8 @@ def test_one_rounding_has_the_size_of_one_rounding() -> None:
 
 def test_inside_branches_loops_and_functions() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[2] x, bool c) => (float[2] y, float[2] z) {
-      [i] y = If(c) <then_branch = t () => (float[2] a) { [n] a = Add(x, x) }, else_branch = e () => (float[2] b) { b = Neg(x) }>
+      [i] y = If(c) <then_branch = t () => (float[2] a) { [n] a = Add(x, x) },
+                     else_branch = e () => (float[2] b) { b = Neg(x) }>
       [f] z = f.F(x) }
     <domain: "f", opset_import: ["" : 17]> F (p) => (q) { [m] q = Mul(p, p) }"""
     feed = {"x": np.array([0.1, 0.3], np.float32), "c": np.array(True)}

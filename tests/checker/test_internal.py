@@ -1,0 +1,36 @@
+"""Overflow inside an operator whose output is finite: told, never failed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mixlist
+from tests.builders import model, policy
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[n] y = LayerNormalization(x, one)", 1000.0),
+        ("[n] y = Softplus(x)", 12.0),
+        ("[n] y = ReduceLogSumExp<keepdims=1>(x)", 12.0),
+        ("[n] y = ReduceL2<keepdims=1>(x)", 1000.0),
+    ],
+)
+def test_a_function_body_that_overflows_is_a_warning(text: str, value: float) -> None:
+    head = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,4] x) => (float[1,M] y) '
+    graph = f"{head}<float[4] one = {{1,1,1,1}}> {{ {text} }}"
+    lists = {"white": ["LayerNormalization", "Softplus", "ReduceLogSumExp", "ReduceL2"]}
+    feed = {"x": np.array([[value, -value, value / 2, 0.0]], np.float32)}
+    report = mixlist.check(model(graph), policy(**lists), [feed])
+    assert [(n.name, n.kind, n.first) for n in report.nodes] == [("n", "internal-risk", False)]
+    assert report.nodes[0].max_abs_fp32 > 65504 and report.exception_rate == 0
+    small = mixlist.check(model(graph), policy(**lists), [{"x": feed["x"] / 100}])
+    assert small.nodes == ()
+
+
+def test_high_nodes_are_not_looked_into() -> None:
+    text = "g (float[1,4] x) => (float[1,4] y) <float[4] one = {1,1,1,1}> { [n] y = LayerNormalization(x, one) }"
+    report = mixlist.check(model(text), policy(black=["LayerNormalization"]), [{"x": np.full((1, 4), 1e3, np.float32)}])
+    assert report.nodes == ()
