@@ -73,16 +73,18 @@ def save(proto: Any, path: Path, loaded: Loaded, convert: Convert, options: Opti
     """
     check_target(path, loaded, options.force)
     held = list(_stored(proto, options.external_data))
-    if not held:
-        _write_model(proto, path)
-        return (path,)
     if options.external_data == "no":
         with _restored(held):
             for tensor in held:
-                data = b"".join(convert(tensor))
-                set_inline(tensor, data)
+                set_inline(tensor, b"".join(convert(tensor)))
             _write_model(proto, path)
         return (path,)
+    if not held:
+        data = _serialized(proto)
+        if data is not None:
+            write_whole(path, data)
+            return (path,)
+        held = list(_stored(proto, "yes"))  # its weights alone would have fitted
     with _restored(held):
         return path, _save_external(proto, held, path, convert, options.progress)
 
@@ -91,6 +93,9 @@ def tensors(proto: Any) -> Iterator[Any]:
     """Every TensorProto that can lie outside: initializers of all graphs, and attributes of nodes."""
     for graph in (proto.graph, *proto.functions):
         yield from _graph_tensors(graph)
+    for training in proto.training_info:
+        yield from _graph_tensors(training.initialization)
+        yield from _graph_tensors(training.algorithm)
 
 
 def _graph_tensors(graph: Any) -> Iterator[Any]:
@@ -102,6 +107,8 @@ def _graph_tensors(graph: Any) -> Iterator[Any]:
                 yield attribute.t
             elif attribute.type == attribute.GRAPH:
                 yield from _graph_tensors(attribute.g)
+            elif attribute.type == attribute.TENSORS:
+                yield from attribute.tensors
 
 
 def _stored(proto: Any, wish: str) -> Iterator[Any]:
@@ -113,6 +120,7 @@ def _stored(proto: Any, wish: str) -> Iterator[Any]:
 
 
 def _inline_size(proto: Any) -> int:
+    """Bytes of the weights in the model itself, as far as they lie there as bytes."""
     return sum(len(t.raw_data) for t in tensors(proto))
 
 
@@ -208,10 +216,15 @@ def _settle(part: Path, folder: Path, digest: str) -> str:
 
 
 def _write_model(proto: Any, path: Path) -> None:
-    try:
-        data = proto.SerializeToString(deterministic=True)
-    except Exception:  # protobuf's own error type differs by implementation
-        raise FileError(
-            f"{path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes"
-        ) from None
+    data = _serialized(proto)
+    if data is None:
+        raise FileError(f"{path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes")
     write_whole(path, data)
+
+
+def _serialized(proto: Any) -> bytes | None:
+    """The model's bytes; None where they are more than the 2 GiB that protobuf allows."""
+    try:
+        return bytes(proto.SerializeToString(deterministic=True))
+    except Exception:  # protobuf's own error type differs by implementation
+        return None

@@ -225,3 +225,50 @@ def test_a_model_that_outgrows_protobuf_goes_outside(tmp_path: Path, monkeypatch
     apply(tmp_path / "inner.onnx", tmp_path / "o.onnx")
     assert len(list(tmp_path.glob("weights-*.data"))) == 1
     assert arrays(tmp_path / "o.onnx")["W"].dtype == np.float16
+
+
+def test_what_is_counted_as_fitting_and_does_not_goes_outside_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights in typed fields, names and nodes are bytes of the message as well."""
+    inner = onnx.load(write_model(tmp_path, size=128))
+    kept = inner.graph.initializer[1]
+    kept.float_data.extend(numpy_helper.to_array(kept).tolist() * 128)
+    kept.ClearField("raw_data")
+    kept.dims.insert(0, 128)
+    onnx.save(inner, tmp_path / "inner.onnx")
+    serialized = save._serialized
+
+    def limited(proto: onnx.ModelProto) -> bytes | None:
+        data = serialized(proto)
+        return data if data is not None and len(data) < 40_000 else None
+
+    monkeypatch.setattr(save, "_serialized", limited)
+    apply(tmp_path / "inner.onnx", tmp_path / "o.onnx")
+    assert {t.data_location for t in onnx.load(tmp_path / "o.onnx", load_external_data=False).graph.initializer} == {1}
+    assert np.array_equal(arrays(tmp_path / "o.onnx")["B"], arrays(tmp_path / "inner.onnx")["B"])
+    with pytest.raises(FileError, match="2 GiB"):
+        apply(tmp_path / "inner.onnx", tmp_path / "o.onnx", force=True, external_data="no")
+
+
+def test_tensors_of_training_graphs_and_of_lists_move_along(tmp_path: Path) -> None:
+    """Data beside the input is beside the output too, wherever in the model its tensor stands."""
+    source = write_model(tmp_path)
+    model = onnx.load(source, load_external_data=False)
+    outside = model.graph.initializer[1]
+    model.training_info.add().initialization.CopyFrom(helper.make_graph([], "i", [], []))
+    model.training_info[0].initialization.initializer.append(outside)
+    custom = helper.make_node("Own", ["y"], ["z"], domain="c")
+    custom.attribute.add(name="list", type=onnx.AttributeProto.TENSORS).tensors.append(outside)
+    model.graph.node.append(custom)
+    model.opset_import.add(domain="c", version=1)
+    onnx.save_model(model, source)
+    (tmp_path / "elsewhere").mkdir()
+    apply(source, tmp_path / "elsewhere" / "o.onnx")
+    (tmp_path / "m.data").unlink()
+    made = onnx.load(tmp_path / "elsewhere" / "o.onnx", load_external_data=False)
+    for tensor in (made.training_info[0].initialization.initializer[0], made.graph.node[-1].attribute[0].tensors[0]):
+        assert (
+            b"".join(weights.raw_pieces(tensor, tmp_path / "elsewhere"))
+            == arrays(tmp_path / "elsewhere" / "o.onnx")["B"].tobytes()
+        )
