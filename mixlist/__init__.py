@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport as CheckReport
     from mixlist.checker.run import check as check
+    from mixlist.checker.timing import bench as bench
     from mixlist.errors import MixlistError as MixlistError
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
@@ -26,6 +27,7 @@ _HOME = {
     "Policy": "mixlist.lists.policy",
     "Plan": "mixlist.resolver.plan",
     "RewriteResult": "mixlist.rewriter",
+    "bench": "mixlist.checker.timing",
     "check": "mixlist.checker.run",
     "load_policy": "mixlist.lists.load",
     "resolve": "mixlist.resolver",

@@ -13,7 +13,8 @@ class GraphChanges:
     """Numbers of nodes and Casts, subgraphs included (and functions, in the file).
 
     ``inserted_casts``: Casts of the optimised graph that are not in the file. ``new_ops``: how many nodes it has of op
-    types that the file does not have: fused operators, changes of layout, copies between devices.
+    types that the file does not have (``domain::type`` outside the standard domain): fused operators, changes of
+    layout, copies between devices.
     """
 
     nodes: int
@@ -37,7 +38,7 @@ def graph_changes(model: Any, optimised: Any) -> GraphChanges:
     left = [n for n in after if n.op_type == "Cast"]
     inserted = [n for n in left if n.output[0] not in known and not n.output[0].endswith(endings)]
     ops = {(n.domain, n.op_type) for n in (*before, *inside)}
-    new = Counter(n.op_type for n in after if (n.domain, n.op_type) not in ops)
+    new = Counter(_full_name(n) for n in after if (n.domain, n.op_type) not in ops)
     return GraphChanges(
         nodes=len(before) + len(inside),
         casts=len(casts),
@@ -46,6 +47,10 @@ def graph_changes(model: Any, optimised: Any) -> GraphChanges:
         inserted_casts=len(inserted),
         new_ops=dict(sorted(new.items())),
     )
+
+
+def _full_name(node: Any) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type)
 
 
 def _yielded_casts(model: Any, nodes: Iterable[Any]) -> Iterator[str]:

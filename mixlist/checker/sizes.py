@@ -49,7 +49,10 @@ class Sizes:
 
 
 def sizes_of(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> Sizes:
-    """The shapes in a main graph: ``dims`` gives symbolic dimensions their size, ``inputs`` whole input shapes."""
+    """The shapes in a main graph.
+
+    ``dims`` gives symbolic dimensions their size, by name or as ``input.axis``; ``inputs`` has whole input shapes.
+    """
     scratch = without_weights(graph.model)
     _bind(scratch.graph, dims, inputs)
     return _settle(graph, scratch)
@@ -92,15 +95,16 @@ def _bind(graph: Any, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> N
     """Write the given sizes into every declared shape; a name that an input's shape binds counts everywhere."""
     sizes = dict(dims)
     for info in graph.input:
-        shape = inputs.get(info.name)
-        if shape is None or not info.type.HasField("tensor_type"):
+        if not info.type.HasField("tensor_type"):
             continue
-        declared = info.type.tensor_type.shape
-        if len(declared.dim) == len(shape):
-            sizes.update((d.dim_param, s) for d, s in zip(declared.dim, shape, strict=True) if d.dim_param)
-        del declared.dim[:]
-        for size in shape:
-            declared.dim.add(dim_value=size)
+        declared, shape = info.type.tensor_type.shape.dim, inputs.get(info.name)
+        while shape is not None and len(declared) < len(shape):  # the model declares no shape
+            declared.add()
+        for axis, dim in enumerate(declared):
+            size = dims.get(f"{info.name}.{axis}") if shape is None else shape[axis]
+            if size is not None:
+                sizes[dim.dim_param] = dim.dim_value = size
+    sizes.pop("", None)
     for each in _graphs(graph):
         for info in (*each.input, *each.output, *each.value_info):
             for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():

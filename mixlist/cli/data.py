@@ -74,9 +74,14 @@ def batches_from(given: dict[str, Any], proto: Any) -> Batches:
             "there is no data to run the model on",
             hint="give some with --data batches/ (or a .npz file of inputs by name), or make it up: --random 4",
         )
-    dims = {name: _size(text, "--dim", name) for name, text in _pairs(given["dims"], "--dim", "NAME=SIZE")}
+    dims = sizes_from(given["dims"])
     ranges = {name: _bounds(text, name) for name, text in _pairs(given["ranges"], "--range", "INPUT=LOW:HIGH")}
     return random_batches(proto, given["random"], given["seed"] or 0, dims, ranges)
+
+
+def sizes_from(texts: Iterable[str]) -> dict[str, int]:
+    """What ``--dim NAME=SIZE`` gave, by name; raises UsageError for what is no size."""
+    return {name: _size(text, "--dim", name) for name, text in _pairs(texts, "--dim", "NAME=SIZE")}
 
 
 def _decided(given: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ COMMANDS: dict[str, frozenset[str]] = {
     ),
     "diff": frozenset({"base-mixlist", "target-mixlist", "model", "format"}),
     "check": DATA | {"labels"},
-    "bench": DATA,
+    "bench": DATA | {"rounds", "warmup", "transfers", "threads", "estimate", "profile", "format", "type-hints"},
 }
 _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "model", "output", "report"}) | {
     "type-hints",
@@ -42,6 +42,7 @@ _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "mo
     "target-mixlist",
     "data",
     "labels",
+    "profile",
 }
 
 

@@ -25,3 +25,18 @@ def byte_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None] | 
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(doing, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+@contextmanager
+def count_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None] | None]:
+    """Yields a function that is told the steps done, or None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda count: progress.advance(task, count)

@@ -10,21 +10,24 @@ took to launch; the device's own time is in ``Kernel`` events, which carry the n
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mixlist.errors import FileError
 
 LOW = frozenset({"float16", "bfloat16"})
 _KERNEL = "_kernel_time"
+_Time = tuple[int, str, int]  # of one node or kernel: start, op type, microseconds
 
 
 @dataclass(frozen=True)
 class OpTime:
-    """One op type: how often it ran and how long it took, in seconds, both per run of the model."""
+    """One op type: how often it ran (on average) and how many seconds it took (the median), per run of the model."""
 
     op_type: str
     calls: float
@@ -66,16 +69,16 @@ def read_profile(path: Path, warmup: int = 0) -> Profile:
 
 def parse_events(events: Sequence[Mapping[str, Any]], warmup: int = 0) -> Profile:
     """The profile of a list of events (see the module), without the first ``warmup`` runs of the model."""
-    spans = sorted((int(e["ts"]), int(e["ts"]) + int(e["dur"])) for e in events if e.get("name") == "model_run")
-    spans = spans[warmup:]
-    start = spans[0][0] if spans else 0
-    nodes = [e for e in events if _is_node(e) and int(e["ts"]) >= start]
-    kernels = [e for e in events if e.get("cat") == "Kernel" and int(e["ts"]) >= start and e["args"].get("op_name")]
+    starts = sorted(int(e["ts"]) for e in events if e.get("name") == "model_run")[warmup:]
+    first = starts[0] if starts else 0
+    nodes = [e for e in events if _is_node(e) and int(e["ts"]) >= first]
+    kernels = [e for e in events if e.get("cat") == "Kernel" and int(e["ts"]) >= first and e["args"].get("op_name")]
     ran = {(e["name"], e["args"].get("node_index", "")): e["args"] for e in nodes}
-    runs = max(len(spans), 1)
+    calls = Counter(e["args"].get("op_name", "") for e in nodes)
+    times = [(int(e["ts"]), e["args"]["op_name"], int(e["dur"])) for e in kernels] if kernels else _own_times(nodes)
     return Profile(
-        runs=len(spans),
-        ops=_device_ops(nodes, kernels, runs) if kernels else _host_ops(nodes, runs),
+        runs=len(starts),
+        ops=_ops(calls, times, starts or [0]),
         nodes=len(ran),
         low_nodes=sum(_is_low(args) for args in ran.values()),
         providers=dict(sorted(Counter(args.get("provider", "") for args in ran.values()).items())),
@@ -94,34 +97,27 @@ def _is_low(args: Mapping[str, Any]) -> bool:
     return any(name in LOW for slot in args.get("output_type_shape", ()) for name in slot)
 
 
-def _host_ops(nodes: Iterable[Mapping[str, Any]], runs: int) -> tuple[OpTime, ...]:
-    """Time by op type; a node that ran inside another (the body of a Loop) counts for itself alone."""
-    calls: Counter[str] = Counter()
-    micros: dict[str, float] = defaultdict(float)
-    open_nodes: dict[Any, list[tuple[int, str]]] = defaultdict(list)  # by thread: (end, op type) of what encloses
+def _own_times(nodes: Iterable[Mapping[str, Any]]) -> list[_Time]:
+    """What each node took; one that others ran inside (the bodies of a Loop) counts for itself alone."""
+    times: list[_Time] = []
+    around: dict[Any, list[tuple[int, int]]] = defaultdict(list)  # by thread: (end, place in times) of what encloses
     for event in sorted(nodes, key=lambda e: (int(e["ts"]), -int(e["dur"]))):
-        op, start, duration = event["args"].get("op_name", ""), int(event["ts"]), int(event["dur"])
-        around = open_nodes[event.get("tid")]
-        while around and around[-1][0] <= start:
-            around.pop()
-        if around and start + duration <= around[-1][0]:
-            micros[around[-1][1]] -= duration
-        calls[op] += 1
-        micros[op] += duration
-        around.append((start + duration, op))
-    return _ranked(calls, micros, runs)
+        start, duration = int(event["ts"]), int(event["dur"])
+        open_nodes = around[event.get("tid")]
+        while open_nodes and open_nodes[-1][0] <= start:
+            open_nodes.pop()
+        if open_nodes and start + duration <= open_nodes[-1][0]:
+            at = open_nodes[-1][1]
+            times[at] = (times[at][0], times[at][1], max(times[at][2] - duration, 0))
+        open_nodes.append((start + duration, len(times)))
+        times.append((start, event["args"].get("op_name", ""), duration))
+    return times
 
 
-def _device_ops(
-    nodes: Iterable[Mapping[str, Any]], kernels: Iterable[Mapping[str, Any]], runs: int
-) -> tuple[OpTime, ...]:
-    calls = Counter(e["args"].get("op_name", "") for e in nodes)
-    micros: dict[str, float] = defaultdict(float)
-    for event in kernels:
-        micros[event["args"]["op_name"]] += int(event["dur"])
-    return _ranked(calls, micros, runs)
-
-
-def _ranked(calls: Counter[str], micros: Mapping[str, float], runs: int) -> tuple[OpTime, ...]:
-    ops = (OpTime(op, count / runs, max(micros.get(op, 0.0), 0.0) / runs / 1e6) for op, count in calls.items())
+def _ops(calls: Mapping[str, int], times: Iterable[_Time], starts: Sequence[int]) -> tuple[OpTime, ...]:
+    """Per run of the model; the time is the median over the runs, since a run that was disturbed says little."""
+    runs: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
+    for start, op, micros in times:
+        runs[op][max(bisect_right(starts, start) - 1, 0)] += micros
+    ops = (OpTime(op, count / len(starts), median(runs[op]) / 1e6) for op, count in calls.items())
     return tuple(sorted(ops, key=lambda op: (-op.seconds, op.op_type)))

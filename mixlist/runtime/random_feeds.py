@@ -50,7 +50,7 @@ class Plan:
 
 def plan(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> Plan:
     """Settle every shape and range. Raises UsageError that names all missing sizes, or a name that does not exist."""
-    _check_names(inputs, dims, ranges)
+    check_names(inputs, dims, ranges)
     named = {key.rpartition(".")[0] for key in dims}
     wanted = [i for i in inputs if not i.optional or i.name in ranges or i.name in named]
     for each in wanted:
@@ -80,7 +80,8 @@ def plan(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, 
     return Plan(tuple(entries), tuple(f"size {size} is not given: 1 is used" for size in dict.fromkeys(assumed)))
 
 
-def _check_names(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> None:
+def check_names(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> None:
+    """Raises UsageError for a size or an input that the model does not have, and for one that it fixes otherwise."""
     open_axes = {}
     for each in inputs:
         for axis, size in enumerate(each.shape or ()):

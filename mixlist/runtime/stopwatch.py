@@ -35,19 +35,25 @@ class Stopwatch(Runner):
         before = _start_peak()
         return cls(open_session(path, **options), before)
 
-    def hold(self, feeds: Sequence[Mapping[str, Any]], transfers: bool) -> None:
-        """Keep the batches: on the provider's device, or with ``transfers`` here, to be carried over each time."""
+    def hold(self, feeds: Sequence[Mapping[str, Any]], transfers: bool) -> bool:
+        """Keep the batches: on the provider's device, or with ``transfers`` here, to be carried over each time.
+
+        Sequences and optionals can only be carried over. Returns whether each run transfers its batch.
+        """
         session = self._live()
         device = "cuda" if PROVIDERS["cuda"] in session.get_providers() else "cpu"
+        tensors = all(hasattr(value, "dtype") for feed in feeds for value in feed.values())
+        bind = tensors and not transfers and all(o.type.startswith("tensor") for o in session.get_outputs())
         with _told("take the data"):
-            self._feeds = [dict(feed) for feed in feeds] if transfers else []
-            self._bindings = [] if transfers else [self._bind(session, feed, device) for feed in feeds]
+            self._feeds = [] if bind else [dict(feed) for feed in feeds]
+            self._bindings = [self._bind(session, feed, device) for feed in feeds] if bind else []
+        return not bind
 
     def _bind(self, session: InferenceSession, feed: Mapping[str, Any], device: str) -> Any:
         binding = session.io_binding()
         for name, array in feed.items():
             binding.bind_ortvalue_input(name, _value_on(array, device))
-        for name in self._names:
+        for name in self.names:
             binding.bind_output(name, device)
         return binding
 
@@ -56,10 +62,10 @@ class Stopwatch(Runner):
         session = self._live()
         with _told("run the model"):
             if self._feeds:
-                feed = self._feeds[batch]
+                feed, names = self._feeds[batch], list(self.names)
                 start = time.perf_counter()
                 for _ in range(runs):
-                    session.run(self._names, feed)
+                    session.run(names, feed)
                 return time.perf_counter() - start
             binding = self._bindings[batch]
             start = time.perf_counter()

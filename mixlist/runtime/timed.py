@@ -39,9 +39,13 @@ class TimedWorker(Worker):
             timed=True,
         )
 
-    def hold(self, feeds: Sequence[Mapping[str, Any]], transfers: bool) -> None:
-        """Send the batches; with ``transfers`` each run carries its batch to the device and the outputs back."""
-        self._ask("hold", list(feeds), transfers)
+    def hold(self, feeds: Sequence[Mapping[str, Any]], transfers: bool) -> bool:
+        """Send the batches; with ``transfers`` each run carries its batch to the device and the outputs back.
+
+        Returns whether each run does so: sequences and optionals cannot wait on the device.
+        """
+        carried: bool = self._ask("hold", list(feeds), transfers)
+        return carried
 
     def time(self, batch: int, runs: int) -> float:
         """Seconds for ``runs`` runs of one batch, in a row."""

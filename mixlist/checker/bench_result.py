@@ -1,0 +1,107 @@
+"""What ``bench`` found: values only, rendered by the report rooms (schema: ``mixlist.bench/1``)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from mixlist.checker.graph_changes import GraphChanges
+from mixlist.checker.paired import Ratio, Spread
+
+if TYPE_CHECKING:
+    from mixlist.checker.estimate import Estimate, Work
+    from mixlist.runtime.profile import Profile
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of the two models: how fast it ran, what it took, and what really ran.
+
+    ``seconds``: per run. ``host_memory``: the most resident bytes that loading and running it added to a process of its
+    own, inputs and outputs included. ``low_nodes`` of its file compute in float16 or bfloat16, ``low_kernels`` of these
+    have a kernel of that type on the provider. ``graph``: what ONNX Runtime made of it; ``profile``: what ran, its
+    ``arena`` the most bytes in use in the provider's own memory. None stands for what could not be had. ``failure``:
+    why it could not be timed, or "".
+    """
+
+    name: str
+    low_nodes: int
+    low_kernels: int
+    seconds: Spread | None = None
+    host_memory: int | None = None
+    graph: GraphChanges | None = None
+    profile: Profile | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """Two models, timed in turn.
+
+    ``rounds`` pairs of turns were timed, after ``warmup`` runs of each batch; a turn is ``repeats`` runs of one batch
+    in a row. ``batches`` differ and take turns too. ``transfers``: whether the times include carrying inputs to the
+    device and outputs back. ``threads``: within an operator, None for ONNX Runtime's own choice. ``ratio`` is None
+    where one of the two could not be timed. ``notes``: what one must know to read the figures, a sentence each.
+    """
+
+    provider: str
+    threads: int | None
+    rounds: int
+    warmup: int
+    repeats: int
+    batches: int
+    transfers: bool
+    original: Contender
+    other: Contender
+    ratio: Ratio | None
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of the two could not be timed."""
+        return bool(self.original.failure or self.other.failure)
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``mixlist.bench/1`` object."""
+        timing = asdict(self)
+        for name in ("original", "other"):
+            timing[name] = _contender(getattr(self, name))
+        del timing["warnings"]
+        return bench_json(self.original.name, self.other.name, timing=timing, warnings=self.warnings)
+
+
+def estimate_json(estimate: Estimate, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The ``mixlist.bench/1`` object of an estimate alone."""
+    told = {"original": _work(estimate.original), "other": _work(estimate.other)}
+    return bench_json(estimate.original.model, estimate.other.model, estimate=told, warnings=warnings)
+
+
+def bench_json(
+    model: str,
+    other: str,
+    *,
+    timing: dict[str, Any] | None = None,
+    estimate: dict[str, Any] | None = None,
+    warnings: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """The object with one of its two parts; the other is null."""
+    return {
+        "format": "mixlist.bench/1",
+        "model": model,
+        "other": other,
+        "timing": timing,
+        "estimate": estimate,
+        "warnings": list(warnings),
+    }
+
+
+def _contender(contender: Contender) -> dict[str, Any]:
+    plain: dict[str, Any] = asdict(contender)
+    if contender.profile is not None:
+        plain["profile"] = {**plain["profile"], "seconds": contender.profile.seconds}
+    return plain
+
+
+def _work(work: Work) -> dict[str, Any]:
+    return {**asdict(work), "low_share": work.low_share}

@@ -1,0 +1,296 @@
+"""``bench``: two models timed in turn, pair by pair, and what really ran.
+
+Each model has a process of its own, so that a crash of ONNX Runtime ends one session and not the command, and so that
+memory can be told apart. A *turn* is one batch run several times in a row, at least ``TURN`` seconds long, after one
+run that is not timed: short models are not measured by the time it takes to wake a process. The two take their turns
+one after the other and swap who goes first, so that what slows the machine for a while slows both; the ratio is taken
+pair by pair. Profiling slows a session, so what ran is told by sessions of their own, after the timing.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mixlist.checker.bench_result import BenchReport, Contender
+from mixlist.checker.coverage import low_coverage
+from mixlist.checker.graph_changes import GraphChanges, graph_changes
+from mixlist.checker.paired import ratio, spread
+from mixlist.errors import FileError, ModelError, UsageError
+from mixlist.files import write_whole
+from mixlist.graph.io import Loaded, load
+from mixlist.lists.policy import Policy
+from mixlist.resolver import Plan, resolve
+from mixlist.rewriter import rewrite
+from mixlist.runtime.feeds import as_batches
+from mixlist.runtime.inputs import fit, model_inputs
+from mixlist.runtime.isolated import Crashed
+from mixlist.runtime.profile import Profile, read_profile
+from mixlist.runtime.sessions import PROVIDERS, write_model
+from mixlist.runtime.timed import TimedWorker
+
+Feed = Mapping[str, Any]
+Progress = Callable[[int], None]
+T = TypeVar("T")
+TURN = 0.01  # seconds: a hundred times what a process takes to wake
+_MOST_REPEATS = 1000
+_PROFILED = 4  # batches
+_PROFILED_RUNS = 5  # of each
+
+
+def bench(
+    model: Any,
+    policy_or_other: Any,
+    batches: Any,
+    *,
+    provider: str = "cpu",
+    rounds: int = 30,
+    warmup: int = 3,
+    transfers: bool = False,
+    threads: int | None = None,
+    profiles: Path | None = None,
+    progress: Progress | None = None,
+) -> BenchReport:
+    """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
+
+    ``batches`` are those of ``runtime.feeds.as_batches``: paths, or arrays by input name; the first ``rounds`` of them
+    are used. ``provider``: cpu or cuda.
+    ``transfers`` times inputs and outputs on their way too. ``profiles``: a folder that keeps ONNX Runtime's profiles.
+    ``progress`` is told each round. A model that ONNX Runtime refuses or dies of is told in the report.
+
+    Raises UsageError where there is no batch, no such provider or no round, FileError for data that cannot be read, and
+    what ``load`` and ``resolve`` raise.
+    """
+    if rounds < 1 or warmup < 1:
+        raise UsageError("bench needs at least one round and one run to warm up")
+    original = load(model)
+    data = as_batches(batches, original.proto)
+    feeds = list(islice(data, rounds))
+    home = Path(tempfile.mkdtemp(prefix="mixlist-bench-"))
+    race = _Race(home, provider, threads, feeds, transfers)
+    race.notes += data.notes
+    try:
+        warnings = race.enter(original, policy_or_other)
+        race.run(rounds, warmup, progress)
+        race.look(profiles)
+        return race.report(rounds, warmup, warnings)
+    finally:
+        race.clear()
+
+
+class _Entry:
+    """One model in the race: its file, its batches, its process and what was measured."""
+
+    def __init__(self, name: str, loaded: Loaded, path: Path) -> None:
+        self.name = name
+        self.loaded = loaded
+        self.path = path
+        self.worker: TimedWorker | None = None
+        self.times: list[float] = []
+        self.memory: int | None = None
+        self.graph: GraphChanges | None = None
+        self.profile: Profile | None = None
+        self.failure = ""
+        self.crashed = False
+
+    @property
+    def running(self) -> TimedWorker:
+        """The process, once it has started."""
+        assert self.worker is not None
+        return self.worker
+
+    def attempt(self, work: Callable[..., T], *arguments: Any) -> T | None:
+        """The result, or None where ONNX Runtime refuses the model or dies of it, which is noted."""
+        if self.failure:
+            return None
+        try:
+            return work(*arguments)
+        except ModelError as error:
+            self.failure = error.message
+            self.crashed = isinstance(error, Crashed)
+            return None
+
+
+class _Race:
+    def __init__(self, home: Path, provider: str, threads: int | None, feeds: Sequence[Feed], transfers: bool) -> None:
+        self.home = home
+        self.provider = provider
+        self.threads = threads
+        self.feeds = feeds
+        self.transfers = transfers
+        self.repeats = 1
+        self.notes: list[str] = []
+        self.entries: list[_Entry] = []
+
+    def enter(self, original: Loaded, policy_or_other: Any) -> tuple[str, ...]:
+        """Lay out both models as files; returns the warnings of the resolution."""
+        self.entries.append(_Entry(original.name, original, self._file(original, "original")))
+        if isinstance(policy_or_other, Policy | Plan):
+            plan = policy_or_other if isinstance(policy_or_other, Plan) else resolve(original, policy_or_other)
+            result = rewrite(plan.solution.loaded, plan)
+            path = self.home / "mixed" / "model.onnx"
+            path.parent.mkdir()
+            result.save(path)
+            self.entries.append(_Entry(f"{original.name}, mixed", load(path), path))
+            return tuple(str(w) for w in result.warnings)
+        other = load(policy_or_other)
+        self.entries.append(_Entry(other.name, other, self._file(other, "other")))
+        return ()
+
+    def _file(self, loaded: Loaded, name: str) -> Path:
+        """The model's own file, or a copy of what has none or whose data ONNX Runtime refuses where it lies."""
+        from mixlist.graph.save import tensors
+        from mixlist.graph.weights import is_external
+
+        if loaded.path is not None and not any(is_external(t) for t in tensors(loaded.proto)):
+            return loaded.path
+        folder = self.home / name
+        folder.mkdir()
+        return write_model(loaded.proto, folder, loaded.folder)
+
+    def _worker(self, entry: _Entry, feeds: Sequence[Feed], **options: Any) -> TimedWorker:
+        worker = TimedWorker(entry.path, provider=self.provider, threads=self.threads, **options)
+        inputs = model_inputs(entry.loaded.proto)
+        fitted = [fit(feed, inputs, f"batch {at}")[0] for at, feed in enumerate(feeds)]
+        if worker.hold(fitted, self.transfers) and not self.transfers:
+            self.transfers = True
+            self.notes.append("inputs or outputs that are no tensors cannot wait on the device: transfers are timed")
+        return worker
+
+    # --- timing ---
+
+    def run(self, rounds: int, warmup: int, progress: Progress | None) -> None:
+        """Load both, warm up, and time them in turn."""
+        with ExitStack() as stack:
+            for entry in self.entries:
+                entry.attempt(self._start, entry, stack)
+            once = [entry.attempt(self._warm, entry, warmup) for entry in self.entries]
+            fastest = min((seconds for seconds in once if seconds), default=TURN)
+            self.repeats = min(max(math.ceil(TURN / fastest), 1), _MOST_REPEATS)
+            for count in range(rounds):
+                batch = count % len(self.feeds)
+                swap = (count + count // len(self.feeds)) % 2  # else an even number of batches would never swap
+                for entry in self.entries[::-1] if swap else self.entries:
+                    entry.attempt(self._turn, entry, batch)
+                if progress is not None:
+                    progress(1)
+            for entry in self.entries:
+                entry.memory = entry.attempt(entry.running.peak) if entry.worker else None
+
+    def _start(self, entry: _Entry, stack: ExitStack) -> None:
+        entry.worker = stack.enter_context(self._worker(entry, self.feeds))
+
+    def _warm(self, entry: _Entry, warmup: int) -> float:
+        """Run every batch; the least seconds that one took."""
+        return min(entry.running.time(batch, 1) for _ in range(warmup) for batch in range(len(self.feeds)))
+
+    def _turn(self, entry: _Entry, batch: int) -> None:
+        if self.repeats > 1:
+            entry.running.time(batch, 1)
+        entry.times.append(entry.running.time(batch, self.repeats) / self.repeats)
+
+    # --- what really ran ---
+
+    def look(self, profiles: Path | None) -> None:
+        """Run a few batches of each once more, with a profile and the optimised graph written."""
+        for place, entry in zip(("original", "other"), self.entries, strict=True):
+            folder = self.home / f"{place}-profile"
+            folder.mkdir()
+            try:
+                if not entry.failure:
+                    self._look(entry, folder)
+            except ModelError as error:  # it could be timed: that stands
+                self.notes.append(f"what ran of {entry.name} is not known: {error.message}")
+            if profiles is not None and entry.profile is not None:
+                _keep(folder, profiles, place)
+
+    def _look(self, entry: _Entry, folder: Path) -> None:
+        import onnx
+
+        feeds = self.feeds[:_PROFILED]
+        graph = folder / "optimised.onnx"
+        with self._worker(entry, feeds, profile=folder / "profile", optimised=graph) as worker:
+            for runs in (1, _PROFILED_RUNS):
+                for batch in range(len(feeds)):
+                    worker.time(batch, runs)
+            entry.profile = read_profile(worker.end_profile(), warmup=len(feeds))
+        entry.graph = graph_changes(entry.loaded.proto, onnx.load(graph, load_external_data=False))
+
+    # --- the report ---
+
+    def report(self, rounds: int, warmup: int, warnings: tuple[str, ...]) -> BenchReport:
+        """Everything that was measured."""
+        original, other = (self._contender(entry) for entry in self.entries)
+        times = [entry.times for entry in self.entries]
+        return BenchReport(
+            provider=self.provider,
+            threads=self.threads,
+            rounds=rounds,
+            warmup=warmup,
+            repeats=self.repeats,
+            batches=len(self.feeds),
+            transfers=self.transfers,
+            original=original,
+            other=other,
+            ratio=None if original.failure or other.failure else ratio(times[0], times[1]),
+            notes=(*self.notes, *_notes(self.provider, original, other)),
+            warnings=warnings,
+        )
+
+    def _contender(self, entry: _Entry) -> Contender:
+        low, covered = low_coverage(entry.loaded, self.provider)
+        return Contender(
+            name=entry.name,
+            low_nodes=low,
+            low_kernels=covered,
+            seconds=spread(entry.times) if entry.times else None,
+            host_memory=entry.memory,
+            graph=entry.graph,
+            profile=entry.profile,
+            failure=entry.failure,
+        )
+
+    def clear(self) -> None:
+        """Remove all temporary files but a model that ONNX Runtime died of."""
+        kept = {entry.path.parent for entry in self.entries if entry.crashed and entry.path.is_relative_to(self.home)}
+        for folder in self.home.iterdir():
+            if folder not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+        if not kept:
+            shutil.rmtree(self.home, ignore_errors=True)
+
+
+def _keep(folder: Path, profiles: Path, name: str) -> None:
+    """Copy a profile to where the user wants it."""
+    try:
+        profiles.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob("profile*.json"):
+            write_whole(profiles / f"{name}.json", path.read_bytes())
+    except OSError as problem:
+        raise FileError(f"cannot write the profiles to {profiles}: {problem.strerror}") from None
+
+
+def _notes(provider: str, original: Contender, other: Contender) -> Iterator[str]:
+    """What one must know to read the figures."""
+    if provider == "cpu":
+        yield (
+            "float16 timing on the CPU says nothing about an accelerator: ONNX Runtime's CPU provider computes most"
+            " float16 nodes in float32, with Casts around them"
+        )
+        return
+    yield "float32 products may run in TF32, as is ONNX Runtime's default on CUDA"
+    for contender in (original, other):
+        profile = contender.profile
+        if profile is None:
+            continue
+        elsewhere = profile.nodes - profile.providers.get(PROVIDERS[provider], 0)
+        if elsewhere:
+            yield f"{elsewhere} of {profile.nodes} nodes of {contender.name} ran outside the {provider} provider"
+        if not profile.device_times:
+            yield f"times by operator of {contender.name} are those of the host, which only launches the kernels"

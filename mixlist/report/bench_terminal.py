@@ -1,0 +1,203 @@
+"""``bench`` for people: the ratio first, then the two models side by side, time by operator, and what to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from mixlist.report.applied import human_size
+from mixlist.report.terminal import clean, paint, table
+
+if TYPE_CHECKING:
+    from mixlist.checker.bench_result import BenchReport, Contender
+    from mixlist.checker.estimate import Estimate, Work
+    from mixlist.checker.paired import Ratio
+
+_OPERATORS = 12  # rows of a table of op types; the rest is summed up
+_NAMED = 8  # nodes named in a sentence
+_NONE = "-"
+
+
+def write_report(report: BenchReport, stream: TextIO) -> None:
+    """The whole report."""
+    stream.write(paint(_verdict(report), "bold", stream) + "\n")
+    stream.write(_how(report) + "\n\n")
+    both = (report.original, report.other)
+    table(("", "original", "other"), [(label, *map(tell, both)) for label, tell in _ROWS], stream)
+    changes = [_new_ops(name, c) for name, c in zip(("original", "other"), both, strict=True)]
+    for line in filter(None, changes):
+        stream.write(f"\n{line}\n")
+    if any(c.profile for c in both):
+        stream.write("\nTime by operator, per run (the profile slows the model down)\n\n")
+        table(("operator", "original", "other"), _operators(both), stream)
+    for contender in both:
+        if contender.failure:
+            failed = paint("not timed", "red", stream)
+            stream.write(f"\n{clean(contender.name)}: {failed}: {clean(contender.failure)}\n")
+    _write_notes(report.notes, stream)
+
+
+def _verdict(report: BenchReport) -> str:
+    if report.ratio is None:
+        return "There is nothing to compare: one of the two could not be timed"
+    return f"{clean(report.other.name)} {ratio_words(report.ratio)}"
+
+
+def ratio_words(ratio: Ratio) -> str:
+    """``is 1.5 times as fast as the original (95 % confidence: 1.4 to 1.6)``."""
+    sure = f"{ratio.confidence:.0%} confidence".replace("%", " %")
+    if ratio.high < 1:
+        bounds = f"{1 / ratio.high:.3g} to {1 / ratio.low:.3g}"
+        return f"is {1 / ratio.value:.3g} times as fast as the original ({sure}: {bounds})"
+    told = f"takes {ratio.value:.3g} times as long as the original ({sure}: {ratio.low:.3g} to {ratio.high:.3g})"
+    return told if ratio.decided else f"{told}: no difference can be told"
+
+
+def _how(report: BenchReport) -> str:
+    batches = "one batch" if report.batches == 1 else f"{report.batches} batches in turn"
+    runs = "one run" if report.repeats == 1 else f"{report.repeats} runs in a row"
+    threads = f", {report.threads} threads" if report.threads else ""
+    transfers = "transfers timed" if report.transfers else "transfers not timed"
+    return f"{report.provider}{threads}: {report.rounds} rounds, each model {runs} a round, {batches}; {transfers}"
+
+
+def _time(seconds: float) -> str:
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def _median(c: Contender) -> str:
+    return _NONE if c.seconds is None else _time(c.seconds.median)
+
+
+def _quartiles(c: Contender) -> str:
+    return _NONE if c.seconds is None else f"{_time(c.seconds.q1)} to {_time(c.seconds.q3)}"
+
+
+def _host(c: Contender) -> str:
+    return _NONE if c.host_memory is None else human_size(c.host_memory)
+
+
+def _arena(c: Contender) -> str:
+    return _NONE if c.profile is None or c.profile.arena is None else human_size(c.profile.arena)
+
+
+def _casts_ran(c: Contender) -> str:
+    if c.graph is None:
+        return _NONE
+    inserted = f", {c.graph.inserted_casts} of them put in by ONNX Runtime" if c.graph.inserted_casts else ""
+    return f"{c.graph.optimised_casts}{inserted}"
+
+
+_ROWS = (
+    ("median time of a run", _median),
+    ("middle half of the times", _quartiles),
+    ("memory: peak of the process", _host),
+    ("memory: peak in ONNX Runtime's arena", _arena),
+    ("nodes in the file", lambda c: _NONE if c.graph is None else str(c.graph.nodes)),
+    ("nodes in the optimised graph", lambda c: _NONE if c.graph is None else str(c.graph.optimised_nodes)),
+    ("Casts in the file", lambda c: _NONE if c.graph is None else str(c.graph.casts)),
+    ("Casts in the optimised graph", _casts_ran),
+    ("low nodes in the file", lambda c: str(c.low_nodes)),
+    ("  with a low kernel here", lambda c: str(c.low_kernels)),
+    ("nodes that ran low", lambda c: _NONE if c.profile is None else str(c.profile.low_nodes)),
+)
+
+
+def _new_ops(name: str, c: Contender) -> str:
+    if c.graph is None or not c.graph.new_ops:
+        return ""
+    told = ", ".join(f"{count} {op}" for op, count in c.graph.new_ops.items())
+    return clean(f"ONNX Runtime brought into the {name}: {told}")
+
+
+def _operators(both: Sequence[Contender]) -> list[tuple[str, ...]]:
+    times = [{op.op_type: op.seconds for op in c.profile.ops} if c.profile else None for c in both]
+    known = {op for each in times if each for op in each}
+    order = sorted(known, key=lambda op: -max(each.get(op, 0.0) for each in times if each))
+    shown, rest = order[:_OPERATORS], order[_OPERATORS:]
+    rows = [(op, *(_NONE if each is None else _time(each.get(op, 0.0)) for each in times)) for op in shown]
+    if rest:
+        sums = (_NONE if each is None else _time(sum(each.get(op, 0.0) for op in rest)) for each in times)
+        rows.append((f"{len(rest)} others", *sums))
+    return rows
+
+
+def _write_notes(notes: Iterable[str], stream: TextIO) -> None:
+    for note in notes:
+        stream.write(f"\n{paint('note', 'yellow', stream)}: {clean(note)}\n")
+
+
+# --- the estimate ---
+
+
+def write_estimate(estimate: Estimate, stream: TextIO) -> None:
+    """The static account of both models."""
+    original, other = estimate.original, estimate.other
+    stream.write(paint(_estimate_verdict(original, other), "bold", stream) + "\n\n")
+    columns = (
+        "operator",
+        "nodes",
+        "operations",
+        "of these low",
+        "bytes",
+        "nodes",
+        "operations",
+        "of these low",
+        "bytes",
+    )
+    table(columns, _work_rows(original, other), stream)
+    stream.write("\nThe first four columns are those of the original, the others those of the other model.\n")
+    for work in dict.fromkeys((original, other)):
+        _write_gaps(work, stream)
+
+
+def _estimate_verdict(original: Work, other: Work) -> str:
+    share = other.low_share
+    low = "there are no matrix products or convolutions" if share is None else (
+        f"{100 * share:.3g} % of the operations of matrix products and convolutions are in low precision"
+    )  # fmt: skip
+    moved = f"{human_size(other.bytes)} moved instead of {human_size(original.bytes)}"
+    times = f" ({other.bytes / original.bytes:.3g} times)" if original.bytes else ""
+    return f"{clean(other.model)}: {low}; {moved}{times}"
+
+
+def _work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:
+    tables = [{(op.op_type, op.domain): op for op in work.ops} for work in (original, other)]
+    keys = list(dict.fromkeys(key for each in tables for key, op in each.items() if op.flops or op.bytes))
+    keys.sort(key=lambda key: -max(each[key].flops + each[key].bytes for each in tables if key in each))
+    rows = []
+    for op_type, domain in keys:
+        cells: list[str] = []
+        for each in tables:
+            op = each.get((op_type, domain))
+            cells += _cells(op.nodes, op.flops, op.low_flops, op.bytes) if op else [_NONE] * 4
+        rows.append((f"{domain}::{op_type}" if domain else op_type, *cells))
+    totals: list[str] = []
+    for work in (original, other):
+        totals += _cells(sum(op.nodes for op in work.ops), work.flops, work.low_flops, work.bytes)
+    return [*rows, ("all", *totals)]
+
+
+def _cells(nodes: int, flops: int, low: int, size: int) -> list[str]:
+    return [str(nodes), _amount(flops), _amount(low), human_size(size)]
+
+
+def _amount(number: int) -> str:
+    for scale, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return str(number)
+
+
+def _write_gaps(work: Work, stream: TextIO) -> None:
+    if work.unknown:
+        names = [f"{node.scope}/{node.name}" if node.scope else node.name for node in work.unknown]
+        more = f" and {len(names) - _NAMED} more (--format json names all)" if len(names) > _NAMED else ""
+        told = f"{clean(work.model)}: {len(names)} nodes are not counted: {', '.join(names[:_NAMED])}{more}"
+        reasons = sorted({node.reason for node in work.unknown})
+        _write_notes([f"{told}; {', '.join(reasons)}"], stream)
+    if work.once:
+        _write_notes([f"{work.model}: counted once, since data decides: {', '.join(work.once)}"], stream)
