@@ -44,15 +44,24 @@ def _checked(ctx: click.Context, option: click.Option, value: object, where: str
     if option.multiple and not isinstance(value, list):
         value = [value]
     items = value if isinstance(value, list) else [value]
-    wanted = bool if option.is_flag else int if isinstance(option.type, click.types.IntParamType) else str
-    if (value is items and not option.multiple) or not all(type(item) is wanted for item in items):
-        names = {bool: "true or false", int: "a whole number", str: "a string"}
-        raise UsageError(f"{where} takes {names[wanted]}{' or a list of them' * option.multiple}, not {value!r}")
+    wanted = _wanted(option)
+    if (value is items and not option.multiple) or not all(type(item) in wanted for item in items):
+        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+        raise UsageError(f"{where} takes {names[wanted[0]]}{' or a list of them' * option.multiple}, not {value!r}")
     try:
         option.type_cast_value(ctx, value)
     except click.BadParameter as error:
         raise UsageError(f"{where}: {error.message}") from None
     return value
+
+
+def _wanted(option: click.Option) -> tuple[type, ...]:
+    """The types that an option's value may have in TOML, the one to name first."""
+    if option.is_flag:
+        return (bool,)
+    if isinstance(option.type, click.types.FloatParamType):
+        return (float, int)
+    return (int,) if isinstance(option.type, click.types.IntParamType) else (str,)
 
 
 class PathType(click.Path):

@@ -10,6 +10,7 @@ COMMANDS = {
     "lists": "Show the effective lists after the edits.",
     "resolve": "Show every node's list, precision and the reason.",
     "apply": "Write a model in mixed precision.",
+    "check": "Check a mixed model for overflow and accuracy on data.",
     "bench": "Time the mixed model against the original.",
     "diff": "Print the modify_mixlist that turns one set of lists into another.",
     "fmt": "Rewrite list files in the strict canonical form.",

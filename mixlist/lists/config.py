@@ -33,7 +33,10 @@ COMMANDS: dict[str, frozenset[str]] = {
         | {"force", "dry-run", "report", "type-hints"}
     ),
     "diff": frozenset({"base-mixlist", "target-mixlist", "model", "format"}),
-    "check": DATA | {"labels"},
+    "check": DATA
+    | {"against", "overflow-mode", "full-statistics", "steps", "large-batch", "max-exception-rate", "labels"}
+    | {"max-abs-error", "max-rel-error", "max-normalized-error", "min-cosine", "min-snr", "min-top1", "max-mismatch"}
+    | {"baseline", "layerwise", "per-tensor", "format", "html"},
     "bench": DATA | {"rounds", "warmup", "transfers", "threads", "estimate", "profile", "format", "type-hints"},
 }
 _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "model", "output", "report"}) | {
@@ -43,6 +46,8 @@ _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "mo
     "data",
     "labels",
     "profile",
+    "against",
+    "html",
 }
 
 

@@ -24,6 +24,7 @@ COMMANDS = [
     ("diff", "onnx", "onnx", "--target-mixlist", "{modify}"),
     ("validate", "{modify}", "--ops-info", "onnx", "--output-format", "json"),
     ("apply", "{model}", "-o", "{out}", "--report", "-"),
+    ("check", "{model}", "--random", "2", "--dim", "N=3", "--per-tensor", "--layerwise", "--format", "json"),
 ]
 
 

@@ -105,7 +105,7 @@ function findingRow(row) {
   const name = element("th", "", undefined);
   name.scope = "row";
   name.append(element("span", "name", row.node));
-  if (row.suggestion) name.append(document.createElement("br"), element("span", "quiet", "keep it high: "), element("code", "", row.suggestion));
+  if (row.suggestion) name.append(document.createElement("br"), element("span", "quiet", "keep it high: " + row.suggestion));
   made.append(name, element("td", "", row.operator));
   for (const text of [row.reference, row.mixed, row.count]) made.append(element("td", "number", text));
   made.append(element("td", "", row.batches), element("td", "", row.low_by));

@@ -1,0 +1,214 @@
+"""``mixlist check``: does the mixed model overflow, and how far are its outputs from the original's?"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mixlist.cli.data import DATA_OPTIONS, LABELS, batches_from, take_data
+from mixlist.cli.options import FILE, POLICY_OPTIONS, options, policy_from
+from mixlist.errors import FileError, UsageError
+
+if TYPE_CHECKING:
+    from mixlist.checker.result import CheckReport
+
+RATE, LARGE_BATCH_RATE = 0.005, 0.001
+
+
+class _Limit(click.FloatRange):
+    """A number, infinity included; NaN would keep every limit or none."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail("NaN is no limit", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
+
+def _limit(option: str, name: str, low: float | None, high: float | None, text: str) -> Any:
+    return click.option(option, name, metavar="X", type=_Limit(low, high), help=text)
+
+
+LIMITS = (
+    _limit("--max-abs-error", "max_abs", 0, None, "Largest absolute error of any output."),
+    _limit("--max-rel-error", "max_rel", 0, None, "Largest relative error, where the reference is not zero."),
+    _limit(
+        "--max-normalized-error",
+        "normalized",
+        0,
+        None,
+        "L2 norm of the difference over that of the reference ('inf': no limit).  [default: 0.01]",
+    ),
+    _limit("--min-cosine", "cosine", -1, 1, "Cosine similarity ('-1': no limit).  [default: 0.999]"),
+    _limit("--min-snr", "snr", None, None, "Signal-to-noise ratio, in dB."),
+    _limit("--min-top1", "top1", 0, 1, "Share of rows whose largest element is at the same place."),
+    _limit(
+        "--max-mismatch",
+        "mismatch",
+        0,
+        1,
+        "Share of differing values of an integer, bool or string output.  [default: 0.01, or any if they err little]",
+    ),
+)
+
+
+@click.command("check", short_help="Check a mixed model for overflow and accuracy on data.")
+@click.argument("model", type=FILE)
+@options(
+    *POLICY_OPTIONS,
+    *DATA_OPTIONS,
+    click.option("--against", metavar="MIXED", type=FILE, help="Judge this file instead of what the lists make."),
+    click.option(
+        "--overflow-mode",
+        type=click.Choice(["inf", "saturate"]),
+        default="inf",
+        show_default=True,
+        help="What the accelerator makes of a value out of range: infinity, or its largest finite value.",
+    ),
+    click.option(
+        "--full-statistics", is_flag=True, help="Count values in every tensor, not only where the range calls for it."
+    ),
+    click.option("--steps", metavar="N", type=click.IntRange(min=1), help="Stop after N batches."),
+    click.option("--large-batch", is_flag=True, help="The exception rate for a large global batch: 0.1 %."),
+    click.option(
+        "--max-exception-rate",
+        metavar="R",
+        type=_Limit(0, 1),
+        help="Share of batches with an overflow from which the check fails.  [default: 0.005]",
+    ),
+    *LIMITS,
+    LABELS,
+    click.option(
+        "--baseline",
+        type=click.Choice(["float32", "float64"]),
+        default="float32",
+        show_default=True,
+        help="What the reference is computed in; float64 where the operators allow.",
+    ),
+    click.option("--layerwise", is_flag=True, help="Rank nodes by the error that they add to exact inputs."),
+    click.option("--per-tensor", is_flag=True, help="Report the range of every tensor (--html always does)."),
+    click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    click.option("--html", metavar="FILE", type=FILE, help="Write the report as one self-contained page, too."),
+)
+def command(
+    model: str,
+    against: str | None,
+    provider: str,
+    overflow_mode: str,
+    full_statistics: bool,
+    steps: int | None,
+    large_batch: bool,
+    max_exception_rate: float | None,
+    labels: str | None,
+    baseline: str,
+    layerwise: bool,
+    per_tensor: bool,
+    form: str,
+    html: str | None,
+    **given: Any,
+) -> int:
+    """Check a mixed model for overflow and accuracy on data. Nothing is written but the report.
+
+    MODEL runs in float32 and, as the lists say, in mixed precision, batch by batch. An overflow is a value that is
+    finite in float32 and not in low precision. The report leads with the nodes where it starts, and says which list
+    entry made them low and what would keep them high. Outputs are held to limits. Exit status 0: pass, 1: fail.
+
+    On a CPU the mixed model is emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32 and drops
+    the Casts between them, so the mixed model itself would show no overflow there. Instead a float32 model runs in
+    which every low-precision value is rounded to the low type. With --provider cuda the mixed model itself runs.
+
+    \b
+    Example:
+      mixlist check model.onnx --data batches/ --mixlist modify.json
+      mixlist check model.onnx --random 4 --dim batch=8 --html report.html
+      mixlist check model.onnx --against mixed.onnx --data batches/ --format json
+    """
+    import mixlist
+    from mixlist.checker.accuracy import Limits
+    from mixlist.checker.task import read_labels
+    from mixlist.graph.io import load
+    from mixlist.report.progress import count_bar
+
+    rate = _rate(max_exception_rate, large_batch)
+    limits = Limits(**{name: value for name in _LIMIT_NAMES if (value := given.pop(name)) is not None})
+    data = take_data(given)
+    if html is not None:
+        _refuse_input(html, (model, against, labels, *data["data"], *given.values()))
+    policy = policy_from(given)
+    source = load(model)
+    batches = batches_from(data, source.proto)
+    answers = read_labels(labels) if labels is not None else None
+    with count_bar("checking", min(len(batches), steps or len(batches))) as told:
+        report = mixlist.check(
+            source,
+            policy,
+            batches,
+            against=against,
+            provider=provider,
+            isolate=True,
+            overflow_mode=overflow_mode,
+            full_statistics=full_statistics,
+            steps=steps,
+            max_exception_rate=rate,
+            limits=limits,
+            labels=answers,
+            layerwise=layerwise,
+            per_tensor=per_tensor or html is not None,
+            progress=told,
+        )
+    _write(report, form, html)
+    return int(report.verdict == "fail")
+
+
+_LIMIT_NAMES = ("max_abs", "max_rel", "normalized", "cosine", "snr", "top1", "mismatch")
+
+
+def _rate(asked: float | None, large_batch: bool) -> float:
+    """The exception rate that fails. The figures are those of the Ascend documents."""
+    if asked is not None and large_batch:
+        context = click.get_current_context()
+        both = ("large_batch", "max_exception_rate")
+        said = [n for n in both if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE]
+        if len(said) != 1:  # else the command line wins over a configuration
+            raise UsageError("--large-batch and --max-exception-rate are two exception rates", hint="give one of them")
+        large_batch = said == ["large_batch"]
+    if large_batch:
+        return LARGE_BATCH_RATE
+    return RATE if asked is None else asked
+
+
+def _refuse_input(html: str, inputs: Iterable[object]) -> None:
+    """Raises before the long run where the page cannot be written, or would replace an input."""
+    path = Path(html)
+    if path.exists():
+        for given in inputs:
+            if isinstance(given, str) and Path(given).exists() and path.samefile(given):
+                raise UsageError(f"--html {html} is an input of the check", hint="name another file")
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
+        raise FileError(f"{html}: {what}", hint="name a file in a folder that exists")
+
+
+def _write(report: CheckReport, form: str, html: str | None) -> None:
+    """The report on standard output and as a page, its warnings on standard error."""
+    from mixlist.report import as_json, check_html, check_terminal, terminal
+
+    for warning in report.warnings:
+        sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
+    if html is not None:
+        check_html.write_html(report, html)
+        sys.stderr.write(f"wrote {terminal.clean(html)}\n")
+    if form == "json":
+        as_json.write_json(report.to_json(), sys.stdout)
+    else:
+        check_terminal.write_check(report, sys.stdout)

@@ -1,0 +1,51 @@
+"""``schemas/check.json`` says what a report's JSON holds, no more and no less."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange
+from mixlist.report.check_words import KINDS
+from mixlist.resources import folder
+from tests.report.check_reports import FAILING, PASSING, finding, large
+
+SCHEMA = json.loads((folder("schemas") / "check.json").read_text("utf-8"))
+JUDGE = Draft202012Validator(SCHEMA)
+
+
+@pytest.mark.parametrize("report", [FAILING, PASSING, large(200)], ids=["failing", "passing", "large"])
+def test_reports_are_valid_and_strict_json(report: CheckReport) -> None:
+    text = json.dumps(report.to_json(), allow_nan=False)
+    JUDGE.validate(json.loads(text))
+
+
+def test_every_kind_is_known_to_the_schema_and_to_the_reports() -> None:
+    assert set(SCHEMA["$defs"]["kind"]["enum"]) == set(KINDS)
+    for kind in KINDS:
+        JUDGE.validate(replace(PASSING, nodes=(finding("n", kind),)).to_json())
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [(NodeFinding, "node"), (OutputFinding, "output"), (TensorRange, "tensor"), (NodeError, "layer")],
+)
+def test_every_field_is_described(value: type, part: str) -> None:
+    described = SCHEMA["$defs"][part]
+    names = {"pass" if field.name == "passed" else field.name for field in fields(value)}
+    assert described["properties"].keys() == set(described["required"]) == names
+
+
+def test_every_field_of_the_report_is_described() -> None:
+    names = {field.name for field in fields(CheckReport)} | {"format"}
+    assert SCHEMA["properties"].keys() == set(SCHEMA["required"]) == names
+
+
+def test_what_is_wrong_is_refused() -> None:
+    good = PASSING.to_json()
+    for wrong in ({"verdict": "maybe"}, {"exception_rate": 2}, {"limits": {"speed": 1}}, {"batches": None}):
+        with pytest.raises(ValidationError):
+            JUDGE.validate(good | wrong)

@@ -1,0 +1,257 @@
+"""``mixlist check``: verdicts and statuses, formats, limits, and every input that it has to refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from mixlist.cli.check import LARGE_BATCH_RATE, RATE
+
+# 4 products of up to 300 * 300: far beyond 65504 where x is 300, far below where it is 1.
+PLANTED = """
+<ir_version: 8, opset_import: ["" : 17]>
+planted (float[N, 4] x) => (float[N, 4] y)
+<float[4, 4] w = {300, 0, 0, 0, 300, 1, 0, 0, 300, 0, 1, 0, 300, 0, 0, 1}>
+{
+    [product] a = MatMul (x, w)
+    [scaled] y = Tanh (a)
+}
+"""
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    path = tmp_path / "planted.onnx"
+    onnx.save(onnx.parser.parse_model(PLANTED), path)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Five batches; the third overflows the planted model."""
+    folder = tmp_path / "batches"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for at in range(5):
+        size = 300 if at == 2 else 0.1
+        np.savez(folder / f"{at}.npz", x=(size * rng.uniform(0.5, 1, size=(3, 4))).astype(np.float32))
+    return folder
+
+
+def test_a_planted_overflow_fails(run, planted: Path, data: Path) -> None:
+    ran = run("check", planted, "--data", data)
+    assert ran.status == 1
+    assert ran.out.startswith("FAIL  ")
+    assert "1 of 5 batches" in ran.out
+    assert "overflow  product (MatMul)" in ran.out
+    assert "1 of 5, first #2" in ran.out
+    assert "exception rate 20 % (fails from 0.5 %)" in ran.out
+
+
+def test_without_the_batch_that_overflows_it_passes(run, planted: Path, data: Path) -> None:
+    ran = run("check", planted, "--data", data, "--steps", 2)
+    assert ran.status == 0
+    assert ran.out.startswith("PASS  ")
+    assert "2 batches" in ran.out
+    assert "First offenders" not in ran.out
+
+
+def test_json(run, planted: Path, data: Path) -> None:
+    ran = run("check", planted, "--data", data, "--format", "json")
+    assert ran.status == 1
+    told = json.loads(ran.out)
+    assert (told["format"], told["verdict"], told["mode"], told["provider"]) == (
+        *("mixlist.check/1", "fail"),
+        *("emulated", "cpu"),
+    )
+    assert (told["batches"], told["exception_rate"]) == (5, 0.2)
+    assert told["limits"] == {"exception_rate": 0.005, "normalized": 0.01, "cosine": 0.999}
+    (first,) = [node for node in told["nodes"] if node["first"]]
+    assert (first["name"], first["kind"], first["batches"]) == ("product", "overflow", [2])
+    assert first["max_abs_low"] == "inf"
+    assert first["max_abs_fp32"] > 65520
+    assert [output["name"] for output in told["outputs"]] == ["y"]
+    assert told["tensors"] == []
+
+
+def test_html_holds_the_ranges(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    ran = run("check", planted, "--data", data, "--html", page)
+    assert ran.status == 1
+    assert f"wrote {page}" in ran.err
+    text = page.read_text("utf-8")
+    assert "Dynamic range" in text
+    assert '"tensor": "a"' in text
+
+
+def test_per_tensor(run, planted: Path, data: Path) -> None:
+    told = json.loads(run("check", planted, "--data", data, "--per-tensor", "--format", "json").out)
+    assert {tensor["tensor"] for tensor in told["tensors"]} >= {"a", "y"}
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "rate"),
+    [
+        ([], 1, RATE),
+        (["--large-batch"], 1, LARGE_BATCH_RATE),
+        (["--max-exception-rate", "0.2"], 1, 0.2),
+        (["--max-exception-rate", "0.21"], 0, 0.21),
+    ],
+)
+def test_exception_rates(run, planted: Path, data: Path, options: list[str], status: int, rate: float) -> None:
+    ran = run("check", planted, "--data", data, "--format", "json", *options)
+    told = json.loads(ran.out)
+    assert told["outputs"][0]["pass"]  # Tanh of infinity is 1, as it should be
+    assert (ran.status, told["limits"]["exception_rate"]) == (status, rate)
+
+
+def test_saturation_is_a_finding_of_its_own(run, planted: Path, data: Path) -> None:
+    told = json.loads(run("check", planted, "--data", data, "--overflow-mode", "saturate", "--format", "json").out)
+    assert told["verdict"] == "fail"
+    assert [node["kind"] for node in told["nodes"] if node["name"] == "product"] == ["saturated"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "name"),
+    [
+        ("--max-abs-error", "0", "max_abs"),
+        ("--max-rel-error", "0", "max_rel"),
+        ("--max-normalized-error", "0", "normalized"),
+        ("--min-cosine", "1", "cosine"),
+        ("--min-snr", "300", "snr"),
+    ],
+)
+def test_each_limit(run, model_path: Path, option: str, value: str, name: str) -> None:
+    ran = run("check", model_path, "--random", 2, "--dim", "N=3", option, value, "--format", "json")
+    told = json.loads(ran.out)
+    assert ran.status == 1
+    assert told["limits"][name] == float(value)
+    assert told["outputs"][0]["failed_limits"] == [name]
+
+
+def test_limits_that_hold(run, model_path: Path) -> None:
+    options = ["--min-top1", "0.5", "--max-mismatch", "0", "--max-normalized-error", "inf", "--min-cosine", "-1"]
+    ran = run("check", model_path, "--random", 2, "--dim", "N=3", *options, "--format", "json")
+    assert ran.status == 0
+    assert json.loads(ran.out)["limits"]["normalized"] == "inf"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--max-abs-error", "nan"],
+        ["--max-abs-error", "-1"],
+        ["--min-cosine", "2"],
+        ["--min-top1", "1.1"],
+        ["--max-exception-rate", "nan"],
+        ["--steps", "0"],
+        ["--large-batch", "--max-exception-rate", "0.1"],
+        ["--overflow-mode", "wrap"],
+        ["--baseline", "float128"],
+        ["--provider", "tpu"],
+    ],
+)
+def test_options_that_make_no_sense(run, model_path: Path, options: list[str]) -> None:
+    ran = run("check", model_path, "--random", 1, "--dim", "N=1", *options)
+    assert ran.status == 2
+    assert ran.out == ""
+    assert options[0] in ran.err
+
+
+def test_another_file_is_judged(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    mixed, keep = tmp_path / "mixed.onnx", tmp_path / "keep.cfg"
+    keep.write_text("product\n")
+    assert run("apply", planted, "-o", mixed).status == 0
+    assert run("check", planted, "--data", data, "--against", mixed).status == 1
+    assert run("apply", planted, "-o", mixed, "--force", "--keep-dtype", keep).status == 0
+    assert run("check", planted, "--data", data, "--against", mixed).status == 0
+
+
+def test_the_policy_is_judged(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    keep = tmp_path / "keep.cfg"
+    keep.write_text("product\n")
+    ran = run("check", planted, "--data", data, "--keep-dtype", keep)
+    assert ran.status == 0, ran.out
+
+
+def test_no_data(run, model_path: Path) -> None:
+    ran = run("check", model_path)
+    assert ran.status == 2
+    assert "--data" in ran.err
+    assert "--random" in ran.err
+
+
+def test_the_page_never_replaces_an_input(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.html"
+    link.symlink_to(planted)
+    lists = tmp_path / "modify.json"
+    lists.write_text("{}")
+    batch = data / "0.npz"
+    labels = tmp_path / "labels.npy"
+    np.save(labels, np.zeros(3, np.int64))
+    for page in (planted, link, lists, batch, labels):
+        before = page.read_bytes()
+        options = ["--data", batch, "--mixlist", lists, "--labels", labels]
+        ran = run("check", planted, *options, "--html", page)
+        assert ran.status == 2, page
+        assert "is an input of the check" in ran.err
+        assert page.read_bytes() == before
+
+
+def test_a_page_that_cannot_be_written_stops_before_the_run(run, model_path: Path, tmp_path: Path) -> None:
+    for page, told in ((tmp_path / "none" / "r.html", "does not exist"), (tmp_path, "is a folder")):
+        ran = run("check", model_path, "--html", page)  # no data: that is told later
+        assert ran.status == 2
+        assert told in ran.err
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "truncated"])
+def test_what_is_not_a_model(run, model_path: Path, tmp_path: Path, kind: str) -> None:
+    bad = tmp_path / "bad.onnx"
+    if kind != "missing":
+        bad.write_bytes(b"text\n" * 9 if kind == "text" else model_path.read_bytes()[:-3])
+    for arguments in ((bad,), (model_path, "--against", bad)):
+        ran = run("check", *arguments, "--random", 1, "--dim", "N=1")
+        assert ran.status == 2
+        assert str(bad) in ran.err
+        assert ran.out == ""
+
+
+def test_labels_that_are_none(run, model_path: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", np.zeros(3))
+    ran = run("check", model_path, "--random", 1, "--dim", "N=3", "--labels", tmp_path / "labels.npy")
+    assert ran.status == 2
+    assert "float64" in ran.err
+
+
+def test_a_configuration(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "mixlist.toml"
+    config.write_text('[check]\ndata = ["batches"]\nmax-exception-rate = 0.5\nmin-snr = 10\nper-tensor = true\n')
+    ran = run("check", planted, "--config", config, "--format", "json")
+    told = json.loads(ran.out)
+    assert (ran.status, told["batches"]) == (0, 5)
+    assert (told["limits"]["exception_rate"], told["limits"]["snr"]) == (0.5, 10)
+    assert told["tensors"]
+    assert run("check", planted, "--config", config, "--large-batch").status == 1  # the command line wins
+    config.write_text('[check]\nmin-snr = "ten"\n')
+    ran = run("check", planted, "--config", config)
+    assert ran.status == 2
+    assert "takes a number" in ran.err
+
+
+def test_help_says_what_runs_on_a_cpu_and_why(run) -> None:
+    text = " ".join(run("check", "--help").out.split())
+    assert "On a CPU the mixed model is emulated" in text
+    assert "the mixed model itself would show no overflow" in text
+
+
+def test_warnings_go_to_standard_error(run, model_path: Path, tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed.onnx"
+    assert run("apply", model_path, "-o", mixed).status == 0
+    ran = run("check", mixed, "--random", 1, "--dim", "N=2", "--format", "json")
+    assert json.loads(ran.out)["warnings"]
+    assert "is an output of mixlist" in ran.err
