@@ -78,5 +78,5 @@ TABLE = [
     Op(pad, weight=1),
     Op(compare, since=9, weight=2),
     Op(shape_arithmetic, since=10, weight=1),
-    Op(sequence, since=11, weight=1),
+    Op(sequence, since=11, weight=3),
 ]

@@ -24,7 +24,7 @@ from tests.graph_table import TABLE
 T = TypeVar("T")
 OPSETS = (17, 13, 11, 18, 21, 22, 9, 7, 8, 10, 12, 14, 15, 16, 19, 20)
 SUFFIXES = ("", "", "", "_float16", "_to_float16", "_cast", "_fp16", "/out", ".1")
-SHAPES: tuple[Shape, ...] = (("N", 4), (2, 4), (4,), ("N", 2, 4))
+SHAPES: tuple[Shape, ...] = ((2, 4), ("N", 4), (4,), ("N", 2, 4))
 FUNCTION_DOMAIN = "test.functions"
 
 
@@ -120,7 +120,7 @@ def grow(scope: Scope, steps: int) -> None:
     for _ in range(steps):
         flow = not gen.flat and scope.depth < 2 and gen.chance(8 if scope.depth else 14)
         gen.pick([f.make for f in FLOWS if f.since <= gen.opset] if flow else table)(scope)
-        if gen.functions and gen.chance(25):
+        if gen.functions and gen.chance(35):
             call(scope)
 
 
@@ -204,7 +204,7 @@ def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False) 
     gen.opset = gen.pick(OPSETS)
     gen.ir = gen.pick([8, 10, 7, 9, 4, 3] if gen.opset <= 12 else [8, 10, 9, 7])
     gen.duplicates = gen.chance(4)
-    if not flat and gen.ir >= 8 and gen.opset >= 9 and gen.chance(35):
+    if not flat and gen.ir >= 8 and gen.opset >= 9 and gen.chance(55):
         for i in range(gen.integer(1, 2)):
             define_function(gen, i)
     scope = Scope(gen)
