@@ -1,0 +1,262 @@
+"""Sessions: models of any size, errors of one line, bfloat16, and whether the provider rounds."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import mixlist
+from mixlist.errors import FileError, ModelError, UsageError
+from mixlist.graph import save
+from mixlist.runtime import sessions
+from mixlist.runtime.sessions import Runner, faithful, make_session, open_session, providers, write_model
+from tests.builders import model, policy
+
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+WEIGHTS = np.arange(4 * 1000, dtype=np.float32).reshape(4, 1000) / 7
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Temporary folders of sessions go here."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+
+
+@pytest.fixture
+def product() -> onnx.ModelProto:
+    proto = model("g (float[N, 4] x) => (float[N, 1000] y) <float[4, 1000] w> { y = MatMul (x, w) }", check=False)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w"))
+    return proto
+
+
+@pytest.fixture
+def external(product: onnx.ModelProto, tmp_path: Path) -> Path:
+    """The product with its weights in a file beside it."""
+    path = tmp_path / "model" / "m.onnx"
+    path.parent.mkdir()
+    onnx.save(product, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    return path
+
+
+def check_product(session: object) -> None:
+    with Runner(session) as runner:  # type: ignore[arg-type]
+        assert runner.names == ("y",)
+        np.testing.assert_allclose(runner.run(None, {"x": ROWS})[0], ROWS @ WEIGHTS, rtol=1e-6)
+
+
+def bare(path: Path) -> onnx.ModelProto:
+    return onnx.load(path, load_external_data=False)
+
+
+def test_a_model_in_memory_needs_no_file(product: onnx.ModelProto, temporary: Path) -> None:
+    session = make_session(product)
+    assert not list(temporary.iterdir())
+    check_product(session)
+
+
+def test_external_data_is_read_where_it_lies(external: Path, temporary: Path) -> None:
+    session = make_session(bare(external), folder=external.parent)
+    assert not list(temporary.iterdir())
+    check_product(session)
+
+
+def test_external_data_behind_a_link_out_of_the_folder(external: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "w.bin").symlink_to(external.parent / "w.bin")
+    check_product(make_session(bare(external), folder=linked))
+
+
+def test_the_temporary_folder_lives_as_long_as_the_session(
+    product: onnx.ModelProto, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(save, "INLINE_LIMIT", 1000)  # stands for protobuf's 2 GiB
+    before = product.SerializeToString(deterministic=True)
+    session = make_session(product)
+    (folder,) = temporary.iterdir()
+    assert {path.suffix for path in folder.iterdir()} == {".onnx", ".data"}
+    check_product(session)
+    assert product.SerializeToString(deterministic=True) == before
+    del session
+    gc.collect()
+    assert not list(temporary.iterdir())
+
+
+def test_no_folder_stays_behind_a_model_that_is_refused(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save, "INLINE_LIMIT", -1)
+    with pytest.raises(ModelError):
+        make_session(model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }"))
+    assert not list(temporary.iterdir())
+
+
+def test_weights_that_are_still_to_be_converted(external: Path) -> None:
+    result = mixlist.rewrite(external, mixlist.resolve(external, policy(white=["MatMul"])))
+    assert result.casts_inserted
+    with Runner(make_session(result.proto, folder=external.parent)) as runner:
+        (got,) = runner.run(None, {"x": ROWS})
+    np.testing.assert_allclose(got, ROWS @ WEIGHTS.astype(np.float16).astype(np.float32), rtol=2e-3)
+
+
+def test_external_data_that_is_missing(external: Path) -> None:
+    proto = bare(external)
+    (external.parent / "w.bin").unlink()
+    with pytest.raises(FileError, match=r"'w' is missing.*w\.bin"):
+        make_session(proto, folder=external.parent)
+    with pytest.raises(ModelError, match="has no path"):
+        make_session(proto)
+
+
+def test_a_written_model_is_whole(external: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    path = write_model(bare(external), home, external.parent)
+    external.unlink()
+    (external.parent / "w.bin").unlink()
+    check_product(open_session(path))
+
+
+def test_what_is_refused_is_told_in_one_line_and_nowhere_else(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ModelError, match=r"ONNX Runtime cannot load the model: .*NOT_IMPLEMENTED.*Add") as error:
+        make_session(model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }"))
+    assert "\n" not in error.value.message
+    with pytest.raises(ModelError, match=r"cannot load the model: .*INVALID"):
+        open_session(b"no model")
+    with pytest.raises(ModelError, match=r"cannot load the model: .*exist"):
+        open_session("none.onnx")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_fails_in_a_run_is_told_in_one_line(product: onnx.ModelProto, capfd: pytest.CaptureFixture[str]) -> None:
+    runner = Runner(make_session(product))
+    for feed in ({"x": np.zeros((2, 5), np.float32)}, {}, {"z": ROWS}, {"x": ROWS.astype(np.float64)}):
+        with pytest.raises(ModelError, match="ONNX Runtime cannot run the model: ") as error:
+            runner.run(None, feed)
+        assert "\n" not in error.value.message
+    divide = Runner(make_session(model("g (float[N] x, int64[1] s) => (float[M] y) { y = Reshape (x, s) }")))
+    with pytest.raises(ModelError, match="cannot run the model"):
+        divide.run(None, {"x": np.zeros(3, np.float32), "s": np.array([2])})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_providers() -> None:
+    assert providers()[0] == "cpu"
+    with pytest.raises(UsageError, match="'tpu' is no provider") as error:
+        make_session(model("g (float x) => (float y) { y = Identity (x) }"), provider="tpu")
+    assert error.value.hint == "it is one of cpu, cuda"
+
+
+@pytest.mark.skipif("cuda" in providers(), reason="here is a CUDA provider")
+def test_how_to_get_cuda() -> None:
+    for ask in (lambda: open_session(b"", provider="cuda"), lambda: faithful("cuda")):
+        with pytest.raises(UsageError, match="provider cuda cannot be used") as error:
+            ask()
+        hint = str(error.value.hint)
+        assert "pip uninstall onnxruntime" in hint
+        assert "pip install 'onnxruntime-gpu" in hint
+
+
+@pytest.mark.skipif("cuda" not in providers(), reason="the installed onnxruntime has no CUDA provider")
+def test_cuda_runs_and_rounds() -> None:
+    proto = model("g (float[N] x) => (float16[N] y) { y = Cast <to = 10> (x) }")
+    (got,) = Runner(make_session(proto, provider="cuda")).run(None, {"x": np.array([1, 70000], np.float32)})
+    np.testing.assert_array_equal(got, np.array([1, np.inf], np.float16))
+    assert faithful("cuda") is None
+
+
+def test_bfloat16_goes_in_and_comes_out() -> None:
+    proto = model(
+        "g (bfloat16[A, B] x, int64[N] n) => (bfloat16[A, B] y, float[A, B] z, int64[N] m)"
+        " { y = Identity (x) z = Cast <to = 1> (x) m = Neg (n) }"
+    )
+    n = np.array([1, 2])
+    with Runner(make_session(proto)) as runner:
+        for shape in ((2, 3), (0, 3), (1, 1)):
+            x = (np.arange(np.prod(shape)).reshape(shape) * 0.37).astype(ml_dtypes.bfloat16)
+            y, z, m = runner.run(None, {"x": x, "n": n})
+            assert y.dtype == x.dtype
+            np.testing.assert_array_equal(y.astype(np.float32), x.astype(np.float32))
+            np.testing.assert_array_equal(z, x.astype(np.float32))
+            assert m.tolist() == [-1, -2]
+        transposed = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16).T
+        (z,) = runner.run(["z"], {"x": transposed, "n": n})
+        np.testing.assert_array_equal(z, transposed.astype(np.float32))
+
+
+def test_strings() -> None:
+    runner = Runner(make_session(model("g (string[N] x) => (string[N] y) { y = Identity (x) }")))
+    assert runner.run(None, {"x": np.array(["a", "", "ö"], object)})[0].tolist() == ["a", "", "ö"]
+
+
+def test_sequences() -> None:
+    proto = model(
+        "g (seq(float[N]) x) => (float[M] y, seq(float[N]) z)"
+        " { y = ConcatFromSequence <axis = 0> (x) z = Identity (x) }"
+    )
+    y, z = Runner(make_session(proto)).run(None, {"x": [np.ones(2, np.float32), np.zeros(1, np.float32)]})
+    assert y.tolist() == [1, 1, 0]
+    assert [part.tolist() for part in z] == [[1, 1], [0]]
+
+
+def test_a_profile_is_written(product: onnx.ModelProto, tmp_path: Path) -> None:
+    session = make_session(product, profile=tmp_path / "profile", threads=1)
+    session.run(None, {"x": ROWS})
+    written = Path(session.end_profiling())
+    assert written.parent == tmp_path
+    assert written.stat().st_size
+
+
+def test_the_cpu_provider_keeps_pairs_of_casts() -> None:
+    assert faithful("cpu") is None
+    assert faithful("cpu", optimise=False) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "change"),
+    [
+        ("drops the Casts that round to float16: 64 x 300 x 300 x 0.001 gave 5760 instead of inf", ("LOW", "1")),
+        ("to float16: 2049 stayed 2049 instead of 2048", ("odd_low = Cast <to = LOW>", "odd_low = Cast <to = 1>")),
+        ("the test model for float16 does not run on cpu: ONNX Runtime cannot load", ("Mul", "Nonesuch")),
+    ],
+)
+def test_a_runtime_that_drops_the_casts_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, told: str, change: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(sessions, "_PROBE", sessions._PROBE.replace(*change))
+    faithful.cache_clear()
+    try:
+        reason = faithful("cpu")
+    finally:
+        faithful.cache_clear()
+    assert reason is not None
+    assert told in reason
+
+
+def test_faithfulness_is_tested_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert faithful("cpu") is None
+    monkeypatch.setattr(sessions, "_probe", lambda *_: pytest.fail("tested again"))
+    assert faithful("cpu") is None
+
+
+def test_the_model_is_not_held_twice(product: onnx.ModelProto) -> None:
+    """The bytes given to ONNX Runtime are let go once it has read them."""
+    assert getattr(make_session(product), "_model_bytes", None) is None
+
+
+def test_a_relative_folder(external: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(external.parent.parent)
+    check_product(make_session(bare(external), folder=Path(external.parent.name)))
+    monkeypatch.chdir(external.parent)
+    check_product(make_session(bare(external), folder=Path(os.curdir)))
