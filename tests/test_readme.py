@@ -20,6 +20,16 @@ def test_the_explained_node(capsys, monkeypatch) -> None:
     assert capsys.readouterr().out == shown
 
 
+def test_the_check(capsys, monkeypatch) -> None:
+    """The README leaves lines out; those that it shows are there, in order."""
+    (command, shown) = re.findall(r"```\n\$ mixlist (check .+)\n((?:.*\n)+?)```", README)[0]
+    monkeypatch.chdir(folder("demo_data"))
+    assert main(command.split()) == 1
+    lines = iter(capsys.readouterr().out.splitlines())
+    missing = [line for line in shown.splitlines() if line not in lines]
+    assert not missing
+
+
 def test_every_command_named_exists() -> None:
     hooks = (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
     named = re.findall(r"(?:run:|^|entry:) *mixlist ([a-z-]+)", README + hooks, re.MULTILINE)

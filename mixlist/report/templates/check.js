@@ -1,7 +1,7 @@
 "use strict";
 // Long lists, drawn a piece at a time. Names go in as text, never as markup.
 const data = JSON.parse(document.getElementById("data").textContent);
-const STEP = 100;
+const STEP = 50;
 
 function element(tag, classes, text) {
   const made = document.createElement(tag);
@@ -79,7 +79,7 @@ function ranges() {
   search.addEventListener("input", later(update));
   for (const select of [show, order]) select.addEventListener("change", update);
   update();
-  overview(row => { search.value = row.tensor; show.value = "all"; update(); search.focus(); });
+  overview(row => { get("range-list").open = true; search.value = row.tensor; show.value = "all"; update(); search.focus(); });
 }
 
 // The tensor under the pointer, and a click that looks it up in the list.
