@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 class Observer:
     """An instrumented model in a session; ``run`` gives its own outputs and the range of every observed tensor.
 
-    ``raised`` are the inputs of the model before it was raised to float32, () where it runs as it is.
+    ``raised`` are the inputs of the model before it was raised to float32, () where it runs as it is; ``wide``: its
+    float inputs are float64.
     """
 
     def __init__(
-        self, instrumented: Instrumented, runner: Runner | Worker, own: list[str], raised: tuple[Input, ...] = ()
+        self,
+        instrumented: Instrumented,
+        runner: Runner | Worker,
+        own: list[str],
+        raised: tuple[Input, ...] = (),
+        wide: bool = False,
     ) -> None:
+        self._wide = wide
         self.instrumented = instrumented
         self.runner = runner
         self.own = own  # names of the model's own outputs
@@ -52,7 +59,10 @@ class Observer:
         return [values[name] for name in self.own], ranges
 
     def _given(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-        return as_float32(feed, self._raised) if self._raised else feed
+        given = as_float32(feed, self._raised) if self._raised else feed
+        if not self._wide:
+            return given
+        return {n: v.astype(np.float64) if getattr(v, "dtype", None) == np.float32 else v for n, v in given.items()}
 
     def close(self) -> None:
         """Let the session go."""

@@ -17,19 +17,21 @@ from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, r
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import SENTINEL, Range, Tally, classify
 from mixlist.checker.result import CheckReport, NodeError
+from mixlist.checker.task import TaskAccuracy
 from mixlist.checker.wiring import Wired, wire
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded, load
-from mixlist.graph.model import POLICY_KEY
+from mixlist.graph.model import POLICY_KEY, Node
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
-from mixlist.rewriter.emulate import FINITE_MAX, LOW, emulate, raise_low
+from mixlist.rewriter.emulate import FINITE_MAX, LOW, emulate, raise_low, widen
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.isolated import Crashed, make_runner
+from mixlist.runtime.kernels import has_low_kernel
 from mixlist.runtime.sessions import faithful
 
 
@@ -69,6 +71,7 @@ def check(
     max_exception_rate: float = 0.005,
     limits: accuracy.Limits | None = None,
     labels: Any = None,
+    baseline: str = "float32",
     layerwise: bool = False,
     per_tensor: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -80,19 +83,25 @@ def check(
     the CPU it is emulated in float32 with every low value rounded, since ONNX Runtime's CPU provider hides float16.
     With ``isolate`` the sessions run in processes of their own, and a crash is a finding. ``steps`` looks at no more
     batches than that;
+    ``labels`` are the right answers to the batches' samples (``task.read_labels``); ``layerwise`` ranks the low nodes
+    by the error that each adds itself; ``per_tensor`` and ``full_statistics`` report every tensor's range.
+    ``baseline`` float64 computes the reference in double where ONNX Runtime has such kernels.
     ``max_exception_rate`` is the share of batches with an overflow at which the check fails.
     ``progress`` is told each batch. Raises UsageError where there is no data or no low node to check.
     """
     if overflow_mode not in ("inf", "saturate"):
         raise UsageError(f"overflow mode {overflow_mode!r}: it is inf or saturate")
+    if baseline not in ("float32", "float64"):
+        raise UsageError(f"baseline {baseline!r}: it is float32 or float64")
     limits = limits or accuracy.Limits()
     clock = _Clock()
     with clock.phase("prepare"):
-        pair = _pair(model, policy, against, Way(provider, isolate, overflow_mode == "saturate"))
+        pair = _pair(model, policy, against, Way(provider, isolate, overflow_mode == "saturate", baseline == "float64"))
         batches = as_batches(data, pair.original.proto)
     judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
     tallies: dict[Key, Tally] = {}
     spans: dict[Key, tuple[Range, Range]] = {}
+    task = TaskAccuracy(labels) if labels is not None else None
     exceptions, count, crash = 0, 0, ""
     for index, feed in enumerate(batches):
         if steps is not None and index >= steps:
@@ -110,6 +119,9 @@ def check(
         _widen(spans, exact_ranges, mixed_ranges)
         for output, one, other in zip(judged, exact, ours, strict=True):
             output.add(one, other)
+        if task is not None:
+            names = pair.ours.own
+            task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
         count += 1
         if progress is not None:
             progress(1)
@@ -125,6 +137,7 @@ def check(
     nodes = node_findings(pair.plan, tallies, pair.low)
     reasons = ([crash] if crash else []) + _reasons(exceptions, count, rate, max_exception_rate, outputs)
     warnings = [*pair.warnings, *batches.notes, *(note for output in judged for note in output.notes())]
+    warnings += task.notes() if task is not None else ()
     return CheckReport(
         model=pair.original.name,
         verdict="fail" if reasons else "pass",
@@ -139,6 +152,7 @@ def check(
         outputs=outputs,
         tensors=tensor_ranges(pair.wired, spans, pair.low) if per_tensor or full_statistics else (),
         layerwise=errors,
+        task=task.result() if task is not None else None,
         warnings=tuple(warnings),
         seconds=clock.seconds,
     )
@@ -243,6 +257,7 @@ class Way:
     provider: str
     isolate: bool
     saturate: bool
+    wide: bool = False  # the reference in float64 where the operators allow it
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
@@ -258,8 +273,18 @@ class Way:
 
     def observe_reference(self, original: Loaded, exact: Instrumented, own: list[str]) -> Observer:
         """The original in float32, observed."""
-        proto = raise_low(replace(original, proto=exact.proto))
-        return Observer(exact, self._runner(proto, original), own, model_inputs(original.proto))
+        raised = replace(original, proto=raise_low(replace(original, proto=exact.proto)))
+        inputs = model_inputs(original.proto)
+        if not self.wide:
+            return Observer(exact, self._runner(raised.proto, original), own, inputs)
+        try:
+            runner = self.plain_runner(widen(raised, _computes_double), original)
+        except ModelError as problem:
+            raise ModelError(
+                f"the reference of {original.name} cannot be computed in float64: {problem.message}",
+                hint="use --baseline float32",
+            ) from None
+        return Observer(exact, runner, own, inputs, wide=True)
 
     def plain_runner(self, proto: Any, loaded: Loaded) -> Any:
         """A session of a float32 graph on the CPU."""
@@ -270,6 +295,19 @@ class Way:
 
 
 # --- the two models ---
+
+
+# ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these and refuses to run them.
+_CLAIM_DOUBLE = frozenset({"LSTM", "GRU", "RNN"})
+
+
+def _computes_double(node: Node) -> bool:
+    """Whether ONNX Runtime's CPU provider has a float64 kernel of the node's operator."""
+    schema = node.signature.schema if node.signature is not None else None
+    if schema is None or node.op_type in _CLAIM_DOUBLE:
+        return False
+    outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and types.element(v.type) == types.FLOAT)
+    return has_low_kernel("cpu", node.domain, node.op_type, schema.since, "double", outputs)
 
 
 def _pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:

@@ -11,6 +11,7 @@ accumulator does. Tensors keep their names: what the mixed model calls ``y`` is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mixlist.graph.build import build_main
@@ -18,11 +19,13 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.graph.save import set_inline, tensors
-from mixlist.graph.weights import is_external
+from mixlist.graph.weights import is_external, pieces
 from mixlist.ops import types
-from mixlist.rewriter.convert import converted_tensor, stream
+from mixlist.ops.signature import Assignment
+from mixlist.rewriter.convert import stream
 from mixlist.rewriter.emit import Key, reorder
 
+_TYPED = ("dtype", "output_dtype", "output_datatype")
 LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127")}
 
@@ -49,8 +52,25 @@ def raise_low(loaded: Loaded) -> Any:
     return _Emulation(loaded, rounding=False).run()
 
 
+def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> Any:
+    """A new ModelProto in float64 wherever the operators allow it and ``runs`` says that float64 is computed.
+
+    What stays float32 stands between Casts; the graph's float inputs and outputs are float64.
+    """
+    return _Emulation(loaded, rounding=False, raised=types.LISTED, target=types.DOUBLE, runs=runs).run()
+
+
 class _Emulation:
-    def __init__(self, loaded: Loaded, rounding: bool, saturate: bool = False) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        rounding: bool,
+        saturate: bool = False,
+        raised: frozenset[int] = LOW,
+        target: int = types.FLOAT,
+        runs: Callable[[Node], bool] = lambda _: True,
+    ) -> None:
+        self.raised, self.target, self.runs = raised, target, runs
         self.loaded = loaded
         self.saturate = saturate
         self.rounding = rounding
@@ -117,18 +137,27 @@ class _Emulation:
         for name in fields:
             for info in getattr(proto, name):
                 declared = types.from_proto(info.type)
-                if types.element(declared) in LOW:
-                    types.set_proto(info.type, types.with_element(declared, types.FLOAT))
+                if types.element(declared) in self.raised:
+                    types.set_proto(info.type, types.with_element(declared, self.target))
 
     def _initializers(self, proto: Any) -> None:
         if proto.DESCRIPTOR.name != "GraphProto":
             return
         for tensor in proto.initializer:
-            if tensor.data_type in LOW:
-                tensor.CopyFrom(converted_tensor(tensor, types.FLOAT, False, tensor.name)[0])
+            if tensor.data_type in self.raised:
+                self._raise_tensor(tensor)
         for sparse in proto.sparse_initializer:
-            if sparse.values.data_type in LOW:
-                sparse.CopyFrom(converted_tensor(sparse, types.FLOAT, False, sparse.values.name)[0])
+            if sparse.values.data_type in self.raised:
+                self._raise_tensor(sparse.values)
+
+    def _raise_tensor(self, tensor: Any) -> None:
+        """The same numbers in the wider type: exact."""
+        import numpy as np
+
+        wide = np.float64 if self.target == types.DOUBLE else np.float32
+        data = b"".join(p.astype(wide).tobytes() for p in pieces(tensor, self.loaded.folder))
+        tensor.data_type = self.target
+        set_inline(tensor, data)
 
     # --- one node ---
 
@@ -140,26 +169,46 @@ class _Emulation:
         if node.bodies:
             return [], []
         signature = node.signature
-        if signature is None or not any(_is_low(v) for v in (*node.inputs, *node.outputs)):
+        if signature is None or not any(self._is_low(v) for v in (*node.inputs, *node.outputs)):
             return [], []
         if node.op_type == "Cast" and not node.domain:
             return [], self._cast(node, target)
-        if signature.fixed:
-            self._raise_attributes(target)
-        elif signature.reads_any:
+        if signature.reads_any and not signature.fixed:
             return [], []
-        elif not _can_rise(node):
+        if not self._can_rise(node):
             return self._island(node, target)
+        before: list[Any] = []
+        after: list[Any] = []
+        if signature.fixed:
+            self._raise_attributes(node, target)
+        else:
+            before, after = self._fit(node, target, signature.assign(self._wish(node)))
         if not self.rounding or node.op_type in EXACT or node.op_type in ("Constant", "ConstantOfShape"):
-            return [], []
-        return [], [made for slot, value in enumerate(node.outputs) for made in self._round(target, slot, value)]
+            return before, after
+        after += [made for slot, value in enumerate(node.outputs) for made in self._round(target, slot, value)]
+        return before, after
+
+    def _fit(self, node: Node, target: Any, assignment: Assignment) -> tuple[list[Any], list[Any]]:
+        """Casts where the operator fixes a slot to a type that is not raised (Resize's scales, a norm's Mean)."""
+        before, after = [], []
+        for slot, (value, wanted) in enumerate(zip(node.inputs, assignment.inputs, strict=False)):
+            if value is not None and self._is_low(value) and isinstance(wanted, int) and wanted in self.raised:
+                name = self.new.make(f"{value.name}_low")
+                before.append(self._kept(value, name) or self._make_cast(value.name, name, wanted))
+                target.input[slot] = name
+        for slot, (value, made) in enumerate(zip(node.outputs, assignment.outputs, strict=False)):
+            if value is not None and self._is_low(value) and isinstance(made, int) and made in self.raised:
+                name = self.new.make(f"{value.name}_low")
+                after.append(self._make_cast(name, value.name, self.target))
+                target.output[slot] = name
+        return before, after
 
     def _cast(self, node: Node, target: Any) -> list[Any]:
         value = node.outputs[0]
-        if not _is_low(value):
+        if not self._is_low(value):
             return []
         if not self.rounding:
-            next(a for a in target.attribute if a.name == "to").i = types.FLOAT
+            next(a for a in target.attribute if a.name == "to").i = self.target
             return []
         assert value is not None
         if self.saturate and types.element(node.inputs[0].type if node.inputs[0] else 0) in (types.FLOAT, *LOW):
@@ -171,7 +220,7 @@ class _Emulation:
 
     def _round(self, target: Any, slot: int, value: Value | None) -> list[Any]:
         """The pair of Casts after one output of a low type."""
-        if value is None or not _is_low(value) or isinstance(value.type, tuple):
+        if value is None or not self._is_low(value) or isinstance(value.type, tuple):
             return []
         raw, low = self.new.make(f"{value.name}_exact"), self.new.make(f"{value.name}_low")
         target.output[slot] = raw
@@ -201,43 +250,73 @@ class _Emulation:
         """An operator that knows no float32, or that nobody knows: it keeps its types between Casts."""
         before, after = [], []
         for slot, value in enumerate(node.inputs):
-            if value is not None and _is_low(value) and not isinstance(value.type, tuple):
+            if value is not None and self._is_low(value) and not isinstance(value.type, tuple):
                 low = self.new.make(f"{value.name}_low")
                 before.append(self._make_cast(value.name, low, types.element(value.type)))
                 target.input[slot] = low
         for slot, value in enumerate(node.outputs):
-            if value is not None and _is_low(value) and not isinstance(value.type, tuple):
+            if value is not None and self._is_low(value) and not isinstance(value.type, tuple):
                 low = self.new.make(f"{value.name}_low")
                 target.output[slot] = low
-                after.append(self._make_cast(low, value.name, types.FLOAT))
+                after.append(self._make_cast(low, value.name, self.target))
         return before, after
 
-    def _raise_attributes(self, target: Any) -> None:
+    def _kept(self, value: Value, name: str) -> Any | None:
+        """A float32 constant as it was, for a slot whose value inference reads; None for what is no plain tensor."""
+        from onnx import helper, numpy_helper
+
+        tensor = value.tensor
+        if tensor is None or tensor.DESCRIPTOR.name != "TensorProto" or is_external(tensor):
+            return None
+        single = numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"))
+        return helper.make_node("Constant", [], [name], name=self.new.make(f"Constant_{name}"), value=single)
+
+    def _raise_attributes(self, node: Node, target: Any) -> None:
+        """What an attribute says of the output's type, given or by default."""
+        from onnx import TensorProto, helper
+
         for attribute in target.attribute:
-            if attribute.name in ("dtype", "output_dtype", "output_datatype") and attribute.i in LOW:
-                attribute.i = types.FLOAT
-            elif attribute.name == "value" and attribute.t.data_type in LOW:
-                attribute.t.CopyFrom(converted_tensor(attribute.t, types.FLOAT, False, attribute.t.name)[0])
-            elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in LOW:
-                raised = converted_tensor(attribute.sparse_tensor, types.FLOAT, False, "")[0]
-                attribute.sparse_tensor.CopyFrom(raised)
+            if attribute.name in _TYPED and attribute.i in self.raised:
+                attribute.i = self.target
+            elif attribute.name == "value" and attribute.t.data_type in self.raised:
+                self._raise_tensor(attribute.t)
+            elif attribute.name == "sparse_value" and attribute.sparse_tensor.values.data_type in self.raised:
+                self._raise_tensor(attribute.sparse_tensor.values)
+            elif attribute.name in ("value_float", "value_floats") and self.target == types.DOUBLE:
+                many = attribute.name == "value_floats"
+                numbers = list(attribute.floats) if many else [attribute.f]
+                tensor = helper.make_tensor("", TensorProto.DOUBLE, [len(numbers)] if many else [], numbers)
+                attribute.CopyFrom(helper.make_attribute("value", tensor))
+        schema = node.signature.schema if node.signature is not None else None
+        given = {a.name for a in target.attribute}
+        if node.op_type == "ConstantOfShape" and "value" not in given and self.target == types.DOUBLE:
+            zero = helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])
+            target.attribute.append(helper.make_attribute("value", zero))
+        for name, default in (schema.fixing if schema is not None else {}).items():
+            if name in _TYPED and name not in given and default in self.raised:
+                target.attribute.append(helper.make_attribute(name, self.target))
 
     def _make_cast(self, source: str, out: str, elem: int) -> Any:
         from onnx import helper
 
         return helper.make_node("Cast", [source], [out], name=self.new.make(f"Cast_{out}"), to=elem)
 
+    def _is_low(self, value: Value | None) -> bool:
+        return value is not None and types.element(value.type) in self.raised
 
-def _is_low(value: Value | None) -> bool:
-    return value is not None and types.element(value.type) in LOW
+    def _can_rise(self, node: Node) -> bool:
+        signature = node.signature
+        if signature is None or not self.runs(node):
+            return False
+        if signature.fixed:
+            return True
+        if signature.schema is None or not signature.groups:
+            return False
+        return not signature.assign(self._wish(node)).refused
 
-
-def _can_rise(node: Node) -> bool:
-    signature = node.signature
-    if signature is None or signature.schema is None or not signature.groups:
-        return False
-    wish = tuple([types.FLOAT if g.authored in LOW else g.authored for g in signature.groups])
-    return not signature.assign(wish).refused
+    def _wish(self, node: Node) -> tuple[int, ...]:
+        assert node.signature is not None
+        return tuple([self.target if g.authored in self.raised else g.authored for g in node.signature.groups])
 
 
 def _copy(message: Any) -> Any:

@@ -1,0 +1,44 @@
+"""The reference in float64: closer to the truth than float32, where the operators allow it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import mixlist
+from mixlist.errors import UsageError
+from mixlist.graph.io import load
+from mixlist.rewriter.emulate import widen
+from tests.builders import model, policy
+
+# 1e8 + 1 is 1e8 in float32: the difference is 0 there, and 1 in float64.
+TEXT = """g (float[2] x) => (float[2] y) <float[1] big = {1e8}>
+{ [a] a = Add(x, big) [s] y = Sub(a, big) }"""
+
+
+def test_float64_sees_what_float32_loses() -> None:
+    feed = {"x": np.ones(2, np.float32)}
+    single = mixlist.check(model(TEXT), policy(), [feed])
+    double = mixlist.check(model(TEXT), policy(), [feed], baseline="float64")
+    assert single.outputs[0].max_abs_error == 0 and single.verdict == "pass"
+    assert double.outputs[0].max_abs_error == 1 and double.verdict == "fail"
+
+
+def test_operators_without_float64_stand_between_casts() -> None:
+    text = """g (float[1,1,2,2] x) => (float[1,1,4,4] y) <float[4] scales = {1,1,2,2}, float[1,1,1,1] w = {1}> {
+      [c] c = Conv(x, w) [r] r = Resize(c, , scales) [k] k = Constant<value_float=2.0>() [m] y = Mul(r, k) }"""
+    proto = model(text)
+    wide = widen(load(proto), lambda node: node.op_type != "Conv")
+    onnx.checker.check_model(wide, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(wide, strict_mode=True)
+    kinds = {i.name: i.type.tensor_type.elem_type for i in (*inferred.graph.value_info, *inferred.graph.output)}
+    assert kinds["c"] == kinds["r"] == kinds["y"] == onnx.TensorProto.DOUBLE
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 1, 2, 2)).astype(np.float32)}
+    report = mixlist.check(proto, policy(), [feed], baseline="float64")
+    assert report.outputs[0].max_abs_error < 1e-6
+
+
+def test_an_unknown_baseline_is_refused() -> None:
+    with pytest.raises(UsageError, match="it is float32 or float64"):
+        mixlist.check(model(TEXT), policy(), [], baseline="float16")
