@@ -108,11 +108,9 @@ def check_names(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mappin
 def _check_kind(wanted: Input, bounds: Bounds | None) -> None:
     elem = wanted.type
     if isinstance(elem, tuple) or elem not in _NORMAL | _COMPLEX | _WHOLE | {BOOL, STRING}:
-        raise UsageError(f"input {wanted} cannot be made at random", hint="give data of your own with --data")
+        raise UsageError(f"input {wanted} cannot be made at random", hint=_OWN)
     if wanted.shape is None:
-        raise UsageError(
-            f"input {wanted} has no shape to make random data of", hint="give data of your own with --data"
-        )
+        raise UsageError(f"input {wanted} has no shape to make random data of", hint=_OWN)
     if bounds is None:
         return
     low, high = bounds
@@ -122,7 +120,9 @@ def _check_kind(wanted: Input, bounds: Bounds | None) -> None:
     import numpy as np
 
     if elem in _NORMAL:
-        if not np.isfinite(np.array(bounds, np.float64).astype(numpy_type(elem))).all():
+        with np.errstate(over="ignore"):
+            ends = np.array(bounds, np.float64).astype(numpy_type(elem))
+        if not np.isfinite(ends).all():
             text = f"--range {wanted.name}={low}:{high} goes beyond {types.type_name(elem)}"
             raise UsageError(text, hint="give bounds that the type can hold")
         return

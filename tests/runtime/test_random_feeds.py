@@ -1,0 +1,175 @@
+"""Random data: shapes from names and positions, ranges, and the same values for the same seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from mixlist.errors import UsageError
+from mixlist.runtime.feeds import Batches, random_batches
+from mixlist.runtime.sessions import Runner, make_session
+from tests.builders import model
+
+PICTURES = "g (float[N, 3, H, ?] x, int64[N, L] ids) => (float[N, 3, H, ?] y) { y = Neg (x) }"
+SIZES = {"H": 5, "x.3": 6, "L": 7}
+
+
+def made(text: str, **options: Any) -> dict[str, Any]:
+    """The first random batch for a model."""
+    return next(iter(random_batches(takes(text) if "=>" not in text else model(text), 1, **options)))
+
+
+def takes(kinds: str) -> onnx.ModelProto:
+    """A model with inputs as ONNX text writes them: ``float[N] x, int64 n``."""
+    return model(f"g ({kinds}) => (float y) {{ y = Constant <value_float = 1.0> () }}", check=False)
+
+
+def same(one: Batches, other: Batches) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a) for a, b in pairs)
+
+
+def test_sizes_by_name_and_by_position() -> None:
+    batches = random_batches(model(PICTURES), 3, dims={**SIZES, "N": 2})
+    assert len(batches) == 3
+    assert batches.names() == ("random 0", "random 1", "random 2")
+    assert [(feed["x"].shape, feed["ids"].shape) for feed in batches] == [((2, 3, 5, 6), (2, 7))] * 3
+    assert batches.notes == ()
+
+
+def test_a_position_wins_over_a_name() -> None:
+    feed = made("float[N, L] a, float[N, L] b", dims={"L": 4, "b.1": 9, "N": 1})
+    assert (feed["a"].shape, feed["b"].shape) == ((1, 4), (1, 9))
+
+
+def test_a_batch_size_that_is_not_given_is_one_and_that_is_told() -> None:
+    batches = random_batches(model(PICTURES), 1, dims=SIZES)
+    assert next(iter(batches))["x"].shape == (1, 3, 5, 6)
+    assert batches.notes == ("size N is not given: 1 is used",)
+    recurrent = random_batches(takes("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
+    assert next(iter(recurrent))["state"].shape == (2, 1, 8)
+    assert recurrent.notes == ("size B is not given: 1 is used", "size z.0 is not given: 1 is used")
+
+
+def test_all_other_sizes_are_asked_for_at_once() -> None:
+    with pytest.raises(UsageError, match=r"leaves sizes open that random data needs: H, x\.3, L") as error:
+        random_batches(model(PICTURES), 1)
+    assert error.value.hint == "give them, for example: --dim H=16 --dim x.3=16 --dim L=16"
+
+
+def test_empty_sizes_are_legal() -> None:
+    feed = made("float[N, 4] x, int64[N] i, string[N] s, bool[N] b", dims={"N": 0})
+    assert {value.size for value in feed.values()} == {0}
+
+
+def test_the_seed_decides() -> None:
+    def batches(count: int, **options: Any) -> Batches:
+        return random_batches(takes("float[4] x, int64[9] i, string[5] s"), count, **options)
+
+    assert same(batches(3), batches(3))  # and each iterates alike twice
+    assert same(batches(3, seed=7), batches(3, seed=7))
+    assert not same(batches(3), batches(3, seed=7))
+    first, second, _ = batches(3)
+    assert (first["x"] != second["x"]).any()
+    assert (next(iter(batches(1)))["x"] == first["x"]).all()  # whatever the number of batches
+
+
+def test_the_values_are_of_the_declared_type() -> None:
+    feed = made(
+        "float[1000] f, double[1000] d, float16[1000] h, bfloat16[1000] b, int8[1000] i, uint64[1000] u, bool[1000] t,"
+        " string[1000] s, complex64[9] c, float n, string w"
+    )
+    types = {name: value.dtype for name, value in feed.items()}
+    assert types == {
+        "f": np.float32, "d": np.float64, "h": np.float16, "b": ml_dtypes.bfloat16, "i": np.int8, "u": np.uint64,
+        "t": np.bool_, "s": np.object_, "c": np.complex64, "n": np.float32, "w": np.object_,
+    }  # fmt: skip
+    for name in "fdhb":
+        wide = feed[name].astype(np.float64)
+        assert abs(wide.mean()) < 0.2
+        assert 0.8 < wide.std() < 1.2
+    for name in "iut":
+        assert set(feed[name].tolist()) == {0, 1}
+    assert {type(word) for word in feed["s"]} == {str}
+    assert feed["n"].shape == feed["w"].shape == ()
+    assert isinstance(feed["w"].item(), str)
+
+
+def test_ranges() -> None:
+    feed = made(
+        "float[5000] f, int64[5000] i, int8[5000] s, uint64[50] u, bool[50] b, float16[5000] h, double[99] d, int64 n",
+        ranges={"f": (2, 3.5), "i": (0, 30521), "s": (-128, 127), "u": (2**64 - 2, 2**64 - 1), "b": (1, 1),
+                "h": (-65504, 65504), "d": (-1e308, 1e308), "n": (16000, 16000)},
+    )  # fmt: skip
+    assert 2 <= feed["f"].min() < 2.1
+    assert 3.4 < feed["f"].max() <= 3.5
+    assert 0 <= feed["i"].min() < 300
+    assert 30200 < feed["i"].max() <= 30521
+    assert (feed["s"].min(), feed["s"].max()) == (-128, 127)  # both ends are included
+    assert set(feed["u"].tolist()) <= {2**64 - 2, 2**64 - 1}
+    assert feed["b"].all()
+    assert np.isfinite(feed["h"]).all()
+    assert np.isfinite(feed["d"]).all()
+    assert feed["n"] == 16000
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "hint"),
+    [
+        ({"dims": {"h": 4}}, "no input has a size called 'h'", "did you mean H?"),
+        ({"dims": {"depth": 4}}, "no input has a size called 'depth'", "sizes are called"),
+        ({"dims": {"x.1": 4}}, "x.1 is 3 in the model, not 4", "leave --dim x.1 out"),
+        ({"dims": {"x.9": 4}}, "no input has a size called 'x.9'", "x.0"),
+        ({"ranges": {"IDs": (0, 1)}}, "the model has no input 'IDs'", "did you mean ids?"),
+        ({"ranges": {"ids": (0, 1.5)}}, "ids=0:1.5 does not fit int64", "whole numbers"),
+        ({"ranges": {"ids": (0, 2**63)}}, "does not fit int64", "whole numbers from"),
+    ],
+)
+def test_names_and_ranges_that_are_wrong(options: Any, says: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        random_batches(model(PICTURES), 1, **{"dims": SIZES, **options})
+    assert says in error.value.message
+    assert hint in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds", "says"),
+    [
+        ("float16[N]", (0, 1e6), "goes beyond float16"),
+        ("bool[N]", (0, 2), "does not fit bool"),
+        ("string[N]", (0, 2), "has no range"),
+        ("uint8[N]", (-1, 2), "does not fit uint8"),
+    ],
+)
+def test_ranges_beyond_the_type(kind: str, bounds: tuple[float, float], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        random_batches(takes(f"{kind} x"), 1, ranges={"x": bounds})
+
+
+@pytest.mark.parametrize("kind", ["seq(float[N])", "float[]", "optional(float[N])"])
+def test_what_needs_data_of_its_own(kind: str) -> None:
+    proto = takes(f"{kind} x")
+    if kind.startswith("optional"):
+        assert list(random_batches(proto, 1)) == [{}]  # it may be missing
+        return
+    with pytest.raises(UsageError, match="input x: ") as error:
+        random_batches(proto, 1)
+    assert "--data" in str(error.value.hint)
+
+
+def test_an_initializer_keeps_its_value_unless_it_is_named() -> None:
+    text = "g (float[N, 4] x, float[1, 4] w) => (float[N, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
+    assert list(made(text)) == ["x"]
+    assert (made(text, ranges={"w": (5, 5)})["w"] == 5).all()
+
+
+def test_random_data_runs() -> None:
+    text = "g (float[V, 4] table, int64[N, L] ids) => (float[N, L, 4] y) { y = Gather (table, ids) }"
+    proto = model(text)
+    runner = Runner(make_session(proto))
+    for feed in random_batches(proto, 4, dims={"V": 10, "L": 6}, ranges={"ids": (0, 9)}):
+        assert runner.run(None, feed)[0].shape == (1, 6, 4)
