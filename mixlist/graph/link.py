@@ -42,9 +42,10 @@ def _register(graph: Graph, scope: Scope) -> None:
             _initializer(graph, scope, tensor.name, tensor, int(tensor.data_type))
         for sparse in proto.sparse_initializer:
             _initializer(graph, scope, sparse.values.name, sparse, int(sparse.values.data_type))
+    if not graph.show_marked:
+        scope.marked = _marked_casts(scope)
     for position, node_proto in enumerate(proto.node):
-        if node_proto.op_type == "Cast" and not graph.show_marked and _marked(node_proto):
-            scope.marked.add(position)
+        if position in scope.marked:
             continue
         node = Node(-1, scope, position, node_proto, node_proto.op_type, domain_of(node_proto.domain))
         scope.nodes.append(node)
@@ -76,16 +77,37 @@ def _initializer(graph: Graph, scope: Scope, name: str, tensor: Any, elem: int) 
     value.tensor, value.constant = tensor, True
 
 
-def _marked(proto: Any) -> bool:
-    return any(p.key == MARK for p in proto.metadata_props)
+def _marked_casts(scope: Scope) -> set[int]:
+    """Positions of the Casts that mixlist made, as far as they still are what it made.
+
+    One that reads an outer tensor now, or stands at an output of the model that it was not made for, since somebody
+    inlined a function or exposed a tensor, is a node like any other.
+    """
+    proto = scope.proto
+    marks = {position: _mark(node) for position, node in enumerate(proto.node) if node.op_type == "Cast"}
+    marks = {position: mark for position, mark in marks.items() if mark}
+    if not marks:
+        return set()
+    defined = set(scope.values).union(*(node.output for node in proto.node))
+    exposed = {getattr(info, "name", info) for info in proto.output} if scope.parent is None else set()
+    return {
+        position
+        for position, mark in marks.items()
+        if proto.node[position].input[0] in defined
+        and (proto.node[position].input if mark == "output" else proto.node[position].output)[0] not in exposed
+    }
+
+
+def _mark(proto: Any) -> str:
+    return next((p.value for p in proto.metadata_props if p.key == MARK), "")
 
 
 def _alias(graph: Graph, scope: Scope, cast: Any) -> None:
     """A Cast that mixlist made is not there for resolution: its output is the tensor that it serves."""
     served = scope.values.get(cast.input[0])
     if served is None:
-        raise ModelError(f"the Cast {cast.name!r} that mixlist made reads {cast.input[0]!r}, which is not there")
-    if any(p.key == MARK and p.value == "output" for p in cast.metadata_props):
+        raise ModelError(f"the Cast {cast.name!r} that mixlist made reads one that comes later")
+    if _mark(cast) == "output":
         served.name = cast.output[0]  # the Cast had taken over the name of a graph output
     scope.values[cast.output[0]] = served
     graph.marked_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)

@@ -150,7 +150,9 @@ class _Chooser:
                 self.layout.elements[value.id] = self.low
 
     def _output_type(self, slot: int, value: Value, keep: KeepTypes) -> int:
-        declared = types.element(self.solution.graph.root.output_types[slot])
+        root = self.solution.graph.root
+        authored = self.solution.graph.marked_types.get(root.proto.output[slot].name, value.type)
+        declared = types.element(root.output_types[slot] or authored)  # an output may lack a declaration
         if declared in types.LISTED and keep.keeps(value.name):
             return declared
         return self._elem(value)

@@ -45,6 +45,8 @@ class Emitter:
                 target.input[slot] = name
         if node.id in self.calls:
             proto.node[node.position].op_type = self.calls[node.id]
+        if node.op_type == "Cast" and node.proto.metadata_props:
+            _unmark(proto.node[node.position])
         if self.renames:
             self._rename(node, proto.node[node.position], edits or {})
 
@@ -163,6 +165,12 @@ def _add_cast(node: Any, cast: NewCast, source: str) -> None:
     node.output.append(cast.name)
     node.attribute.add(name="to", i=cast.elem, type=2)
     node.metadata_props.add(key=MARK, value="output" if cast.output else "tensor")
+
+
+def _unmark(cast: Any) -> None:
+    """Take the mark from a Cast that mixlist made and somebody put to another use: it is the user's now."""
+    for position in reversed([i for i, p in enumerate(cast.metadata_props) if p.key == MARK]):
+        del cast.metadata_props[position]
 
 
 def reorder(messages: Any, keys: list[Key | None]) -> None:

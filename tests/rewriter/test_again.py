@@ -6,6 +6,8 @@ from itertools import permutations
 from typing import Any
 
 import onnx
+import onnx.compose
+import onnx.inliner
 import pytest
 
 import mixlist
@@ -75,3 +77,76 @@ def user_nodes(proto: onnx.ModelProto) -> list[str]:
     """Operators of the main graph in order, but for Constants and mixlist's own Casts."""
     marked = [n for n in proto.graph.node if any(p.key.startswith("pkg.mixlist") for p in n.metadata_props)]
     return [n.op_type.split("_")[0] for n in proto.graph.node if n not in marked and n.op_type != "Constant"]
+
+
+# --- results that somebody changed ---
+
+RULES = policy(white=["Exp"], black=["Log"])
+
+
+def written(text: str) -> onnx.ModelProto:
+    """A model in ONNX text, rewritten."""
+    original = model(text)
+    return mixlist.rewrite(original, mixlist.resolve(original, RULES)).model
+
+
+def check_again(changed: onnx.ModelProto) -> None:
+    """Both policies take it, keep its signature and settle at once."""
+    onnx.checker.check_model(changed, full_check=True)
+    for settings in POLICIES.values():
+        rules = policy(**settings)
+        result = mixlist.rewrite(changed, mixlist.resolve(changed, rules)).model
+        contract.check_accepted(changed, result)
+        contract.check_signature(changed, result)
+        contract.check_sorted(View(result))
+        contract.check_value_info(result)
+        contract.check_idempotent(result, lambda m, r=rules: mixlist.rewrite(m, mixlist.resolve(m, r)).model)
+
+
+PLAIN = """g (float[4] x) => (float[4] y, float[4] z) <float[4] k = {1,2,3,4}> {
+  w = Exp(x) a = Add(w, k) y = Relu(a) z = Log(w) }"""
+
+
+@pytest.mark.parametrize(
+    "names", [["x_float16"], ["w_float32"], ["y_float16"], ["w", "x_float16", "w_float32", "y_float16"]]
+)
+def test_tensors_of_mixlists_own_that_somebody_made_outputs(names: list[str]) -> None:
+    once = written(PLAIN)
+    for name in names:
+        elem = onnx.TensorProto.FLOAT if name.endswith("32") else onnx.TensorProto.FLOAT16
+        once.graph.output.append(onnx.helper.make_tensor_value_info(name, elem, [4]))
+    check_again(once)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_an_output_that_somebody_removed(slot: int) -> None:
+    once = written(PLAIN)
+    del once.graph.output[slot]
+    check_again(once)
+
+
+def test_functions_that_somebody_inlined() -> None:
+    """Casts of a function's body stand in a subgraph then and read tensors from outside."""
+    once = written("""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+      g (float[4] x, bool c) => (float[4] y, float[4] z) {
+      w = Exp(x) y = f.F(w) z = If(c) <then_branch = t () => (float[4] p) { p = f.F(w) },
+                                        else_branch = e () => (float[4] q) { q = f.F(x) }> }
+      <domain: "f", opset_import: ["" : 17]> F (a) => (b) { l = Log(a) e = Exp(a) b = Add(e, l) }""")
+    check_again(onnx.inliner.inline_local_functions(once))
+
+
+@pytest.mark.parametrize("joint", ["a_y", "a_z"])
+def test_two_results_that_somebody_merged(joint: str) -> None:
+    parts = []
+    for prefix in ("a_", "b_"):
+        once = written(PLAIN)
+        del once.metadata_props[:]
+        parts.append(onnx.compose.add_prefix(once, prefix))
+    check_again(onnx.compose.merge_models(*parts, io_map=[(joint, "b_x")]))
+
+
+def test_an_output_without_a_declared_type_keeps_the_type_that_it_had() -> None:
+    original = model("g (float[4] x) => (y) { w = Exp(x) y = Relu(w) }", check=False)
+    once = mixlist.rewrite(original, mixlist.resolve(original, RULES)).model
+    assert [n.op_type for n in once.graph.node] == ["Cast", "Exp", "Relu", "Cast"]
+    contract.check_idempotent(once, lambda m: mixlist.rewrite(m, mixlist.resolve(m, RULES)).model)
