@@ -1,0 +1,49 @@
+"""The corpus's data in every form of files, run as the arrays themselves are, here and in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from mixlist.runtime.feeds import read_batches
+from mixlist.runtime.isolated import make_runner
+from tests.corpus.conftest import MODELS, Corpus
+from tests.corpus.feeds import feeds
+
+
+def as_test_set(folder: Path, proto: Any, feed: dict[str, Any]) -> None:
+    folder.mkdir(parents=True)
+    names = [value.name for value in proto.graph.input]
+    defaults = {tensor.name for tensor in proto.graph.initializer}
+    wanted = [name for name in names if name not in defaults]
+    for number, name in enumerate(wanted):
+        (folder / f"input_{number}.pb").write_bytes(numpy_helper.from_array(feed[name]).SerializeToString())
+
+
+@pytest.mark.parametrize("model_id", MODELS)
+def test_saved_data_is_the_data(corpus: Corpus, tmp_path: Path, model_id: str) -> None:
+    proto = onnx.load(corpus.path(model_id))
+    given = feeds(model_id)
+    (tmp_path / "npz").mkdir()
+    for number, feed in enumerate(given):
+        wide = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in feed.items()}
+        np.savez(tmp_path / "npz" / f"batch_{number}.npz", **wide)
+        as_test_set(tmp_path / "sets" / f"test_data_set_{number}", proto, feed)
+    forms = [read_batches([tmp_path / form], proto) for form in ("npz", "sets")]
+    for expected, *found in zip(given, *forms, strict=True):
+        for feed in found:
+            assert feed.keys() == expected.keys()
+            for name, array in expected.items():
+                assert feed[name].dtype == array.dtype
+                np.testing.assert_array_equal(feed[name], array)
+    assert forms[0].notes == forms[1].notes == ()
+    with make_runner(proto, threads=1) as here, make_runner(proto, isolate=True, threads=1) as there:
+        assert here.names == there.names
+        for feed in forms[0]:
+            for one, other in zip(here.run(None, feed), there.run(None, feed), strict=True):
+                np.testing.assert_array_equal(one, other)
