@@ -7,7 +7,7 @@ from typing import Any
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
 from mixlist.graph.link import DEEPEST, called, domain_of, link, new_value, reads
-from mixlist.graph.model import Graph, Node, Scope
+from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.traits import is_constant, is_from_shape, is_random
 from mixlist.ops import types
 from mixlist.ops.signature import Signature, key_of, make_signature
@@ -83,7 +83,7 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
         node.types = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
         if graph.marked_types:
             node.types = tuple(
-                [graph.marked_types.get(n, t) for n, t in zip(node.proto.input, node.types, strict=True)]
+                [_authored(graph, n, v, t) for n, v, t in zip(node.proto.input, node.inputs, node.types, strict=True)]
             )
         if node.bodies:
             _type_control_flow(graph, node, depth)
@@ -102,7 +102,14 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
     scope.yields = [v.type for v in scope.outputs]
     if graph.marked_types and scope.owner is not None:
         names = [o.name for o in scope.proto.output]
-        scope.yields = [graph.marked_types.get(n, t) for n, t in zip(names, scope.yields, strict=True)]
+        slots = zip(names, scope.outputs, scope.yields, strict=True)
+        scope.yields = [_authored(graph, n, v, t) for n, v, t in slots]
+
+
+def _authored(graph: Graph, name: str, value: Value | None, value_type: types.Type) -> types.Type:
+    """The type that a slot was authored to read: of the mixlist Cast where the name in the file is that Cast's."""
+    through = value is not None and name != value.file_name
+    return graph.marked_types.get(name, value_type) if through else value_type
 
 
 def _type_node(graph: Graph, node: Node) -> None:
