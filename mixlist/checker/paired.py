@@ -49,14 +49,14 @@ def spread(seconds: Sequence[float]) -> Spread:
     return Spread(float(median), float(q1), float(q3), float(min(seconds)), len(seconds))
 
 
-def ratio(original: Sequence[float], other: Sequence[float], seed: int = 0) -> Ratio:
+def ratio(original: Sequence[float], other: Sequence[float]) -> Ratio:
     """The ratio of two equally long lists of timings, pair by pair; raises ValueError where they are not."""
     import numpy as np
 
     pairs = np.asarray(other, np.float64) / np.asarray(original, np.float64)
     if not pairs.size or len(original) != len(other):
         raise ValueError("timings come in pairs")
-    picks = np.random.default_rng(seed).integers(0, pairs.size, (RESAMPLES, pairs.size))
+    picks = np.random.default_rng(0).integers(0, pairs.size, (RESAMPLES, pairs.size))
     tail = (1 - CONFIDENCE) / 2 * 100
     low, high = np.percentile(np.median(pairs[picks], axis=1), [tail, 100 - tail])
     return Ratio(float(np.median(pairs)), float(low), float(high))

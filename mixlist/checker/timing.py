@@ -175,7 +175,7 @@ class _Race:
             self.repeats = min(max(math.ceil(TURN / fastest), 1), _MOST_REPEATS)
             for count in range(rounds):
                 batch = count % len(self.feeds)
-                swap = (count + count // len(self.feeds)) % 2  # else an even number of batches would never swap
+                swap = (batch + count // len(self.feeds)) % 2  # so that each batch meets both orders
                 for entry in self.entries[::-1] if swap else self.entries:
                     entry.attempt(self._turn, entry, batch)
                 if progress is not None:

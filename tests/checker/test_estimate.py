@@ -1,0 +1,333 @@
+"""The static account against figures worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mixlist
+from mixlist.checker.estimate import Work, costs, estimate, low_share, work
+from mixlist.resources import folder
+from tests.builders import keep, model, policy
+
+DIGITS = folder("demo_data") / "digits.onnx"
+
+
+def of(text: str, **dims: int) -> Work:
+    return work(model(text), dims)
+
+
+def weight(name: str, *shape: int, elem: str = "float32"):
+    return numpy_helper.from_array(np.ones(shape, elem), name)
+
+
+def with_weights(text: str, *weights) -> object:
+    made = model(text, check=False)
+    made.graph.initializer.extend(weights)
+    return made
+
+
+# --- matrix products and convolutions ---
+
+
+def test_matmul() -> None:
+    told = of("g (float[2, 5, 7] x, float[7, 3] w) => (float[2, 5, 3] y) { y = MatMul (x, w) }")
+    assert (told.flops, told.matrix_flops) == (2 * 2 * 5 * 3 * 7,) * 2
+    assert told.bytes == 4 * (70 + 21 + 30)
+    assert (told.low_flops, told.low_share, told.unknown) == (0, 0, ())
+
+
+def test_matmul_of_a_vector() -> None:
+    assert of("g (float[7] x, float[7, 3] w) => (float[3] y) { y = MatMul (x, w) }").flops == 2 * 7 * 3
+
+
+@pytest.mark.parametrize("flip, shape", [(0, "5, 7"), (1, "7, 5")])
+def test_gemm(flip: int, shape: str) -> None:
+    told = of(
+        f"g (float[{shape}] x, float[7, 3] w, float[3] b) => (float[5, 3] y) {{ y = Gemm <transA = {flip}> (x, w, b) }}"
+    )
+    assert told.flops == 2 * 5 * 3 * 7 + 5 * 3
+    assert told.bytes == 4 * (35 + 21 + 3 + 15)
+
+
+def test_conv() -> None:
+    text = """g (float[1, 3, 8, 8] x, float[4, 3, 3, 3] w, float[4] b) => (float[1, 4, 8, 8] y)
+    { y = Conv <pads = [1, 1, 1, 1]> (x, w, b) }"""
+    assert of(text).flops == 256 * 2 * 27 + 256  # 256 outputs, each 27 products and sums, and a bias
+    assert of(text).bytes == 4 * (192 + 108 + 4 + 256)
+
+
+def test_conv_in_groups_and_strides() -> None:
+    text = """g (float[1, 4, 8, 8] x, float[4, 2, 3, 3] w) => (float[1, 4, 3, 3] y)
+    { y = Conv <group = 2, strides = [2, 2]> (x, w) }"""
+    assert of(text).flops == 36 * 2 * (2 * 9)
+
+
+def test_conv_transpose() -> None:
+    text = """g (float[1, 4, 5, 5] x, float[4, 2, 3, 3] w, float[2] b) => (float[1, 2, 11, 11] y)
+    { y = ConvTranspose <strides = [2, 2]> (x, w, b) }"""
+    assert of(text).flops == 2 * 100 * (2 * 9) + 242  # each of 100 inputs meets 9 weights for 2 channels
+
+
+def test_einsum() -> None:
+    batched = (
+        'g (float[2, 3, 4] a, float[2, 4, 5] b) => (float[2, 3, 5] y) { y = Einsum <equation = "bij,bjk->bik"> (a, b) }'
+    )
+    assert of(batched).flops == 2 * 2 * 3 * 4 * 5
+    implied = 'g (float[3, 4] a, float[4, 5] b) => (float[3, 5] y) { y = Einsum <equation = "ij,jk"> (a, b) }'
+    assert of(implied).flops == 2 * 3 * 4 * 5
+    spread = """g (float[2, 6, 3] a, float[1, 6, 3] b) => (float[2, 6, 3] y)
+    { y = Einsum <equation = "...i,...i->...i"> (a, b) }"""
+    assert of(spread).flops == 2 * 6 * 3  # a product alone
+    summed = 'g (float[3, 4] a) => (float y) { y = Einsum <equation = "ij->"> (a) }'
+    assert of(summed).flops == 12
+    moved = 'g (float[3, 4] a) => (float[4, 3] y) { y = Einsum <equation = "ij->ji"> (a) }'
+    assert of(moved).flops == 0
+
+
+@pytest.mark.parametrize("op, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_recurrent_layers(op: str, gates: int, directions: int) -> None:
+    steps, batch, width, hidden = 5, 2, 3, 4
+    rows = gates * hidden
+    way = "bidirectional" if directions == 2 else "forward"
+    text = f"""g (float[{steps}, {batch}, {width}] x, float[{directions}, {rows}, {width}] w,
+      float[{directions}, {rows}, {hidden}] r) => (float[{steps}, {directions}, {batch}, {hidden}] y)
+    {{ y = {op} <hidden_size = {hidden}, direction = "{way}"> (x, w, r) }}"""
+    per_step = directions * gates * hidden * (width + hidden) * 2
+    assert of(text).flops == steps * batch * per_step
+    elements = steps * batch * width + directions * rows * (width + hidden) + steps * directions * batch * hidden
+    assert of(text).bytes == 4 * elements
+
+
+def test_attention_of_onnx() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 23]>
+    g (float[2, 8, 6, 16] q, float[2, 4, 9, 16] k, float[2, 4, 9, 32] v) => (float[2, 8, 6, 32] y)
+    { y = Attention (q, k, v) }"""
+    assert of(text).flops == 2 * 2 * 8 * 6 * 9 * (16 + 32)
+    flat = """<ir_version: 10, opset_import: ["" : 23]>
+    g (float[2, 6, 128] q, float[2, 9, 64] k, float[2, 9, 128] v) => (float[2, 6, 256] y)
+    { y = Attention <q_num_heads = 8, kv_num_heads = 4> (q, k, v) }"""
+    assert of(flat).flops == of(text).flops
+
+
+CONTRIB = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
+
+
+@pytest.mark.parametrize(
+    "nodes, inputs, output, flops",
+    [
+        ("y = com.microsoft.FusedMatMul (a, b)", {"a": (2, 5, 7), "b": (7, 3)}, (2, 5, 3), 420),
+        ("y = com.microsoft.FusedMatMul <transA = 1> (a, b)", {"a": (2, 7, 5), "b": (7, 3)}, (2, 5, 3), 420),
+        ("y = com.microsoft.FusedConv (a, b)", {"a": (1, 3, 4, 4), "b": (2, 3, 1, 1)}, (1, 2, 4, 4), 192),
+        ("y = com.microsoft.FusedGemm (a, b)", {"a": (5, 7), "b": (7, 3)}, (5, 3), 210),
+        (
+            "y = com.microsoft.Attention <num_heads = 2> (a, b)",
+            {"a": (1, 6, 8), "b": (8, 24)},
+            (1, 6, 8),
+            2 * 6 * 8 * 24 + 2 * 2 * 6 * 6 * 8,
+        ),
+        (
+            "y = com.microsoft.MultiHeadAttention <num_heads = 2> (a, b, c)",
+            {"a": (1, 6, 8), "b": (1, 9, 8), "c": (1, 9, 8)},
+            (1, 6, 8),
+            2 * 2 * 6 * 9 * 8,
+        ),
+    ],
+)
+def test_fused_operators_of_onnx_runtime(nodes: str, inputs: dict[str, tuple], output: tuple, flops: int) -> None:
+    given = ", ".join(f"float{list(shape)} {name}" for name, shape in inputs.items())
+    told = of(f"{CONTRIB}g ({given}) => (float{list(output)} y) {{ {nodes} }}")
+    assert (told.matrix_flops, told.unknown) == (flops, ())
+    assert told.bytes == 4 * (sum(map(int, map(np.prod, inputs.values()))) + int(np.prod(output)))
+
+
+# --- everything else ---
+
+
+def test_elementwise_reductions_pools_and_movers() -> None:
+    text = """g (float[1, 2, 8, 8] x) => (float[1, 2, 4, 4] p, float[1, 2, 1, 1] r, float[2, 64] t)
+    { s = Sigmoid (x)  p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (s)  r = ReduceMean <axes = [2, 3]> (s)
+      f = Flatten <axis = 2> (s)  t = Identity (f) }"""
+    told = {op.op_type: (op.flops, op.bytes) for op in of(text).ops}
+    assert told["Sigmoid"] == (128, 4 * 256)
+    assert told["MaxPool"] == (32 * 4, 4 * (128 + 32))
+    assert told["ReduceMean"] == (128, 4 * (128 + 2))
+    assert told["Flatten"] == told["Identity"] == (0, 0)
+
+
+def test_picking_reads_what_it_yields() -> None:
+    text = "g (int64[2, 3] i) => (float[2, 3, 10] y) { y = Gather (table, i) }"
+    told = work(with_weights(text, weight("table", 1000, 10)))
+    assert told.bytes == 8 * 6 + 2 * 4 * 60
+
+
+def test_integers_are_no_floating_point_operations() -> None:
+    assert of("g (int64[5] x) => (int64[5] y) { y = Add (x, x) }").flops == 0
+
+
+def test_a_weight_counts_once() -> None:
+    text = "g (float[2, 8] x) => (float[2, 8] y) { a = MatMul (x, w)  y = MatMul (a, w) }"
+    assert work(with_weights(text, weight("w", 8, 8))).bytes == 4 * (64 + 4 * 16)
+
+
+def test_what_constants_make_is_computed_at_load_time() -> None:
+    text = "g (float[2, 8] x) => (float[2, 4] y) { t = Transpose (w)  y = MatMul (x, t) }"
+    told = work(with_weights(text, weight("w", 4, 8)))
+    assert told.bytes == 4 * (16 + 32 + 8)
+    assert told.flops == 2 * 8 * 8
+
+
+def test_low_types_take_half_and_casts_move_bytes() -> None:
+    text = """g (float[4, 8] x, float16[8, 8] w) => (float[4, 8] y)
+    { h = Cast <to = 10> (x)  m = MatMul (h, w)  y = Cast <to = 1> (m) }"""
+    told = of(text)
+    assert told.low_share == 1
+    assert {op.op_type: (op.bytes, op.low_flops) for op in told.ops} == {
+        "MatMul": (2 * (32 + 64 + 32), 2 * 32 * 8),
+        "Cast": (2 * (4 + 2) * 32, 0),
+    }
+
+
+# --- shapes ---
+
+
+def test_sizes_that_nobody_gives_are_never_guessed() -> None:
+    text = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { [first] a = MatMul (x, w)  [second] y = Relu (a) }"
+    told = of(text)
+    assert [(node.name, node.op_type, node.reason) for node in told.unknown] == [
+        ("first", "MatMul", "its shapes are not known"),
+        ("second", "Relu", "its shapes are not known"),
+    ]
+    assert (told.flops, told.bytes, told.low_share) == (0, 0, None)
+    assert of(text, N=3).flops == 2 * 12 * 4 + 12
+    assert work(model(text), {"x.0": 3}) == of(text, N=3)
+    assert work(model(text), None, {"x": (3, 4)}) == of(text, N=3)
+
+
+def test_shapes_that_are_computed() -> None:
+    text = """g (float[N, 6] x) => (float[N, 2, 3] y)
+    <int64[1] zero = {0}, int64[1] one = {1}, int64[2] tail = {2, 3}>
+    { s = Shape (x)  n = Slice (s, zero, one)  t = Concat <axis = 0> (n, tail)  r = Reshape (x, t)  y = Relu (r) }"""
+    told = of(text, N=5)
+    assert {op.op_type: op.flops for op in told.ops}["Relu"] == 30
+    assert told.unknown == ()
+
+
+def test_an_operator_without_formula_is_named() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+    g (float[4] x) => (float[4] y) { [own] y = mine.Thing (x) }"""
+    (node,) = work(model(text, check=False)).unknown
+    assert (node.name, node.reason) == ("own", "no formula for this operator")
+
+
+# --- control flow and functions ---
+
+LOOP = """g (float[4, 4] x) => (float[4, 4] y)
+<int64 trips = {3}, bool on = {1}>
+{ y = Loop (trips, on, x) <body = b (int64 i, bool c, float[4, 4] s) => (bool d, float[4, 4] t)
+    { d = Identity (c)  t = MatMul (s, x) }> }"""
+
+
+def test_a_loop_counts_as_often_as_it_runs() -> None:
+    assert of(LOOP).flops == 3 * 2 * 16 * 4
+    assert of(LOOP).once == ()
+
+
+def test_a_loop_that_data_ends_counts_once() -> None:
+    text = LOOP.replace("(float[4, 4] x)", "(float[4, 4] x, int64 trips)", 1).replace("int64 trips = {3}, ", "")
+    told = of(text)
+    assert told.flops == 2 * 16 * 4
+    assert told.once == ("Loop_0 (Loop): one iteration",)
+
+
+IF = """g (float[4, 4] x, bool c) => (float[4, 4] y)
+{ y = If (c) <then_branch = a () => (float[4, 4] t) { t = Relu (x) },
+              else_branch = b () => (float[4, 4] e) { e = MatMul (x, x) }> }"""
+
+
+def test_of_an_if_the_costlier_branch_counts_unless_it_is_known() -> None:
+    told = of(IF)
+    assert (told.flops, told.once) == (2 * 16 * 4, ("If_0 (If): else_branch, the costlier one",))
+    known = of(IF.replace(", bool c)", ")").replace("(float[4, 4] y)\n", "(float[4, 4] y)\n<bool c = {1}>\n", 1))
+    assert (known.flops, known.once) == (16, ())
+
+
+def test_a_scan_runs_along_its_sequence() -> None:
+    text = """g (float[4] s, float[7, 4] xs) => (float[4] y, float[7, 4] ys)
+    { y, ys = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] x) => (float[4] t, float[4] u)
+        { t = Add (a, x)  u = Identity (t) }> (s, xs) }"""
+    assert of(text).flops == 7 * 4
+
+
+FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+g (float[2, 4] x, float[8, 4] z) => (float[2, 4] y, float[8, 4] v)
+<float[4, 4] w = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}>
+{ y = my.f (x, w)  v = my.f (z, w) }
+<domain: "my", opset_import: ["" : 17]>
+f (a, m) => (c) { b = MatMul (a, m)  c = Softmax (b) }"""
+
+
+def test_functions_count_at_every_call_with_its_shapes() -> None:
+    told = of(FUNCTION)
+    assert told.matrix_flops == 2 * 4 * (8 + 32)
+    assert {op.op_type: op.nodes for op in told.ops} == {"MatMul": 2, "Softmax": 2}
+    assert told.bytes == 4 * (16 + (8 + 8) + (32 + 32) + 2 * 8 + 2 * 32)  # the weight once
+
+
+# --- the share of a plan ---
+
+
+@pytest.mark.parametrize("text", [LOOP, FUNCTION, IF])
+def test_the_share_of_a_plan_is_that_of_its_model(text: str) -> None:
+    original = model(text)
+    for white in (["MatMul"], []):
+        plan = mixlist.resolve(original, policy(white=white))
+        mixed = mixlist.rewrite(original, plan).model
+        assert low_share(plan, costs(plan.solution.graph)) == work(mixed).low_share == float(bool(white))
+
+
+def test_the_share_weighs_nodes_by_their_operations() -> None:
+    text = """g (float[2, 4] x, float[4, 4] v, float[4, 12] w) => (float[2, 12] y)
+    { [small] a = MatMul (x, v)  [large] y = MatMul (a, w) }"""
+    original = model(text)
+    all_low = mixlist.resolve(original, policy(white=["MatMul"]))
+    once = costs(all_low.solution.graph)
+    plan = mixlist.resolve(original, policy(white=["MatMul"], rules=keep("large")))
+    assert low_share(all_low, once) == 1
+    assert low_share(plan, once) == pytest.approx(1 / 4)
+
+
+def test_the_demo() -> None:
+    """The network's layers by hand: 8x8 pixels, 32 then 48 channels, 16 tokens of 48, 96 inside the feed-forward."""
+    convolutions = 32 * 64 * (2 * 9 + 1) + 48 * 16 * (2 * 32 * 9 + 1)
+    attention = 4 * 2 * 16 * 48 * 48 + 2 * 2 * 16 * 16 * 48
+    dense = 2 * 2 * 16 * 48 * 96 + 2 * 48 * 10 + 10
+    plan = mixlist.resolve(DIGITS, mixlist.load_policy())
+    told = estimate(DIGITS, mixlist.rewrite(DIGITS, plan).model, {"batch": 1})
+    assert told.original.matrix_flops == told.other.matrix_flops == convolutions + attention + dense
+    assert (told.original.low_share, told.other.low_share) == (0, 1)
+    assert told.other.bytes < told.original.bytes
+    assert told.original.unknown == told.other.unknown == ()
+    eight = work(DIGITS, {"batch": 8})
+    assert eight.matrix_flops == 8 * told.original.matrix_flops
+
+
+def test_large_weights_need_not_be_read(tmp_path: Path) -> None:
+    import onnx
+
+    made = with_weights("g (float[2, 64] x) => (float[2, 64] y) { y = MatMul (x, w) }", weight("w", 64, 64))
+    path = tmp_path / "m.onnx"
+    onnx.save(made, path, save_as_external_data=True, location="w.data", size_threshold=0)
+    (tmp_path / "w.data").unlink()
+    assert work(path).flops == 2 * 128 * 64
+
+
+def test_sequences_are_named() -> None:
+    text = """g (float[4] x) => (float[4] y) { s = SequenceConstruct (x, x)  y = ConcatFromSequence <axis = 0> (s) }"""
+    made = model(text, check=False)
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [8]))
+    assert {node.op_type for node in work(made).unknown} == {"SequenceConstruct", "ConcatFromSequence"}

@@ -1,0 +1,109 @@
+"""Casts that ONNX Runtime put in, counted on graphs made by hand and on what it really makes of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from mixlist.checker.coverage import low_coverage
+from mixlist.checker.graph_changes import graph_changes
+from mixlist.graph.io import load
+from mixlist.runtime.kernels import has_low_kernel
+from mixlist.runtime.sessions import open_session
+from tests.builders import model
+
+FILE = """g (float[4] x) => (float[4] y)
+{ a = Cast <to = 10> (x)  b = Sigmoid (a)  c = Sigmoid (b)  y = Cast <to = 1> (c) }"""
+OPTIMISED = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+g (float[4] x) => (float[4] y)
+{ a = Cast <to = 10> (x)  a32 = Cast <to = 1> (a)  b32 = Sigmoid (a32)  c32 = com.microsoft.QuickGelu (b32)
+  c = Cast <to = 10> (c32)  y = Cast <to = 1> (c) }"""
+
+
+def test_casts_that_are_not_in_the_file() -> None:
+    told = graph_changes(model(FILE), model(OPTIMISED, check=False))
+    assert (told.nodes, told.casts) == (4, 2)
+    assert (told.optimised_nodes, told.optimised_casts, told.inserted_casts) == (6, 4, 2)
+    assert told.new_ops == {"com.microsoft::QuickGelu": 1}
+
+
+def test_nothing_changed() -> None:
+    told = graph_changes(model(FILE), model(FILE))
+    assert (told.inserted_casts, told.new_ops) == (0, {})
+    assert told.optimised_casts == told.casts == 2
+
+
+def test_subgraphs_count() -> None:
+    branches = """g (float[4] x, bool c) => (float[4] y) {{ y = If (c) <
+      then_branch = a () => (float[4] t) {{ h = Cast <to = 10> (x)  t = Cast <to = 1> (h) }},
+      else_branch = b () => (float[4] e) {{ {} e = Relu (x) }}> }}"""
+    before = model(branches.format(""))
+    after = model(branches.format("extra = Cast <to = 10> (x) "))
+    told = graph_changes(before, after)
+    assert (told.nodes, told.casts, told.optimised_casts, told.inserted_casts) == (4, 2, 3, 1)
+
+
+def optimised(made: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """What ONNX Runtime's CPU provider makes of a model."""
+    open_session(made.SerializeToString(), optimised=folder / "optimised.onnx")
+    return onnx.load(folder / "optimised.onnx", load_external_data=False)
+
+
+@pytest.fixture
+def no_kernel() -> None:
+    if has_low_kernel("cpu", "", "Sigmoid", 17, "float16", (0,)):
+        pytest.skip("this ONNX Runtime has a float16 Sigmoid on the CPU: it would put in no Casts")
+
+
+def test_onnx_runtime_puts_casts_around_what_has_no_kernel(no_kernel: None, tmp_path: Path) -> None:
+    made = model("g (float16[4] x) => (float16[4] y) { a = Sigmoid (x)  y = Softplus (a) }", check=False)
+    told = graph_changes(made, optimised(made, tmp_path))
+    assert (told.casts, told.optimised_casts, told.inserted_casts) == (0, 2, 2)  # one in, one out
+
+
+def test_a_users_casts_that_stay_are_not_inserted(no_kernel: None, tmp_path: Path) -> None:
+    made = model("g (float[4] x) => (float16[4] y) { a = Sigmoid (x)  y = Cast <to = 10> (a) }")
+    told = graph_changes(made, optimised(made, tmp_path))
+    assert (told.casts, told.optimised_casts, told.inserted_casts) == (1, 1, 0)
+
+
+def test_casts_of_an_inlined_function_are_the_files(tmp_path: Path) -> None:
+    made = model(
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[4] x) => (float[4] y, float[4] z) { y = my.f (x)  z = my.f (y) }
+        <domain: "my", opset_import: ["" : 17]>
+        f (a) => (c) { h = Cast <to = 10> (a)  i = Cast <to = 1> (h)  j = Relu (i)  k = Cast <to = 10> (j)
+          c = Cast <to = 1> (k) }"""
+    )
+    told = graph_changes(made, optimised(made, tmp_path))
+    assert told.casts == 4
+    assert told.inserted_casts == 0
+
+
+def test_low_nodes_and_their_kernels() -> None:
+    made = model(
+        """g (float16[4] x, float[4] z) => (float16[4] y, bool[4] e, float[4] f)
+        { a = Sigmoid (x)  y = Identity (a)  e = Equal (x, a)  f = Relu (z)  c = Cast <to = 1> (x) }""",
+        check=False,
+    )
+    kernels = [
+        has_low_kernel("cpu", "", "Sigmoid", 17, "float16", (0,)),
+        has_low_kernel("cpu", "", "Identity", 17, "float16", (0,)),
+        has_low_kernel("cpu", "", "Equal", 17, "float16", ()),
+    ]
+    assert low_coverage(load(made), "cpu") == (3, sum(kernels))
+
+
+def test_low_nodes_inside_bodies_and_functions() -> None:
+    made = model(
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float16[4] x, bool c) => (float16[4] y)
+        { a = my.f (x)  y = If (c) <then_branch = t () => (float16[4] u) { u = Relu (a) },
+                                    else_branch = e () => (float16[4] v) { v = Sigmoid (a) }> }
+        <domain: "my", opset_import: ["" : 17]>
+        f (p) => (q) { q = Exp (p) }""",
+        check=False,
+    )
+    assert low_coverage(load(made), "cpu")[0] == 3

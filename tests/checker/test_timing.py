@@ -1,0 +1,301 @@
+"""``bench``: the order of turns with workers that only keep count, and real sessions of small models."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import mixlist
+from mixlist.checker import timing
+from mixlist.errors import FileError, ModelError, UsageError
+from mixlist.resources import folder
+from mixlist.runtime.timed import TimedWorker
+from tests.builders import model, policy
+
+DIGITS = folder("demo_data") / "digits.onnx"
+SMALL = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { a = MatMul (x, w)  y = Softmax (a) }"
+WHITE = policy(white=["MatMul"], black=["Softmax"])
+
+
+def batch(rows: int) -> dict[str, Any]:
+    return {"x": np.ones((rows, 4), np.float32), "w": np.ones((4, 4), np.float32)}
+
+
+def pixels(count: int) -> dict[str, Any]:
+    with np.load(folder("demo_data") / "digits.npz") as arrays:
+        return {"pixels": arrays["pixels"][:count].astype(np.float32)}
+
+
+# --- turns ---
+
+
+class Told:
+    """Stands for a TimedWorker: runs nothing, takes ``SECONDS`` a run by model, and notes what it was asked for."""
+
+    asked: list[tuple[str, int, int]]
+    SECONDS: Mapping[str, float]
+    feeds: Mapping[str, Sequence[Any]]
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        if "profile" in options:
+            raise ModelError("no profile in this test")
+        self.name = "mixed" if path.parent.name in ("mixed", "other") else "original"
+
+    def hold(self, feeds: Sequence[Any], transfers: bool) -> bool:
+        Told.feeds = {**Told.feeds, self.name: feeds}
+        return transfers
+
+    def time(self, batch: int, runs: int) -> float:
+        Told.asked.append((self.name, batch, runs))
+        return self.SECONDS[self.name] * runs
+
+    def peak(self) -> int:
+        return 1000
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Told:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> type[Told]:
+    Told.asked, Told.feeds = [], {}
+    Told.SECONDS = {"original": 0.02, "mixed": 0.01}
+    monkeypatch.setattr(timing, "TimedWorker", Told)
+    return Told
+
+
+def test_the_two_take_turns_and_swap_who_goes_first(told: type[Told]) -> None:
+    report = timing.bench(model(SMALL), WHITE, [batch(1)], rounds=4, warmup=2)
+    assert told.asked[:4] == [("original", 0, 1)] * 2 + [("mixed", 0, 1)] * 2
+    turns = [name for name, _, _ in told.asked[4:]]
+    assert turns == ["original", "mixed", "mixed", "original"] * 2
+    assert report.ratio is not None
+    assert report.ratio.value == pytest.approx(0.5)
+    assert report.original.seconds is not None
+    assert report.original.seconds.median == pytest.approx(0.02)
+    assert (report.original.host_memory, report.repeats, report.rounds, report.warmup) == (1000, 1, 4, 2)
+    assert any("no profile in this test" in note for note in report.notes)
+
+
+def test_batches_take_turns_and_each_meets_both_orders(told: type[Told]) -> None:
+    timing.bench(model(SMALL), WHITE, [batch(1), batch(2)], rounds=4, warmup=1)
+    assert told.asked[4:] == [
+        *(("original", 0, 1), ("mixed", 0, 1)),
+        *(("mixed", 1, 1), ("original", 1, 1)),
+        *(("mixed", 0, 1), ("original", 0, 1)),
+        *(("original", 1, 1), ("mixed", 1, 1)),
+    ]
+
+
+def test_a_short_model_runs_often_in_a_turn_after_a_run_that_is_not_timed(told: type[Told]) -> None:
+    told.SECONDS = {"original": 0.004, "mixed": 0.003}
+    report = timing.bench(model(SMALL), WHITE, [batch(1)], rounds=1, warmup=1)
+    assert report.repeats == 4
+    assert told.asked[2:] == [("original", 0, 1), ("original", 0, 4), ("mixed", 0, 1), ("mixed", 0, 4)]
+    assert report.other.seconds is not None
+    assert report.other.seconds.median == pytest.approx(0.003)
+
+
+def test_no_more_batches_are_read_than_rounds_need(told: type[Told]) -> None:
+    report = timing.bench(model(SMALL), WHITE, [batch(1), batch(2), batch(3)], rounds=2)
+    assert report.batches == 2
+
+
+def test_progress_is_told_each_round(told: type[Told]) -> None:
+    steps: list[int] = []
+    timing.bench(model(SMALL), WHITE, [batch(1)], rounds=3, progress=steps.append)
+    assert steps == [1, 1, 1]
+
+
+def test_the_other_model_gets_the_batches_in_its_own_types(told: type[Told]) -> None:
+    low = model(SMALL.replace("float[", "float16["), check=False)
+    timing.bench(model(SMALL), low, [batch(2)], rounds=1)
+    assert [feed["x"].dtype for feed in told.feeds["original"]] == [np.float32]
+    assert [feed["x"].dtype for feed in told.feeds["mixed"]] == [np.float16]
+
+
+# --- what goes wrong ---
+
+
+def test_a_model_that_is_refused_is_told_and_the_other_timed(tmp_path: Path) -> None:
+    unknown = model(
+        """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+        g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { y = mine.Thing (x, w) }""",
+        check=False,
+    )
+    report = timing.bench(model(SMALL), unknown, [batch(2)], rounds=2)
+    assert report.failed
+    assert report.ratio is None
+    assert report.other.failure.startswith("ONNX Runtime cannot load the model")
+    assert report.other.seconds is report.other.profile is report.other.host_memory is None
+    assert report.original.seconds is not None
+    assert report.original.seconds.count == 2
+
+
+class Dies(TimedWorker):
+    """The mixed model's process dies in the middle of its second turn."""
+
+    turns = 0
+
+    def time(self, batch: int, runs: int) -> float:
+        if self._model.parent.name == "mixed" and runs > 1:
+            Dies.turns += 1
+            if Dies.turns == 2:
+                os.kill(self.pid, signal.SIGKILL)
+        return super().time(batch, runs)
+
+
+def test_a_crash_is_told_and_the_model_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(timing.tempfile, "mkdtemp", _folder_in(tmp_path))
+    monkeypatch.setattr(timing, "TimedWorker", Dies)
+    Dies.turns = 0
+    report = timing.bench(model(SMALL), WHITE, [batch(2)], rounds=3)
+    assert "died with SIGKILL while it ran the model" in report.other.failure
+    kept = tmp_path / "bench" / "mixed" / "model.onnx"
+    assert str(kept) in report.other.failure
+    assert onnx.load(kept).graph.output[0].name == "y"
+    assert [path.name for path in (tmp_path / "bench").iterdir()] == ["mixed"]
+    assert report.original.seconds is not None
+    assert report.original.seconds.count == 3
+    assert report.original.profile is not None
+
+
+def _folder_in(home: Path) -> Any:
+    real = timing.tempfile.mkdtemp
+
+    def make(*given: Any, prefix: str = "", **options: Any) -> str:
+        if prefix != "mixlist-bench-":
+            return str(real(*given, prefix=prefix, **options))
+        (home / "bench").mkdir()
+        return str(home / "bench")
+
+    return make
+
+
+def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(timing.tempfile, "mkdtemp", _folder_in(tmp_path))
+    timing.bench(model(SMALL), WHITE, [batch(2)], rounds=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_use_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least one round"):
+        timing.bench(model(SMALL), WHITE, [batch(1)], rounds=0)
+    with pytest.raises(UsageError, match="empty"):
+        timing.bench(model(SMALL), WHITE, [])
+    with pytest.raises(UsageError, match="no data for input 'w'"):
+        timing.bench(model(SMALL), WHITE, [{"x": np.ones((1, 4), np.float32)}])
+    with pytest.raises(UsageError, match="no input 'w'"):
+        other = model("g (float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }")
+        timing.bench(model(SMALL), other, [batch(1)], rounds=1)
+
+
+def test_a_provider_that_is_not_there() -> None:
+    from mixlist.runtime.sessions import providers
+
+    if "cuda" in providers():
+        pytest.skip("this ONNX Runtime has CUDA")
+    with pytest.raises(UsageError, match="cuda"):
+        timing.bench(model(SMALL), WHITE, [batch(1)], provider="cuda")
+
+
+# --- real sessions ---
+
+
+def test_the_demo_on_the_cpu(tmp_path: Path) -> None:
+    report = mixlist.bench(
+        DIGITS, mixlist.load_policy(), [pixels(2), pixels(5)], rounds=4, threads=1, profiles=tmp_path / "profiles"
+    )
+    assert not report.failed
+    assert report.ratio is not None
+    assert report.ratio.low <= report.ratio.value <= report.ratio.high
+    for contender in (report.original, report.other):
+        assert contender.seconds is not None
+        assert contender.seconds.least <= contender.seconds.q1 <= contender.seconds.median <= contender.seconds.q3
+        assert contender.profile is not None
+        assert contender.profile.providers == {"CPUExecutionProvider": contender.profile.nodes}
+        assert contender.profile.runs == 10
+    assert (report.original.low_nodes, report.original.low_kernels) == (0, 0)
+    assert 0 < report.other.low_kernels < report.other.low_nodes
+    original, mixed = report.original.graph, report.other.graph
+    assert original is not None
+    assert mixed is not None
+    assert (original.casts, original.inserted_casts) == (0, 0)
+    assert mixed.casts == 12
+    assert 0 < mixed.inserted_casts <= mixed.optimised_casts
+    assert any("says nothing about an accelerator" in note for note in report.notes)
+    assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == ["original.json", "other.json"]
+
+
+def test_profiles_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot write the profiles"):
+        timing.bench(model(SMALL), WHITE, [batch(1)], rounds=1, profiles=tmp_path / "file")
+
+
+def test_memory_is_that_of_the_session() -> None:
+    """16 million numbers, 64 MB, that one of the two makes and adds up, and the other does not."""
+    text = """g (float[N, 1] x, float[1, M] w) => (float y)
+    {{ a = {} (x, w)  b = ReduceSum <keepdims = 0> (a)  y = Identity (b) }}"""
+    small, large = model(text.format("Sum").replace("N, 1", "1, M")), model(text.format("Sum"))
+    feeds = {"x": np.ones((4000, 1), np.float32), "w": np.ones((1, 4000), np.float32)}
+    report = timing.bench(large, large, [feeds], rounds=1, warmup=1)
+    tiny = timing.bench(small, small, [{"x": feeds["w"], "w": feeds["w"]}], rounds=1, warmup=1)
+    for contender in (report.original, report.other):
+        assert contender.profile is not None
+        assert contender.profile.arena is not None
+        assert 64e6 <= contender.profile.arena < 200e6
+        assert contender.host_memory is None or 60e6 <= contender.host_memory < 300e6
+    assert tiny.original.profile is not None
+    assert tiny.original.profile.arena is not None
+    assert tiny.original.profile.arena < 2e6
+    assert tiny.original.host_memory is None or tiny.original.host_memory < 40e6
+
+
+def test_twice_the_work_takes_about_twice_as_long() -> None:
+    """Loose, since other work may run on the machine: three times the products must be seen to take longer."""
+    chain = "g (float[64, 512] x, float[512, 512] w) => (float[64, 512] y) {{ {} y = Identity (a{}) }}"
+
+    def layers(count: int) -> onnx.ModelProto:
+        steps = " ".join(f"a{k} = MatMul ({'x' if k == 1 else f'a{k - 1}'}, w)" for k in range(1, count + 1))
+        return model(chain.format(steps, count))
+
+    feed = {"x": np.ones((64, 512), np.float32), "w": np.full((512, 512), 1 / 512, np.float32)}
+    report = timing.bench(layers(2), layers(6), [feed], rounds=15, threads=1)
+    assert report.ratio is not None
+    assert report.ratio.value > 1.5
+    assert report.ratio.decided
+
+
+def test_external_weights_and_transfers(tmp_path: Path) -> None:
+    made = model("g (float[N, 4] x) => (float[N, 4] y) { y = MatMul (x, w) }", check=False)
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save(made, path, save_as_external_data=True, location="w.data", size_threshold=0)
+    feed = {"x": np.ones((2, 4), np.float32)}
+    report = timing.bench(path, policy(white=["MatMul"]), [feed], rounds=1, transfers=True)
+    assert not report.failed
+    assert report.transfers
+
+
+def test_sequences_are_carried_over_each_time() -> None:
+    text = """g (seq(float[2]) x) => (float[M] y) { y = ConcatFromSequence <axis = 0> (x) }"""
+    made = model(text, check=False)
+    feed = {"x": [np.ones(2, np.float32), np.zeros(2, np.float32)]}
+    report = timing.bench(made, made, [feed], rounds=1)
+    assert not report.failed
+    assert report.transfers
+    assert any("transfers are timed" in note for note in report.notes)

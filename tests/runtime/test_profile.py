@@ -1,0 +1,126 @@
+"""ONNX Runtime's profile: events written by hand, and a real one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mixlist.errors import FileError
+from mixlist.resources import folder
+from mixlist.runtime.profile import parse_events, read_profile
+from mixlist.runtime.sessions import open_session
+
+
+def run(ts: int, dur: int) -> dict[str, Any]:
+    return {"cat": "Session", "name": "model_run", "ts": ts, "dur": dur, "tid": 1, "args": {}}
+
+
+def node(name: str, op: str, ts: int, dur: int, elem: str = "float", index: str = "0", **args: Any) -> dict[str, Any]:
+    told = {"op_name": op, "node_index": index, "output_type_shape": [{elem: [4]}], **args}
+    told.setdefault("provider", "CPUExecutionProvider")
+    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "tid": 1, "args": told}
+
+
+def times(profile: Any) -> dict[str, tuple[float, float]]:
+    return {op.op_type: (op.calls, round(op.seconds * 1e6)) for op in profile.ops}
+
+
+def test_time_by_operator_is_the_median_run_after_the_warm_up() -> None:
+    events = []
+    for count, slow in enumerate((90, 0, 50, 1)):  # the first is warm-up, the third was disturbed
+        start = 1000 * count
+        events += [
+            node("a", "MatMul", start + 10, 20 + slow),
+            node("b", "MatMul", start + 200, 5, index="1"),
+            node("c", "Relu", start + 300, 2, index="2"),
+            run(start, 400),
+        ]
+    told = parse_events(events, warmup=1)
+    assert told.runs == 3
+    assert times(told) == {"MatMul": (2, 26), "Relu": (1, 2)}
+    assert [op.op_type for op in told.ops] == ["MatMul", "Relu"]
+    assert told.seconds == pytest.approx(28e-6)
+    assert (told.nodes, told.low_nodes, told.device_times) == (3, 0, False)
+
+
+def test_a_loop_does_not_count_what_runs_inside_it() -> None:
+    events = [
+        run(0, 1000),
+        node("loop", "Loop", 100, 500),
+        node("i", "If", 150, 300, index="1"),
+        node("m", "MatMul", 200, 200, index="2"),
+        node("m", "MatMul", 480, 100, index="2"),
+        node("after", "Relu", 600, 10, index="3"),
+    ]
+    told = parse_events(events)
+    assert times(told) == {"Loop": (1, 100), "If": (1, 100), "MatMul": (2, 300), "Relu": (1, 10)}
+    assert told.nodes == 4
+
+
+def test_other_threads_are_not_inside() -> None:
+    outer, inner = node("a", "Conv", 0, 100), node("b", "Relu", 10, 20, index="1")
+    inner["tid"] = 2
+    assert times(parse_events([run(0, 100), outer, inner])) == {"Conv": (1, 100), "Relu": (1, 20)}
+
+
+def test_what_ran_low_and_where() -> None:
+    events = [
+        run(0, 100),
+        node("a", "MatMul", 1, 1, "float16", index="0", provider="CUDAExecutionProvider"),
+        node("b", "Cast", 3, 1, "float16", index="1", provider="CUDAExecutionProvider"),
+        node("c", "Add", 5, 1, "bfloat16", index="2", provider="CUDAExecutionProvider"),
+        node("d", "Softmax", 7, 1, "float", index="3"),
+    ]
+    told = parse_events(events)
+    assert (told.nodes, told.low_nodes) == (4, 2)
+    assert told.providers == {"CPUExecutionProvider": 1, "CUDAExecutionProvider": 3}
+
+
+def test_a_devices_kernels_are_preferred() -> None:
+    kernel = {"cat": "Kernel", "name": "sgemm", "ts": 40, "dur": 30, "args": {"op_name": "MatMul"}}
+    told = parse_events([run(0, 100), node("a", "MatMul", 1, 5), node("b", "Reshape", 8, 3, index="1"), kernel, kernel])
+    assert told.device_times
+    assert times(told) == {"MatMul": (1, 60), "Reshape": (1, 0)}
+
+
+def test_the_arenas_peak() -> None:
+    peaks = [
+        node(str(at), "Add", at, 1, index=str(at), mem_in_use_peak=str(size)) for at, size in enumerate((5, 70, 6))
+    ]
+    assert parse_events([run(0, 10), *peaks]).arena == 70
+    assert parse_events([run(0, 10), node("a", "Add", 1, 1)]).arena is None
+
+
+def test_no_events() -> None:
+    told = parse_events([])
+    assert (told.runs, told.ops, told.nodes, told.seconds) == (0, (), 0, 0)
+
+
+def test_a_real_profile(tmp_path: Path) -> None:
+    session = open_session(folder("demo_data") / "digits.onnx", profile=tmp_path / "p", threads=1)
+    feed = {"pixels": np.zeros((2, 1, 8, 8), np.float32)}
+    for _ in range(5):
+        session.run(None, feed)
+    path = Path(session.end_profiling())
+    told = read_profile(path, warmup=2)
+    assert told.runs == 3
+    assert {"Conv", "MatMul", "Softmax"} <= {op.op_type for op in told.ops}
+    assert {op.op_type: op.calls for op in told.ops}["Conv"] == 2
+    assert told.providers == {"CPUExecutionProvider": told.nodes}
+    assert told.arena is not None
+    assert told.low_nodes == 0
+    spans = [e["dur"] for e in json.loads(path.read_text()) if e["name"] == "model_run"]
+    assert 0 < told.seconds * 1e6 <= max(spans)
+
+
+def test_what_is_no_profile_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("[{")
+    with pytest.raises(FileError, match="cannot read ONNX Runtime's profile"):
+        read_profile(path)
+    with pytest.raises(FileError):
+        read_profile(tmp_path / "none.json")
