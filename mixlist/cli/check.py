@@ -162,6 +162,7 @@ def command(
             max_exception_rate=rate,
             limits=limits,
             labels=answers,
+            baseline=baseline,
             layerwise=layerwise,
             per_tensor=per_tensor or html is not None,
             progress=told,

@@ -17,7 +17,7 @@ LABELS = click.option(
     "--labels",
     metavar="FILE",
     type=FILE,
-    help="A .npy file of integer labels, one per sample in the order of the data.",
+    help="A .npy or .npz file of integer labels, one per sample in the order of the data.",
 )
 PROVIDER = click.option(
     "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="What runs the models."

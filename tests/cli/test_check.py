@@ -228,6 +228,30 @@ def test_labels_that_are_none(run, model_path: Path, tmp_path: Path) -> None:
     assert "float64" in ran.err
 
 
+def test_labels(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    """Tanh of a product beyond the range is 1 all the same: the first column wins before and after."""
+    labels = tmp_path / "labels.npy"
+    np.save(labels, np.array([0] * 14 + [1]))
+    told = json.loads(run("check", planted, "--data", data, "--labels", labels, "--format", "json").out)
+    assert told["task"]["count"] == 15
+    assert told["task"]["reference"] == told["task"]["mixed"] == pytest.approx(14 / 15)
+    text = run("check", planted, "--data", data, "--labels", labels).out
+    assert "right answers: 93.3 % before, 93.3 % after, of 15 labels" in text
+    np.save(labels, np.zeros(14, np.int64))
+    ran = run("check", planted, "--data", data, "--labels", labels)
+    assert ran.status == 2
+    assert "labels for 14 samples" in ran.err
+
+
+def test_a_baseline_in_double(run, planted: Path, data: Path) -> None:
+    """The reference moves by float32's own rounding and no more."""
+    single, double = (
+        json.loads(run("check", planted, "--data", data, "--baseline", b, "--format", "json").out)["outputs"][0]
+        for b in ("float32", "float64")
+    )
+    assert 0 < abs(single["normalized_error"] - double["normalized_error"]) < 1e-6
+
+
 def test_a_configuration(run, planted: Path, data: Path, tmp_path: Path) -> None:
     config = tmp_path / "mixlist.toml"
     config.write_text('[check]\ndata = ["batches"]\nmax-exception-rate = 0.5\nmin-snr = 10\nper-tensor = true\n')
