@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from mixlist.graph.weights import element_count, is_external
+
+_LONGEST = 2**16  # elements of a vector whose values onnx may follow; shapes have a few
+_SMALL = 256  # elements of an initializer that inference may read: a shape, an axis, sizes
+
 
 def infer_ranks(model: Any) -> dict[str, int]:
     """Number of dimensions by tensor name of the main graph, declared or inferred."""
     graph = _inferred(model, keep_declared=True).graph
-    infos = [*graph.value_info, *graph.input, *graph.output]
-    return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
+    return {i.name: len(i.type.tensor_type.shape.dim) for i in _infos(graph) if i.type.tensor_type.HasField("shape")}
 
 
 def correct_shapes(model: Any) -> None:
@@ -52,12 +56,36 @@ def _graphs(graph: Any) -> Iterator[Any]:
 
 def _inferred(model: Any, keep_declared: bool) -> Any:
     """A copy of the model without large weights, after ONNX's shape inference; as it was where that fails."""
-    from onnx import shape_inference
-
     bare = without_weights(model, keep_declared)
     with suppress(Exception):  # shapes are a help, never a condition
-        return shape_inference.infer_shapes(bare, data_prop=True)
+        bare = infer(bare)
     return bare
+
+
+def infer(model: Any) -> Any:
+    """ONNX's shape inference, with the values of shape tensors followed where that is affordable.
+
+    Following them (data propagation) makes onnx note a symbol for each element of every tensor of one dimension,
+    140 bytes each: a vector of ten million takes 1.4 GB. So it is left out where a vector is long. Raises what onnx
+    raises.
+    """
+    from onnx import shape_inference
+
+    plain = shape_inference.infer_shapes(model)
+    if any(_is_long(info) for graph in _graphs(plain.graph) for info in _infos(graph)):
+        return plain
+    return shape_inference.infer_shapes(model, data_prop=True)
+
+
+def _infos(graph: Any) -> Iterator[Any]:
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+
+
+def _is_long(info: Any) -> bool:
+    dims = info.type.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > _LONGEST
 
 
 def without_weights(model: Any, keep_declared: bool = True) -> Any:
@@ -93,4 +121,4 @@ def without_weights(model: Any, keep_declared: bool = True) -> Any:
 
 
 def _is_small(tensor: Any) -> bool:
-    return tensor.data_location == 0 and len(tensor.raw_data) <= 1024
+    return not is_external(tensor) and element_count(tensor) <= _SMALL

@@ -1,0 +1,41 @@
+"""Shape inference: what it costs where vectors are long, and what it must not lose."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mixlist.graph.shapes import infer, infer_ranks
+from tests.builders import model
+
+COMPUTED = """g (float[2,3,4] x) => (float[a,b] y) <int64[1] one = {-1}, int64[1] zero = {0}> {
+    s = Shape(x) f = Gather(s, zero) t = Concat<axis=0>(f, one) z = Reshape(x, t) y = Relu(z) }"""
+LONG = 50_000_000
+
+
+def test_values_of_shapes_are_followed() -> None:
+    assert infer_ranks(model(COMPUTED))["z"] == 2
+    (shape,) = [i.type.tensor_type.shape for i in infer(model(COMPUTED)).graph.value_info if i.name == "z"]
+    assert [d.dim_value for d in shape.dim] == [2, 12]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"g (float[{LONG}] x) => (float[{LONG}] y) {{ y = Add(x, x) }}",
+        f"g (float[2,{LONG // 2}] x) => (float[n] y) <int64[1] s = {{-1}}> {{ z = Reshape(x, s) y = Add(z, z) }}",
+    ],
+    ids=["declared", "inferred"],
+)
+def test_a_long_vector_costs_nothing(text: str) -> None:
+    """onnx makes 7 GB of each of these."""
+    code = (
+        "import sys, resource, onnx; from mixlist.graph.shapes import infer_ranks; "
+        "resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)); "
+        "assert infer_ranks(onnx.parser.parse_model(sys.argv[1]))['y'] == 1"
+    )
+    whole = '<ir_version: 8, opset_import: ["" : 17]> ' + text
+    done = subprocess.run([sys.executable, "-c", code, whole], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
