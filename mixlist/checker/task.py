@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.result import Task
-from mixlist.errors import FileError, UsageError
+from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,15 +25,12 @@ def read_labels(path: str | os.PathLike[str]) -> Labels:
     """
     import numpy as np
 
+    from mixlist.runtime.datafiles import load_arrays
+
     shown = os.fspath(path)
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - numpy leaves its own file open where a zip is broken
-            content = np.load(file, allow_pickle=False)
-            if not isinstance(content, np.ndarray):
-                content = _pick(content, shown)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or "not an array that numpy reads without pickle"
-        raise FileError(f"{shown}: {reason}", hint="write the labels with numpy.save") from None
+    content = load_arrays(Path(path))
+    if isinstance(content, dict):
+        content = _pick(content, shown)
     if content.dtype.kind not in "biu" or content.ndim == 0:
         raise UsageError(
             f"{shown} holds {content.dtype} values of shape {list(content.shape)}, no labels",

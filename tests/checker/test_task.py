@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mixlist.checker.result import Task
 from mixlist.checker.task import TaskAccuracy, read_labels
@@ -100,3 +103,21 @@ def test_files_that_hold_no_labels(tmp_path: Path) -> None:
     for name in ("pickle.npy", "text.npy", "zip.npz", "empty.npy", "missing.npy"):
         with pytest.raises(FileError, match=name):
             read_labels(tmp_path / name)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    at=st.integers(0, 10**6),
+    some=st.binary(min_size=1, max_size=4),
+    form=st.sampled_from(["npy", "npz", "compressed"]),
+)
+def test_damaged_files_are_told_and_no_more(tmp_path_factory, at: int, some: bytes, form: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.npz"
+    with path.open("wb") as file:
+        save = {"npy": np.save, "npz": np.savez, "compressed": np.savez_compressed}[form]
+        save(file, np.arange(40))
+    content = path.read_bytes()
+    where = at % len(content)
+    path.write_bytes(content[:where] + some + content[where + len(some) :])
+    with suppress(FileError, UsageError):
+        assert read_labels(path).dtype == np.int64
