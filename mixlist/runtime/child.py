@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import traceback
 from contextlib import suppress
 from typing import Any
@@ -73,7 +72,3 @@ def _dump_no_core() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-
-
-if __name__ == "__main__":
-    sys.exit("this is started by mixlist.runtime.isolated")

@@ -1,8 +1,8 @@
 """Sessions in a process of their own, since ONNX Runtime dies of some models instead of raising an error.
 
 A ``Worker`` starts a new interpreter and speaks with it over pipes. (Not ``multiprocessing``: its spawned children
-run the caller's main module again.) Start-up, measured on two cores: 0.2 s until the first answer, nearly all of it
-the import of numpy, during which the parent writes the model; afterwards see ``wire``.
+run the caller's main module again.) That costs 0.1 s, measured on two cores, nearly all of it the import of numpy,
+during which the parent writes the model; what a run costs more than here, ``wire`` tells.
 """
 
 from __future__ import annotations
