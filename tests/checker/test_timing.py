@@ -299,3 +299,11 @@ def test_sequences_are_carried_over_each_time() -> None:
     assert not report.failed
     assert report.transfers
     assert any("transfers are timed" in note for note in report.notes)
+
+
+def test_an_output_that_is_declared_otherwise_than_it_is() -> None:
+    """Real models have them: a run warns, a binding that keeps its outputs would fail the second time."""
+    made = model("g (float[6] x, int64[R] s) => (float[6] y) { y = Reshape (x, s) }")
+    feed = {"x": np.ones(6, np.float32), "s": np.array([2, 3])}
+    report = timing.bench(made, made, [feed], rounds=2)
+    assert (report.original.failure, report.other.failure) == ("", "")

@@ -1,0 +1,37 @@
+"""Two small real models through ``bench``: timed for a moment, and accounted for from shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import mixlist
+from mixlist.checker.estimate import estimate
+from tests.corpus.feeds import feeds
+
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
+# Operations of the products at the first batch's sizes, by hand. The mel spectrogram of a second of sound: two Convs
+# of 257 filters of 512 samples at 97 places, and 257 x 32 mel weights. The speech detector over 10 pieces of sound: 258
+# filters of 256 samples at 5 places, Convs of width 3 to 128, 64, 64 and 128 channels with bias, an LSTM of 128, a Conv.
+MEL = 97 * (2 * 257 * 512 * 2 + 2 * 257 * 32)
+CONVS = 4 * 128 * (2 * 129 * 3 + 1) + 2 * 64 * (2 * 128 * 3 + 1) + (64 + 128) * (2 * 64 * 3 + 1) + 2 * 128 + 1
+SILERO = 10 * (5 * 258 * 2 * 256 + CONVS + 2 * 4 * 128 * (128 + 128))
+
+
+@pytest.mark.parametrize("model_id, products", [("oww_melspectrogram", MEL), ("silero_vad_16k_sequence", SILERO)])
+def test_model(model_id: str, products: int, corpus: Any) -> None:
+    path, batches = corpus.path(model_id), feeds(model_id)
+    policy = mixlist.load_policy()
+    report = mixlist.bench(path, policy, batches, rounds=2, warmup=1)
+    assert (report.original.failure, report.other.failure) == ("", "")
+    assert report.ratio is not None
+    assert report.other.profile is not None
+    assert 0 < report.other.profile.low_nodes <= report.other.low_nodes
+
+    mixed = mixlist.rewrite(path, mixlist.resolve(path, policy)).model
+    told = estimate(path, mixed, inputs={name: array.shape for name, array in batches[0].items()})
+    assert told.original.matrix_flops == told.other.matrix_flops == products
+    assert told.original.unknown == told.other.unknown == ()
+    assert told.other.low_share == 1
+    assert told.other.bytes < told.original.bytes
