@@ -82,23 +82,20 @@ def plan(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, 
 
 def check_names(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> None:
     """Raises UsageError for a size or an input that the model does not have, and for one that it fixes otherwise."""
-    open_axes = {}
+    sizes: dict[str, int | str | None] = {}
     for each in inputs:
         for axis, size in enumerate(each.shape or ()):
-            place = f"{each.name}.{axis}"
-            open_axes[place] = size
+            sizes[f"{each.name}.{axis}"] = size
             if isinstance(size, str):
-                open_axes[size] = size
-    for name in dims:
-        if name not in open_axes:
-            hint = (
-                did_you_mean(name, open_axes) or f"sizes are called {', '.join(open_axes) or 'nothing: there are none'}"
-            )
+                sizes[size] = None
+    for name, wanted in dims.items():
+        if name not in sizes:
+            free = ", ".join(called for called, size in sizes.items() if size is None)
+            hint = did_you_mean(name, sizes) or f"sizes are called {free or 'nothing: all are given by the model'}"
             raise UsageError(f"no input has a size called {name!r}", hint=hint)
-        if isinstance(open_axes[name], int) and open_axes[name] != dims[name]:
-            raise UsageError(
-                f"{name} is {open_axes[name]} in the model, not {dims[name]}", hint=f"leave --dim {name} out"
-            )
+        fixed = sizes[name]
+        if isinstance(fixed, int) and fixed != wanted:
+            raise UsageError(f"{name} is {fixed} in the model, not {wanted}", hint=f"leave --dim {name} out")
     names = [each.name for each in inputs]
     for name in ranges:
         if name not in names:
