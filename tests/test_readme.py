@@ -30,6 +30,15 @@ def test_the_check(capsys, monkeypatch) -> None:
     assert not missing
 
 
+def test_the_estimate(capsys, monkeypatch) -> None:
+    (command, shown) = re.findall(r"```\n\$ mixlist (bench .+)\n((?:.*\n)+?)```", README)[0]
+    monkeypatch.chdir(folder("demo_data"))
+    assert main(command.split()) == 0
+    lines = iter(capsys.readouterr().out.splitlines())
+    missing = [line for line in shown.splitlines() if line not in lines]
+    assert not missing
+
+
 def test_every_command_named_exists() -> None:
     hooks = (ROOT / ".pre-commit-hooks.yaml").read_text("utf-8")
     named = re.findall(r"(?:run:|^|entry:) *mixlist ([a-z-]+)", README + hooks, re.MULTILINE)

@@ -12,8 +12,8 @@ from tests.corpus.feeds import feeds
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 # Operations of the products at the first batch's sizes, by hand. The mel spectrogram of a second of sound: two Convs
-# of 257 filters of 512 samples at 97 places, and 257 x 32 mel weights. The speech detector over 10 pieces of sound: 258
-# filters of 256 samples at 5 places, Convs of width 3 to 128, 64, 64 and 128 channels with bias, an LSTM of 128, a Conv.
+# of 257 filters of 512 samples at 97 places, and 257 x 32 mel weights. The speech detector over 10 pieces of sound:
+# 258 filters of 256 samples at 5 places, Convs of width 3 to 128, 64, 64 and 128 channels, an LSTM of 128, a Conv.
 MEL = 97 * (2 * 257 * 512 * 2 + 2 * 257 * 32)
 CONVS = 4 * 128 * (2 * 129 * 3 + 1) + 2 * 64 * (2 * 128 * 3 + 1) + (64 + 128) * (2 * 64 * 3 + 1) + 2 * 128 + 1
 SILERO = 10 * (5 * 258 * 2 * 256 + CONVS + 2 * 4 * 128 * (128 + 128))
