@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mixlist.graph.model import Graph, Node, Value
@@ -97,11 +98,10 @@ def _promoted(one: int, other: int) -> int:
 
 def _black_wins(node: Node, producers: list[Value], solver: Any) -> tuple[int, Value | None]:
     """Paddle's rule: high if any producer is high by black, else low if any is low, else authored."""
-    by_black: set[int] = solver.solution.high_by_black
     lowest = None
     for value in producers:
-        if _is_black(value, solver) or value.id in by_black:
-            by_black.update(v.id for v in node.outputs if v is not None)
+        if is_high_by_black(value, solver.solution, solver.low):
+            solver.solution.high_by_black.update(v.id for v in node.outputs if v is not None)
             return types.FLOAT, value
         if solver.decided[value.id] == solver.low and lowest is None:
             lowest = value
@@ -112,12 +112,25 @@ def _black_wins(node: Node, producers: list[Value], solver: Any) -> tuple[int, V
     return _authored(node), None
 
 
-def _is_black(value: Value, solver: Any) -> bool:
+def is_high_by_black(value: Value, solution: Solution, low: int) -> bool:
+    """Whether a value is high because a black node made it, or one that black wins over."""
+    if value.id in solution.high_by_black:
+        return True
     maker = value.producer
-    if maker is None or maker.signature is None or solver.decided[value.id] == solver.low:
+    if maker is None or maker.signature is None or solution.decided[value.id] == low:
         return False
-    fact = solver.solution.facts[maker.id]
-    return bool(fact.list == "black" and fact.kind == "authored")
+    fact = solution.facts[maker.id]
+    return fact.list == "black" and fact.kind == "authored"
+
+
+def pass_black(targets: Iterable[Value | None], sources: Iterable[bool], solver: Any) -> list[Value]:
+    """Mark each target as high by black whose source is; the targets that were not marked before."""
+    if solver.shared.policy.gray_policy != "black-wins":
+        return []
+    by_black: set[int] = solver.solution.high_by_black
+    told = [v for v, black in zip(targets, sources, strict=False) if black and v is not None and v.id not in by_black]
+    by_black.update(v.id for v in told)
+    return told
 
 
 # --- between ---

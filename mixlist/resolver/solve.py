@@ -62,20 +62,26 @@ class Resolution:
 
     def solve(self, graph: Graph) -> Solution:
         """Decide the main graph."""
-        return _Solver(self, graph).run((), (), ())
+        return _Solver(self, graph).run((), (), (), ())
 
     def specialise(
-        self, graph: Graph, arguments: tuple[int, ...], wanted: tuple[int, ...], misfits: tuple[str | None, ...]
+        self,
+        graph: Graph,
+        arguments: tuple[int, ...],
+        wanted: tuple[int, ...],
+        misfits: tuple[str | None, ...],
+        blacks: tuple[bool, ...],
     ) -> Solution:
         """The Solution of a function's body for decided argument types; equal ones are shared.
 
         ``wanted``: the type that the caller needs of each output that is a container, which no Cast could change;
         0 for others. ``misfits``: why an argument's constant does not fit the low type, None where it does.
+        ``blacks``: whether an argument is high by black.
         """
-        key = (id(graph), arguments, wanted, tuple([m is not None for m in misfits]))
+        key = (id(graph), arguments, wanted, tuple([m is not None for m in misfits]), blacks)
         found = self.specialised.get(key)
         if found is None:
-            found = self.specialised[key] = _Solver(self, graph).run(arguments, wanted, misfits)
+            found = self.specialised[key] = _Solver(self, graph).run(arguments, wanted, misfits, blacks)
         return found
 
 
@@ -98,7 +104,14 @@ class _Solver:
         self.settling = False  # votes may still come
         self.argument_misfits: dict[int, str] = {}
 
-    def run(self, arguments: tuple[int, ...], wanted: tuple[int, ...], misfits: tuple[str | None, ...]) -> Solution:
+    def run(
+        self,
+        arguments: tuple[int, ...],
+        wanted: tuple[int, ...],
+        misfits: tuple[str | None, ...],
+        blacks: tuple[bool, ...],
+    ) -> Solution:
+        gray.pass_black(self.graph.root.inputs, blacks, self)
         self.argument_misfits = {v.id: m for v, m in zip(self.graph.root.inputs, misfits, strict=False) if m}
         for value in self.graph.values:
             if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
@@ -230,7 +243,11 @@ class _Solver:
             if voted != self.decided[target.id] and self._rises(target, voted):
                 self.decided[target.id] = voted
                 changed.append(target)
-        return changed
+        black = voted == types.FLOAT and any(self._is_black(r.value) for r in link.reads)
+        return changed + gray.pass_black(link.targets, [black] * len(link.targets), self)
+
+    def _is_black(self, value: Value) -> bool:
+        return gray.is_high_by_black(value, self.solution, self.low)
 
     def admits(self, link: Link, elem: int) -> bool:
         """Whether the control-flow operator takes the type at this opset (bfloat16 came late)."""
@@ -245,11 +262,15 @@ class _Solver:
         arguments = tuple([self.decided[v.id] if v is not None else 0 for v in node.inputs])
         misfits = tuple([self.misfit(v) if v is not None else None for v in node.inputs])
         wanted = tuple([self.decided[v.id] if v is not None and v in self.clusters else 0 for v in node.outputs])
-        callee = self.shared.specialise(node.function, arguments, wanted, misfits)
+        wins = self.shared.policy.gray_policy == "black-wins"
+        blacks = tuple([wins and v is not None and self._is_black(v) for v in node.inputs])
+        callee = self.shared.specialise(node.function, arguments, wanted, misfits, blacks)
         self.solution.callees[node.id] = callee
         parameters = zip(node.inputs, callee.graph.root.inputs, strict=False)
         told = [v for v, p in parameters if v in self.clusters and self.decided[v.id] != callee.decided[p.id]]
-        return told + self._set(node, [callee.decided[v.id] for v in callee.graph.root.outputs])
+        made = callee.graph.root.outputs
+        told += gray.pass_black(node.outputs, [gray.is_high_by_black(v, callee, self.low) for v in made], self)
+        return told + self._set(node, [callee.decided[v.id] for v in made])
 
     def _run_cluster(self, cluster: Cluster) -> list[Value]:
         elem = clusters.vote(cluster, self)
