@@ -137,19 +137,9 @@ def write_estimate(estimate: Estimate, stream: TextIO) -> None:
     """The static account of both models."""
     original, other = estimate.original, estimate.other
     stream.write(paint(_estimate_verdict(original, other), "bold", stream) + "\n\n")
-    columns = (
-        "operator",
-        "nodes",
-        "operations",
-        "of these low",
-        "bytes",
-        "nodes",
-        "operations",
-        "of these low",
-        "bytes",
-    )
+    each = ("operations", "of these low", "bytes")
+    columns = ("operator", "original: nodes", *each, "other: nodes", *each)
     table(columns, _work_rows(original, other), stream)
-    stream.write("\nThe first four columns are those of the original, the others those of the other model.\n")
     for work in dict.fromkeys((original, other)):
         _write_gaps(work, stream)
 
