@@ -3,7 +3,7 @@
 Per batch a node's output in low precision is compared with the float32 reference, by their ranges:
 
 - finite in float32, not finite in low precision, all its inputs finite there: ``overflow``, a first offender;
-- the same with an input that was not finite at that time: ``propagated``;
+- the same with an input that was not finite at that time, or zero because of one: ``propagated``;
 - not finite in float32 already: ``intended`` where infinities come out of constants (masks), else ``preexisting``;
 - at the largest finite value where the accelerator saturates and float32 is beyond it: ``saturated``;
 - all zero where float32 is not, or nothing above the smallest normal number: ``underflow``;
@@ -126,7 +126,8 @@ def _kind(
     if saturate and ours.magnitude >= limit and exact.magnitude > limit:
         return "saturated"
     if 0 < exact.magnitude < SMALLEST_NORMAL[low] or (ours.magnitude == 0 and exact.magnitude > 0):
-        return "underflow"
+        after_overflow = any(not mixed[s.key].finite for s in node.inputs if s.key in mixed)  # x / inf
+        return "propagated" if after_overflow else "underflow"
     return "near-limit" if ours.magnitude >= NEAR * limit else None
 
 

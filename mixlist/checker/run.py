@@ -87,7 +87,7 @@ def check(
     by the error that each adds itself; ``per_tensor`` and ``full_statistics`` report every tensor's range.
     ``baseline`` float64 computes the reference in double where ONNX Runtime has such kernels.
     ``max_exception_rate`` is the share of batches with an overflow at which the check fails.
-    ``progress`` is told each batch. Raises UsageError where there is no data or no low node to check.
+    ``progress`` is told each batch. Raises UsageError where there is no data.
     """
     if overflow_mode not in ("inf", "saturate"):
         raise UsageError(f"overflow mode {overflow_mode!r}: it is inf or saturate")
@@ -133,7 +133,8 @@ def check(
         _look_again(pair, batches, tallies)
         _look_inside(pair, batches, tallies, full_statistics)
     pair.close()
-    errors = rank_layers(pair, batches, steps) if layerwise else ()
+    masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
+    errors = rank_layers(pair, batches, steps, masks) if layerwise else ()
     nodes = node_findings(pair.plan, tallies, pair.low)
     reasons = ([crash] if crash else []) + _reasons(exceptions, count, rate, max_exception_rate, outputs)
     warnings = [*pair.warnings, *batches.notes, *(note for output in judged for note in output.notes())]
@@ -168,10 +169,10 @@ def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tu
     return found
 
 
-def rank_layers(pair: Pair, batches: Batches, steps: int | None) -> tuple[NodeError, ...]:
-    """The nodes by the error that each adds when all it reads is exact, over all batches."""
+def rank_layers(pair: Pair, batches: Batches, steps: int | None, masks: set[Key]) -> tuple[NodeError, ...]:
+    """The nodes by the error that each adds when all it reads is exact, over all batches; ``masks`` are left out."""
     reference = raise_low(pair.original)
-    twins = Twins(reference, low_nodes(build_main(pair.mixed.proto)), lambda _: True)
+    twins = Twins(reference, low_nodes(build_main(pair.mixed.proto)), lambda probe: probe.key not in masks)
     made = twins.run()
     observer = Observer(made, pair.way.plain_runner(made.proto, pair.original), [], model_inputs(pair.original.proto))
     sums: dict[tuple[Key, str], float] = {}
@@ -332,6 +333,8 @@ def _pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     observed, exact = instrument(mixed.proto), instrument(original.proto)
     renamed = _renamed(mixed.proto)
     low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
+    if not low:
+        warnings.append("no node is low: the mixed model is the original")
     return Pair(
         original,
         mixed,
