@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from mixlist.graph.model import Node, Scope, Value
-from mixlist.graph.naming import NewNames
+from mixlist.graph.naming import NewNames, names_in
 from mixlist.ops import types
 from mixlist.resolver.gray import looked_through
 from mixlist.resolver.solve import Solution
@@ -77,6 +78,17 @@ class KeepTypes:
         return self.everything or name in self.names
 
 
+def _names_in_training(model: Any) -> set[str]:
+    """Names that the training information uses: it shares the main graph's initializers, so they stay as they are."""
+    found: set[str] = set()
+    for info in model.training_info:
+        for graph in (info.initialization, info.algorithm):
+            found.update(names_in(graph))
+        for binding in (*info.initialization_binding, *info.update_binding):
+            found.update((binding.key, binding.value))
+    return found
+
+
 class _Chooser:
     def __init__(self, solution: Solution, new: NewNames, cast_is_black: bool, low: int) -> None:
         self.solution = solution
@@ -90,6 +102,7 @@ class _Chooser:
         self.redirected: set[tuple[Node | None, Scope, int]] = set()  # uses that read another value than they name
         self.made: dict[tuple[Value, int], str] = {}
         self.user_casts: dict[int, list[Node]] | None = None
+        self.trained = _names_in_training(solution.graph.model)
 
     def run(self, keep: KeepTypes | None) -> Layout:
         root = self.solution.graph.root
@@ -180,7 +193,7 @@ class _Chooser:
         wanted = sorted({u.want for u in found if u.want is not None and u.want != own})
         if not wanted:
             return
-        if not any(u.want == own for u in found):
+        if not any(u.want == own for u in found) and value.name not in self.trained:
             in_place = wanted.pop(0)
             self.layout.elements[value.id] = in_place
             self.layout.converted.append(Converted(value, in_place, value.name))

@@ -232,6 +232,23 @@ def test_quantisation_annotations_and_training_info_and_metadata_come_along() ->
     assert after.training_info == proto.training_info
 
 
+def test_an_initializer_that_the_training_information_uses_keeps_its_type() -> None:
+    """The training graphs share the names of the main graph's initializers."""
+    proto = model(
+        "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}, float[4] j = {1,2,3,4}> {"
+        "[w] w = Exp(x) [m] m = Mul(w, k) [n] y = Mul(m, j) }"
+    )
+    info = proto.training_info.add()
+    info.algorithm.CopyFrom(helper.make_graph([helper.make_node("Neg", ["k"], ["k_new"])], "step", [], []))
+    info.update_binding.add(key="k", value="k_new")
+    rules = policy(**LISTS)
+    after = mixlist.rewrite(proto, mixlist.resolve(proto, rules)).model
+    kinds = {t.name: t.data_type for t in after.graph.initializer}
+    assert kinds == {"k": TensorProto.FLOAT, "j": TensorProto.FLOAT16, "k_float16": TensorProto.FLOAT16}
+    assert after.training_info == proto.training_info
+    assert mixlist.rewrite(after, mixlist.resolve(after, rules)).model == after
+
+
 @pytest.mark.parametrize("spelling", ["import", "nodes", "both", "one"])
 def test_the_standard_domain_spelled_ai_onnx(spelling: str) -> None:
     proto = model(
