@@ -1,0 +1,76 @@
+"""Long chains: no recursion, work and output in proportion to the nodes."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+import pytest
+from onnx import helper
+
+import mixlist
+from tests.builders import policy
+
+LENGTH = 100_000
+
+
+def chain(length: int, *, backwards: bool = False) -> onnx.ModelProto:
+    """Exp, then Relu after Relu; ``backwards`` writes the nodes in reverse, which a file should not."""
+    nodes = [helper.make_node("Exp", ["x"], ["t0"], name="n0")]
+    nodes += [helper.make_node("Relu", [f"t{i - 1}"], [f"t{i}"], name=f"n{i}") for i in range(1, length)]
+    graph = helper.make_graph(
+        nodes[::-1] if backwards else nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", 1, [1])],
+        [helper.make_tensor_value_info(f"t{length - 1}", 1, [1])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("gray_policy", ["ascend", "between", "black-wins", "promote"])
+def test_a_gray_chain_of_a_hundred_thousand_nodes(backwards: bool, gray_policy: str) -> None:
+    model = chain(LENGTH, backwards=backwards)
+    plan = mixlist.resolve(model, policy(white=["Exp"], gray_policy=gray_policy))
+    low = LENGTH if gray_policy != "between" else 1  # no white node after the chain
+    assert plan.counts.get("float16") == low
+    assert plan.nodes[-1].name == f"n{LENGTH - 1}"
+    if gray_policy == "ascend":
+        assert plan.nodes[-1].follows == (f"n{LENGTH - 2}", "n0")
+        assert mixlist.rewrite(model, plan).casts_inserted == 2
+
+
+def test_the_output_grows_with_the_nodes_and_not_with_their_square() -> None:
+    sizes = []
+    for length in (2_000, 20_000):
+        plan = mixlist.resolve(chain(length), policy(white=["Exp"]))
+        sizes.append(len(json.dumps(plan.to_json())))
+    assert sizes[1] < 12 * sizes[0]  # names of more digits, nothing else
+
+
+def test_the_whole_chain_is_explained() -> None:
+    plan = mixlist.resolve(chain(5_000), policy(white=["Exp"]))
+    found = plan.explain("n4999")
+    assert [d.name for d in (found[0], found[-1])] == ["n4999", "n0"] and len(found) == 5_000
+
+
+def test_a_loop_around_a_long_chain_needs_no_second_thought_per_node() -> None:
+    length = 20_000
+    body = [helper.make_node("Relu", ["s"], ["t0"], name="b0")]
+    body += [helper.make_node("Relu", [f"t{i - 1}"], [f"t{i}"], name=f"b{i}") for i in range(1, length)]
+    body.append(helper.make_node("Identity", ["c"], ["d"]))
+    inner = helper.make_graph(
+        body,
+        "body",
+        [helper.make_tensor_value_info(n, t, []) for n, t in (("i", 7), ("c", 9))]
+        + [helper.make_tensor_value_info("s", 1, [1])],
+        [helper.make_tensor_value_info("d", 9, []), helper.make_tensor_value_info(f"t{length - 1}", 1, [1])],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Loop", ["m", "", "e"], ["y"], body=inner)],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1]), helper.make_tensor_value_info("m", 7, [])],
+        [helper.make_tensor_value_info("y", 1, [1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert mixlist.resolve(model, policy(white=["Exp"])).counts["float16"] == length + 1
