@@ -23,7 +23,7 @@ from mixlist.ops.schema import find_schema
 from mixlist.resolver import Plan, Resolved
 from mixlist.resolver.solve import Solution
 from mixlist.rewriter.casts import Converted, KeepTypes, Layout, lay_out
-from mixlist.rewriter.convert import ConstantReport, converted_tensor, stream
+from mixlist.rewriter.convert import ConstantReport, converted_tensor, identity, stream
 from mixlist.rewriter.emit import Emitter
 from mixlist.rewriter.functions import FunctionNames, replace_functions
 
@@ -44,7 +44,7 @@ class RewriteResult:
     counts: dict[str, int]
     low: int
     eligible: int
-    _reports: dict[str, ConstantReport]
+    _reports: dict[Any, ConstantReport]
     _clamp: bool
     _sensitive: dict[str, str]  # node fed by each converted constant, where a zero there is dangerous
     _plan_warnings: tuple[Diagnostic, ...]
@@ -65,7 +65,7 @@ class RewriteResult:
     def constants(self) -> list[ConstantReport]:
         """A report per converted constant, in the order of the file; external ones are read for it once."""
         for tensor in self._external(pending_only=True):
-            if tensor.name not in self._reports:
+            if identity(tensor) not in self._reports:
                 for _ in self._stream(tensor):
                     pass
         return list(self._reports.values())
@@ -178,7 +178,7 @@ def _rewrite(resolved: Resolved, loaded: Loaded, plan: Plan, proto: Any, keep: K
     new = NewNames(_taken(resolved))
     names = FunctionNames(resolved)
     casts = 0
-    reports: dict[str, ConstantReport] = {}
+    reports: dict[Any, ConstantReport] = {}
     sensitive: dict[str, str] = {}
     emitted: dict[Solution, Any] = {}
     for index, solution in enumerate(resolved.solutions):
@@ -227,7 +227,7 @@ def _taken(resolved: Resolved) -> set[str]:
 
 
 def _convert(
-    layout: Layout, homes: dict[Scope, Any], new: NewNames, resolved: Resolved, reports: dict[str, ConstantReport]
+    layout: Layout, homes: dict[Scope, Any], new: NewNames, resolved: Resolved, reports: dict[Any, ConstantReport]
 ) -> dict[Scope, list[tuple[Value, Any]]]:
     """Convert the constants of a layout in the messages ``homes``; returns the new Constant nodes by scope."""
     nodes: dict[Scope, list[tuple[Value, Any]]] = {}
@@ -237,7 +237,7 @@ def _convert(
         value, home = item.value, homes[item.value.scope]
         made, report = converted_tensor(_current(value, home, tables), item.elem, clamp, item.name)
         if report is not None:
-            reports[item.name] = report
+            reports[item.name, id(value.tensor)] = report  # two scopes may have a constant of one name
         sparse = made.DESCRIPTOR.name == "SparseTensorProto"
         if value.producer is not None:
             _convert_node(item, made, sparse, home, new, nodes)

@@ -155,7 +155,7 @@ def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str) -> tuple[An
     return made, report
 
 
-def stream(tensor: Any, folder: Path | None, clamp: bool, reports: dict[str, ConstantReport]) -> Iterator[bytes]:
+def stream(tensor: Any, folder: Path | None, clamp: bool, reports: dict[Any, ConstantReport]) -> Iterator[bytes]:
     """The bytes of a tensor as the model declares it; what is pending is converted on the way and reported."""
     from mixlist.graph import weights
 
@@ -166,4 +166,9 @@ def stream(tensor: Any, folder: Path | None, clamp: bool, reports: dict[str, Con
     many = weights.element_count(tensor) >= _MANY
     for piece in weights.pieces(tensor, folder):
         yield convert_piece(piece, tensor.data_type, clamp, report, many).tobytes()
-    reports[tensor.name] = report
+    reports[identity(tensor)] = report
+
+
+def identity(tensor: Any) -> tuple[str, ...]:
+    """What tells a tensor in another file from others of its name: where it lies."""
+    return (tensor.name, *sorted(f"{entry.key}={entry.value}" for entry in tensor.external_data))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.builders import model
+import mixlist
+from tests.builders import model, policy
 from tests.rewriter.cases import case
 from tests.scopes import dtype_name
 
@@ -198,3 +200,45 @@ def test_a_constant_that_does_not_fit_and_crosses_a_border(where: str) -> None:
     found = case(text, **LISTS)
     assert "n" not in found.low
     assert found.initializers()["k"] == "float32"
+
+
+@pytest.mark.parametrize("kind", ["branches", "functions"])
+def test_constants_of_one_name_are_reported_one_by_one(kind: str) -> None:
+    text = {
+        "branches": """g (float[4] x, bool c) => (float[4] y) { w = Exp(x)
+          y = If(c) <then_branch = t () => (float[4] p) <float[4] k = {1,2,3,1000000}> { p = Mul(w, k) },
+                     else_branch = e () => (float[4] q) <float[4] k = {1,2,3,4}> { q = Mul(w, k) }> }""",
+        "functions": """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y, float[4] z) {
+          w = Exp(x) y = f.F(w) z = f.G(w) }
+          <domain: "f", opset_import: ["" : 17]> F (a) => (b) { k = Constant<value_float=1000000.0>() b = Mul(a, k) }
+          <domain: "f", opset_import: ["" : 17]> G (a) => (b) { k = Constant<value_float=2.0>() b = Mul(a, k) }""",
+    }[kind]
+    original = model(text, check=kind == "functions")
+    result = mixlist.rewrite(original, mixlist.resolve(original, policy(constants="ieee", **LISTS)))
+    assert sorted((r.name, r.overflowed, r.max_abs) for r in result.constants)[-1] == ("k", 1, 1e6)
+    assert len(result.constants) == 2
+    assert any("'k' reaches 1e+06" in w.message for w in result.warnings)
+
+
+def test_external_constants_of_one_name_are_reported_one_by_one(tmp_path: Path) -> None:
+    """Streamed in one pass, each by itself, though both branches call theirs k."""
+    numbers = np.array([1, 2, 3, 1e6, 1, 2, 3, 4], np.float32)
+    (tmp_path / "w.bin").write_bytes(numbers.tobytes())
+    proto = model(
+        """g (float[4] x, bool c) => (float[4] y) { w = Exp(x)
+      y = If(c) <then_branch = t () => (float[4] p) <float[4] k = {1,2,3,4}> { p = Mul(w, k) },
+                 else_branch = e () => (float[4] q) <float[4] k = {1,2,3,4}> { q = Mul(w, k) }> }""",
+        check=False,
+    )
+    for attribute in proto.graph.node[1].attribute:
+        tensor = attribute.g.initializer[0]
+        tensor.ClearField("float_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        offset = "0" if attribute.name == "then_branch" else "16"
+        for key, value in (("location", "w.bin"), ("offset", offset), ("length", "16")):
+            tensor.external_data.add(key=key, value=value)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    plan = mixlist.resolve(tmp_path / "m.onnx", policy(constants="ieee", **LISTS))
+    result = mixlist.rewrite(tmp_path / "m.onnx", plan)
+    result.save(tmp_path / "out.onnx")
+    assert sorted((r.name, r.overflowed) for r in result.constants) == [("k", 0), ("k", 1)]
