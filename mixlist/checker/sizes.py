@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from mixlist.checker.contrib_shapes import DOMAIN, output_shapes, stand_in
 from mixlist.graph.build import bind
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.shapes import without_weights
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 SMALL = 4096  # elements: what shapes, axes and index tables hold
-_PASSES = 12  # each pass learns shapes that the next needs; the deepest of real models needed four
+_PASSES = 200  # each learns what the next needs; real models need four, and one more a layer of a fused operator
 _FOLDED = frozenset({
     "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "Ceil", "Compress", "Concat", "ConstantOfShape", "CumSum", "Div",
     "Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual",
@@ -169,6 +170,11 @@ class _Folding:
         self.opsets: dict[str, int] = {o.domain: o.version for o in scratch.opset_import}
         self.known: dict[int, dict[str, Array]] = {}  # by the number of the graph, depth first
         self.functions = {(f.domain, f.name) for f in scratch.functions}
+        self.posing: set[str] = set()  # outputs of stand-ins: of the right shape, not of the right value
+        for graph in _graphs(scratch.graph):
+            for node in graph.node:
+                if (node.domain, node.op_type) not in self.functions and stand_in(node):
+                    self.posing.add(node.output[0])
 
     def run(self, scratch: Any, inferred: Any) -> bool:
         """One pass over all scopes; whether something new was learnt."""
@@ -188,6 +194,8 @@ class _Folding:
             for attribute, twin in zip(node.attribute, told.attribute, strict=True):
                 if attribute.type == attribute.GRAPH:
                     learnt |= self._scope(attribute.g, twin.g, values, shapes)
+            if node.domain == DOMAIN and (node.domain, node.op_type) not in self.functions:
+                learnt |= _declare_outputs(scratch, node, shapes)
             if node.op_type == "If":
                 learnt |= _declare_taken_branch(scratch, node, told, values.get(node.input[0]), shapes)
             if len(node.output) == 1 and node.output[0] not in own:
@@ -208,6 +216,8 @@ class _Folding:
         import numpy as np
 
         if node.domain not in ("", "ai.onnx") or (node.domain, node.op_type) in self.functions:
+            return None
+        if node.output[0] in self.posing:
             return None
         if node.op_type == "Constant":
             return _constant_value(node)
@@ -234,6 +244,18 @@ class _Folding:
             (result, *_) = cast("Any", ReferenceEvaluator(_alone(node, self.opsets)).run(None, given))
             return np.asarray(result) if np.size(result) <= SMALL else None
         return None
+
+
+def _declare_outputs(scratch: Any, node: Any, shapes: dict[str, Shape]) -> bool:
+    """Of an operator that ONNX does not know, the outputs have the shapes of its rule; whether that is news."""
+    from onnx import helper
+
+    told = output_shapes(node, [shapes.get(name) for name in node.input])
+    news = [(name, s) for name, s in zip(node.output, told, strict=False) if name and s and name not in shapes]
+    for name, shape in news:
+        shapes[name] = shape
+        _declare(scratch, name, helper.make_tensor_value_info(name, types.FLOAT, None), shape)
+    return bool(news)
 
 
 def _declare_taken_branch(

@@ -1,0 +1,133 @@
+"""Output shapes of ONNX Runtime's own operators (``com.microsoft``), which ONNX's shape inference does not know.
+
+ONNX Runtime's optimiser makes them out of standard operators, so many have the shape of one, which can stand in for
+them in a copy of the model that is for shapes alone; for the others there are rules. (Source: the operators'
+documentation in ONNX Runtime, ContribOperators.) Nodes with other uses of these operators stay unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Shape = tuple[int, ...]
+Shapes = Sequence[Shape | None]
+DOMAIN = "com.microsoft"
+_AS_FIRST_INPUT = frozenset({"BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"})
+_SKIP = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+_STANDARD = {"FusedConv": ("Conv", 3), "FusedGemm": ("Gemm", 3), "GemmFastGelu": ("MatMul", 2)}  # and inputs it takes
+
+
+def stand_in(node: Any) -> bool:
+    """Turn a NodeProto into a standard one whose output has the same shape; False where there is none."""
+    op = node.op_type
+    if len(node.output) > 1:
+        return False
+    if op == "LayerNormalization" and not node.domain:  # ONNX Runtime writes it into models of earlier opsets too
+        _become(node, "Identity", 1, [])
+        return True
+    if node.domain != DOMAIN:
+        return False
+    if op in _AS_FIRST_INPUT or op in _SKIP:
+        _become(node, "Identity", 1, [])
+    elif op in _STANDARD:
+        _become(node, *_STANDARD[op], [a for a in node.attribute if not a.name.startswith("activation")])
+    elif op in ("FusedMatMul", "TransposeMatMul"):
+        flags = {a.name: bool(a.i) for a in node.attribute}
+        if flags.get("transBatchA") or flags.get("transBatchB"):
+            return False
+        left, right = flags.get("transA", False), flags.get("transB", False)
+        if left or right:
+            _become(node, "Einsum", 2, [_equation(f"...{'ji' if left else 'ij'},...{'kj' if right else 'jk'}->...ik")])
+        else:
+            _become(node, "MatMul", 2, [])
+    elif op == "MultiHeadAttention" and len(node.input) > 2 and node.input[2]:
+        node.input[1] = node.input[2]  # the width of a value for each place of a query
+        _become(node, "Einsum", 2, [_equation("abc,ade->abe")])
+    else:
+        return False
+    return True
+
+
+def _become(node: Any, op_type: str, inputs: int, attributes: list[Any]) -> None:
+    kept = [type(a).FromString(a.SerializeToString()) for a in attributes]
+    node.op_type, node.domain = op_type, ""
+    del node.input[inputs:]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+
+
+def _equation(text: str) -> Any:
+    from onnx import helper
+
+    return helper.make_attribute("equation", text)
+
+
+def output_shapes(node: Any, inputs: Shapes) -> list[Shape | None]:
+    """The shapes of a com.microsoft node's outputs for those of its inputs, as far as there is a rule; else nothing."""
+    rule = _RULES.get(node.op_type) if node.domain == DOMAIN else None
+    attributes = {a.name: a for a in node.attribute}
+    try:
+        return rule(attributes, inputs) if rule else []
+    except (IndexError, KeyError, TypeError, ValueError):  # shapes that are not known, or not these
+        return []
+
+
+def _skip(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+    """Output, mean, inverse deviation, and the sum that was normalised."""
+    (whole,) = _known(inputs, 0)
+    return [whole, (*whole[:-1], 1), (*whole[:-1], 1), whole]
+
+
+def _embed(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+    """Embedded words, the mask's index, and the sum that was normalised."""
+    ids, words = _known(inputs, 0, 2)
+    made = (*ids, words[1])
+    return [made, ids[:1], made]
+
+
+def _attention(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+    """Input (batch, length, width) and weights (width, q + k + v)."""
+    given, weights = _known(inputs, 0, 1)
+    sizes = list(attributes["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in attributes else [weights[1] // 3] * 3
+    return [(*given[:2], sizes[2])]
+
+
+def _grouped_attention(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+    (query,) = _known(inputs, 0)
+    heads, groups = attributes["num_heads"].i, attributes["kv_num_heads"].i
+    packed = len(inputs) < 2 or inputs[1] is None
+    return [(*query[:2], query[2] * heads // (heads + 2 * groups) if packed else query[2])]
+
+
+def _quantized_lstm(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+    """All hidden states (length, directions, batch, hidden), the last ones, the last cells."""
+    given, recurrence = _known(inputs, 0, 2)
+    directions, hidden = recurrence[:2]
+    last = (directions, given[1], hidden)
+    return [(given[0], directions, given[1], hidden), last, last]
+
+
+def _matmul(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+    import numpy as np
+
+    left, right = _known(inputs, 0, 1)
+    return [(*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])]
+
+
+def _known(inputs: Shapes, *slots: int) -> list[Shape]:
+    shapes = [inputs[slot] for slot in slots]
+    if any(shape is None for shape in shapes):
+        raise ValueError("an input's shape is not known")
+    return [shape for shape in shapes if shape is not None]
+
+
+_RULES = {
+    "Attention": _attention,
+    "DynamicQuantizeLSTM": _quantized_lstm,
+    "DynamicQuantizeMatMul": _matmul,
+    "EmbedLayerNormalization": _embed,
+    "GroupQueryAttention": _grouped_attention,
+    "MatMulIntegerToFloat": _matmul,
+    **dict.fromkeys(_SKIP, _skip),
+}

@@ -1,0 +1,116 @@
+"""Shapes of ONNX Runtime's own operators: the rules against what ONNX Runtime makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from mixlist.checker.estimate import work
+from mixlist.checker.sizes import sizes_of
+from mixlist.graph.build import build_main
+from mixlist.resources import folder
+from mixlist.runtime.sessions import open_session
+
+F32, I32 = np.float32, np.int32
+ELEMENTS = {F32: TensorProto.FLOAT, I32: TensorProto.INT32}
+# op type, inputs (shape, or shape and type; None leaves the slot out), outputs named, attributes
+CASES: list[tuple[str, list[Any], int, dict[str, Any]]] = [
+    ("FusedMatMul", [(2, 5, 7), (7, 3)], 1, {}),
+    ("FusedMatMul", [(2, 7, 5), (2, 7, 3)], 1, {"transA": 1}),
+    ("FusedMatMul", [(2, 5, 7), (2, 3, 7)], 1, {"transB": 1}),
+    ("FusedConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], 1, {"activation": "Relu", "strides": [2, 2]}),
+    ("FusedGemm", [(5, 7), (7, 3), (3,)], 1, {"activation": "Relu"}),
+    ("BiasGelu", [(2, 3, 8), (8,)], 1, {}),
+    ("FastGelu", [(2, 3, 8)], 1, {}),
+    ("Gelu", [(2, 3)], 1, {}),
+    ("QuickGelu", [(2, 3)], 1, {}),
+    ("SkipLayerNormalization", [(2, 3, 8), (2, 3, 8), (8,), (8,), (8,)], 1, {}),
+    ("SkipLayerNormalization", [(2, 3, 8), (2, 3, 8), (8,)], 4, {}),
+    ("EmbedLayerNormalization", [((2, 5), I32), ((2, 5), I32), (9, 8), (6, 8), (3, 8), (8,), (8,)], 2, {}),
+    ("Attention", [(2, 5, 8), (8, 24), (24,)], 1, {"num_heads": 2}),
+    ("Attention", [(2, 5, 8), (8, 20), (20,)], 1, {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]}),
+    ("MultiHeadAttention", [(2, 5, 8), (2, 6, 8), (2, 6, 4)], 1, {"num_heads": 2}),
+    ("DynamicQuantizeMatMul", [(2, 5, 7), ((7, 3), np.uint8), (1,), None], 1, {}),
+]
+
+
+def of_case(op: str, inputs: list[Any], outputs: int, attributes: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A model of one such node between two that ONNX knows, and a feed for it."""
+    feed = {}
+    for at, given in enumerate(inputs):
+        if given is not None:
+            shape, dtype = given if isinstance(given[0], tuple) else (given, F32)
+            feed[f"i{at}"] = np.ones(shape, dtype) if dtype is not I32 else np.zeros(shape, dtype)
+    names = ["" if given is None else f"i{at}" for at, given in enumerate(inputs)]
+    made = [f"o{k}" for k in range(outputs)]
+    nodes = [
+        helper.make_node(op, names, made, domain="com.microsoft", **attributes),
+        *(helper.make_node("Identity", [name], [f"y_{name}"]) for name in made),
+    ]
+    inputs_ = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for name, a in feed.items()
+    ]
+    graph = helper.make_graph(nodes, "g", inputs_, [onnx.ValueInfoProto(name=f"y_{name}") for name in made])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), feed
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}")
+def test_rules_agree_with_the_runtime(case: tuple[Any, ...]) -> None:
+    made, feed = of_case(*case)
+    # which outputs ONNX Runtime makes, and of what type, its own inference tells
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as problem:
+        if "Could not find an implementation" in str(problem):
+            pytest.skip(str(problem).splitlines()[0])
+        raise
+    expected = {o.name: v.shape for o, v in zip(session.get_outputs(), session.run(None, feed), strict=True)}
+    graph = build_main(made)
+    sizes = sizes_of(graph, {}, {})
+    found = {name: sizes.of(graph.root.values[name]) for name in expected}
+    assert found == expected
+
+
+def test_what_has_no_rule_stays_unknown() -> None:
+    made, _ = of_case("FusedMatMul", [(7, 2, 5), (2, 7, 3)], 1, {"transBatchA": 1})
+    graph = build_main(made)
+    assert sizes_of(graph, {}, {}).of(graph.root.values["o0"]) is None
+
+
+def test_what_onnx_runtime_fused_costs_what_it_was_made_of(tmp_path: Path) -> None:
+    """The demo's network after ONNX Runtime's optimisations has the same products, some of them fused."""
+    digits = folder("demo_data") / "digits.onnx"
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    onnxruntime.InferenceSession(digits, options, providers=["CPUExecutionProvider"])
+    fused = onnx.load(tmp_path / "fused.onnx")
+    assert any(node.domain == "com.microsoft" for node in fused.graph.node)
+    told = work(fused, {"batch": 3})
+    assert told.unknown == ()
+    assert told.matrix_flops == work(digits, {"batch": 3}).matrix_flops
+
+
+def test_stand_ins_are_no_values() -> None:
+    """A stand-in has the right shape, not the right numbers: nothing is computed from it."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g () => (float[M] y) <float[1] two = {2}>
+    { a = com.microsoft.QuickGelu (two)  n = Cast <to = 7> (a)  y = ConstantOfShape (n) }"""
+    made = onnx.parser.parse_model(text)
+    graph = build_main(made)
+    sizes = sizes_of(graph, {}, {})
+    assert sizes.of(graph.root.values["a"]) == (1,)
+    assert graph.root.values["a"] not in sizes.known
+    assert sizes.of(graph.root.values["y"]) is None
+    assert open_session(made.SerializeToString()) is not None
