@@ -1,0 +1,127 @@
+"""Modes without lists, and free inputs and outputs, on models that branch, loop, call and carry sequences."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import TensorProto
+
+from tests.rewriter.cases import Case, case
+
+LISTS = {"white": ["Exp"], "black": ["Log"]}
+FREE = {"keep_io_types": False}
+RAISE = "cube_fp16in_fp32out"
+
+LOW_MODELS = {
+    "plain": "g (float16[4] x) => (float16[4] y) { a = Exp(x) y = Log(a) }",
+    "sequence": """g (float16[4] x) => (float16[4] y) <int64 i = {0}> {
+      a = Exp(x) s = SequenceConstruct(a, x) b = SequenceAt(s, i) y = Log(b) }""",
+    "loop": """g (float16[4] x, int64 m) => (float16[4] y) <bool go = {1}, float16[4] k = {1,2,3,4}> {
+      y = Loop(m, go, x) <body = b (int64 i, bool c, float16[4] s) => (bool d, float16[4] t)
+        { d = Identity(c) t = Add(s, k) }> }""",
+    "loop from a constant": """g (float16[4] x, int64 m) => (float16[4] y) <bool go = {1}, float16[4] k = {1,2,3,4}> {
+      y = Loop(m, go, k) <body = b (int64 i, bool c, float16[4] s) => (bool d, float16[4] t)
+        { d = Identity(c) t = Add(s, x) }> }""",
+    "branches": """g (float16[4] x, bool c) => (float16[4] y) {
+      y = If(c) <then_branch = t () => (float16[4] p) { p = Exp(x) },
+                 else_branch = e () => (float16[4] q) { q = Log(x) }> }""",
+    "fixed slot": """g (float16[1,1,2,2] x) => (float16[1,1,4,4] y) <float[4] s = {1,1,2,2}> { y = Resize(x, , s) }""",
+}
+
+
+@pytest.mark.parametrize("which", LOW_MODELS)
+def test_raise_brings_a_low_model_up_between_two_casts(which: str) -> None:
+    found = case(LOW_MODELS[which], mode=RAISE)
+    assert found.casts == [">y", "x>float32"]
+    assert not found.low
+    assert TensorProto.FLOAT16 not in {t.data_type for t in found.after.graph.initializer}
+    assert not case(LOW_MODELS[which], mode="origin").casts  # and origin, under which nothing changes
+
+
+def test_raise_keeps_the_users_roundings() -> None:
+    text = "g (float16[4] x) => (float16[4] y) { [a] a = Cast<to=1>(x) [b] b = Cast<to=10>(a) [e] y = Exp(b) }"
+    found = case(text, mode=RAISE)
+    assert found.casts == [">y", "b>float32"] and found.makes("b") == ["float16"]
+
+
+def test_raise_inside_a_function_and_shape_arithmetic() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float16[2,4] x) => (float16[2,4] y, float16[N] z) {
+      y = f.F(x) s = Shape(x) f = Cast<to=10>(s) [q] z = Sqrt(f) }
+      <domain: "f", opset_import: ["" : 17]> F (a) => (b) { [e] b = Exp(a) }"""
+    found = case(text, mode=RAISE)
+    assert found.casts == [">y", "function:f:F: a>float32"]
+    assert (found.nodes["q"].rule, found.nodes["q"].precision) == ("shape", "float16")
+
+
+def test_cube_lowers_four_operators_and_nothing_else() -> None:
+    text = """g (float[2,2] x, float[2,2] w) => (float[2,2] y) <float[2,2] b = {1,2,3,4}> {
+      [m] m = MatMul(x, w) [a] a = Add(m, b) [g] h = Gemm(a, w, b) [r] y = Relu(h) }"""
+    found = case(text, mode="allow_fp32_to_fp16", feeds={"x": [[1, 0], [0, 1]], "w": [[1, 2], [3, 4]]})
+    assert found.low == {"m", "g"}
+    assert found.casts == ["a>float16", "h>float32", "m>float32", "w>float16", "x>float16"]
+    assert found.initializers() == {"b": "float32", "b_float16": "float16"}
+
+
+def test_force_reaches_everything_but_shapes() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[2,4] x, bool c) => (float[2,4] y, float[N] z) {
+      [i] a = If(c) <then_branch = t () => (float[2,4] p) { [e] p = Exp(x) },
+                     else_branch = e () => (float[2,4] q) { [l] q = Log(x) }>
+      y = f.F(a) s = Shape(x) f = Cast<to=1>(s) [q] z = Sqrt(f) }
+      <domain: "f", opset_import: ["" : 17]> F (a) => (b) { [n] b = Neg(a) }"""
+    found = case(text, mode="fp16")
+    assert found.low == {"i/then_branch/e", "i/else_branch/l", "function:f:F/n"}
+    assert found.casts == [">y", "x>float16"]
+
+
+# --- free inputs and outputs ---
+
+
+def types_of(found: Case) -> tuple[list[int], list[int]]:
+    """Element types of the result's inputs and outputs."""
+    graph = found.after.graph
+    return tuple([v.type.tensor_type.elem_type for v in side] for side in (graph.input, graph.output))  # type: ignore[return-value]
+
+
+LOW, HIGH = TensorProto.FLOAT16, TensorProto.FLOAT
+
+
+@pytest.mark.parametrize(
+    ("nodes", "input_type", "casts"),
+    [
+        ("[w] y = Exp(x)", LOW, []),
+        ("[l] y = Log(x)", HIGH, []),
+        ("s = Shape(x) [w] y = Exp(x)", LOW, []),  # Shape takes what comes
+        ("i = Cast<to=7>(x) [w] y = Exp(x)", HIGH, ["x>float16"]),  # the Cast reads the number that came in
+        ("h = Cast<to=10>(x) [w] y = Exp(x)", HIGH, []),  # the user's own Cast serves Exp
+        ("q = SequenceConstruct(x) i = Constant<value=int64 {0}>() [w] y = SequenceAt(q, i)", HIGH, []),
+    ],
+)
+def test_what_makes_a_free_input_low(nodes: str, input_type: int, casts: list[str]) -> None:
+    found = case(f"g (float[4] x) => (float[4] y) {{ {nodes} }}", options=FREE, **LISTS)
+    assert types_of(found)[0] == [input_type] and found.casts == casts
+
+
+def test_a_free_output_takes_what_is_made_and_its_readers_are_cast() -> None:
+    text = "g (float[4] x) => (float[4] y, float[4] z, float[4] u) { [w] y = Exp(x) [l] z = Log(y) [v] u = Exp(y) }"
+    found = case(text, options=FREE, **LISTS)
+    assert types_of(found) == ([LOW], [LOW, HIGH, LOW]) and found.casts == ["y>float32"]
+
+
+def test_a_free_input_that_starts_a_state_votes_high() -> None:
+    text = """g (float[4] x, int64 m) => (float[4] y) <bool go = {1}> {
+      y = Loop(m, go, x) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t)
+        { d = Identity(c) [e] t = Exp(s) }> }"""
+    found = case(text, options=FREE, **LISTS)
+    assert types_of(found)[0] == [HIGH, TensorProto.INT64]
+    assert found.casts == ["Loop_0/body: s>float16", "Loop_0/body: t>float32"]
+
+
+def test_a_free_input_that_nobody_reads_and_one_that_only_goes_out() -> None:
+    text = "g (float[4] x, float[4] u, float[4] v) => (float[4] v, float[4] y) { [w] y = Exp(x) }"
+    found = case(text, options=FREE, **LISTS)
+    assert types_of(found) == ([LOW, HIGH, HIGH], [HIGH, LOW])
+
+
+def test_an_input_kept_by_name_that_is_an_output_too() -> None:
+    text = "g (float[4] x) => (float[4] x, float[4] y) { [w] y = Exp(x) }"
+    found = case(text, options={**FREE, "keep_io": ["x"]}, **LISTS)
+    assert types_of(found) == ([HIGH], [HIGH, LOW]) and found.casts == ["x>float16"]
