@@ -32,7 +32,7 @@ from mixlist.runtime.feeds import as_batches
 from mixlist.runtime.inputs import fit, model_inputs
 from mixlist.runtime.isolated import Crashed
 from mixlist.runtime.profile import Profile, read_profile
-from mixlist.runtime.sessions import PROVIDERS, write_model
+from mixlist.runtime.sessions import PROVIDERS, lies_ready, write_model
 from mixlist.runtime.timed import TimedWorker
 
 Feed = Mapping[str, Any]
@@ -148,7 +148,7 @@ class _Race:
         from mixlist.graph.save import tensors
         from mixlist.graph.weights import is_external
 
-        if loaded.path is not None and not any(is_external(t) for t in tensors(loaded.proto)):
+        if loaded.path is not None and lies_ready([t for t in tensors(loaded.proto) if is_external(t)], loaded.folder):
             return loaded.path
         folder = self.home / name
         folder.mkdir()

@@ -62,7 +62,7 @@ def make_session(
     if not _outgrows_protobuf(proto):
         if not outside:
             return open_session(proto.SerializeToString(), **options)
-        if _lies_ready(outside, folder):
+        if lies_ready(outside, folder):
             return open_session(proto.SerializeToString(), folder=folder, **options)
     home = Path(tempfile.mkdtemp(prefix="mixlist-"))
     try:
@@ -102,7 +102,7 @@ def _outgrows_protobuf(proto: Any) -> bool:
     return sum(declared_size(t) for t in tensors(proto) if not is_external(t)) > INLINE_LIMIT
 
 
-def _lies_ready(outside: Sequence[Any], folder: Path | None) -> bool:
+def lies_ready(outside: Sequence[Any], folder: Path | None) -> bool:
     """Whether ONNX Runtime takes the external tensors where they lie: no links out of the folder, none to convert."""
     from mixlist.graph.weights import external, stored_type
 

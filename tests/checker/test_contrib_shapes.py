@@ -114,3 +114,20 @@ def test_stand_ins_are_no_values() -> None:
     assert graph.root.values["a"] not in sizes.known
     assert sizes.of(graph.root.values["y"]) is None
     assert open_session(made.SerializeToString()) is not None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_grouped_attention(packed: bool) -> None:
+    """4 heads of size 8 for queries, 2 for keys and values, 5 places."""
+    widths = [(1, 5, 64), None, None] if packed else [(1, 5, 32), (1, 5, 16), (1, 5, 16)]
+    made, feed = of_case(
+        "GroupQueryAttention", [*widths, None, None, ((1,), I32), ((1,), I32)], 3, {"num_heads": 4, "kv_num_heads": 2}
+    )
+    feed["i5"][:], feed["i6"][:] = 4, 5  # the last place that counts, and how many there are
+    names = [output.name for output in made.graph.output]
+    results = dict(zip(names, open_session(made.SerializeToString()).run(names, feed), strict=True))
+    graph = build_main(made)
+    assert sizes_of(graph, {}, {}).of(graph.root.values["o0"]) == results["y_o0"].shape
+    for name in ("o1", "o2"):  # the cache's size is data; a model that declares it lets the node be counted
+        made.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, results[f"y_{name}"].shape))
+    assert work(made).matrix_flops == 2 * 2 * 4 * 5 * 5 * 8

@@ -24,6 +24,8 @@ COMMANDS = [
     ("diff", "onnx", "onnx", "--target-mixlist", "{modify}"),
     ("validate", "{modify}", "--ops-info", "onnx", "--output-format", "json"),
     ("apply", "{model}", "-o", "{out}", "--report", "-"),
+    ("bench", "{model}", "--random", "1", "--rounds", "1", "--format", "json"),
+    ("bench", "{model}", "--estimate", "--format", "json"),
     ("check", "{model}", "--random", "2", "--dim", "N=3", "--per-tensor", "--layerwise", "--format", "json"),
 ]
 

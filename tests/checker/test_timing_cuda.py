@@ -1,0 +1,32 @@
+"""``bench`` on a GPU, where there is one: the same figures, and that the model really ran there in low precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.resources import folder
+from mixlist.runtime.sessions import providers
+
+pytestmark = pytest.mark.skipif("cuda" not in providers(), reason="ONNX Runtime has no CUDA provider here")
+
+
+@pytest.mark.parametrize("transfers", [False, True])
+def test_the_demo_runs_on_the_device(transfers: bool) -> None:
+    with np.load(folder("demo_data") / "digits.npz") as arrays:
+        feed = {"pixels": arrays["pixels"].astype(np.float32)}
+    digits = folder("demo_data") / "digits.onnx"
+    report = mixlist.bench(digits, mixlist.load_policy(), [feed], provider="cuda", rounds=5, transfers=transfers)
+    assert (report.original.failure, report.other.failure) == ("", "")
+    assert report.transfers == transfers
+    assert report.other.low_kernels == report.other.low_nodes
+    for contender in (report.original, report.other):
+        assert contender.profile is not None
+        assert contender.profile.providers["CUDAExecutionProvider"] > contender.profile.nodes / 2
+    assert report.original.profile is not None
+    assert report.other.profile is not None
+    assert report.original.profile.low_nodes == 0
+    assert report.other.profile.low_nodes > 10
+    assert not any("accelerator" in note for note in report.notes)
+    assert any("TF32" in note for note in report.notes)
