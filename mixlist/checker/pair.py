@@ -1,0 +1,172 @@
+"""The two models of a check: the reference in float32 and the mixed one, observed and ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from mixlist.checker.instrument import Instrumented, Key, instrument
+from mixlist.checker.observe import Observer
+from mixlist.checker.wiring import Wired, wire
+from mixlist.errors import ModelError, UsageError
+from mixlist.graph.build import build_main
+from mixlist.graph.io import Loaded, load
+from mixlist.graph.model import POLICY_KEY, Node
+from mixlist.lists.policy import Policy
+from mixlist.ops import types
+from mixlist.resolver import Plan, resolve
+from mixlist.rewriter import rewrite
+from mixlist.rewriter.emulate import LOW, emulate, raise_low, widen
+from mixlist.runtime.inputs import model_inputs
+from mixlist.runtime.isolated import make_runner
+from mixlist.runtime.kernels import has_low_kernel
+from mixlist.runtime.sessions import faithful
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the two models run: on which provider, in a process of their own or not, saturating or not."""
+
+    provider: str
+    isolate: bool
+    saturate: bool
+    wide: bool = False  # the reference in float64 where the operators allow it
+
+    @property
+    def mode(self) -> Literal["emulated", "native"]:
+        """Real low precision where the provider has it; the CPU provider hides it."""
+        return "emulated" if self.provider == "cpu" else "native"
+
+    def observe_mixed(self, mixed: Loaded, observed: Instrumented, own: list[str]) -> Observer:
+        """The mixed model, observed: emulated in float32, or as it is."""
+        if self.mode == "native":
+            return Observer(observed, self._runner(observed.proto, mixed), own)
+        proto = emulate(replace(mixed, proto=observed.proto), saturate=self.saturate)
+        return Observer(observed, self._runner(proto, mixed), own, model_inputs(mixed.proto))
+
+    def observe_reference(self, original: Loaded, exact: Instrumented, own: list[str]) -> Observer:
+        """The original in float32, observed."""
+        raised = replace(original, proto=raise_low(replace(original, proto=exact.proto)))
+        inputs = model_inputs(original.proto)
+        if not self.wide:
+            return Observer(exact, self._runner(raised.proto, original), own, inputs)
+        try:
+            runner = self.plain_runner(widen(raised, _computes_double), original)
+        except ModelError as problem:
+            raise ModelError(
+                f"the reference of {original.name} cannot be computed in float64: {problem.message}",
+                hint="use --baseline float32",
+            ) from None
+        return Observer(exact, runner, own, inputs, wide=True)
+
+    def plain_runner(self, proto: Any, loaded: Loaded) -> Any:
+        """A session of a float32 graph on the CPU."""
+        return make_runner(proto, isolate=self.isolate, folder=loaded.folder)
+
+    def _runner(self, proto: Any, loaded: Loaded) -> Any:
+        return make_runner(proto, isolate=self.isolate, provider=self.provider, folder=loaded.folder)
+
+
+@dataclass
+class Pair:
+    """The two models of a check: the reference in float32 and the mixed one, both observed."""
+
+    original: Loaded
+    mixed: Loaded
+    plan: Plan | None
+    way: Way
+    reference: Observer
+    ours: Observer
+    wired: list[Wired]
+    low: dict[Key, int]
+    renamed: dict[str, str]
+    sources: dict[Key, Key]  # tensors that only move another one's values
+    warnings: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Let both sessions go."""
+        self.reference.close()
+        self.ours.close()
+
+
+# ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these and refuses to run them.
+_CLAIM_DOUBLE = frozenset({"LSTM", "GRU", "RNN"})
+
+
+def _computes_double(node: Node) -> bool:
+    """Whether ONNX Runtime's CPU provider has a float64 kernel of the node's operator."""
+    schema = node.signature.schema if node.signature is not None else None
+    if schema is None or node.op_type in _CLAIM_DOUBLE:
+        return False
+    outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and types.element(v.type) == types.FLOAT)
+    return has_low_kernel("cpu", node.domain, node.op_type, schema.since, "double", outputs)
+
+
+def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
+    """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's."""
+    original = load(model)
+    warnings = []
+    if against is None:
+        plan = resolve(original, policy)
+        result = rewrite(original, plan)
+        mixed = replace(original, proto=result.proto)
+        warnings += [str(w) for w in plan.warnings]
+        if any(p.key == POLICY_KEY for p in original.proto.metadata_props):
+            warnings.append(
+                f"{original.name} is an output of mixlist: what it lost to rounding of constants is not seen; "
+                "check its original with --against"
+            )
+    else:
+        plan, mixed = None, load(against)
+        _same_outputs(original, mixed)
+    unfaithful = faithful(way.provider)
+    if unfaithful:
+        raise ModelError(f"this ONNX Runtime cannot be trusted to check: {unfaithful}")
+    observed, exact = instrument(mixed.proto), instrument(original.proto)
+    renamed = _renamed(mixed.proto)
+    low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
+    if not low:
+        warnings.append("no node is low: the mixed model is the original")
+    return Pair(
+        original,
+        mixed,
+        plan,
+        way,
+        way.observe_reference(original, exact, _names(original.proto)),
+        way.observe_mixed(mixed, observed, _names(original.proto)),
+        wire(build_main(original.proto)),
+        low,
+        renamed,
+        {p.key: p.source for p in exact.probes if p.source is not None},
+        warnings,
+    )
+
+
+def _names(proto: Any) -> list[str]:
+    return [o.name for o in proto.graph.output]
+
+
+def _same_outputs(original: Loaded, mixed: Loaded) -> None:
+    missing = [n for n in _names(original.proto) if n not in _names(mixed.proto)]
+    if missing:
+        raise UsageError(f"{mixed.name} has no output {missing[0]!r}, which {original.name} has")
+
+
+def _renamed(proto: Any) -> dict[str, str]:
+    """Scope of a function that mixlist specialised, to the scope of the function it was made from."""
+    found = {}
+    for function in proto.functions:
+        for entry in function.metadata_props:
+            if entry.key == "pkg.mixlist.function":
+                base = f"function:{function.domain}:"
+                found[f"{base}{function.name}"] = f"{base}{entry.value}"
+    return found
+
+
+def replace_scope(key: Key, renamed: Mapping[str, str]) -> Key:
+    """The Key by the name that the original gives the function."""
+    if not renamed or not key.scope.startswith("function:"):
+        return key
+    head, slash, rest = key.scope.partition("/")
+    return Key(f"{renamed.get(head, head)}{slash}{rest}", key.node, key.slot)
