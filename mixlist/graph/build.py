@@ -10,6 +10,7 @@ from mixlist.graph.link import DEEPEST, called, domain_of, link, new_value, read
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.traits import is_constant, is_from_shape, is_random
 from mixlist.ops import types
+from mixlist.ops.schema import Schema
 from mixlist.ops.signature import Signature, key_of, make_signature
 
 
@@ -143,6 +144,8 @@ def _signature(
 ) -> Signature:
     if node.op_type == "Constant" and node.domain == "":
         _refuse_arity(node, 0, 1)
+        if not node.proto.attribute:
+            raise ModelError(f"{called(node)} has no value")
         return Signature(None, (), (types.UNKNOWN,), (), fixed=True, reads_any=False)
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
@@ -150,6 +153,7 @@ def _signature(
     signature = make_signature(node.domain, node.op_type, opset, inputs, present, proto)
     if signature.schema is not None and signature.schema.native is not None:
         _refuse_arity(node, signature.schema.native.min_input, signature.schema.native.min_output)
+        _refuse_attributes(node, proto, signature.schema)
     return signature
 
 
@@ -158,6 +162,20 @@ def _refuse_arity(node: Node, inputs: int, outputs: int) -> None:
     if len(node.inputs) < inputs or len(node.outputs) < outputs:
         found = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
         raise ModelError(f"{called(node)} has {found}, its schema needs {inputs} and {outputs}")
+
+
+def _refuse_attributes(node: Node, proto: Any, schema: Schema) -> None:
+    """Raise ModelError where a required attribute is missing, or one is of the wrong kind or names no type of ONNX."""
+    given = {attribute.name: attribute for attribute in proto.attribute}
+    for name, formal in schema.native.attributes.items():
+        attribute = given.get(name)
+        if attribute is None:
+            if formal.required:
+                raise ModelError(f"{called(node)} has no attribute {name!r}, which its schema requires")
+        elif attribute.type not in (0, formal.type.value):  # 0: files of the first versions say no kind
+            raise ModelError(f"attribute {name!r} of {called(node)} is no {formal.type.name}, as its schema wants it")
+        elif name in schema.fixing and attribute.i not in types.elements():
+            raise ModelError(f"attribute {name!r} of {called(node)} is {attribute.i}, which is no type of ONNX")
 
 
 def bind(proto: Any, attributes: dict[str, Any]) -> Any:

@@ -77,7 +77,7 @@ def _load_path(path: Path) -> Loaded:
         raise ModelError(
             f"{path} is not an ONNX model, or it is truncated", hint="check that the file was copied whole"
         ) from None
-    if not model.graph.node and not model.graph.output and not model.ir_version:
+    if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
     refuse_damage(model, str(path))
     return Loaded(model, str(path), path, path.parent, "path", stamp)

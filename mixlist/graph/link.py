@@ -35,6 +35,8 @@ def _register(graph: Graph, scope: Scope) -> None:
     proto = scope.proto
     if scope.proto.DESCRIPTOR.name == "GraphProto":
         for info in proto.input:
+            if info.name in scope.values:
+                raise ModelError(f"graph input {info.name!r} is defined twice")
             value = new_value(graph, scope, info.name, "input")
             value.type = types.from_proto(info.type)
             scope.inputs.append(value)

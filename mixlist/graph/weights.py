@@ -6,6 +6,7 @@ symbolic link is followed, since model hubs lay weight files that way.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -65,12 +66,15 @@ def external(tensor: Any, folder: Path | None) -> External:
         )
     path = folder / location
     try:
-        size = path.stat().st_size
+        status = path.stat()
     except OSError as problem:
         raise FileError(
             f"external data of tensor {tensor.name!r} is missing: {path} ({problem.strerror})",
             hint="copy the data file beside the model",
         ) from None
+    if not stat.S_ISREG(status.st_mode):
+        raise FileError(f"external data of tensor {tensor.name!r} is no file: {path}")
+    size = status.st_size
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries["length"]) if entries.get("length") else byte_size(tensor)
@@ -195,7 +199,11 @@ def ahead(made: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _read(where: External, name: str) -> Iterator[bytes]:
-    with where.path.open("rb", buffering=0) as file:
+    try:
+        opened = where.path.open("rb", buffering=0)
+    except OSError as problem:
+        raise FileError(f"cannot read the data of tensor {name!r} in {where.path}: {problem.strerror}") from None
+    with opened as file:
         file.seek(where.offset)
         left = where.length
         while left:

@@ -107,18 +107,18 @@ def make_signature(
 
 
 def key_of(proto: Any) -> tuple[Any, ...]:
-    """What of a node's attributes can decide its types: all their names, the values of the type-fixing ones."""
+    """What of a node's attributes can decide its types: all names and kinds, the values of the type-fixing ones."""
     if not proto.attribute:
         return ()
     parts: list[Any] = []
     for attribute in proto.attribute:
         name = attribute.name
         if name in _TYPED_BY_VALUE:
-            parts.append((name, attribute.i))
+            parts.append((name, attribute.i, attribute.type))
         elif name == "value":
             parts.append((name, attribute.t.data_type))
         else:
-            parts.append(name)
+            parts.append((name, attribute.type))
     return tuple(parts)
 
 

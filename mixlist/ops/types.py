@@ -7,6 +7,7 @@ a pair of its kind and its content's type, ``("seq", FLOAT)`` or ``("optional", 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,8 +49,15 @@ _ELEMENT_NAMES = {0: "unknown", 1: "float32", 10: "float16", 11: "float64", 16: 
 def _other_name(elem: int) -> str:
     from onnx import TensorProto
 
-    known = elem in TensorProto.DataType.values()
-    return str(TensorProto.DataType.Name(elem)).lower() if known else f"type {elem}"
+    return str(TensorProto.DataType.Name(elem)).lower() if elem in elements() else f"type {elem}"
+
+
+@cache
+def elements() -> frozenset[int]:
+    """The element types that the installed onnx knows, UNKNOWN among them."""
+    from onnx import TensorProto
+
+    return frozenset(TensorProto.DataType.values())
 
 
 def from_proto(proto: TypeProto) -> Type:

@@ -1,0 +1,169 @@
+"""What no ONNX model can be is refused by name: attributes, types, dimensions, versions, names, cycles, data files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+import mixlist
+from mixlist.errors import MixlistError
+from tests.builders import model
+
+TEXT = """g (float[4,4] x, bool c) => (float[4,4] y)
+<float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> {
+    [mm] a = MatMul(x, w)
+    [k] k = Constant<value_float=1.0>()
+    [add] b = Add(a, k)
+    [cast] d = Cast<to=10>(b)
+    [back] e = Cast<to=1>(d)
+    [if] y = If(c) <then_branch = t () => (float[4,4] p) { p = Relu(e) },
+                    else_branch = f () => (float[4,4] q) { q = Exp(e) }> }"""
+Damage = Callable[[onnx.ModelProto], object]
+
+
+def node(m: onnx.ModelProto, name: str) -> onnx.NodeProto:
+    return next(n for n in m.graph.node if n.name == name)
+
+
+def weight(**fields: object) -> Damage:
+    """The weight with other fields; ``raw_data`` replaces its numbers."""
+
+    def damage(m: onnx.ModelProto) -> None:
+        tensor = m.graph.initializer[0]
+        if "raw_data" in fields:
+            tensor.ClearField("float_data")
+        if "dims" in fields:
+            del tensor.dims[:]
+        tensor.MergeFrom(onnx.TensorProto(**fields))  # type: ignore[arg-type]
+
+    return damage
+
+
+def outside(**entries: str) -> Damage:
+    """The weight in ``w.data``, which has 64 bytes, but for these entries; "" leaves one out."""
+
+    def damage(m: onnx.ModelProto) -> None:
+        tensor = m.graph.initializer[0]
+        tensor.ClearField("float_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in ({"location": "w.data", "offset": "0", "length": "64"} | entries).items():
+            if value:
+                tensor.external_data.add(key=key, value=value)
+
+    return damage
+
+
+def calls(*bodies: tuple[str, str]) -> Damage:
+    """The Add becomes a call of function F; each body is a function's name and the function that it calls."""
+
+    def damage(m: onnx.ModelProto) -> None:
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+        for name, called in bodies:
+            inner = [helper.make_node(called, ["x"], ["y"], domain="d")]
+            m.functions.append(helper.make_function("d", name, ["x"], ["y"], inner, imports))
+        m.opset_import.add(domain="d", version=1)
+        call = node(m, "add")
+        call.op_type, call.domain = "F", "d"
+        del call.input[1:]
+
+    return damage
+
+
+def attribute(of: str, name: str, value: object) -> Damage:
+    return lambda m: node(m, of).attribute[0].CopyFrom(helper.make_attribute(name, value))
+
+
+def version(number: int) -> Damage:
+    return lambda m: setattr(m.opset_import[0], "version", number)
+
+
+REFUSED: dict[str, tuple[Damage, str]] = {
+    "Cast without to": (lambda m: node(m, "cast").ClearField("attribute"), r"'cast' \(Cast\) has no attribute 'to'"),
+    "to is a float": (attribute("cast", "to", 1.0), r"'to' of node 'cast' \(Cast\) is no INT"),
+    "to is no type": (attribute("cast", "to", 99), r"'to' of node 'cast' \(Cast\) is 99"),
+    "Constant without value": (lambda m: node(m, "k").ClearField("attribute"), "'k'.*has no value"),
+    "If with one branch": (lambda m: node(m, "if").attribute.pop(), "'if'.*has no else_branch"),
+    "branch is a number": (attribute("if", "then_branch", 1), "'if'.*has no then_branch"),
+    "branch without output": (lambda m: node(m, "if").attribute[0].g.output.pop(), "then_branch yields another number"),
+    "MatMul of one": (lambda m: node(m, "mm").input.pop(), "'mm'.*1 inputs.*needs 2"),
+    "negative dimension": (weight(dims=[-4, 4]), r"'w' has the shape \[-4, 4\]"),
+    "absurd dimensions": (weight(dims=[2**62, 2**62]), "'w' is damaged"),
+    "too few numbers": (weight(dims=[4, 5]), "'w' is damaged"),
+    "short data": (weight(raw_data=b"abc"), "'w' has 3 bytes, its shape needs 64"),
+    "long data": (weight(raw_data=bytes(65)), "'w' has 65 bytes, its shape needs 64"),
+    "no data": (weight(raw_data=b""), "'w' has 0 bytes, its shape needs 64"),
+    "no element type": (weight(data_type=0), "'w' has element type 0"),
+    "unknown element type": (weight(data_type=99), "'w' has element type 99"),
+    "negative element type": (weight(data_type=-1), "'w' has element type -1"),
+    "no opset": (lambda m: m.ClearField("opset_import"), "imports no opset of the standard domain"),
+    "opset 0": (version(0), "opset version 0"),
+    "opset -1": (version(-1), "opset version -1"),
+    "opset of the future": (version(999), "opset 999; the installed onnx ends at"),
+    "opset beyond integers": (version(2**40), "opset version 1099511627776"),
+    "tensor twice": (lambda m: node(m, "add").output.__setitem__(0, "a"), "'a' is defined twice.*'add'"),
+    "initializer twice": (lambda m: m.graph.initializer.append(m.graph.initializer[0]), "initializer 'w' is.* twice"),
+    "input twice": (lambda m: m.graph.input.append(m.graph.input[0]), "input 'x' is defined twice"),
+    "cycle": (lambda m: node(m, "mm").input.__setitem__(0, "b"), "a cycle through node 'mm'"),
+    "cycle of one": (lambda m: node(m, "mm").input.__setitem__(0, "a"), "a cycle through node 'mm'"),
+    "tensor from nowhere": (
+        lambda m: node(m, "mm").input.__setitem__(0, "n"),
+        "'mm'.*reads 'n', which nothing defines",
+    ),
+    "output from nowhere": (lambda m: m.graph.output.add(name="n"), "output 'n' is defined by nothing"),
+    "output without name": (lambda m: m.graph.output.add(), "output '' is defined by nothing"),
+    "weight without name": (lambda m: m.graph.initializer[0].ClearField("name"), "reads 'w', which nothing defines"),
+    "no graph": (lambda m: m.ClearField("graph"), "holds no graph"),
+    "no nodes": (lambda m: m.graph.ClearField("node"), "output 'y' is defined by nothing"),
+    "function of itself": (calls(("F", "F")), "d:F calls itself"),
+    "functions of each other": (calls(("F", "G"), ("G", "F")), "calls itself"),
+    "data nowhere": (outside(location=""), "'w' names no location"),
+    "data above": (outside(location="../w.data"), "points out of the model's folder"),
+    "data at the root": (outside(location="/etc/hostname"), "points out of the model's folder"),
+    "data missing": (outside(location="gone.data"), "'w' is missing.*gone.data"),
+    "data in a folder": (outside(location="folder"), "is no file.*folder"),
+    "data before the file": (outside(offset="-1"), "'w' needs bytes -1 to 63 of 64"),
+    "data behind the file": (outside(offset="4"), "'w' needs bytes 4 to 68 of 64"),
+    "data in words": (outside(offset="four"), "offset or length that is no number"),
+    "less data than shape": (outside(length="60"), "has 60 bytes, its shape needs 64"),
+    "endless data": (outside(length="9" * 30), "truncated"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_damage_is_told_by_name(name: str, tmp_path: Path) -> None:
+    damage, told = REFUSED[name]
+    made = model(TEXT)
+    damage(made)
+    path, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    (tmp_path / "w.data").write_bytes(bytes(64))
+    (tmp_path / "folder").mkdir()
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(MixlistError, match=f"(?s){told}"):
+        mixlist.rewrite(path, mixlist.resolve(path, mixlist.load_policy())).save(out)
+    assert not out.exists()
+
+
+HARMLESS: dict[str, Damage] = {
+    "nothing": lambda m: None,
+    "data elsewhere": outside(),
+    "no kind of attribute": lambda m: node(m, "cast").attribute[0].ClearField("type"),
+    "unknown operator": lambda m: setattr(node(m, "add"), "op_type", "Nope"),
+    "unknown domain": lambda m: setattr(node(m, "add"), "domain", "nowhere"),
+    "one name for two": lambda m: setattr(node(m, "add"), "name", "mm"),
+    "no IR version": lambda m: m.ClearField("ir_version"),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_can_be_lived_with_is(name: str, tmp_path: Path) -> None:
+    made = model(TEXT)
+    HARMLESS[name](made)
+    path = tmp_path / "m.onnx"
+    (tmp_path / "w.data").write_bytes(bytes(64))
+    path.write_bytes(made.SerializeToString())
+    result = mixlist.rewrite(path, mixlist.resolve(path, mixlist.load_policy()))
+    assert node(result.model, "cast").op_type == "Cast"

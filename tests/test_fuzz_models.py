@@ -1,0 +1,172 @@
+"""No model file makes mixlist fail by itself: exit status 2 with a message, or 0 where the damage is harmless.
+
+Never 3, a traceback or a hang. MIXLIST_FUZZ sets how many damaged messages there are (8,000 take half a minute),
+MIXLIST_FUZZ_SEED starts elsewhere. What is damaged: the golden models before and after, and those of ``extra``.
+tests/cli/test_fuzz.py damages the bytes and nodes of random models; here it is every field of every message.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mixlist.cli import main
+from tests.builders import model
+from tests.mutation import mutate
+from tests.test_golden import FILES, read
+
+COUNT = int(os.environ.get("MIXLIST_FUZZ", "8000"))
+SEED = int(os.environ.get("MIXLIST_FUZZ_SEED", "0"))
+PARTS = 8
+SECONDS = 20  # for one command on a model of a few nodes; they take milliseconds
+POLICIES = [
+    *([], [], ["--precision-mode-v2", "fp16"], ["--precision-mode-v2", "mixed_bfloat16"]),
+    *(["--precision-mode-v2", "cube_fp16in_fp32out"], ["--precision-mode", "allow_fp32_to_fp16"]),
+    *(["--gray-policy", "between"], ["--gray-policy", "black-wins"], ["--gray-policy", "promote"]),
+    *(["--constants", "clamp"], ["--ops-info", "ascend910b"], ["--ops-info", "tensorflow", "--gray-policy", "between"]),
+]
+RESOLVE = [["--format", "json"], ["--format", "csv"], ["--provider", "cuda"], ["--explain", "n"]]
+APPLY = [
+    *([], ["--no-keep-io-types"], ["--inline-functions"], ["--opset", "22"], ["--external-data", "yes"]),
+    *(["--external-data", "no"], ["--report", "-"], ["--dry-run"], ["--keep-io", "x", "--no-keep-io-types"]),
+]
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    """Exit status and standard error of one command, within this process."""
+    told = io.StringIO()
+    start = time.monotonic()
+    with redirect_stdout(io.StringIO()), redirect_stderr(told):
+        status = main([str(argument) for argument in arguments])
+    assert time.monotonic() - start < SECONDS, "this took too long"
+    return status, told.getvalue()
+
+
+def assert_survives(path: Path, what: str, rng: random.Random) -> list[int]:
+    """Resolve and apply end with 0, or with 2 and a message; returns the two."""
+    policy, found = rng.choice(POLICIES), []
+    out = path.with_name("out.onnx")
+    for command in (
+        ["resolve", path, *policy, *rng.choice(RESOLVE)],
+        ["apply", path, "-o", out, "--force", *policy, *rng.choice(APPLY)],
+    ):
+        status, told = run(*command)
+        shown = f"{' '.join(map(str, command))}\nafter {what}:\n{told}"
+        assert status in (0, 2), shown
+        assert "Traceback" not in told, shown
+        assert status == 0 or "error" in told.lower(), shown
+        found.append(status)
+    assert {file.name for file in path.parent.iterdir() if file.name.startswith(".")} == set()
+    return found
+
+
+# --- what is damaged ---
+
+
+def extra() -> Iterator[onnx.ModelProto]:
+    """What the golden models lack: external and sparse data, attributes of many types, other domains, deep nesting."""
+    held = model(
+        "g (float[4,4] x) => (float[4,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul(x, w) }"
+    )
+    outside = onnx.ModelProto()
+    outside.CopyFrom(held)
+    tensor = outside.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "w.data"), ("offset", "64"), ("length", "64")):
+        tensor.external_data.add(key=key, value=value)
+    yield outside
+    values = numpy_helper.from_array(np.array([1, 2], np.float32), "s")
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0, 3]), "i"), [4])
+    scattered = model(
+        "g (float[4] x) => (float[4] y) { n = Constant<value_floats=[1.0]>() y = Sum(x, n, s) }", check=False
+    )
+    scattered.graph.sparse_initializer.append(sparse)
+    scattered.graph.quantization_annotation.add(tensor_name="x").quant_parameter_tensor_names.add(
+        key="SCALE_TENSOR", value="n"
+    )
+    scattered.training_info.add().algorithm.CopyFrom(held.graph)
+    scattered.metadata_props.add(key="pkg.mixlist.policy", value="other")
+    yield scattered
+    yield model(
+        """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "c" : 1]> g (float[2,4] x) => (float[2,4] y) {
+        a = com.microsoft.Gelu(x) b = c.Own<t=float[2] {1,2}, f=[1.5], s="t">(a) y = LayerNormalization(b, a) }""",
+        check=False,
+    )
+    yield model(NESTED)
+    yield model(FUNCTIONS)
+
+
+NESTED = """g (float[2,4] x, bool c) => (float[2,4] y) {
+    y = If(c) <
+        then_branch = t () => (float[2,4] z) {
+            z = If(c) <then_branch = u () => (float[2,4] v) { v = Relu(x) },
+                       else_branch = w () => (float[2,4] o) { o = Exp(x) }> },
+        else_branch = e () => (float[2,4] q) {
+            s = SequenceConstruct(x, x)
+            zero = Constant<value_int=0>()
+            q = SequenceAt(s, zero) }> }"""
+FUNCTIONS = """<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
+g (float[4] x) => (float[4] y) { y = f.A<k=2.0>(x) }
+<domain: "f", opset_import: ["" : 18, "f" : 1]>
+A <k: float = 1.0> (x) => (y) { c = Constant<value_float: float = @k>() z = f.B(x) y = Mul(z, c) }
+<domain: "f", opset_import: ["" : 18]>
+B (x) => (y) { y = Softmax(x) }"""
+
+
+def bases() -> list[bytes]:
+    """All models, serialised."""
+    pairs = [both for path in FILES for both in read(path).models()]
+    return [m.SerializeToString() for m in (*pairs, *extra())]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the external data that one of the models names."""
+    (tmp_path / "w.data").write_bytes(np.arange(32, dtype=np.float32).tobytes())
+    return tmp_path
+
+
+# --- the tests ---
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_wrong_messages(folder: Path, part: int) -> None:
+    sources, path = bases(), folder / "m.onnx"
+    refused = 0
+    for number in range(part, COUNT, PARTS):
+        rng = random.Random(SEED + number)
+        made = onnx.ModelProto.FromString(rng.choice(sources))
+        what = "; ".join(mutate(made, rng) for _ in range(rng.choice((1, 1, 1, 2, 3))))
+        path.write_bytes(made.SerializeToString())
+        refused += 2 in assert_survives(path, f"mutation {number}: {what}", rng)
+    assert COUNT // PARTS // 10 < refused < COUNT // PARTS  # it is damage, and not all of it fatal
+
+
+def test_truncated_files(folder: Path) -> None:
+    path, rng = folder / "m.onnx", random.Random(SEED)
+    for data in bases()[::4]:
+        for at in sorted(rng.sample(range(len(data)), 12)):
+            path.write_bytes(data[:at])
+            assert_survives(path, f"cut to {at} of {len(data)} bytes", rng)
+
+
+def test_flipped_bits(folder: Path) -> None:
+    path, rng = folder / "m.onnx", random.Random(SEED)
+    for data in bases()[::2]:
+        for _ in range(12):
+            bits, flipped = rng.sample(range(8 * len(data)), rng.choice((1, 1, 4))), bytearray(data)
+            for bit in bits:
+                flipped[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(flipped)
+            assert_survives(path, f"bits {bits}", rng)
