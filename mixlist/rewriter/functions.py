@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from mixlist.graph.model import MARK
+from mixlist.graph.naming import names_in
 from mixlist.resolver import Resolved
 from mixlist.resolver.solve import Solution
 
@@ -56,7 +59,8 @@ def replace_functions(proto: Any, resolved: Resolved, emitted: dict[Solution, An
     for original in resolved.loaded.proto.functions:
         key = (original.domain, original.name, original.overload)
         groups.append(made.get(key) or [_copy(original)])
-    functions = _shared(proto, groups)
+    known = [set(names_in(f)) - set(_names_of_casts(f)) for f in resolved.loaded.proto.functions]
+    functions = _shared(proto, groups, known)
     del proto.functions[:]
     proto.functions.extend(functions)
 
@@ -67,20 +71,17 @@ def _copy(message: Any) -> Any:
     return made
 
 
-def _shared(proto: Any, groups: list[list[Any]]) -> list[Any]:
+def _shared(proto: Any, groups: list[list[Any]], known: list[set[str]]) -> list[Any]:
     """The specialisations, those of one function that are equal as one; repeated, since callers then become equal too.
 
-    Functions that were two in the model stay two.
+    Functions that were two in the model stay two. ``known``: the names in each group's function before.
     """
     while True:
         renamed: dict[tuple[str, str], str] = {}
-        for group in groups:
+        for group, names in zip(groups, known, strict=True):
             seen: dict[bytes, Any] = {}
-            for function in group:
-                bare = _copy(function)
-                bare.name = ""
-                bare.ClearField("metadata_props")
-                first = seen.setdefault(bare.SerializeToString(deterministic=True), function)
+            for function in group if len(group) > 1 else ():
+                first = seen.setdefault(_digest(function, names), function)
                 if first is not function:
                     renamed[function.domain, function.name] = first.name
         groups = [[f for f in group if (f.domain, f.name) not in renamed] for group in groups]
@@ -89,6 +90,43 @@ def _shared(proto: Any, groups: list[list[Any]]) -> list[Any]:
             return functions
         for holder in (proto.graph, *functions):
             _rename_calls(holder, renamed)
+
+
+def _digest(function: Any, known: set[str]) -> bytes:
+    """What a function does: without its name, and with the names that mixlist made up numbered."""
+    bare = _copy(function)
+    bare.name = ""
+    bare.ClearField("metadata_props")
+    fresh = dict.fromkeys(name for name in names_in(bare) if name and name not in known)
+    _number(bare, {name: f"#{index}" for index, name in enumerate(fresh)})
+    return bytes(bare.SerializeToString(deterministic=True))
+
+
+def _names_of_casts(body: Any) -> Iterator[str]:
+    """The names that mixlist made up for its Casts when it wrote the function before."""
+    for node in body.node:
+        if any(p.key == MARK for p in node.metadata_props):
+            yield from (node.name, *node.output)
+        for attribute in node.attribute:
+            if attribute.type == attribute.GRAPH:
+                yield from _names_of_casts(attribute.g)
+
+
+def _number(body: Any, numbers: dict[str, str]) -> None:
+    for node in body.node:
+        node.name = numbers.get(node.name, node.name)
+        node.input[:] = [numbers.get(name, name) for name in node.input]
+        node.output[:] = [numbers.get(name, name) for name in node.output]
+        for attribute in node.attribute:
+            if attribute.type == attribute.TENSOR:
+                attribute.t.name = numbers.get(attribute.t.name, attribute.t.name)
+            elif attribute.type == attribute.GRAPH:
+                _number(attribute.g, numbers)
+    if body.DESCRIPTOR.name == "GraphProto":
+        for message in (*body.initializer, *body.output):
+            message.name = numbers.get(message.name, message.name)
+    for info in body.value_info:
+        info.name = numbers.get(info.name, info.name)
 
 
 def _rename_calls(proto: Any, renamed: dict[tuple[str, str], str]) -> None:

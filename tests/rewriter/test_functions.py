@@ -53,6 +53,19 @@ def test_equal_specialisations_are_shared() -> None:
     assert (found.makes("c"), found.makes("d")) == (["float16"], ["float32"])
 
 
+def test_specialisations_that_differ_only_in_the_names_of_casts_are_shared() -> None:
+    """One call passes a constant, the other an input; both bodies need the same Casts and constants."""
+    text = fn(
+        "(float[4] y, float[4] z) <float[4] k = {1,2,3,4}> { y = f.F(x, k) z = f.F(x, x) }",
+        """F (a, k) => (b) { c = Constant<value_float=2.0>() [e] e = Exp(a) [m] m = Mul(e, c) [l] l = Log(m)
+          [n] n = Log(c) [s] s = Add(l, n) [b] b = Add(s, k) }""",
+    )
+    found = case(text, white=["Exp"], black=["Log", "Add"], feeds=X)
+    assert names(found) == ["f:F"]
+    assert found.casts == ["function:f:F: a>float16", "function:f:F: m>float32"]
+    assert [n.op_type for n in found.after.graph.node] == ["F", "F"]
+
+
 def test_two_functions_of_the_model_stay_two_however_equal() -> None:
     body = "(a) => (b) { b = Relu(a) }"
     text = fn("(float[4] y) { w = f.G(x) y = f.F(w) }", f"F {body}", f"G {body}", f"H {body}")
