@@ -57,7 +57,7 @@ def resolve(
     facts, rules, ranges = Facts(policy), Rules(policy), Ranges(loaded.folder, progress)
     resolution = Resolution(facts, rules, ranges)
     main = resolution.solve(graph)
-    settle_constant_arguments(main, set())
+    settle_constant_arguments(main, lambda value: policy.constants != "keep" or ranges.fits(value, facts.low), set())
     resolved = Resolved(loaded, graph, policy, facts.low, _in_call_order(main), rules, ranges, facts.cast_is_black)
     return Plan(loaded.name, policy, _warnings(resolved), resolved)
 

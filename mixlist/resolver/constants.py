@@ -74,6 +74,11 @@ class Ranges:
             found = self._known[id(value.tensor)] = (value.tensor, self._scan(value.tensor))
         return found[1]
 
+    def fits(self, value: Value, low: int) -> bool:
+        """Whether the low type holds the constant."""
+        found = self.of(value)
+        return found is None or found.misfit(low) is None
+
     def _scan(self, tensor: Any) -> Range:
         largest, single = 0.0, None
         alone = element_count(tensor) == 1

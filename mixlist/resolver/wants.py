@@ -6,7 +6,7 @@ element type, or None where the reader takes what comes (Cast, Shape, a function
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -125,22 +125,34 @@ def _unlinked_outputs(solution: Solution) -> Iterator[Use]:
                     yield Use(value, None, body, None, slot)
 
 
-def settle_constant_arguments(solution: Solution, done: set[Solution]) -> None:
-    """A function's parameter that gets a constant takes the type that all its readers want.
+def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool], done: set[Solution]) -> None:
+    """A parameter that gets a constant, of a function or of a Scan's body, takes the type that all its readers want.
 
-    So the caller's constant is converted once instead of cast in the body. Callees go first.
+    So the constant is converted once instead of cast in the body. Callees go first. ``fits``: whether a constant
+    may be converted to the low type; in functions the nodes were asked already.
     """
     if solution in done:
         return
     done.add(solution)
     for callee in dict.fromkeys(solution.callees.values()):
-        settle_constant_arguments(callee, done)
-    if not solution.graph.path:
+        settle_constant_arguments(callee, fits, done)
+    root = solution.graph.root
+    settled = [v for v in root.inputs if solution.graph.path and v.constant and v not in root.outputs]
+    settled += [link.targets[0] for link in solution.links if _hands_in_constant(link, fits)]
+    if not settled:
         return
     wanted: dict[int, set[int | None]] = {}
     for use in uses(solution):
         wanted.setdefault(use.value.id, set()).add(use.want)
-    for value in solution.graph.root.inputs:
+    for value in settled:
         wants = wanted.get(value.id, set())
-        if value.constant and types.element(value.type) in types.LISTED and len(wants) == 1:
+        if types.element(value.type) in types.LISTED and len(wants) == 1:
             solution.decided[value.id] = wants.pop() or solution.decided[value.id]
+
+
+def _hands_in_constant(link: Link, fits: Callable[[Value], bool]) -> bool:
+    """Whether a link only hands an initializer or Constant to a body: what a Scan goes over, or a SequenceMap adds."""
+    if len(link.reads) != 1 or len(link.targets) != 1 or link.targets[0].kind != "input":
+        return False
+    value = link.reads[0].value
+    return value.tensor is not None and value.kind != "overridable" and fits(value)

@@ -242,3 +242,26 @@ def test_external_constants_of_one_name_are_reported_one_by_one(tmp_path: Path) 
     result = mixlist.rewrite(tmp_path / "m.onnx", plan)
     result.save(tmp_path / "out.onnx")
     assert sorted((r.name, r.overflowed) for r in result.constants) == [("k", 0), ("k", 1)]
+
+
+@pytest.mark.parametrize(
+    ("last", "body", "elem"), [(4, "Mul(w, s)", "float16"), (1e6, "Mul(w, s)", "float32"), (4, "Log(s)", "float32")]
+)
+def test_a_constant_that_a_scan_goes_over_is_converted_and_not_cast_slice_by_slice(
+    last: float, body: str, elem: str
+) -> None:
+    text = f"""g (float[2,4] x) => (float[2,4] z) <float[2,4] k = {{1,2,3,4,1,2,3,{last}}}> {{
+      [s] z = Scan<num_scan_inputs=2, body = b (float[4] r, float[4] s) => (float[4] t) {{
+        [w] w = Exp(r) [m] t = {body} }}>(x, k) }}"""
+    found = case(text, feeds={"x": [[0.1] * 4] * 2} if last == 4 else None, **LISTS)
+    assert found.initializers() == {"k": elem}
+    assert ("s/body: s>float16" in found.casts) is (last != 4)  # what does not fit is cast, as it was
+
+
+def test_a_constant_argument_that_a_function_hands_back_keeps_its_type() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y, float[4] z)
+      <float[4] k = {1,2,3,4}> { w = Exp(x) [f] y, h = f.F(w, k) z = Log(h) }
+      <domain: "f", opset_import: ["" : 17]> F (a, k) => (b, k) { [m] b = Mul(a, k) }"""
+    found = case(text, **LISTS)
+    assert found.makes("f") == ["float16", "float32"]
+    assert found.casts == [">y", "function:f:F: k>float16", "x>float16"]
