@@ -5,7 +5,8 @@ come as outputs of the If (the other branch yields the neutral element), out of 
 value per iteration (reduced once more where loops nest, since inner ones may differ in length), out of a function as
 further outputs of its calls.
 
-ONNX Runtime's ReduceMax and ReduceMin pass over NaN, a sum does not: so the range takes three reductions.
+ONNX Runtime's ReduceMax and ReduceMin pass over NaN, a sum does not: so the range takes three reductions. The sum is
+that of magnitudes: large values of both signs would overflow to inf - inf, a NaN that no value is.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _reduce(op_type: str) -> Callable[[str, str, int, NewNames], list[Any]]:
 RANGE = (
     Statistic("minimum", float("inf"), "ReduceMin", _reduce("ReduceMin")),
     Statistic("maximum", float("-inf"), "ReduceMax", _reduce("ReduceMax")),
-    Statistic("sum", 0.0, "ReduceSum", _reduce("ReduceSum")),
+    Statistic("sum", 0.0, "ReduceSum", _reduce("ReduceL1")),
 )
 
 

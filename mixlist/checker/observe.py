@@ -85,8 +85,7 @@ def _range(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
     ran = ~((minimum == np.inf) & (maximum == -np.inf))
     if not ran.any():
         return Range(0.0, 0.0, nan=False, ran=False)
-    # A sum that overflows float32 is infinite, not NaN; inf - inf is no NaN of the tensor's own.
-    nan = np.isnan(minimum) | np.isnan(maximum) | (np.isnan(total) & ~((minimum == -np.inf) & (maximum == np.inf)))
+    nan = np.isnan(minimum) | np.isnan(maximum) | np.isnan(total)  # a sum of magnitudes that overflows is infinite
     bad = ran & (nan | np.isinf(minimum) | np.isinf(maximum))
     when = int(np.argmax(bad)) if bad.any() else None
     usual = ran & ~np.isnan(minimum) & ~np.isnan(maximum)
