@@ -34,6 +34,8 @@ class Facts:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.low = types.ELEMENT[policy.mode.low]
+        raises = policy.mode.action == "raise"  # brings up either low type; lists leave the other one alone
+        self.movable = types.LISTED if raises else frozenset({types.FLOAT, self.low})
         self._listed: dict[tuple[str, str, int | None], Listed] = {}
         self._facts: dict[tuple[str, str, int | None], Fact] = {}
         self.cast_is_black = policy.mode.action == "lists" and self.listed("", "Cast").list == "black"
@@ -63,7 +65,7 @@ class Facts:
             ):
                 return Fact(by_list.list, "schema", "schema", by_list.listed)
             return Fact(by_list.list, "none", "no-float", by_list.listed)
-        if not any(g.authored in (types.FLOAT, self.low) for g in signature.groups):
+        if not any(g.authored in self.movable for g in signature.groups):
             return Fact(by_list.list, "none", "no-float", by_list.listed)
         if is_shape_arithmetic(node):
             return Fact(by_list.list, "shape", "shape", by_list.listed)

@@ -346,7 +346,8 @@ class _Solver:
         low = self.low
         kept = signature.memo.get((target, low))
         if kept is None:
-            wish = tuple([target if g.authored in (types.FLOAT, low) else g.authored for g in signature.groups])
+            movable = self.shared.facts.movable
+            wish = tuple([target if g.authored in movable else g.authored for g in signature.groups])
             if self._reaches(target):
                 assignment = signature.assign(wish)
                 kept = (assignment, _refusal(assignment, wish, signature.groups))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.builders import keep
 from tests.resolver.cases import nodes, precisions
 
@@ -47,3 +49,11 @@ def test_cube_lowers_the_cube_ops_and_nothing_else() -> None:
     found = precisions(text, mode="allow_fp32_to_fp16", white=["Relu"], black=["Conv"])
     low = {name for name, precision in found.items() if precision == "float16"}
     assert low == {"c", "t", "g", "m"}
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_raise_brings_either_low_type_up(low: str) -> None:
+    text = (
+        f'<ir_version: 8, opset_import: ["" : 17]> g ({low}[4] x) => ({low}[4] y) {{ [e] e = Exp(x) [n] y = Neg(e) }}'
+    )
+    assert precisions(text, mode="cube_fp16in_fp32out") == {"e": "float32", "n": "float32"}
