@@ -18,7 +18,8 @@ from mixlist.resolver.constants import Progress, Ranges
 from mixlist.resolver.facts import Facts
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Decision, Plan
-from mixlist.resolver.solve import Resolution, Solution
+from mixlist.resolver.solution import Solution
+from mixlist.resolver.solve import Resolution
 from mixlist.resolver.wants import settle_constant_arguments
 
 __all__ = ["Decision", "Plan", "Resolved", "resolve"]

@@ -17,8 +17,7 @@ from mixlist.errors import ListError
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
-
-UNDECIDED = 0
+from mixlist.resolver.solution import UNDECIDED, join
 
 
 @dataclass(eq=False)
@@ -65,7 +64,7 @@ def find_clusters(
     _attach(graph, links, calls, found)
     for value, elem in border:
         if value in found:
-            found[value].fixed = _join(found[value].fixed, elem)
+            found[value].fixed = join(found[value].fixed, elem)
     return found
 
 
@@ -115,25 +114,19 @@ def vote(cluster: Cluster, solver: Any) -> int:
     """The cluster's type as far as the votes go; UNDECIDED while there is none."""
     voted = cluster.fixed
     for value in cluster.tensors:
-        voted = _join(voted, solver.decided[value.id])
+        voted = join(voted, solver.decided[value.id])
     for call, slot in cluster.calls:
         callee = solver.solution.callees.get(call.id)
         if callee is not None and slot < len(callee.graph.root.inputs):
-            voted = _join(voted, callee.decided[callee.graph.root.inputs[slot].id])
+            voted = join(voted, callee.decided[callee.graph.root.inputs[slot].id])
     for node in cluster.nodes:
         if voted not in (UNDECIDED, solver.low):
             break
-        voted = _join(voted, _node_vote(node, solver))
+        voted = join(voted, _node_vote(node, solver))
     if voted == solver.low and cluster.fixed != voted and not all(solver.admits(k, voted) for k in cluster.links):
         return types.FLOAT
     authored = types.element(cluster.values[0].type)
     return voted if voted in (UNDECIDED, solver.low, types.FLOAT) else authored  # lists never make the other low type
-
-
-def _join(one: int, other: int) -> int:
-    if one == other or other == UNDECIDED:
-        return one
-    return other if one == UNDECIDED else types.FLOAT
 
 
 def _node_vote(node: Node, solver: Any) -> int:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
+from mixlist.resolver.solution import UNDECIDED, Solution
 
 if TYPE_CHECKING:
     from mixlist.resolver.facts import Fact
-    from mixlist.resolver.solve import Resolution, Solution
-
-UNDECIDED = 0
+    from mixlist.resolver.solve import Resolution
 
 
 def follow(node: Node, solver: Any) -> tuple[int, Value | None]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from mixlist.graph.control_flow import Link, links
+from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
@@ -21,32 +20,10 @@ from mixlist.ops.signature import Assignment
 from mixlist.resolver import clusters, gray
 from mixlist.resolver.clusters import Cluster
 from mixlist.resolver.constants import Ranges
-from mixlist.resolver.facts import Fact, Facts, is_control_flow
+from mixlist.resolver.facts import Facts, is_control_flow
 from mixlist.resolver.node_rules import Rules
-
-UNDECIDED = 0
-Step = Node | Link | Cluster
-
-
-@dataclass(eq=False)
-class Solution:
-    """What was decided for one Graph; lists are indexed by the id of a Value or Node.
-
-    ``decided``: element type per value. ``links``: the final element type per link. ``notes``: what
-    kept a node or slot from low. ``callees``: the Solution of each function call.
-    """
-
-    graph: Graph
-    facts: list[Fact]
-    decided: list[int]
-    assignments: list[Assignment | None]
-    followed: list[Value | None]
-    links: list[Link] = field(default_factory=list)
-    notes: dict[int, str] = field(default_factory=dict)
-    rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the fact's rule
-    callees: dict[int, Solution] = field(default_factory=dict)
-    high_by_black: set[int] = field(default_factory=set)  # values, under the black-wins policy
-    number: str = ""  # "#k" where its function has several specialisations, in order of first call
+from mixlist.resolver.solution import UNDECIDED, Solution, join
+from mixlist.resolver.steps import Step, collect, read_by
 
 
 class Resolution:
@@ -125,7 +102,7 @@ class _Solver:
         for node_id, fact in matched.items():
             self.solution.facts[node_id] = fact
         steps: list[Step] = []
-        feedback = _collect(self.graph.root, steps, self.solution.links)
+        feedback = collect(self.graph.root, steps, self.solution.links)
         calls = {n.id for n in self.graph.order if n.function is not None}
         self.clusters = clusters.find_clusters(self.graph, self.solution.links, calls, self._border(wanted))
         steps.extend(dict.fromkeys(self.clusters.values()))
@@ -165,7 +142,7 @@ class _Solver:
         """``final``: false for a function whose caller has yet to decide some argument: what waits for that waits."""
         readers: dict[int, list[Step]] = {}
         for step in dict.fromkeys(steps):
-            for value in _read_by(step):
+            for value in read_by(step):
                 readers.setdefault(value.id, []).append(step)
         self.settling = True
         for step in steps:
@@ -405,48 +382,7 @@ class _Solver:
         return signature.authored()
 
 
-def join(one: int, other: int) -> int:
-    """The type of what is one or the other: undecided gives way, two that differ are float32."""
-    if one == other or other == UNDECIDED:
-        return one
-    return other if one == UNDECIDED else types.FLOAT
-
-
 def _refusal(assignment: Assignment, wish: tuple[int, ...], groups: Any) -> bool:
     """Whether the operator refused altogether: no group that should change did."""
     wanted = [i for i, (w, g) in enumerate(zip(wish, groups, strict=True)) if w != g.authored]
     return bool(wanted) and all(i in assignment.refused for i in wanted)
-
-
-def _collect(scope: Scope, steps: list[Step], found: list[Link]) -> bool:
-    """The steps of a scope in order; whether something feeds back. Links stand before and after a body."""
-    feedback = False
-    for node in scope.nodes:
-        if not node.bodies:
-            steps.append(node)
-            continue
-        own = list(links(node)) if is_control_flow(node) else []
-        found.extend(own)
-        if node.op_type != "If":
-            feedback = True
-            steps.extend(own)
-        for body in node.bodies.values():
-            feedback |= _collect(body, steps, found)
-        steps.extend(own)
-        steps.append(node)
-    return feedback
-
-
-def _read_by(step: Step) -> list[Value]:
-    if isinstance(step, Link):
-        return [r.value for r in step.reads if r.votes]
-    if isinstance(step, Cluster):
-        return [
-            *step.tensors,
-            *(v for call, slot in step.calls if (v := call.inputs[slot]) is not None),
-            *(v for n in step.nodes for v in n.inputs if v is not None and not clusters.is_container(v)),
-        ]
-    found = [v for v in step.inputs if v is not None]
-    found.extend(v for v in step.outputs if v is not None and clusters.is_container(v))  # the whole cluster's type
-    through = [v.producer.inputs[0] for v in found if v.producer is not None and v.producer.op_type == "Cast"]
-    return found + [v for v in through if v is not None]

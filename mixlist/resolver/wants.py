@@ -14,7 +14,7 @@ from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.ops import types
 from mixlist.resolver.facts import is_control_flow
-from mixlist.resolver.solve import Solution, join
+from mixlist.resolver.solution import Solution, join
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from mixlist.graph.weights import declared_size, is_external, stored_type
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import Plan, Resolved
-from mixlist.resolver.solve import Solution
+from mixlist.resolver.solution import Solution
 from mixlist.rewriter.casts import Converted, KeepTypes, Layout, lay_out
 from mixlist.rewriter.convert import ConstantReport, converted_tensor, identity, stream
 from mixlist.rewriter.emit import Emitter

@@ -19,7 +19,7 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.ops import types
 from mixlist.resolver.gray import looked_through
-from mixlist.resolver.solve import Solution
+from mixlist.resolver.solution import Solution
 from mixlist.resolver.wants import Use, uses
 
 

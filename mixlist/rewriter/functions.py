@@ -8,7 +8,7 @@ from typing import Any
 from mixlist.graph.model import MARK
 from mixlist.graph.naming import names_in
 from mixlist.resolver import Resolved
-from mixlist.resolver.solve import Solution
+from mixlist.resolver.solution import Solution
 
 ORIGIN = "pkg.mixlist.function"  # metadata of a specialisation: the name of the function that it was made from
 
