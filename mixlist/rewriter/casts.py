@@ -101,7 +101,7 @@ class _Chooser:
         self.constants: dict[Value, list[Use]] = {}
         self.redirected: set[tuple[Node | None, Scope, int]] = set()  # uses that read another value than they name
         self.made: dict[tuple[Value, int], str] = {}
-        self.user_casts: dict[int, list[Node]] | None = None
+        self.user_casts: dict[tuple[int, int], dict[Scope, Node]] | None = None
         self.trained = _names_in_training(solution.graph.model)
 
     def run(self, keep: KeepTypes | None) -> Layout:
@@ -246,16 +246,13 @@ class _Chooser:
         if self.user_casts is None:
             self.user_casts = {}
             for node in self.solution.graph.order:
-                if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] is not None:
-                    self.user_casts.setdefault(node.inputs[0].id, []).append(node)
-        best, at = None, scope
-        candidates = self.user_casts.get(value.id, ())
-        while candidates and best is None:
-            for cast in candidates:
-                if cast.scope is at and cast.outputs[0] is not None and types.element(cast.outputs[0].type) == elem:
-                    best = cast
-                    break
-            if at.parent is None:
-                break
+                if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
+                    made = (node.inputs[0].id, types.element(node.outputs[0].type))
+                    self.user_casts.setdefault(made, {}).setdefault(node.scope, node)  # the first of a scope
+        found = self.user_casts.get((value.id, elem))
+        at: Scope | None = scope
+        while found and at is not None:
+            if at in found:
+                return found[at]
             at = at.parent
-        return best
+        return None
