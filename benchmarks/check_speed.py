@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""What `mixlist check` costs: time against plain runs, memory against fetching every tensor, and against polygraphy.
+
+    python benchmarks/check_speed.py [--no-peer] [--no-memory] FOLDER
+
+FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); models that are not there are left out. Data are the
+corpus's own first batches. Polygraphy (requirements.txt) runs
+``polygraphy run --onnxrt --onnx-outputs mark all --validate`` on the same model and batch.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from clock import machine, process, race, report, verdict  # noqa: E402
+
+ROUNDS, MEMORY_ROUNDS, PEER_ROUNDS = 15, 3, 3
+LARGE = ("stack", "nudenet_320n")  # models with large activations
+PEERS = ("stack", "nudenet_320n", "ppocr4_rec", "paraphrase_minilm_l3")
+SIZE, CHANNELS, LAYERS = 512, 16, 12  # of the generated stack of convolutions
+
+
+def main(*options: str) -> None:
+    """Print every ratio."""
+    folder = Path(next(o for o in options if not o.startswith("--")))
+    with tempfile.TemporaryDirectory() as home:
+        models = {path.stem: path for path in sorted(folder.glob("*.onnx"))}
+        models["stack"] = write_stack(Path(home, "stack.onnx"))
+        print(machine(), flush=True)
+        _times({name: path for name, path in models.items() if name != "stack"})
+        if "--no-memory" not in options:
+            for name in LARGE:
+                if name in models:
+                    _memory(name, models[name])
+        if "--no-peer" not in options:
+            _peer({name: models[name] for name in PEERS if name in models}, Path(home))
+
+
+# --- time ---
+
+
+def _times(models: Mapping[str, Path]) -> None:
+    """The check's two observed runs of one batch against two plain runs; sessions exist already."""
+    ratios = []
+    for name, path in models.items():
+        observed, plain = _contenders(path, _feed(name))
+        seconds = race({"check": observed, "plain": plain}, ROUNDS)
+        report(name, seconds["check"], "two plain runs", seconds["plain"], goal=None)
+        ratios.append(seconds["check"] / seconds["plain"])
+    if ratios:
+        middle = statistics.median(ratios)
+        print(f"median of {len(ratios)} models: {middle:.3g}{verdict(middle, 3, 2)}", flush=True)
+
+
+def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None], Callable[[], None]]:
+    """What a check does with each batch, all tensors observed, and two runs of the model as it is."""
+    import mixlist
+    from mixlist.checker.overflow import classify
+    from mixlist.checker.pair import Way, make_pair
+
+    pair = make_pair(path, mixlist.load_policy(), None, Way("cpu", False, False))
+    session = _session(path.read_bytes())
+
+    def observed() -> None:
+        _, exact = pair.reference.run(feed)
+        _, ours = pair.ours.run(feed)
+        classify(0, pair.wired, exact, ours, pair.low, False, {})
+
+    def plain() -> None:
+        session.run(None, feed)
+        session.run(None, feed)
+
+    return observed, plain
+
+
+def _session(model: bytes) -> Any:
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
+    return onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+
+
+# --- memory ---
+
+
+def _memory(name: str, path: Path) -> None:
+    """Peak resident memory of whole processes, less that of a process that has the same imports and the model."""
+    peaks = {way: statistics.median(_peak(way, name, path) for _ in range(MEMORY_ROUNDS)) for way in WORKERS}
+    for way, peak in peaks.items():
+        print(f"{name}: peak of {way}: {peak / 2**20:.0f} MiB", flush=True)
+    ours, theirs = peaks["check"] - peaks["idle"], peaks["fetch"] - peaks["idle"]
+    what = f"{name}: memory above an idle process: check {ours / 2**20:.0f} MiB; every tensor an output"
+    print(f"{what} {theirs / 2**20:.0f} MiB; ratio {ours / theirs:.3g}{verdict(ours / theirs, 0.25)}")
+    whole, plain = peaks["check"] / peaks["fetch"], peaks["check"] / peaks["plain"]
+    print(f"{name}: whole peaks: check / every tensor an output {whole:.3g}; check / plain {plain:.3g}", end="")
+    print(verdict(plain, None, 1.1), flush=True)
+
+
+def _peak(way: str, name: str, path: Path) -> int:
+    command = [sys.executable, __file__, "--worker", way, name, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(json.loads(done.stdout.splitlines()[-1]))
+
+
+def worker(way: str, name: str, path: str) -> None:
+    """One way in a process of its own; prints the peak resident memory in bytes."""
+    import resource
+
+    import mixlist.checker.run  # noqa: F401 - every way pays for the same imports
+
+    feed = _feed(name)
+    WORKERS[way](Path(path), feed)
+    unit = 1 if sys.platform == "darwin" else 1024
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+def _check(path: Path, feed: Mapping[str, Any]) -> None:
+    import mixlist
+
+    mixlist.check(path, mixlist.load_policy(), [feed])
+
+
+def _plain(path: Path, feed: Mapping[str, Any]) -> None:
+    _session(path.read_bytes()).run(None, feed)
+
+
+def _idle(path: Path, feed: Mapping[str, Any]) -> None:
+    import onnx
+    import onnxruntime  # noqa: F401
+
+    onnx.load(path)
+
+
+def _fetch(path: Path, feed: Mapping[str, Any]) -> None:
+    """Both runs of a check by the plain method: every tensor of the original and of the mixed model is an output."""
+    import mixlist
+    from mixlist.graph.io import load
+    from mixlist.rewriter.emulate import emulate
+
+    loaded = load(path)
+    plan = mixlist.resolve(loaded, mixlist.load_policy())
+    mixed = mixlist.rewrite(loaded, plan).model
+    exact = _session(_all_outputs(loaded.proto)).run(None, feed)
+    ours = _session(_all_outputs(emulate(load(mixed)))).run(None, feed)
+    assert len(exact) and len(ours)  # both are held, to be compared
+
+
+def _all_outputs(proto: Any) -> bytes:
+    from onnx import ValueInfoProto, shape_inference
+
+    copy = shape_inference.infer_shapes(proto)
+    there = {output.name for output in copy.graph.output}
+    for node in copy.graph.node:
+        copy.graph.output.extend(ValueInfoProto(name=n) for n in node.output if n and n not in there)
+    return bytes(copy.SerializeToString())
+
+
+WORKERS: dict[str, Callable[[Path, Mapping[str, Any]], None]] = {
+    "idle": _idle,
+    "plain": _plain,
+    "check": _check,
+    "fetch": _fetch,
+}
+
+
+# --- the peer ---
+
+
+def _peer(models: Mapping[str, Path], home: Path) -> None:
+    """Whole processes, from start to verdict, on the same model and batch."""
+    import numpy as np
+
+    if find_spec("polygraphy") is None:
+        print("polygraphy is not installed: not compared")
+        return
+    for name, path in models.items():
+        feed = _feed(name)
+        data, inputs = home / f"{name}.npz", home / f"{name}.json"
+        np.savez(data, **feed)
+        saving = "import sys; from polygraphy.json import save_json; import numpy as np; "
+        saving += "save_json([dict(np.load(sys.argv[1]))], sys.argv[2])"
+        process(["-c", saving, str(data), str(inputs)])()
+        run = "import sys; from polygraphy.tools import main; sys.exit(main())"
+        marked = ["run", str(path), "--onnxrt", "--onnx-outputs", "mark", "all", "--validate"]
+        contenders = {
+            "check": process(["-m", "mixlist", "check", str(path), "--data", str(data)], allowed=(0, 1)),
+            "peer": process(["-c", run, *marked, "--load-inputs", str(inputs)], allowed=(0, 1)),
+        }
+        seconds = race(contenders, PEER_ROUNDS)
+        report(f"{name}, mixlist check", seconds["check"], "polygraphy", seconds["peer"], goal=1 / 3, aim=1 / 10)
+
+
+# --- models and data ---
+
+
+def _feed(name: str) -> dict[str, Any]:
+    import numpy as np
+
+    if name == "stack":
+        return {"x": np.random.default_rng(0).standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)}
+    from tests.corpus.feeds import feeds
+
+    return dict(feeds(name)[0])
+
+
+def write_stack(path: Path) -> Path:
+    """Write convolutions and Relus on pictures of SIZE x SIZE: each of its tensors takes 16 MiB."""
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    nodes, weights, at, channels = [], [], "x", 3
+    for k in range(LAYERS):
+        kernel = rng.standard_normal((CHANNELS, channels, 3, 3)) * np.sqrt(2 / (9 * channels))
+        weights.append(numpy_helper.from_array(kernel.astype(np.float32), f"w{k}"))
+        nodes.append(helper.make_node("Conv", [at, f"w{k}"], [f"c{k}"], name=f"Conv_{k}", pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"], name=f"Relu_{k}"))
+        at, channels = f"r{k}", CHANNELS
+    shapes = ([1, 3, SIZE, SIZE], [1, CHANNELS, SIZE, SIZE])
+    given, made = (helper.make_tensor_value_info(n, 1, s) for n, s in zip(("x", at), shapes, strict=True))
+    graph = helper.make_graph(nodes, "stack", [given], [made], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        worker(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])
