@@ -91,7 +91,9 @@ def machine() -> str:
         except PackageNotFoundError:
             return f"{package} absent"
 
-    packages = ", ".join(map(installed, ("onnx", "onnx-ir", "onnxruntime", "onnxconverter-common", "polygraphy", "numpy")))
+    packages = ", ".join(
+        map(installed, ("onnx", "onnx-ir", "onnxruntime", "onnxconverter-common", "polygraphy", "numpy"))
+    )
     return f"{_processor()}, {os.cpu_count()} cores; Python {platform.python_version()}; {packages}"
 
 
