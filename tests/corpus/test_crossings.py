@@ -1,0 +1,149 @@
+"""The Casts in each mixed corpus model are exactly those that the plan makes unavoidable.
+
+Counted from the two files alone: a slot of the mixed file that reads another type than its tensor is made in is a
+crossing; so is a graph output whose declared type is not the one its tensor is made in. Each tensor and wanted type
+needs one Cast in all, unless the tensor is a constant (which can be stored in that type) or the user's file already
+holds it in that type: behind a Cast to float32 of just that type, or in a Cast that the reader sees. Types are onnx's
+own inference.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import mixlist
+
+MODELS = [row["id"] for row in json.loads((Path(__file__).parent / "models.json").read_text(encoding="utf-8"))]
+LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"]
+FLOATS = {1, 10, 16}
+Tensor = tuple[int, str]  # scope and name in the original
+
+
+@dataclass
+class Scope:
+    """One graph of both files: what its tensors are in the original and called in the mixed file, and their types."""
+
+    number: int
+    parent: Scope | None
+    types: dict[str, int]
+    names: dict[str, str] = field(default_factory=dict)  # original name -> mixed name
+    constants: set[str] = field(default_factory=set)
+    casts: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # output of a user's Cast -> source, type
+
+    def find(self, name: str) -> Scope | None:
+        """The scope that defines an original name."""
+        return self if name in self.names else self.parent.find(name) if self.parent else None
+
+    def type_of(self, name: str) -> int:
+        """The type of a name of the mixed file."""
+        return self.types.get(name) or (self.parent.type_of(name) if self.parent else 0)
+
+
+def marked(node: onnx.NodeProto) -> bool:
+    return any(p.key == "pkg.mixlist.cast" for p in node.metadata_props)
+
+
+def infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    waiting = [bare.graph]
+    while waiting:
+        graph = waiting.pop()
+        del graph.value_info[:]
+        waiting += [a.g for n in graph.node for a in n.attribute if a.type == a.GRAPH]
+    for node in bare.graph.node:
+        if node.op_type == "DynamicQuantizeLSTM":  # unknown to onnx; float32 by ONNX Runtime's schema
+            bare.graph.value_info.extend(onnx.helper.make_tensor_value_info(o, 1, None) for o in node.output if o)
+    return onnx.shape_inference.infer_shapes(bare)
+
+
+class Count:
+    """Walks both files side by side; ``needed`` are the crossings, ``casts`` the Casts that mixlist made."""
+
+    def __init__(self, original: onnx.ModelProto, mixed: onnx.ModelProto) -> None:
+        self.needed: set[tuple[Tensor, int]] = set()
+        self.casts = 0
+        self.scopes: list[Scope] = []
+        typed = infer(mixed)
+        self.walk(original.graph, mixed.graph, typed.graph, None)
+
+    def walk(self, old: Any, new: Any, typed: Any, parent: Scope | None) -> None:
+        infos = (*typed.value_info, *typed.input, *typed.output)
+        kinds = {i.name: i.type.tensor_type.elem_type for i in infos} | {t.name: t.data_type for t in new.initializer}
+        scope = Scope(len(self.scopes), parent, kinds)
+        self.scopes.append(scope)
+        inputs = {i.name for i in old.input}
+        scope.names.update((a.name, b.name) for a, b in zip(old.input, new.input, strict=True))
+        scope.names.update((t.name, t.name) for t in old.initializer)
+        scope.constants |= {t.name for t in old.initializer} - inputs
+        kept = [(n, t) for n, t in zip(new.node, typed.node, strict=True) if not marked(n)]
+        self.casts += len(new.node) - len(kept)
+        pairs = [(a, b, t) for a, (b, t) in zip(old.node, (k for k in kept if not added(k[0], old)), strict=True)]
+        for before, after, _ in pairs:
+            scope.names.update((a, b) for a, b in zip(before.output, after.output, strict=True) if a)
+            if before.op_type == "Constant":
+                scope.constants.update(before.output)
+        for before, after, inner in pairs:
+            assert before.op_type == after.op_type
+            self.node(scope, before, after)
+            bodies = zip(before.attribute, after.attribute, inner.attribute, strict=True)
+            for a, b, c in bodies:
+                if a.type == a.GRAPH:
+                    self.walk(a.g, b.g, c.g, scope)
+        for a, b in zip(old.output, new.output, strict=True):
+            self.read(scope, a.name, b.name)
+
+    def node(self, scope: Scope, before: onnx.NodeProto, after: onnx.NodeProto) -> None:
+        for a, b in zip(before.input, after.input, strict=True):
+            if a:
+                self.read(scope, a, b)
+        home = scope.find(before.input[0]) if before.op_type == "Cast" else None
+        if home is not None:
+            to = next(x.i for x in before.attribute if x.name == "to")
+            scope.casts[before.output[0]] = ((home.number, before.input[0]), to)
+
+    def read(self, scope: Scope, name: str, now: str) -> None:
+        """A reader in ``scope`` that read ``name`` in the original and reads ``now`` in the mixed file."""
+        home = scope.find(name)
+        assert home is not None, name
+        made, wanted = home.type_of(home.names[name]), scope.type_of(now)
+        crosses = made in FLOATS and wanted in FLOATS and made != wanted and name not in home.constants
+        if crosses and not self.free(scope, home, name, wanted):
+            self.needed.add(((home.number, name), wanted))
+
+    def free(self, scope: Scope, home: Scope, name: str, wanted: int) -> bool:
+        """Whether the user's file holds the tensor in that type where the reader sees it."""
+        behind = home.casts.get(name)
+        if behind is not None and behind[1] == 1:
+            source = self.scopes[behind[0][0]]
+            if source.type_of(source.names[behind[0][1]]) == wanted:
+                return True
+        at: Scope | None = scope
+        while at is not None:
+            if ((home.number, name), wanted) in at.casts.values():
+                return True
+            at = at.parent
+        return False
+
+
+def added(node: onnx.NodeProto, old: Any) -> bool:
+    """A constant that exists in both types: the second one is no node of the original."""
+    known = {name for n in old.node for name in n.output}
+    return node.op_type == "Constant" and node.output[0] not in known
+
+
+@pytest.mark.parametrize("library", LISTS)
+@pytest.mark.parametrize("model_id", MODELS)
+def test_no_cast_could_be_spared(model_id: str, library: str, corpus: Any) -> None:
+    path = corpus.path(model_id)
+    policy = mixlist.load_policy(library)
+    result = mixlist.rewrite(path, mixlist.resolve(path, policy))
+    count = Count(onnx.load(path), result.model)
+    assert count.casts == result.casts_inserted
+    assert len(count.needed) == count.casts
