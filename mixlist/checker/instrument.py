@@ -19,6 +19,8 @@ from mixlist.graph.build import build_main
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in, scope_path
 from mixlist.ops import types
+from mixlist.rewriter.emit import Key as Order
+from mixlist.rewriter.emit import reorder
 
 # Operators that only move values: their output has the range of their input, which is observed already.
 _SAME_VALUES = frozenset(
@@ -134,11 +136,14 @@ class Instrumenter:
     # --- scopes ---
 
     def _scope(self, graph: Graph, scope: Scope, proto: Any) -> list[Result]:
+        """Observe a scope; each reduction stands right behind what it reads, so that the tensor can go."""
         results: list[Result] = []
-        added: list[Any] = []
         path = scope_path(graph, scope)
         known: dict[str, Key] = {}
+        keys: list[Order | None] = [(position, 0, 0) for position in range(len(proto.node))]
+        behind: list[tuple[int, list[Any]]] = []
         for node in scope.nodes:
+            added: list[Any] = []
             target = proto.node[node.position]
             if node.function is not None:
                 results += self._call(node, target)
@@ -150,10 +155,16 @@ class Instrumenter:
                 made, nodes = self.observe(probe, node, target)
                 results += made
                 added += nodes
+            behind.append((node.position, added))
         if scope.owner is None and not graph.path:
-            results += self._inputs(scope, added)
-        for made_node in added:
-            proto.node.add().CopyFrom(made_node)
+            first: list[Any] = []
+            results += self._inputs(scope, first)
+            behind.append((-1, first))
+        for place, nodes in behind:
+            for order, made_node in enumerate(nodes):
+                proto.node.add().CopyFrom(made_node)
+                keys.append((place, 1, order))
+        reorder(proto.node, keys)
         return results
 
     def _probes(self, node: Node, path: str, known: dict[str, Key]) -> Iterator[Probe]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,8 @@ class Observer:
 
 def _range(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
     """Join the calls of a function and the iterations of a loop; a tensor that was not computed has neutral values."""
+    if len(lows) == 1 and np.size(lows[0]) == 1:  # by far the most: no arrays for one number
+        return _single(float(lows[0]), float(highs[0]), float(sums[0]))
     minimum, maximum, total = (_flat(x) for x in (lows, highs, sums))
     ran = ~((minimum == np.inf) & (maximum == -np.inf))
     if not ran.any():
@@ -92,6 +95,16 @@ def _range(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
     if not usual.any():  # nothing but NaN
         return Range(-np.inf, np.inf, True, True, when)
     return Range(float(minimum[usual].min()), float(maximum[usual].max()), bool(nan[ran].any()), True, when)
+
+
+def _single(low: float, high: float, total: float) -> Range:
+    if low == math.inf and high == -math.inf:
+        return Range(0.0, 0.0, nan=False, ran=False)
+    nan = math.isnan(low) or math.isnan(high) or math.isnan(total)
+    when = 0 if nan or math.isinf(low) or math.isinf(high) else None
+    if math.isnan(low) or math.isnan(high):
+        return Range(-math.inf, math.inf, True, True, when)
+    return Range(low, high, nan, True, when)
 
 
 def _flat(values: list[Any]) -> NDArray[np.float64]:

@@ -23,6 +23,7 @@ from mixlist.checker.instrument import Key
 from mixlist.checker.result import Kind
 from mixlist.checker.wiring import Wired
 from mixlist.ops import types
+from mixlist.resolver.constants import overflow_bound
 from mixlist.rewriter.emulate import FINITE_MAX
 
 SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
@@ -123,7 +124,7 @@ def _kind(
     if low is None:
         return None
     limit = FINITE_MAX[low]
-    if saturate and ours.magnitude >= limit and exact.magnitude > limit:
+    if saturate and ours.magnitude >= limit and exact.magnitude >= overflow_bound(low):
         return "saturated"
     if 0 < exact.magnitude < SMALLEST_NORMAL[low] or (ours.magnitude == 0 and exact.magnitude > 0):
         after_overflow = any(not mixed[s.key].finite for s in node.inputs if s.key in mixed)  # x / inf

@@ -147,7 +147,8 @@ def judged(
                 found[name] = "propagated" if accidents else "overflow"
         elif node.name in low:
             _, largest, normal = LOW[low[node.name]]
-            if saturate and magnitude(ours) >= largest and magnitude(true) > largest:
+            edge = 65520.0 if largest == 65504.0 else float.fromhex("0x1.ffp127")  # what rounds beyond the largest
+            if saturate and magnitude(ours) >= largest and magnitude(true) >= edge:
                 found[name] = "saturated"
             elif 0 < magnitude(true) < normal or magnitude(ours) == 0 < magnitude(true):
                 found[name] = "propagated" if sources else "underflow"
