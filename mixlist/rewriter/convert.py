@@ -118,7 +118,9 @@ def _half_session() -> Any:
         [helper.make_tensor_value_info("y", types.FLOAT16, ["n"])],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # its threads would spin between the pieces, where others read and write
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str) -> tuple[Any, ConstantReport | None]:
