@@ -179,7 +179,8 @@ def _external_pieces(tensor: Any, where: External) -> Iterator[NDArray[np.generi
     import numpy as np
 
     dtype = _dtype(tensor)
-    for data in _read(where, tensor.name):
+    read = _read(where, tensor.name)
+    for data in ahead(read) if where.length > PIECE else read:
         yield np.frombuffer(data, dtype)
 
 
