@@ -6,6 +6,9 @@ quantisation annotations in silence, so a model that would lose something is ref
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -28,13 +31,11 @@ _TOLD = {
 
 def inline_functions(model: Any) -> Any:
     """A new ModelProto without model-local functions; raises ModelError where onnx cannot inline one."""
-    from onnx import inliner
-
     _refuse_invalid(model)
     try:
-        flat = inliner.inline_local_functions(model)
-    except Exception as error:  # onnx raises RuntimeError, ValueError or its own, by cause
-        raise ModelError(f"the model's functions cannot be inlined: {_first_line(error)}") from None
+        flat = _apart("inliner.inline_local_functions(model)", model)
+    except _ToolError as error:
+        raise ModelError(f"the model's functions cannot be inlined: {error}") from None
     if flat.functions:
         left = ", ".join(f"{function.domain}:{function.name}" for function in flat.functions)
         raise ModelError(
@@ -49,17 +50,17 @@ def convert_opset(model: Any, opset: int) -> Any:
     Raises UsageError for a version that onnx does not know, ModelError for a model that its converter
     cannot convert whole.
     """
-    from onnx import defs, version_converter
+    from onnx import defs
 
     newest = defs.onnx_opset_version()
     if not 7 <= opset <= newest:
         raise UsageError(f"--opset {opset}: mixlist handles opsets 7 to {newest}")
     _refuse_invalid(model)
     try:
-        converted = version_converter.convert_version(model, opset)
-    except Exception as error:  # as above; a model over 2 GB in one piece comes here too
+        converted = _apart(f"version_converter.convert_version(model, {opset})", model)
+    except _ToolError as error:
         raise ModelError(
-            f"onnx's version converter cannot bring the model to opset {opset}: {_first_line(error)}",
+            f"onnx's version converter cannot bring the model to opset {opset}: {error}",
             hint="export the model at that opset",
         ) from None
     before, after = Counter(_kept_apart(model.graph)), Counter(_kept_apart(converted.graph))
@@ -72,6 +73,43 @@ def convert_opset(model: Any, opset: int) -> Any:
             hint=f"{remedy}export the model at that opset",
         )
     return converted
+
+
+class _ToolError(Exception):
+    """What onnx says, in one line."""
+
+
+_CHILD = """
+import sys
+sys.path[:] = sys.argv[1:]
+import onnx
+from onnx import inliner, version_converter
+model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
+try:
+    made = {call}
+except Exception as error:  # RuntimeError, ValueError or onnx's own, by cause
+    sys.exit((str(error).strip() or type(error).__name__).splitlines()[0])
+sys.stdout.buffer.write(made.SerializeToString())
+"""
+
+
+def _apart(call: str, model: Any) -> Any:
+    """What ``call`` of onnx makes of the model, in a process of its own: onnx aborts on some dimensions.
+
+    Raises _ToolError.
+    """
+    try:
+        data = model.SerializeToString()
+    except Exception:  # protobuf's own error type differs by implementation
+        raise _ToolError("it is larger than 2 GiB in one piece") from None
+    command = [sys.executable, "-c", _CHILD.replace("{call}", call), *sys.path]
+    done = subprocess.run(command, input=data, capture_output=True)
+    if done.returncode < 0:
+        raise _ToolError(f"onnx died with {signal.Signals(-done.returncode).name}")
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise _ToolError(said[-1].rpartition(" failed: ")[2])
+    return type(model).FromString(done.stdout)
 
 
 def _refuse_invalid(model: Any) -> None:

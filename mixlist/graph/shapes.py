@@ -117,7 +117,17 @@ def without_weights(model: Any, keep_declared: bool = True) -> Any:
     else:
         for inner in _graphs(graph):
             del inner.value_info[:]
+    _forget_negative(graph)
     return bare
+
+
+def _forget_negative(graph: Any) -> None:
+    """A dimension of -1, as some exporters write a dynamic one, becomes unknown: onnx aborts on it at a Slice."""
+    for inner in _graphs(graph):
+        for info in _infos(inner):
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_value < 0:
+                    dim.ClearField("dim_value")
 
 
 def _is_small(tensor: Any) -> bool:

@@ -90,14 +90,14 @@ def external(tensor: Any, folder: Path | None) -> External:
 
 
 def climbs(location: str) -> bool:
-    """Whether a location's text leaves the folder: absolute, with a drive, or through ``..``."""
+    """Whether a location's text leaves the folder: absolute, with a drive, or through ``..``; or is no path at all."""
     posix = PurePosixPath(location.replace("\\", "/"))
     depth = 0
     for part in posix.parts:
         depth += -1 if part == ".." else 1
         if depth < 0:
             return True
-    return posix.is_absolute() or location[1:2] == ":"
+    return posix.is_absolute() or location[1:2] == ":" or "\0" in location
 
 
 def element_count(tensor: Any) -> int:

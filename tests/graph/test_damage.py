@@ -123,6 +123,7 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "data nowhere": (outside(location=""), "'w' names no location"),
     "data above": (outside(location="../w.data"), "points out of the model's folder"),
     "data at the root": (outside(location="/etc/hostname"), "points out of the model's folder"),
+    "data at no path": (outside(location="w\0.data"), "points out of the model's folder"),
     "data missing": (outside(location="gone.data"), "'w' is missing.*gone.data"),
     "data in a folder": (outside(location="folder"), "is no file.*folder"),
     "data before the file": (outside(offset="-1"), "'w' needs bytes -1 to 63 of 64"),

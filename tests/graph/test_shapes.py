@@ -39,3 +39,16 @@ def test_a_long_vector_costs_nothing(text: str) -> None:
     whole = '<ir_version: 8, opset_import: ["" : 17]> ' + text
     done = subprocess.run([sys.executable, "-c", code, whole], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_negative_dimension_is_unknown() -> None:
+    """onnx aborts the process where a Slice reads one; some exporters write -1 for a dynamic dimension."""
+    text = """g (float[4,4] x) => (float[a,b] y) <int64[1] s = {1}, int64[1] e = {-1}, int64[1] axis = {0}> {
+        y = Slice(x, s, e, axis) }"""
+    code = (
+        "import sys, onnx; from mixlist.graph.shapes import infer_ranks; m = onnx.parser.parse_model(sys.argv[1]); "
+        "m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1; assert infer_ranks(m)['y'] == 2"
+    )
+    whole = '<ir_version: 8, opset_import: ["" : 17]> ' + text
+    done = subprocess.run([sys.executable, "-c", code, whole], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
