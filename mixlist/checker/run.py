@@ -9,6 +9,7 @@ from typing import Any
 
 from mixlist.checker import accuracy
 from mixlist.checker.findings import node_findings, tensor_ranges
+from mixlist.checker.hints import hinted
 from mixlist.checker.instrument import Key
 from mixlist.checker.looks import look_again, look_inside, rank_layers
 from mixlist.checker.overflow import Range, Tally, classify
@@ -16,6 +17,7 @@ from mixlist.checker.pair import Way, make_pair, replace_scope
 from mixlist.checker.result import CheckReport
 from mixlist.checker.task import TaskAccuracy
 from mixlist.errors import UsageError
+from mixlist.graph.io import load
 from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import as_batches
 from mixlist.runtime.isolated import Crashed
@@ -38,6 +40,7 @@ def check(
     baseline: str = "float32",
     layerwise: bool = False,
     per_tensor: bool = False,
+    type_hints: Mapping[str, str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> CheckReport:
     """Whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
@@ -51,6 +54,7 @@ def check(
     by the error that each adds itself; ``per_tensor`` and ``full_statistics`` report every tensor's range.
     ``baseline`` float64 computes the reference in double where ONNX Runtime has such kernels.
     ``max_exception_rate`` is the share of batches with an overflow at which the check fails.
+    ``type_hints`` names the types of tensors that custom operators make, as for ``resolve``.
     ``progress`` is told each batch. Raises UsageError where there is no data.
     """
     if overflow_mode not in ("inf", "saturate"):
@@ -60,9 +64,9 @@ def check(
     limits = limits or accuracy.Limits()
     clock = _Clock()
     with clock.phase("prepare"):
-        pair = make_pair(
-            model, policy, against, Way(provider, isolate, overflow_mode == "saturate", baseline == "float64")
-        )
+        way = Way(provider, isolate, overflow_mode == "saturate", baseline == "float64")
+        judged_instead = hinted(load(against), type_hints) if against is not None else None
+        pair = make_pair(hinted(load(model), type_hints), policy, judged_instead, way)
         batches = as_batches(data, pair.original.proto)
     judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
     tallies: dict[Key, Tally] = {}

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mixlist.cli.data import DATA_OPTIONS, LABELS, batches_from, take_data
-from mixlist.cli.options import FILE, POLICY_OPTIONS, options, policy_from
+from mixlist.cli.options import (
+    FILE,
+    POLICY_OPTIONS,
+    TYPE_HINTS,
+    one_standard_input,
+    options,
+    policy_from,
+    read_hints,
+)
 from mixlist.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +74,7 @@ LIMITS = (
 @click.argument("model", type=FILE)
 @options(
     *POLICY_OPTIONS,
+    TYPE_HINTS,
     *DATA_OPTIONS,
     click.option("--against", metavar="MIXED", type=FILE, help="Judge this file instead of what the lists make."),
     click.option(
@@ -115,6 +124,7 @@ def command(
     per_tensor: bool,
     form: str,
     html: str | None,
+    type_hints: str | None,
     **given: Any,
 ) -> int:
     """Check a mixed model for overflow and accuracy on data. Nothing is written but the report.
@@ -143,8 +153,10 @@ def command(
     limits = Limits(**{name: value for name in _LIMIT_NAMES if (value := given.pop(name)) is not None})
     data = take_data(given)
     if html is not None:
-        _refuse_input(html, (model, against, labels, *data["data"], *given.values()))
+        _refuse_input(html, (model, against, labels, type_hints, *data["data"], *given.values()))
+    one_standard_input((type_hints, *given.values()))
     policy = policy_from(given)
+    hints = read_hints(type_hints) if type_hints is not None else None
     source = load(model)
     batches = batches_from(data, source.proto)
     answers = read_labels(labels) if labels is not None else None
@@ -165,6 +177,7 @@ def command(
             baseline=baseline,
             layerwise=layerwise,
             per_tensor=per_tensor or html is not None,
+            type_hints=hints,
             progress=told,
         )
     _write(report, form, html)

@@ -99,12 +99,13 @@ def resolve_watched(model: Any, policy: Policy, type_hints: str | None) -> Plan:
     import mixlist
     from mixlist.report.progress import byte_bar
 
-    hints = _read_hints(type_hints) if type_hints is not None else None
+    hints = read_hints(type_hints) if type_hints is not None else None
     with byte_bar("scanning weights", None) as told:
         return mixlist.resolve(model, policy, type_hints=hints, progress=told)
 
 
-def _read_hints(path: str) -> dict[str, str]:
+def read_hints(path: str) -> dict[str, str]:
+    """The types by tensor name of a JSON file ('-': standard input); raises UsageError for anything else in it."""
     from mixlist import jsonc
 
     document = jsonc.read(path)

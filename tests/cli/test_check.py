@@ -273,6 +273,28 @@ def test_help_says_what_runs_on_a_cpu_and_why(run) -> None:
     assert "the mixed model itself would show no overflow" in text
 
 
+def test_type_hints(run, tmp_path: Path) -> None:
+    """The operators are ONNX Runtime's own, which runs them and tells nobody their types."""
+    path, hints, data = tmp_path / "custom.onnx", tmp_path / "hints.json", tmp_path / "x.npz"
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
+    g (float[1,16,1,2] x) => (float[1,16,1,2] y) {
+      r = com.microsoft.nchwc.ReorderInput(x) a = com.microsoft.nchwc.ReorderOutput<channels=16>(r)
+      [product] b = MatMul(a, a) [after] y = Tanh(b) }"""
+    onnx.save(onnx.parser.parse_model(text.replace("1,2]", "2,2]")), path)
+    np.savez(data, x=np.full((1, 16, 2, 2), 300, np.float32))
+    hints.write_text('{"a": "float32"}')
+    assert run("check", path, "--data", data).status == 0
+    ran = run("check", path, "--data", data, "--type-hints", hints)
+    assert ran.status == 1, ran.err
+    assert "overflow  product (MatMul)" in ran.out
+    for wrong in ("[]", '{"a": "floaty"}'):
+        ran = run("check", path, "--data", data, "--type-hints", "-", stdin=wrong)
+        assert ran.status == 2, ran.err
+    ran = run("check", path, "--data", data, "--type-hints", "-", "--mixlist", "-", stdin="{}")
+    assert ran.status == 2
+    assert "given twice" in ran.err
+
+
 def test_warnings_go_to_standard_error(run, model_path: Path, tmp_path: Path) -> None:
     mixed = tmp_path / "mixed.onnx"
     assert run("apply", model_path, "-o", mixed).status == 0

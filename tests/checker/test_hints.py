@@ -1,0 +1,88 @@
+"""Types of custom operators told by hand; operators whose type was once lost on the way to the emulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import mixlist
+from mixlist.checker.hints import hinted
+from mixlist.checker.result import CheckReport
+from mixlist.errors import UsageError
+from mixlist.graph.io import load
+from tests.builders import model, policy
+
+# Operators of ONNX Runtime that it runs and gives no schema of: the type of `a` can only be told.
+CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
+g (float[1,16,1,2] x) => (float[1,16,1,2] y) {
+  [there] r = com.microsoft.nchwc.ReorderInput(x) [back] a = com.microsoft.nchwc.ReorderOutput<channels=16>(r)
+  [square] b = Mul(a, a) [after] y = Neg(b) }"""
+FEED = {"x": np.full((1, 16, 1, 2), 300, np.float32)}
+
+
+def kinds(report: CheckReport) -> dict[str, str]:
+    return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in report.nodes}
+
+
+def test_a_hint_lets_a_node_be_low_and_observed() -> None:
+    proto = onnx.parser.parse_model(CUSTOM)
+    before = proto.SerializeToString()
+    blind = mixlist.check(proto, policy(white=["Mul"]), [FEED])
+    assert kinds(blind) == {} and any("no node is low" in w for w in blind.warnings)
+    told = mixlist.check(proto, policy(white=["Mul"]), [FEED], type_hints={"a": "float32"})
+    assert kinds(told) == {"square": "overflow", "after": "propagated"}
+    assert proto.SerializeToString() == before
+    with pytest.raises(UsageError, match="floaty"):
+        mixlist.check(proto, policy(), [FEED], type_hints={"a": "floaty"})
+
+
+def test_hints_hold_for_the_model_that_is_judged_instead() -> None:
+    proto, hints, rules = onnx.parser.parse_model(CUSTOM), {"a": "float32"}, policy(white=["Mul"])
+    mixed = mixlist.rewrite(proto, mixlist.resolve(proto, rules, type_hints=hints)).model
+    report = mixlist.check(proto, policy(), [FEED], against=mixed, type_hints=hints)
+    assert kinds(report)["square"] == "overflow"
+
+
+def test_hints_reach_every_scope_and_leave_what_is_declared() -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17, "my" : 1, "f" : 1]>
+    g (float[2] x, bool c) => (float[2] y, float16[2] d) {
+      d = my.Op(x) e = f.F(x)
+      y = If(c) <then_branch = t () => (float[2] u) { a = my.Op(e) u = Neg(a) },
+                 else_branch = o () => (float[2] v) { v = Neg(x) }> }
+    <domain: "f", opset_import: ["" : 17, "my" : 1]> F (p) => (q) { a = my.Op(p) q = Neg(a) }""")
+    told = hinted(load(proto), {"a": "float32", "d": "float32"}).proto
+    branch = told.graph.node[2].attribute[0].g
+    assert [i.name for i in branch.value_info] == [i.name for i in told.functions[0].value_info] == ["a"]
+    assert branch.value_info[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert not told.graph.value_info and not proto.functions[0].value_info
+    loaded = load(proto)
+    assert hinted(loaded, {}) is loaded
+
+
+def test_a_function_argument_whose_type_is_undecided_at_first() -> None:
+    """The loop's state is low or not by what the function makes of it, which depends on the state."""
+    proto = model("""<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+    g (float[2] x, int64 m) => (float[2] y) <bool go = {1}, float[1] ten = {10}> {
+      [l] y = Loop(m, go, x) <body = b (int64 i, bool c, float[2] s) => (bool c, float[2] t) {
+        [call] r = f.Grow(s) [keep] t = Mul(r, ten) }> }
+    <domain: "f", opset_import: ["" : 17]> Grow (a) => (c) { [pass] b = Relu(a) [twice] c = Add(b, b) }""")
+    feed = {"x": np.array([1.0, 2.0], np.float32), "m": np.array(4)}
+    report = mixlist.check(proto, policy(white=["Mul"]), [feed])  # 20 times as much in each iteration
+    found = kinds(report)
+    assert found["l/body/keep"] == "overflow" and report.exception_rate == 1
+    assert {n.name for n in report.nodes if n.first} == {"keep"}
+    assert mixlist.check(proto, policy(white=["Mul"]), [feed | {"m": np.array(3)}]).exception_rate == 0
+
+
+@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    ("opset", "op"), [(22, "EyeLike"), (17, "EyeLike"), (17, "RandomNormalLike<scale=0.1, mean=1.0>")]
+)
+def test_generators_of_the_type_of_their_input(opset: int, op: str, mode: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : {opset}]> g (float[2,2] x) => (float[2,2] y) {{
+      [w] w = Exp(x) [e] e = {op}(w) [m] m = Mul(w, w) [s] y = Add(m, e) }}"""
+    proto = model(text)
+    feed = {"x": np.full((2, 2), 6.0, np.float32)}
+    report = mixlist.check(proto, policy(white=["Exp", "EyeLike", "RandomNormalLike", "Mul", "Add"], mode=mode), [feed])
+    assert kinds(report) == ({"m": "overflow", "s": "propagated"} if mode == "mixed_float16" else {})
