@@ -22,7 +22,7 @@ from mixlist.resolver.solution import Solution
 from mixlist.resolver.solve import Resolution
 from mixlist.resolver.wants import settle_constant_arguments
 
-__all__ = ["Decision", "Plan", "Resolved", "resolve"]
+__all__ = ["Decision", "Plan", "Resolved", "Resolver", "resolve"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,34 @@ class Resolved:
     cast_is_black: bool
 
 
-@no_collection()
+class Resolver:
+    """One model, to be resolved under several policies: what does not depend on a policy is done once.
+
+    Arguments and errors are those of ``resolve``.
+    """
+
+    @no_collection()
+    def __init__(
+        self, model: Any, *, type_hints: Mapping[str, str] | None = None, progress: Progress | None = None
+    ) -> None:
+        self.loaded = load(model)
+        hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
+        self.graph = build_main(self.loaded.proto, hints)
+        self._ranges = Ranges(self.loaded.folder, progress)
+
+    @no_collection()
+    def plan(self, policy: Policy) -> Plan:
+        """Decide the precision of every node under ``policy``."""
+        facts, rules, ranges = Facts(policy), Rules(policy), self._ranges
+        main = Resolution(facts, rules, ranges).solve(self.graph)
+        settle_constant_arguments(
+            main, lambda value: policy.constants != "keep" or ranges.fits(value, facts.low), set()
+        )
+        solutions = _in_call_order(main)
+        resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, ranges, facts.cast_is_black)
+        return Plan(self.loaded.name, policy, _warnings(resolved), resolved)
+
+
 def resolve(
     model: Any, policy: Policy, *, type_hints: Mapping[str, str] | None = None, progress: Progress | None = None
 ) -> Plan:
@@ -53,14 +80,7 @@ def resolve(
     declare them; ``progress`` is told the bytes of weights read. Raises ModelError for a model that cannot be
     read and ListError for a node rule that cannot hold.
     """
-    loaded = load(model)
-    graph = build_main(loaded.proto, {name: types.parse_name(text) for name, text in (type_hints or {}).items()})
-    facts, rules, ranges = Facts(policy), Rules(policy), Ranges(loaded.folder, progress)
-    resolution = Resolution(facts, rules, ranges)
-    main = resolution.solve(graph)
-    settle_constant_arguments(main, lambda value: policy.constants != "keep" or ranges.fits(value, facts.low), set())
-    resolved = Resolved(loaded, graph, policy, facts.low, _in_call_order(main), rules, ranges, facts.cast_is_black)
-    return Plan(loaded.name, policy, _warnings(resolved), resolved)
+    return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
 
 
 def _in_call_order(main: Solution) -> tuple[Solution, ...]:

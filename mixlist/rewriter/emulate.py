@@ -44,12 +44,12 @@ def emulate(loaded: Loaded, *, saturate: bool = False) -> Any:
 
     With ``saturate`` a value beyond the range becomes the largest finite one, as on accelerators that saturate.
     """
-    return _Emulation(loaded, rounding=True, saturate=saturate).run()
+    return Emulation(loaded, rounding=True, saturate=saturate).run()
 
 
 def raise_low(loaded: Loaded) -> Any:
     """A new ModelProto with every low-precision node raised to float32, its weights exact."""
-    return _Emulation(loaded, rounding=False).run()
+    return Emulation(loaded, rounding=False).run()
 
 
 def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> Any:
@@ -57,10 +57,12 @@ def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> Any:
 
     What stays float32 stands between Casts; the graph's float inputs and outputs are float64.
     """
-    return _Emulation(loaded, rounding=False, raised=types.LISTED, target=types.DOUBLE, runs=runs).run()
+    return Emulation(loaded, rounding=False, raised=types.LISTED, target=types.DOUBLE, runs=runs).run()
 
 
-class _Emulation:
+class Emulation:
+    """One rewriting of a model; ``_node`` and ``run`` may be replaced to do more with each node."""
+
     def __init__(
         self,
         loaded: Loaded,
@@ -91,10 +93,14 @@ class _Emulation:
         functions = [message for _, message in self.bodies.values()] + [_copy(f) for f in kept]
         del self.proto.functions[:]
         self.proto.functions.extend(functions)
+        self.inline_external()
+        return self.proto
+
+    def inline_external(self) -> None:
+        """Bring in what lies in other files: a session is made of these bytes alone."""
         for tensor in tensors(self.proto):
             if is_external(tensor):
                 set_inline(tensor, b"".join(stream(tensor, self.loaded.folder, False, {})))
-        return self.proto
 
     def _is_called(self, function: Any) -> bool:
         return any(g.root.proto is function for g, _ in self.bodies.values())
@@ -222,12 +228,15 @@ class _Emulation:
         """The pair of Casts after one output of a low type."""
         if value is None or not self._is_low(value) or isinstance(value.type, tuple):
             return []
-        raw, low = self.new.make(f"{value.name}_exact"), self.new.make(f"{value.name}_low")
-        target.output[slot] = raw
-        elem = types.element(value.type)
-        clipped = self._clip(raw, elem) if self.saturate else []
-        inside = clipped[-1].output[0] if clipped else raw
-        return [*clipped, self._make_cast(inside, low, elem), self._make_cast(low, value.name, types.FLOAT)]
+        raw = target.output[slot] = self.new.make(f"{value.name}_exact")
+        return self.rounding_nodes(raw, types.element(value.type), value.name)
+
+    def rounding_nodes(self, name: str, elem: int, out: str) -> list[Any]:
+        """The nodes that make ``out`` of a float32 tensor: rounded to ``elem`` and float32 again."""
+        low = self.new.make(f"{out}_low")
+        clipped = self._clip(name, elem) if self.saturate else []
+        inside = clipped[-1].output[0] if clipped else name
+        return [*clipped, self._make_cast(inside, low, elem), self._make_cast(low, out, types.FLOAT)]
 
     def _clip(self, name: str, elem: int) -> list[Any]:
         """Nodes that bring a tensor into the finite range of a low type; NaN stays."""
