@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     click.option(
         "--provider",
         type=click.Choice(["cuda", "cpu"]),
-        help="Show only low nodes for which this ONNX Runtime provider has no low kernel.",
+        help="Show only low nodes for which this ONNX Runtime provider has no low kernel; works without a GPU.",
     ),
 )
 def command(
@@ -67,6 +67,11 @@ def command(
 
 
 def _without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
-    from mixlist.runtime.kernels import without_low_kernel
+    from mixlist.runtime.kernels import taken_from, without_low_kernel
 
-    return without_low_kernel(plan, provider)
+    found = without_low_kernel(plan, provider)
+    if release := taken_from(provider):
+        sys.stderr.write(
+            f"the kernels of {provider} are those of {release}; the installed ONNX Runtime was not asked\n"
+        )
+    return found

@@ -1,33 +1,60 @@
-"""Which kernels the installed ONNX Runtime really has, by provider, operator version and type.
+"""Which kernels ONNX Runtime's providers have, by operator version and type.
 
-Asked of the runtime's own registry, so it is true for the build at hand and for no other. A kernel
-fits a node by the runtime's rule: it starts at the version in which the operator last changed, or it
+A build without providers that load as libraries is asked itself (``get_all_opkernel_def``), so the answer is true for
+the build at hand. Any other is not asked, because ONNX Runtime 1.31.1 dies of a segmentation fault there when one of
+its providers does not load: onnxruntime-gpu without TensorRT's libraries, which is how most people have it. For these,
+and for CUDA on machines without it, data/kernels_PROVIDER.json holds the registry of one release;
+tools/make_kernels.py writes it, and ``taken_from`` says which release.
+
+A kernel fits a node by the runtime's rule: it starts at the version in which the operator last changed, or it
 is a closed range around that version.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from mixlist.errors import UsageError
 from mixlist.graph.model import Node
 from mixlist.graph.naming import scopes_of
 from mixlist.ops.schema import find_schema
 from mixlist.resolver.plan import Decision, Plan
 from mixlist.runtime.sessions import PROVIDERS
 
+DATA = Path(__file__).parent / "data"
+FLOATS = ("float16", "bfloat16", "float", "double")
+_BUILT_IN = frozenset({"CPUExecutionProvider", "AzureExecutionProvider", "CoreMLExecutionProvider"})
 _OPEN = 2**31 - 1  # the end of a version range that has none
-_Key = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: the first and last operator version it is for (None: no last) and, for each of its type parameters,
+    which of FLOATS it takes there."""
+
+    start: int
+    end: int | None
+    types: Mapping[str, frozenset[str]]
+
+    def fits(self, since: int) -> bool:
+        """Whether it is for an operator that last changed in version ``since``."""
+        return self.start == since or (self.end is not None and self.start <= since <= self.end)
+
+    def takes(self, dtype: str, wanted: set[str]) -> bool:
+        """Whether it takes ``dtype`` somewhere, and in all of the ``wanted`` parameters that it names."""
+        known = [self.types[parameter] for parameter in wanted if parameter in self.types]
+        return any(dtype in types for types in self.types.values()) and all(dtype in types for types in known)
+
+
+Registry = Mapping[tuple[str, str], tuple[Kernel, ...]]  # by domain and op type; () has kernels, none of a float type
 
 
 def without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
-    """The low nodes of the plan for which ``provider`` has no kernel in their low type.
-
-    Raises UsageError if the installed ONNX Runtime has no such provider.
-    """
+    """The low nodes of the plan for which ``provider`` has no kernel in their low type."""
     low = plan.policy.mode.low
     found = []
     for decision, (node, opsets) in zip(plan.nodes, _nodes(plan), strict=True):
@@ -50,47 +77,74 @@ def _nodes(plan: Plan) -> Iterator[tuple[Node, dict[str, int]]]:
 def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> bool:
     """Whether ``provider`` (``cpu``, ``cuda``) has a kernel of the operator for the low type.
 
-    ``low`` is ``float16`` or ``bfloat16``, ``outputs`` the indices of the outputs that have it; where
-    there are none (ArgMax, Equal), any type parameter of the kernel may. True also for an operator
-    that has no kernel of any type but a function body: the runtime expands it into other operators.
-
-    Raises UsageError if the installed ONNX Runtime has no such provider.
+    ``low`` is one of FLOATS, ``outputs`` the indices of the outputs that have it; where there are none (ArgMax,
+    Equal), any type parameter of the kernel may. True also for an operator that has no kernel of any type but a
+    function body: the runtime expands it into other operators.
     """
     schema = find_schema(domain, op_type, opset)
-    found = _kernels(provider).get((domain, op_type), ())
-    if schema is None or not found:
+    found = _kernels(provider).get((domain, op_type))
+    if schema is None or found is None:
         return schema is not None and _has_body(schema.native)
     slots = schema.parameters(schema.outputs, max(outputs, default=-1) + 1)
     wanted = {slots[index].parameter for index in outputs if index < len(slots)}
-    return any(_fits(kernel, schema.since) and _takes(kernel, f"tensor({low})", wanted) for kernel in found)
-
-
-def _fits(kernel: Any, since: int) -> bool:
-    start, end = kernel.version_range
-    return bool(start == since or (end < _OPEN and start <= since <= end))
-
-
-def _takes(kernel: Any, tensor: str, wanted: set[str]) -> bool:
-    constraints = kernel.type_constraints
-    known = [constraints[parameter] for parameter in wanted if parameter in constraints]
-    return any(tensor in types for types in constraints.values()) and all(tensor in types for types in known)
+    return any(kernel.fits(schema.since) and kernel.takes(low, wanted) for kernel in found)
 
 
 def _has_body(native: Any) -> bool:
     return native is not None and (native.has_function or native.has_context_dependent_function)
 
 
+def taken_from(provider: str) -> str:
+    """The release that the kernels are of, as ``onnxruntime 1.31.1``; "" where the installed one was asked."""
+    return "" if _can_be_asked(provider) else str(_data(provider)["source"])
+
+
 @cache
-def _kernels(provider: str) -> dict[_Key, list[Any]]:
+def _kernels(provider: str) -> Registry:
+    return registered(provider) if _can_be_asked(provider) else read(_data(provider))
+
+
+def _can_be_asked(provider: str) -> bool:
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    return PROVIDERS[provider] in available and _BUILT_IN.issuperset(available)
+
+
+def registered(provider: str) -> Registry:
+    """What the installed ONNX Runtime says of ``provider``. It may die of the question: see above."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    found: dict[_Key, list[Any]] = defaultdict(list)
-    for kernel in state.get_all_opkernel_def():
-        if kernel.provider == PROVIDERS[provider]:
-            found[kernel.domain, kernel.op_name].append(kernel)
-    if not found:
-        raise UsageError(
-            f"the installed onnxruntime has no {provider} kernels, so which ones are missing cannot be told here",
-            hint="run this where onnxruntime-gpu is installed in place of onnxruntime",
+    found: dict[tuple[str, str], list[Kernel]] = {}
+    for each in state.get_all_opkernel_def():
+        if each.provider != PROVIDERS[provider]:
+            continue
+        start, end = each.version_range
+        types = {parameter: _floats(names) for parameter, names in each.type_constraints.items()}
+        kernel = Kernel(start, None if end == _OPEN else end, types)
+        kernels = found.setdefault((each.domain, each.op_name), [])
+        if any(types.values()) and kernel not in kernels:
+            kernels.append(kernel)
+    return {op: tuple(kernels) for op, kernels in found.items()}
+
+
+def _floats(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(FLOATS).intersection(name.removeprefix("tensor(").removesuffix(")") for name in names)
+
+
+@cache
+def _data(provider: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((DATA / f"kernels_{provider}.json").read_text("utf-8"))
+    return found
+
+
+def read(data: Mapping[str, Any]) -> Registry:
+    """The registry in a data file's ``kernels``: domain -> op type -> [start, end, {parameter: "float16 float"}]."""
+    return {
+        (domain, op_type): tuple(
+            Kernel(start, end, {parameter: frozenset(names.split()) for parameter, names in types.items()})
+            for start, end, types in kernels
         )
-    return dict(found)
+        for domain, operators in data["kernels"].items()
+        for op_type, kernels in operators.items()
+    }

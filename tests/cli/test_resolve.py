@@ -7,8 +7,6 @@ import io
 import json
 from pathlib import Path
 
-import pytest
-
 from mixlist.report.plans import chain_text, write_table
 from mixlist.resolver.plan import Decision
 
@@ -71,15 +69,13 @@ def test_provider_cpu_lists_low_nodes_without_kernel(run, model_path: Path) -> N
     assert sum(told["counts"].values()) == len(named)
 
 
-def test_provider_cuda_needs_its_kernels(run, model_path: Path) -> None:
-    import onnxruntime
-
-    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        pytest.skip("this ONNX Runtime has CUDA kernels")
-    ran = run("resolve", model_path, "--provider", "cuda")
-    assert ran.status == 2
-    assert "no cuda kernels" in ran.err
-    assert "onnxruntime-gpu" in ran.err
+def test_provider_cuda_is_told_without_a_gpu(run, model_path: Path) -> None:
+    ran = run("resolve", model_path, "--provider", "cuda", "--precision-mode-v2", "mixed_bfloat16", "--format", "json")
+    assert ran.status == 0
+    assert "kernels of cuda are those of onnxruntime-gpu" in ran.err
+    everything = json.loads(run("resolve", model_path, "--precision-mode-v2", "mixed_bfloat16", "--format", "json").out)
+    low = {node["name"] for node in everything["nodes"] if node["precision"] == "bfloat16"}
+    assert {node["name"] for node in json.loads(ran.out)["nodes"]} <= low
 
 
 def test_long_names_are_never_cut_when_piped() -> None:
