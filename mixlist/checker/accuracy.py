@@ -110,6 +110,31 @@ class OutputAccuracy:
                 self._add_array(array, theirs[place], batch)
         self._close(batch)
 
+    def merge(self, other: OutputAccuracy) -> None:
+        """Adds the batches of another one of the same output; the order makes no difference."""
+        self._max_abs = max(self._max_abs, other._max_abs)
+        self._max_rel = max(self._max_rel, other._max_rel)
+        self._normalized = max(self._normalized, other._normalized)
+        nan = math.isnan(self._cosine) or math.isnan(other._cosine)
+        self._cosine = math.nan if nan else min(self._cosine, other._cosine)
+        self._reference += other._reference
+        self._beside_zero = max(self._beside_zero, other._beside_zero)
+        for mine, theirs in ((self._differing, other._differing), (self._agreeing, other._agreeing)):
+            if theirs.whole is not None:
+                mine.add(theirs.part, theirs.whole)
+        self._values += other._values
+        self._unknown += other._unknown
+        self._unlike += other._unlike
+        self._unfit = self._unfit or other._unfit
+
+    def lost(self, limits: Limits) -> bool:
+        """Whether a limit is broken that no further batch can mend: shares may recover, largest errors cannot."""
+        if self._differing.share is not None:
+            return bool(self._unfit)
+        finding = self.finding(limits)
+        final = {"shape", "max_abs", "max_rel"} | (set() if self._beside_zero else {"normalized", "cosine", "snr"})
+        return not final.isdisjoint(finding.failed_limits)
+
     def finding(self, limits: Limits) -> OutputFinding:
         """The metrics so far, judged."""
         normalized = self._normalized

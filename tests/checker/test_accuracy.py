@@ -288,3 +288,36 @@ def test_default_limits_on_integers() -> None:
 
 def test_the_defaults_are_those_that_are_documented() -> None:
     assert Limits().asked() == {"normalized": 1e-2, "cosine": 0.999}
+
+
+@given(st.lists(st.tuples(*[hnp.arrays(np.float32, (3, 4), elements=st.floats(width=32))] * 2), min_size=1, max_size=5))
+def test_batches_apart_merge_to_what_they_give_together(batches: list[tuple[Any, Any]]) -> None:
+    together, merged = OutputAccuracy("y"), OutputAccuracy("y")
+    for reference, mixed in batches:
+        together.add(reference, mixed)
+        alone = OutputAccuracy("y")
+        alone.add(reference, mixed)
+        merged.merge(alone)
+    assert str(merged.finding(Limits())) == str(together.finding(Limits()))
+    assert merged.notes() == together.notes()
+
+
+def test_shares_merge() -> None:
+    merged = OutputAccuracy("ids")
+    for mixed in ([1, 2], [1, 3], [0, 0]):
+        alone = OutputAccuracy("ids")
+        alone.add(np.array([1, 2]), np.array(mixed))
+        merged.merge(alone)
+    assert merged.finding(Limits()).mismatches == 0.5
+
+
+def test_what_is_lost_stays_lost_and_shares_may_recover() -> None:
+    found, ids = OutputAccuracy("y"), OutputAccuracy("ids")
+    found.add(np.ones(4), np.ones(4))
+    assert not found.lost(Limits())
+    found.add(np.ones(4), np.full(4, 1.1))
+    assert found.lost(Limits())
+    assert not found.lost(Limits(normalized=0.5))
+    ids.add(np.array([1, 2]), np.array([1, 3]))
+    assert not ids.finding(Limits()).passed
+    assert not ids.lost(Limits())
