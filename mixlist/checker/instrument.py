@@ -7,6 +7,9 @@ further outputs of its calls.
 
 ONNX Runtime's ReduceMax and ReduceMin pass over NaN, a sum does not: so the range takes three reductions. The sum is
 that of magnitudes: large values of both signs would overflow to inf - inf, a NaN that no value is.
+
+Low tensors are reduced in float32: ONNX Runtime's CUDA provider has no bfloat16 ReduceMax, ReduceMin and ReduceL1, and
+a sum in float16 overflows where no value does. In an emulation, float32 already, the Cast is dropped.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from mixlist.graph.naming import NewNames, label, names_in, scope_path
 from mixlist.ops import types
 from mixlist.rewriter.emit import Key as Order
 from mixlist.rewriter.emit import reorder
+from mixlist.rewriter.emulate import LOW
 
 # Operators that only move values: their output has the range of their input, which is observed already.
 _SAME_VALUES = frozenset(
@@ -185,11 +189,19 @@ class Instrumenter:
 
     def observe(self, probe: Probe, node: Node | None = None, target: Any = None) -> tuple[list[Result], list[Any]]:
         """The statistics of one tensor and the nodes that compute them; ``target`` is the message of ``node``."""
+        from onnx import helper
+
         results, nodes = [], []
+        tensor, elem = probe.tensor, probe.elem
+        if elem in LOW:
+            tensor, elem = self.new.make(f"{probe.tensor}_exact"), types.FLOAT
+            nodes.append(
+                helper.make_node("Cast", [probe.tensor], [tensor], name=self.new.make(f"Cast_{tensor}"), to=elem)
+            )
         for statistic in self.statistics:
             out = self.new.make(f"{probe.tensor}_{statistic.name}")
-            nodes += statistic.build(probe.tensor, out, probe.elem, self.new)
-            results.append(Result(probe.key, statistic, out, statistic.elem or probe.elem))
+            nodes += statistic.build(tensor, out, elem, self.new)
+            results.append(Result(probe.key, statistic, out, statistic.elem or elem))
         return results, nodes
 
     def _inputs(self, scope: Scope, added: list[Any]) -> list[Result]:
