@@ -11,7 +11,7 @@ import os
 import signal
 import traceback
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from mixlist.errors import MixlistError
 from mixlist.runtime import wire
@@ -20,31 +20,37 @@ from mixlist.runtime.sessions import Runner, open_session
 
 def serve() -> None:
     """Answer the requests on standard input; never returns."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
-    _dump_no_core()
-    requests = os.fdopen(0, "rb", buffering=0)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints must not get among the answers
+    requests, answers = be_quiet()
     runner: Runner | None = None
     while True:
         try:
             stage, *request = wire.receive(requests)
             if stage == "load":
-                runner, answer = _load(*request)
+                runner, told = _load(*request)
             else:
                 assert runner is not None, "run before load"
-                answer = _answer(getattr(runner, stage), *request)
-            wire.send(answers, answer)
+                told = answer(getattr(runner, stage), *request)
+            wire.send(answers, told)
         except (EOFError, OSError):  # the parent is gone
             os._exit(0)
 
 
+def be_quiet() -> tuple[IO[bytes], IO[bytes]]:
+    """Leave Ctrl-C to the parent, dump no core; the streams of requests and answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the whole group
+    _dump_no_core()
+    requests = os.fdopen(0, "rb", buffering=0)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a library prints must not get among the answers
+    return requests, answers
+
+
 def _load(path: str, options: dict[str, Any]) -> tuple[Runner | None, tuple[Any, ...]]:
     """The session, None where it failed, and the answer: the names of its outputs."""
-    answer = _answer(_open, path, options)
-    if answer[0] != "done":
-        return None, answer
-    return answer[1], ("done", answer[1].names)
+    told = answer(_open, path, options)
+    if told[0] != "done":
+        return None, told
+    return told[1], ("done", told[1].names)
 
 
 def _open(path: str, options: dict[str, Any]) -> Runner:
@@ -55,7 +61,8 @@ def _open(path: str, options: dict[str, Any]) -> Runner:
     return Runner(open_session(path, **options))
 
 
-def _answer(function: Any, *arguments: Any) -> tuple[Any, ...]:
+def answer(function: Any, *arguments: Any) -> tuple[Any, ...]:
+    """The answer to a request that calls ``function``; ``isolated.value_of`` reads it."""
     try:
         return "done", function(*arguments)
     except MixlistError as error:

@@ -136,7 +136,7 @@ class Worker:
             raise TimedOut(stage, self._limit)
         if answer is None:
             raise self._crashed(stage, request)
-        return _value(answer)
+        return value_of(answer)
 
     def _crashed(self, stage: Stage, request: Sequence[Any]) -> Crashed:
         """What ended the child; the model stays, and the input of a run with it."""
@@ -206,7 +206,8 @@ def _start(home: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _value(answer: tuple[Any, ...]) -> Any:
+def value_of(answer: tuple[Any, ...]) -> Any:
+    """The value in a child's answer; raises what the child met."""
     kind, *rest = answer
     if kind == "done":
         return rest[0]
