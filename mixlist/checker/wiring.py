@@ -7,7 +7,7 @@ from typing import Literal
 
 from mixlist.checker.instrument import Key
 from mixlist.graph.control_flow import CONTROL_FLOW, links
-from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
 
 # `same`: in the same run of the scope; `next`: what a loop's state becomes in the next iteration; `before`: any time
@@ -90,7 +90,7 @@ class _Wirer:
         """The observed tensors behind a value; iterative, each value once."""
         sources: list[Source] = []
         seen = {value}
-        waiting: list[tuple[Value, When]] = [(value, "same" if value.scope is node.scope else "before")]
+        waiting: list[tuple[Value, When]] = [(value, "same" if _in_one_run(value.scope, node.scope) else "before")]
         while waiting:
             at, when = waiting.pop()
             fed = self.feeds.get(at)
@@ -116,6 +116,16 @@ def _root(value: Value) -> object:
     while scope.parent is not None:
         scope = scope.parent
     return scope
+
+
+def _in_one_run(outer: Scope, inner: Scope) -> bool:
+    """Whether ``inner`` runs at most once in a run of ``outer``: it is the same, or a branch in it."""
+    while inner is not outer:
+        owner = inner.owner
+        if owner is None or owner.op_type != "If" or owner.domain:
+            return False
+        inner = owner.scope
+    return True
 
 
 def _later(one: When, other: When) -> When:

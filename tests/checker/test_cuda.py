@@ -1,0 +1,91 @@
+"""The check on planted graphs: emulated on the CPU everywhere, and on a GPU in real float16 and bfloat16."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.instrument import instrument
+from mixlist.checker.pair import Way
+from mixlist.checker.result import CheckReport
+from mixlist.graph.io import load
+from mixlist.resources import folder
+from mixlist.runtime.sessions import providers
+from tests.builders import model
+from tests.checker.planted import PLANTED, Planted
+
+no_cuda = pytest.mark.skipif("cuda" not in providers(), reason="ONNX Runtime has no CUDA provider here")
+BOTH = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=no_cuda)])
+LOW = {"float16": (10, np.dtype(np.float16)), "bfloat16": (16, np.dtype(ml_dtypes.bfloat16))}
+NAN, INF = np.nan, np.inf
+VALUES = {
+    "finite": [1.0, -2.0, 3.0],
+    "one": [-7.0],
+    "NaN first": [NAN, 1.0, 2.0],
+    "NaN in the middle": [1.0, NAN, 2.0],
+    "NaN last": [1.0, -2.0, NAN],
+    "only NaN": [NAN, NAN],
+    "infinite": [1.0, INF, 2.0],
+    "infinite below": [1.0, -INF],
+    "infinite both ways": [INF, 1.0, -INF],
+    "infinite and NaN": [NAN, INF, 1.0],
+    "sums beyond float16": [60000.0, -60000.0] * 1000,
+    "subnormal": [2.0**-24, 2.0**-20],
+}
+
+
+def kinds(report: CheckReport) -> dict[str, str]:
+    """Kind of finding by scope/node."""
+    return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in report.nodes}
+
+
+@BOTH
+@pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.name)
+def test_planted(case: Planted, provider: str) -> None:
+    report = mixlist.check(model(case.text), case.policy, case.feeds, provider=provider)
+    assert report.mode == ("emulated" if provider == "cpu" else "native")
+    assert kinds(report) == case.kinds
+    assert {f"{n.scope}/{n.name}".lstrip("/") for n in report.nodes if n.first} == case.first
+    assert report.exception_rate == case.rate
+
+
+@BOTH
+@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_ranges_of_low_tensors(provider: str, low: str, values: list[float]) -> None:
+    number, kind = LOW[low]
+    text = f"g (float[N] x) => (float[N] y) {{ h = Cast<to={number}>(x) [m] n = Neg(h) y = Cast<to=1>(n) }}"
+    loaded = load(model(text))
+    observer = Way(provider, False, False).observe_mixed(loaded, instrument(loaded.proto), ["y"])
+    _, ranges = observer.run({"x": np.array(values, np.float32)})
+    observer.close()
+    (found,) = (span for key, span in ranges.items() if key.node == "m")
+    true = -np.array(values, np.float32).astype(kind).astype(np.float32)
+    usual = true[~np.isnan(true)]
+    assert found.nan == np.isnan(true).any()
+    assert found.finite == np.isfinite(true).all()
+    if usual.size and np.isfinite(true).all():
+        assert (found.minimum, found.maximum) == (usual.min(), usual.max())
+    assert found.magnitude == (np.abs(true).max() if np.isfinite(true).all() else INF)
+
+
+@no_cuda
+@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
+def test_the_demo_natively(mode: str) -> None:
+    with np.load(folder("demo_data") / "digits.npz") as arrays:
+        feed = {"pixels": arrays["pixels"].astype(np.float32)}
+    digits, rules = folder("demo_data") / "digits.onnx", mixlist.load_policy(precision_mode_v2=mode)
+    native = mixlist.check(digits, rules, [feed], provider="cuda")
+    emulated = mixlist.check(digits, rules, [feed])
+    assert (native.mode, emulated.mode) == ("native", "emulated")
+    assert native.verdict == emulated.verdict
+    assert {n.name for n in native.nodes if n.first} == {n.name for n in emulated.nodes if n.first}
+
+
+@no_cuda
+def test_in_a_process_of_its_own() -> None:
+    case = PLANTED[0]
+    report = mixlist.check(model(case.text), case.policy, case.feeds, provider="cuda", isolate=True)
+    assert (kinds(report), report.mode) == (case.kinds, "native")
