@@ -1,0 +1,99 @@
+"""Sessions on a GPU: what rounds, which kernels really run there, and that the data file of kernels says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from mixlist.errors import ModelError
+from mixlist.runtime.isolated import Worker
+from mixlist.runtime.kernels import has_low_kernel
+from mixlist.runtime.sessions import Runner, faithful, open_session, providers
+from tests.builders import model
+
+pytestmark = pytest.mark.skipif("cuda" not in providers(), reason="ONNX Runtime has no CUDA provider here")
+
+NUMBERS = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
+UNARY = (
+    "Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Neg",
+    "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh",
+    "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare",
+    "GlobalAveragePool", "GlobalMaxPool", "LogSoftmax", "Transpose", "Identity",
+)  # fmt: skip
+
+
+def ran_on(op_type: str, low: str, provider: str, profile: Path) -> dict[str, str]:
+    """Provider by op type of all that ran of a model of one node, low from its input to its output."""
+    made = model(f"g ({low}[1,2,4] x) => ({low}[A,B,C] y) {{ y = {op_type}(x) }}", check=False)
+    session = open_session(made.SerializeToString(), provider=provider, profile=profile, optimise=False)
+    dtype = np.float16 if low == "float16" else ml_dtypes.bfloat16
+    Runner(session).run(None, {"x": np.linspace(0.25, 2, 8, dtype=np.float32).reshape(1, 2, 4).astype(dtype)})
+    events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
+    nodes = [event["args"] for event in events if event.get("name", "").endswith("_kernel_time")]
+    return {args["op_name"]: args["provider"] for args in nodes}
+
+
+@pytest.mark.parametrize("optimise", [True, False])
+def test_cast_pairs_round(optimise: bool) -> None:
+    assert faithful("cuda", optimise) is None
+
+
+@pytest.mark.parametrize("low", NUMBERS)
+@pytest.mark.parametrize("op_type", UNARY)
+def test_the_kernels_of_the_data_file_are_those_that_run(op_type: str, low: str, tmp_path: Path) -> None:
+    """Where the file says that there is a kernel, the node runs on the GPU in the low type, without Casts."""
+    told = has_low_kernel("cuda", "", op_type, 17, low, (0,))
+    try:
+        ran = ran_on(op_type, low, "cuda", tmp_path / "profile")
+    except ModelError as refused:
+        assert not told, refused
+    else:
+        assert (ran.get(op_type) == "CUDAExecutionProvider" and "Cast" not in ran) == told
+
+
+def test_bfloat16_goes_in_and_comes_out() -> None:
+    made = model("g (bfloat16[4] x) => (bfloat16[4] y, float[4] z) { y = Neg(x) z = Cast<to=1>(x) }", check=False)
+    values = np.array([1, -2, 3e38, 0], ml_dtypes.bfloat16)
+    y, z = Runner(open_session(made.SerializeToString(), provider="cuda")).run(None, {"x": values})
+    assert y.dtype == values.dtype
+    np.testing.assert_array_equal(y.astype(np.float32), -values.astype(np.float32))
+    np.testing.assert_array_equal(z, values.astype(np.float32))
+
+
+def error(tf32: bool, rows: Any) -> float:
+    """Of a product in float32, relative to the largest value."""
+    made = model("g (float[N,N] x) => (float[N,N] y) { y = MatMul(x, x) }")
+    (y,) = Runner(open_session(made.SerializeToString(), provider="cuda", tf32=tf32)).run(None, {"x": rows})
+    exact = rows.astype(np.float64) @ rows.astype(np.float64)
+    return float(np.abs(y - exact).max() / np.abs(exact).max())
+
+
+def test_float32_is_not_tf32() -> None:
+    rows = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
+    assert error(False, rows) < 1e-5
+    assert error(False, rows) <= error(True, rows)
+
+
+@pytest.mark.parametrize("low", NUMBERS)
+def test_products_are_summed_in_float32(low: str) -> None:
+    """The emulation rounds once, behind the sum: 2048 and 4095 ones are 2048 if every step is rounded to float16."""
+    text = """g (float[1,4096] x, float[4096,1] w) => (float[1,1] y) {
+      a = Cast<to=LOW>(x) b = Cast<to=LOW>(w) c = MatMul(a, b) y = Cast<to=1>(c) }"""
+    x = np.ones((1, 4096), np.float32)
+    x[0, 0] = 2048
+    runner = Runner(open_session(model(text.replace("LOW", str(NUMBERS[low]))).SerializeToString(), provider="cuda"))
+    (y,) = runner.run(None, {"x": x, "w": np.ones((4096, 1), np.float32)})
+    assert y[0, 0] == pytest.approx(6143, rel=2.0**-8)
+
+
+def test_a_process_of_its_own_runs_on_the_gpu() -> None:
+    made = model("g (float[2] x) => (float[2] y) { h = Cast<to=10>(x) m = Mul(h, h) y = Cast<to=1>(m) }")
+    with Worker(made, provider="cuda") as worker:
+        (y,) = worker.run(None, {"x": np.array([300, 2], np.float32)})
+    np.testing.assert_array_equal(y, [np.inf, 4])
