@@ -1,8 +1,9 @@
 """Statistics computed inside the graph, so that only scalars leave the device.
 
-Every observed float tensor gets reductions beside it; their results become graph outputs. Out of a branch they
-come as outputs of the If (the other branch yields the neutral element), out of a Loop or Scan as scan outputs, one
-value per iteration (reduced once more where loops nest, since inner ones may differ in length), out of a function as
+Every observed float tensor gets reductions behind it. Each scope packs their results into one vector per statistic:
+thousands of outputs one by one would cost more than the model. The vectors become graph outputs. Out of a branch they
+come as outputs of the If (the other branch yields the neutral elements), out of a Loop or Scan as scan outputs, one
+row per iteration (reduced once more where loops nest, since inner ones may differ in length), out of a function as
 further outputs of its calls.
 
 ONNX Runtime's ReduceMax and ReduceMin pass over NaN, a sum does not: so the range takes three reductions. The sum is
@@ -15,7 +16,7 @@ a sum in float16 overflows where no value does. In an emulation, float32 already
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mixlist.graph.build import build_main
@@ -83,19 +84,39 @@ RANGE = (
 
 @dataclass
 class Instrumented:
-    """A model with statistics: ``proto``; ``outputs`` by (Key, statistic) the names of graph outputs, several where
-    a function is called several times; ``probes`` in order of computation."""
+    """A model with statistics: ``proto``; ``outputs`` where each (Key, statistic) is found, in several places where
+    a function is called several times; ``widths`` the columns of each output; ``probes`` in order of computation."""
 
     proto: Any
     probes: list[Probe] = field(default_factory=list)
-    outputs: dict[tuple[Key, str], list[str]] = field(default_factory=dict)
+    outputs: dict[tuple[Key, str], list[Place]] = field(default_factory=dict)
+    widths: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A column of a graph output: of shape [columns], or [iterations, columns] out of a Loop or Scan (``stacked``)."""
+
+    output: str
+    column: int
+    stacked: bool
 
 
 @dataclass
 class Result:
-    """A statistic that a scope hands up: the tensor that holds it there, as a scalar."""
+    """One statistic of one tensor: the scalar that holds it in its scope."""
 
     key: Key
+    statistic: Statistic
+    name: str
+    elem: int
+
+
+@dataclass
+class Packed:
+    """One statistic of many tensors as a scope hands it up: a vector, or a matrix with a row for each iteration."""
+
+    keys: tuple[Key, ...]
     statistic: Statistic
     name: str
     elem: int
@@ -123,25 +144,25 @@ class Instrumenter:
             for name in names_in(function):
                 self.new.add(name)
         self.made = Instrumented(self.proto)
-        self.handed: dict[tuple[str, str, str], list[Result]] = {}  # what a function yields, by its identity
+        self.handed: dict[tuple[str, str, str], list[Packed]] = {}  # what a function yields, by its identity
         self.fresh: dict[int, int] = {}
 
     def run(self) -> Instrumented:
         """Instrument everything."""
-        for result in self._scope(self.graph, self.graph.root, self.proto.graph):
-            info = self.proto.graph.output.add(name=result.name)
-            info.type.tensor_type.elem_type = result.elem
-            info.type.tensor_type.shape.SetInParent()
-            if result.stacked:
-                info.type.tensor_type.shape.dim.add()
-            self.made.outputs.setdefault((result.key, result.statistic.name), []).append(result.name)
+        for packed in self._scope(self.graph, self.graph.root, self.proto.graph):
+            _add_output(self.proto.graph, packed, packed.name, rows=packed.stacked)
+            self.made.widths[packed.name] = len(packed.keys)
+            for column, key in enumerate(packed.keys):
+                place = Place(packed.name, column, packed.stacked)
+                self.made.outputs.setdefault((key, packed.statistic.name), []).append(place)
         return self.made
 
     # --- scopes ---
 
-    def _scope(self, graph: Graph, scope: Scope, proto: Any) -> list[Result]:
+    def _scope(self, graph: Graph, scope: Scope, proto: Any) -> list[Packed]:
         """Observe a scope; each reduction stands right behind what it reads, so that the tensor can go."""
         results: list[Result] = []
+        handed: list[Packed] = []
         path = scope_path(graph, scope)
         known: dict[str, Key] = {}
         keys: list[Order | None] = [(position, 0, 0) for position in range(len(proto.node))]
@@ -150,10 +171,10 @@ class Instrumenter:
             added: list[Any] = []
             target = proto.node[node.position]
             if node.function is not None:
-                results += self._call(node, target)
+                handed += self._call(node, target)
             elif node.bodies:
                 found, extra = self._control_flow(graph, node, target)
-                results += found
+                handed += found
                 added += extra
             for probe in self._probes(node, path, known):
                 made, nodes = self.observe(probe, node, target)
@@ -164,12 +185,62 @@ class Instrumenter:
             first: list[Any] = []
             results += self._inputs(scope, first)
             behind.append((-1, first))
+        packed, last = self._pack(results, handed, graph.opsets.get("") or self.graph.opsets.get("", 0))
+        behind.append((len(proto.node), last))
         for place, nodes in behind:
             for order, made_node in enumerate(nodes):
                 proto.node.add().CopyFrom(made_node)
                 keys.append((place, 1, order))
         reorder(proto.node, keys)
-        return results
+        return packed
+
+    def _pack(self, results: list[Result], handed: list[Packed], opset: int) -> tuple[list[Packed], list[Any]]:
+        """The statistics of a scope, own and handed up, in as few tensors as may be; and the nodes that pack them."""
+        from onnx import helper
+
+        packed = [each for each in handed if each.stacked]
+        nodes: list[Any] = []
+        single: dict[tuple[str, int], list[Result]] = {}
+        several: dict[tuple[str, int], list[Packed]] = {}
+        for result in results:
+            single.setdefault((result.statistic.name, result.elem), []).append(result)
+        for each in handed:
+            if not each.stacked:
+                several.setdefault((each.statistic.name, each.elem), []).append(each)
+        for which in dict.fromkeys([*single, *several]):
+            own, inner = single.get(which, []), several.get(which, [])
+            vectors = [each.name for each in inner]
+            if own:
+                vectors.append(self._vector([result.name for result in own], opset, nodes))
+            name = vectors[0]
+            if len(vectors) > 1:
+                name = self.new.make(f"{which[0]}_all")
+                nodes.append(helper.make_node("Concat", vectors, [name], name=self.new.make(f"Concat_{name}"), axis=0))
+            keys = tuple(key for each in inner for key in each.keys) + tuple(result.key for result in own)
+            packed.append(Packed(keys, (own or inner)[0].statistic, name, which[1]))
+        return packed, nodes
+
+    def _vector(self, scalars: list[str], opset: int, nodes: list[Any]) -> str:
+        """The scalars as one vector. A sequence takes two nodes; it is new in opset 11."""
+        from onnx import helper
+
+        out = self.new.make(f"{scalars[0]}_packed")
+        if opset >= 11:
+            joined, many = "ConcatFromSequence", [self.new.make(f"{out}_sequence")]
+            nodes.append(
+                helper.make_node("SequenceConstruct", scalars, many, name=self.new.make(f"SequenceConstruct_{out}"))
+            )
+        else:
+            joined, many = "Concat", [self.new.make(f"{scalar}_vector") for scalar in scalars]
+            nodes += [
+                helper.make_node("Unsqueeze", [one], [wide], name=self.new.make(f"Unsqueeze_{wide}"), axes=[0])
+                for one, wide in zip(scalars, many, strict=True)
+            ]
+        made = helper.make_node(joined, many, [out], name=self.new.make(f"{joined}_{out}"), axis=0)
+        if joined == "ConcatFromSequence":
+            made.attribute.append(helper.make_attribute("new_axis", 1))
+        nodes.append(made)
+        return out
 
     def _probes(self, node: Node, path: str, known: dict[str, Key]) -> Iterator[Probe]:
         """The float tensors that a node makes; constants and control flow's own outputs are seen where they arise."""
@@ -218,7 +289,7 @@ class Instrumenter:
 
     # --- out of bodies ---
 
-    def _control_flow(self, graph: Graph, node: Node, target: Any) -> tuple[list[Result], list[Any]]:
+    def _control_flow(self, graph: Graph, node: Node, target: Any) -> tuple[list[Packed], list[Any]]:
         bodies = {a.name: a.g for a in target.attribute if a.name in node.bodies}
         if node.op_type == "If" and not node.domain:
             found = {name: self._scope(graph, node.bodies[name], g) for name, g in bodies.items()}
@@ -226,76 +297,89 @@ class Instrumenter:
         if node.op_type in ("Loop", "Scan") and not node.domain:
             own = self._scope(graph, node.bodies["body"], bodies["body"])
             nested = node.scope.owner is not None or bool(graph.path)
-            return self._out_of_loop(node, target, bodies["body"], own, nested)
+            opset = graph.opsets.get("", 0) if nested else None
+            return self._out_of_loop(node, target, bodies["body"], own, opset)
         return [], []  # SequenceMap and custom operators yield nothing but what they are defined to yield
 
-    def _out_of_branches(self, target: Any, bodies: dict[str, Any], found: dict[str, list[Result]]) -> list[Result]:
-        results = []
+    def _out_of_branches(self, target: Any, bodies: dict[str, Any], found: dict[str, list[Packed]]) -> list[Packed]:
+        handed = []
         for name, own in found.items():
-            for result in own:
-                out = self.new.make(result.name)
+            for packed in own:
+                out = self.new.make(packed.name)
                 for other, body in bodies.items():
-                    inner = result.name if other == name else self._neutral(body, result)
-                    _add_output(body, inner, result.elem)
+                    inner = packed.name if other == name else self._neutral(body, packed)
+                    _add_output(body, packed, inner)
                 target.output.append(out)
-                results.append(Result(result.key, result.statistic, out, result.elem))
-        return results
+                handed.append(replace(packed, name=out))
+        return handed
 
-    def _neutral(self, body: Any, result: Result) -> str:
+    def _neutral(self, body: Any, packed: Packed) -> str:
         from onnx import TensorProto, helper
 
-        name = self.new.make(f"{result.name}_neutral")
-        tensor = helper.make_tensor("", TensorProto.FLOAT, [], [result.statistic.neutral])
-        exact = name if result.elem == types.FLOAT else self.new.make(f"{name}_float")
+        name, count = self.new.make(f"{packed.name}_neutral"), len(packed.keys)
+        tensor = helper.make_tensor("", TensorProto.FLOAT, [count], [packed.statistic.neutral] * count)
+        exact = name if packed.elem == types.FLOAT else self.new.make(f"{name}_float")
         body.node.append(
             helper.make_node("Constant", [], [exact], name=self.new.make(f"Constant_{name}"), value=tensor)
         )
         if exact != name:
             body.node.append(
-                helper.make_node("Cast", [exact], [name], name=self.new.make(f"Cast_{name}"), to=result.elem)
+                helper.make_node("Cast", [exact], [name], name=self.new.make(f"Cast_{name}"), to=packed.elem)
             )
         return name
 
     def _out_of_loop(
-        self, node: Node, target: Any, body: Any, own: list[Result], nested: bool
-    ) -> tuple[list[Result], list[Any]]:
-        from onnx import helper
-
+        self, node: Node, target: Any, body: Any, own: list[Packed], opset: int | None
+    ) -> tuple[list[Packed], list[Any]]:
+        """``opset`` is that of a loop inside something else, whose iterations join here, None for one that is not."""
         states_and_scans = len(body.output) - (1 if node.op_type == "Loop" else 0)
         target.output.extend([""] * (states_and_scans - len(target.output)) if own else [])
-        results, added = [], []
-        for result in own:
-            _add_output(body, result.name, result.elem)
-            out = stacked = self.new.make(f"{result.name}_stacked")
+        handed, added = [], []
+        for packed in own:
+            _add_output(body, packed, packed.name)
+            stacked = self.new.make(f"{packed.name}_stacked")
             target.output.append(stacked)
-            if nested:
-                out, again = self.new.make(result.name), result.statistic.again
-                added.append(
-                    helper.make_node(again, [stacked], [out], name=self.new.make(f"{again}_{out}"), keepdims=0)
-                )
-            results.append(Result(result.key, result.statistic, out, result.elem, stacked=not nested))
+            if opset is None:
+                handed.append(replace(packed, name=stacked, stacked=True))
+            else:
+                out = self.new.make(packed.name)
+                added += self._join_rows(packed.statistic.again, stacked, out, opset)
+                handed.append(replace(packed, name=out))
         for attribute in target.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):
                 attribute.ints.extend([0] * len(own))
-        return results, added
+        return handed, added
 
-    def _call(self, node: Node, target: Any) -> list[Result]:
+    def _join_rows(self, op_type: str, rows: str, out: str, opset: int) -> list[Any]:
+        """Nodes that reduce over the first axis; the axes are an input since opset 13 (ReduceSum) or 18."""
+        from onnx import TensorProto, helper
+
+        name = self.new.make(f"{op_type}_{out}")
+        if opset < (13 if op_type == "ReduceSum" else 18):
+            return [helper.make_node(op_type, [rows], [out], name=name, axes=[0], keepdims=0)]
+        axes = self.new.make(f"{out}_axes")
+        first = helper.make_tensor("", TensorProto.INT64, [1], [0])
+        return [
+            helper.make_node("Constant", [], [axes], name=self.new.make(f"Constant_{axes}"), value=first),
+            helper.make_node(op_type, [rows, axes], [out], name=name, keepdims=0),
+        ]
+
+    def _call(self, node: Node, target: Any) -> list[Packed]:
         """The statistics of a function, as further outputs of this call."""
         body: Graph = node.function
         proto = body.root.proto
         key = (proto.domain, proto.name, proto.overload)
         if key not in self.handed:
             self.handed[key] = self._scope(body, body.root, proto)
-            proto.output.extend(r.name for r in self.handed[key])
+            if "" not in body.opsets and self.handed[key]:
+                proto.opset_import.add(domain="", version=self.graph.opsets.get("", 0))
+            proto.output.extend(packed.name for packed in self.handed[key])
             self.fresh[id(proto)] = len(proto.output) - len(self.handed[key])
         own = self.fresh[id(proto)]
         target.output.extend([""] * (own - len(target.output)) if self.handed[key] else [])
-        results = []
-        for result in self.handed[key]:
-            out = self.new.make(result.name)
-            target.output.append(out)
-            results.append(Result(result.key, result.statistic, out, result.elem))
-        return results
+        handed = [replace(packed, name=self.new.make(packed.name)) for packed in self.handed[key]]
+        target.output.extend(packed.name for packed in handed)
+        return handed
 
 
 def _source(node: Node, known: dict[str, Key]) -> Key | None:
@@ -303,10 +387,14 @@ def _source(node: Node, known: dict[str, Key]) -> Key | None:
     if node.op_type not in _SAME_VALUES or node.domain:
         return None
     first: Value | None = node.inputs[0] if node.inputs else None
-    return known.get(first.name) if first is not None else None
+    if first is None or node.types[0] != first.type:  # it reads the tensor through a Cast that mixlist made
+        return None
+    return known.get(first.name)
 
 
-def _add_output(body: Any, name: str, elem: int) -> None:
+def _add_output(body: Any, packed: Packed, name: str, rows: bool = False) -> None:
     info = body.output.add(name=name)
-    info.type.tensor_type.elem_type = elem
-    info.type.tensor_type.shape.SetInParent()
+    info.type.tensor_type.elem_type = packed.elem
+    if rows:
+        info.type.tensor_type.shape.dim.add()
+    info.type.tensor_type.shape.dim.add(dim_value=len(packed.keys))

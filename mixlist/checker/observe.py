@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixlist.checker.instrument import Instrumented, Key
+from mixlist.checker.instrument import RANGE, Instrumented, Key, Place
 from mixlist.checker.overflow import Range
 from mixlist.runtime.feeds import as_float32
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from mixlist.runtime.inputs import Input
     from mixlist.runtime.isolated import Worker
     from mixlist.runtime.sessions import Runner
+
+
+_RANGE = tuple(statistic.name for statistic in RANGE)
 
 
 class Observer:
@@ -40,23 +44,39 @@ class Observer:
         self.runner = runner
         self.own = own  # names of the model's own outputs
         self._raised = raised
-        self._names = [*own, *(n for found in instrumented.outputs.values() for n in found)]
+        self._single: list[Key] = []  # one value per statistic: told together
+        self._several: list[Key] = []  # a value for each call or iteration
+        self._moved: list[tuple[Key, Key]] = []  # tensors that only move another one's values, and that one
+        for probe in instrumented.probes:
+            places = instrumented.outputs.get((probe.key, _RANGE[0]))
+            if probe.source is not None:
+                self._moved.append((probe.key, probe.source))
+            elif places is not None:
+                (self._several if len(places) > 1 or places[0].stacked else self._single).append(probe.key)
+        self._columns = [self._find(statistic) for statistic in _RANGE] if self._single else []
+
+    def _find(self, statistic: str) -> tuple[list[str], NDArray[np.intp]]:
+        """The outputs that hold a statistic of the single ones, and where each stands when these are joined."""
+        places = [self.instrumented.outputs[key, statistic][0] for key in self._single]
+        names = list(dict.fromkeys(place.output for place in places))
+        widths = [self.instrumented.widths[name] for name in names]
+        starts = dict(zip(names, accumulate(widths, initial=0), strict=False))
+        return names, np.array([starts[place.output] + place.column for place in places], np.intp)
 
     def run(self, feed: Mapping[str, Any]) -> tuple[list[Any], dict[Key, Range]]:
         """One batch: the own outputs in order, and the ranges by Key."""
-        values = dict(zip(self._names, self.runner.run(self._names, self._given(feed)), strict=True))
+        names = [*self.own, *self.instrumented.widths]
+        values = dict(zip(names, self.runner.run(names, self._given(feed)), strict=True))
         ranges: dict[Key, Range] = {}
-        for probe in self.instrumented.probes:
-            if probe.source is not None:
-                if probe.source in ranges:
-                    ranges[probe.key] = ranges[probe.source]
-                continue
-            if (probe.key, "minimum") not in self.instrumented.outputs:
-                continue
-            found = [
-                [values[n] for n in self.instrumented.outputs[probe.key, s]] for s in ("minimum", "maximum", "sum")
-            ]
-            ranges[probe.key] = _range(*found)
+        if self._single:
+            told = [np.concatenate([values[n] for n in names])[at] for names, at in self._columns]
+            ranges = dict(zip(self._single, _ranges(*told), strict=True))
+        for key in self._several:
+            found = [[_value(values, p) for p in self.instrumented.outputs[key, s]] for s in _RANGE]
+            ranges[key] = _joined(*found)
+        for key, source in self._moved:
+            if source in ranges:
+                ranges[key] = ranges[source]
         return [values[name] for name in self.own], ranges
 
     def _given(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -69,21 +89,39 @@ class Observer:
         """Let the session go."""
         self.runner.close()
 
+    def values(
+        self, feed: Mapping[str, Any], statistics: tuple[str, ...]
+    ) -> dict[tuple[Key, str], NDArray[np.float64]]:
+        """One batch: these statistics of every tensor, a value for each call of a function and iteration of a loop."""
+        wanted = {pair: found for pair, found in self.instrumented.outputs.items() if pair[1] in statistics}
+        names = list(dict.fromkeys(place.output for found in wanted.values() for place in found))
+        if not names:  # to ONNX Runtime that would mean all outputs
+            return {}
+        values = dict(zip(names, self.runner.run(names, self._given(feed)), strict=True))
+        return {pair: _flat([_value(values, place) for place in found]) for pair, found in wanted.items()}
+
     def counts(self, feed: Mapping[str, Any], statistics: tuple[str, ...]) -> dict[tuple[Key, str], float]:
         """One batch of a model that was instrumented with counting statistics: their totals."""
-        names = [n for (_, s), found in self.instrumented.outputs.items() if s in statistics for n in found]
-        values = dict(zip(names, self.runner.run(names, self._given(feed)), strict=True))
-        return {
-            pair: float(sum(np.sum(values[n], dtype=np.float64) for n in found))
-            for pair, found in self.instrumented.outputs.items()
-            if pair[1] in statistics
-        }
+        return {pair: float(found.sum()) for pair, found in self.values(feed, statistics).items()}
 
 
-def _range(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
+def _value(values: Mapping[str, Any], place: Place) -> Any:
+    """What stands at a place: a number, or one for each iteration."""
+    return values[place.output][..., place.column]
+
+
+def _ranges(low: NDArray[Any], high: NDArray[Any], total: NDArray[Any]) -> list[Range]:
+    """The ranges of many tensors, each with one value per statistic."""
+    lows, highs = low.tolist(), high.tolist()
+    usual = np.isfinite(low) & np.isfinite(high) & ~np.isnan(total)  # a sum of magnitudes may overflow
+    if usual.all():
+        return [Range(one, other, False) for one, other in zip(lows, highs, strict=True)]
+    each = zip(usual.tolist(), lows, highs, total.tolist(), strict=True)
+    return [Range(one, other, False) if fine else _single(one, other, rest) for fine, one, other, rest in each]
+
+
+def _joined(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
     """Join the calls of a function and the iterations of a loop; a tensor that was not computed has neutral values."""
-    if len(lows) == 1 and np.size(lows[0]) == 1:  # by far the most: no arrays for one number
-        return _single(float(lows[0]), float(highs[0]), float(sums[0]))
     minimum, maximum, total = (_flat(x) for x in (lows, highs, sums))
     ran = ~((minimum == np.inf) & (maximum == -np.inf))
     if not ran.any():
