@@ -12,11 +12,11 @@ from mixlist.checker.pair import Way
 from mixlist.checker.result import CheckReport
 from mixlist.graph.io import load
 from mixlist.resources import folder
-from mixlist.runtime.sessions import providers
 from tests.builders import model
 from tests.checker.planted import PLANTED, Planted
+from tests.cuda import missing
 
-no_cuda = pytest.mark.skipif("cuda" not in providers(), reason="ONNX Runtime has no CUDA provider here")
+no_cuda = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
 BOTH = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=no_cuda)])
 LOW = {"float16": (10, np.dtype(np.float16)), "bfloat16": (16, np.dtype(ml_dtypes.bfloat16))}
 NAN, INF = np.nan, np.inf

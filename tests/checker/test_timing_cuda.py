@@ -7,9 +7,9 @@ import pytest
 
 import mixlist
 from mixlist.resources import folder
-from mixlist.runtime.sessions import providers
+from tests.cuda import missing
 
-pytestmark = pytest.mark.skipif("cuda" not in providers(), reason="ONNX Runtime has no CUDA provider here")
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
 
 
 @pytest.mark.parametrize("transfers", [False, True])

@@ -14,10 +14,11 @@ import pytest
 from mixlist.errors import ModelError
 from mixlist.runtime.isolated import Worker
 from mixlist.runtime.kernels import has_low_kernel
-from mixlist.runtime.sessions import Runner, faithful, open_session, providers
+from mixlist.runtime.sessions import Runner, faithful, open_session
 from tests.builders import model
+from tests.cuda import missing
 
-pytestmark = pytest.mark.skipif("cuda" not in providers(), reason="ONNX Runtime has no CUDA provider here")
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
 
 NUMBERS = {"float16": onnx.TensorProto.FLOAT16, "bfloat16": onnx.TensorProto.BFLOAT16}
 UNARY = (

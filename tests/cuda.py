@@ -1,0 +1,19 @@
+"""Whether CUDA can be used here: a build of ONNX Runtime with the provider may stand on a machine without a GPU."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mixlist.errors import MixlistError
+from mixlist.runtime.sessions import open_session
+from tests.builders import model
+
+
+@cache
+def missing() -> str:
+    """Why a session does not start on CUDA, "" where it does."""
+    try:
+        open_session(model("g (float[2] x) => (float[2] y) { y = Neg(x) }").SerializeToString(), provider="cuda")
+    except MixlistError as error:
+        return error.message
+    return ""
