@@ -62,10 +62,10 @@ class Way:
 
     def plain_runner(self, proto: Any, loaded: Loaded) -> Any:
         """A session of a float32 graph on the CPU."""
-        return make_runner(proto, isolate=self.isolate, folder=loaded.folder)
+        return make_runner(proto, isolate=self.isolate, folder=loaded.folder, lean=True)
 
     def _runner(self, proto: Any, loaded: Loaded) -> Any:
-        return make_runner(proto, isolate=self.isolate, provider=self.provider, folder=loaded.folder)
+        return make_runner(proto, isolate=self.isolate, provider=self.provider, folder=loaded.folder, lean=True)
 
 
 @dataclass

@@ -161,14 +161,16 @@ def make_runner(
     optimise: bool = True,
     threads: int | None = None,
     limit: float | None = None,
+    lean: bool = False,
 ) -> Runner | Worker:
     """The session of a ModelProto in this process, or with ``isolate`` in one of its own: both run alike.
 
     ``limit`` holds for a process of its own only. Raises what ``Worker`` does.
     """
+    options: dict[str, Any] = {"provider": provider, "optimise": optimise, "threads": threads, "lean": lean}
     if isolate:
-        return Worker(proto, provider=provider, folder=folder, optimise=optimise, threads=threads, limit=limit)
-    return Runner(make_session(proto, provider=provider, folder=folder, optimise=optimise, threads=threads))
+        return Worker(proto, folder=folder, limit=limit, **options)
+    return Runner(make_session(proto, folder=folder, **options))
 
 
 class _Alarm:

@@ -45,6 +45,7 @@ def make_session(
     threads: int | None = None,
     profile: str | os.PathLike[str] | None = None,
     tf32: bool = False,
+    lean: bool = False,
 ) -> InferenceSession:
     """A session of a ModelProto of any size; ``folder`` is where its external data lies.
 
@@ -56,7 +57,7 @@ def make_session(
     from mixlist.graph.weights import is_external
 
     options: dict[str, Any] = {
-        "provider": provider, "optimise": optimise, "threads": threads, "profile": profile, "tf32": tf32,
+        "provider": provider, "optimise": optimise, "threads": threads, "profile": profile, "tf32": tf32, "lean": lean,
     }  # fmt: skip
     outside = [tensor for tensor in tensors(proto) if is_external(tensor)]
     if not _outgrows_protobuf(proto):
@@ -125,6 +126,7 @@ def open_session(
     tf32: bool = False,
     optimised: str | os.PathLike[str] | None = None,
     spin: bool = False,
+    lean: bool = False,
 ) -> InferenceSession:
     """A session of a model file, or of a serialised model, whose external data lies in ``folder``.
 
@@ -133,7 +135,11 @@ def open_session(
     float16; off, because a reference in float32 would lose what it is the reference for. ``optimised``: where the
     optimised graph is written, with its weights in a file beside it. ``spin``: whether threads stay awake for a while
     after a run, as is ONNX Runtime's habit. They do not here, because a check runs two sessions in turn, and a session
-    at rest would slow the other down (by half, measured on two cores).
+    at rest would slow the other down (by half, measured on two cores). ``lean``: for a graph of which every tensor is
+    reduced: nodes run in the order in which they stand, so that a tensor can go as soon as it has been reduced, and
+    its memory is given back instead of planned for. (ONNX Runtime's plan would take longer than the runs: 0.3 s for a
+    graph of 3,400 nodes, since it looks for tensors of the same size among all that are free.) Layouts stay as they
+    are: the nodes that change one are new, come last in that order, and would keep every tensor until then.
 
     Raises UsageError where the provider is not there and ModelError where ONNX Runtime refuses the model.
     """
@@ -145,7 +151,8 @@ def open_session(
     settings.log_severity_level = 4  # what fails is told by the exception
     settings.intra_op_num_threads = threads or 0
     levels = onnxruntime.GraphOptimizationLevel
-    settings.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    best = levels.ORT_ENABLE_EXTENDED if lean else levels.ORT_ENABLE_ALL
+    settings.graph_optimization_level = best if optimise else levels.ORT_DISABLE_ALL
     if folder is not None:
         settings.add_session_config_entry(_DATA_FOLDER, os.fspath(folder.resolve()))
     if profile is not None:
@@ -154,6 +161,9 @@ def open_session(
     if optimised is not None:
         settings.optimized_model_filepath = os.fspath(optimised)
         settings.add_session_config_entry(_OPTIMISED_DATA, f"{Path(optimised).name}.data")
+    if lean:
+        settings.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+        settings.enable_mem_pattern = settings.enable_mem_reuse = False
     if not spin:
         settings.add_session_config_entry("session.force_spinning_stop", "1")
     chosen: list[Any] = [PROVIDERS["cpu"]]
