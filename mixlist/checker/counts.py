@@ -1,7 +1,10 @@
-"""The second look: how many values of a tensor are not finite, flushed, saturated or near the limit.
+"""How many values of a tensor are not finite, became zero, are subnormal or near the limit: exact, whatever its size.
 
-The first look takes only ranges. Where a range calls for it (or everywhere, with full statistics) the batches in
-question run again with counting reductions, computed inside the graph like the ranges.
+Counted inside the graph, like the ranges. The sums are float64: 0s and 1s add up exactly to 2^53 there, to 2^24 in
+float32. (Not int64, which ONNX Runtime's CUDA provider sums in float32.)
+
+The first look takes only ranges. Where a range calls for it, or everywhere with full statistics, both models run with
+these statistics too.
 """
 
 from __future__ import annotations
@@ -11,38 +14,67 @@ from collections.abc import Mapping
 from typing import Any
 
 from mixlist.checker.instrument import Key, Statistic
-from mixlist.checker.overflow import NEAR, Tally
-from mixlist.checker.result import Kind
+from mixlist.checker.overflow import NEAR, SENTINEL, SMALLEST_NORMAL, Tally
+from mixlist.checker.result import Kind, ValueCounts
 from mixlist.graph.naming import NewNames
 from mixlist.ops import types
+from mixlist.resolver.constants import overflow_bound
 from mixlist.rewriter.emulate import FINITE_MAX
 
 Counts = Mapping[tuple[Key, str], float]
 _FLOAT32_LOWEST_SUBNORMAL = 2.0**-149
+MIXED = ("values", "zero", "small", "far", "inside", "finite")
+REFERENCE = ("zero", "known")
+SMALLEST = "smallest"
+NO_SMALLEST = float.fromhex("0x1.fffffep127")  # float32's largest
 
 
-def statistics(low: int) -> tuple[Statistic, ...]:
-    """The counting statistics for a low type: number of elements, and of those below some magnitudes."""
+def of_mixed(low: int) -> tuple[Statistic, ...]:
+    """What is counted in the mixed model: all values (``values``), and those whose magnitude is below a bound."""
     limit = FINITE_MAX[low]
     return (
-        Statistic("size", 0.0, "ReduceSum", _size, types.FLOAT),
-        _below("zero", _FLOAT32_LOWEST_SUBNORMAL),
-        _below("far", NEAR * limit),
-        _below("inside", limit),
-        _below("finite", math.inf),
+        Statistic("values", 0.0, "ReduceSum", _size, types.DOUBLE),
+        below("zero", _FLOAT32_LOWEST_SUBNORMAL),
+        below("small", SMALLEST_NORMAL[low]),
+        below("far", NEAR * limit),
+        below("inside", limit),
+        below("finite", math.inf),
     )
 
 
-NAMES = ("size", "zero", "far", "inside", "finite")
+def of_reference(low: int) -> tuple[Statistic, ...]:
+    """What is counted in the reference: zeros, and values that are neither infinite nor a mask's."""
+    beyond = SENTINEL if overflow_bound(low) < SENTINEL else math.inf
+    return below("zero", _FLOAT32_LOWEST_SUBNORMAL), below("known", beyond)
+
+
+def tell(key: Key, mixed: Counts, exact: Counts) -> ValueCounts:
+    """The counts of one tensor in one batch."""
+    values, finite, zero = (int(mixed.get((key, name), 0.0)) for name in ("values", "finite", "zero"))
+    zero_before = int(exact.get((key, "zero"), 0.0))
+    return ValueCounts(
+        values=values,
+        nonzero=values - zero_before,
+        nonfinite=values - finite,
+        flushed=max(0, zero - zero_before),
+        subnormal=int(mixed.get((key, "small"), 0.0)) - zero,
+        near_limit=finite - int(mixed.get((key, "far"), 0.0)),
+    )
 
 
 def number(kind: Kind, key: Key, mixed: Counts, exact: Counts) -> int:
-    """How many values of the tensor are what the finding says, in the batches that were looked at."""
-    size = mixed.get((key, "size"), 0.0)
+    """How many values of the tensor are what the finding says, in one batch."""
+    told = tell(key, mixed, exact)
     if kind == "underflow":
-        return max(0, int(mixed.get((key, "zero"), 0.0) - exact.get((key, "zero"), 0.0)))
-    below = {"near-limit": "far", "saturated": "inside"}.get(kind, "finite")
-    return int(size - mixed.get((key, below), 0.0))
+        return told.flushed or told.subnormal
+    if kind == "near-limit":
+        return told.near_limit
+    if kind == "saturated":
+        return told.values - int(mixed.get((key, "inside"), 0.0))
+    if kind == "overflow":  # not those of a mask beside it
+        expected = told.values - int(exact.get((key, "known"), told.values))
+        return max(1, told.nonfinite - expected)
+    return told.nonfinite
 
 
 def suspects(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
@@ -60,26 +92,63 @@ def _size(tensor: str, out: str, _: int, names: NewNames) -> list[Any]:
     count = names.make(f"{out}_int64")
     return [
         helper.make_node("Size", [tensor], [count], name=names.make(f"Size_{out}")),
-        helper.make_node("Cast", [count], [out], name=names.make(f"Cast_{out}"), to=types.FLOAT),
+        helper.make_node("Cast", [count], [out], name=names.make(f"Cast_{out}"), to=types.DOUBLE),
     ]
 
 
-def _below(name: str, bound: float) -> Statistic:
+def below(name: str, bound: float) -> Statistic:
     """How many values have a magnitude below ``bound``; NaN is never below."""
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[Any]:
-        from onnx import TensorProto, helper
+        from onnx import helper
 
-        wide, size, edge = names.make(f"{out}_wide"), names.make(f"{out}_abs"), names.make(f"{out}_bound")
-        yes, one = names.make(f"{out}_yes"), names.make(f"{out}_one")
-        value = helper.make_tensor("", TensorProto.FLOAT, [], [bound])
+        nodes, size = _magnitude(tensor, out, names)
+        edge, yes, one = (names.make(f"{out}_{part}") for part in ("bound", "yes", "one"))
         return [
-            helper.make_node("Cast", [tensor], [wide], name=names.make(f"Cast_{wide}"), to=types.FLOAT),
-            helper.make_node("Abs", [wide], [size], name=names.make(f"Abs_{size}")),
-            helper.make_node("Constant", [], [edge], name=names.make(f"Constant_{edge}"), value=value),
+            *nodes,
+            _constant(bound, edge, names),
             helper.make_node("Less", [size, edge], [yes], name=names.make(f"Less_{yes}")),
-            helper.make_node("Cast", [yes], [one], name=names.make(f"Cast_{one}"), to=types.FLOAT),
+            helper.make_node("Cast", [yes], [one], name=names.make(f"Cast_{one}"), to=types.DOUBLE),
             helper.make_node("ReduceSum", [one], [out], name=names.make(f"ReduceSum_{out}"), keepdims=0),
         ]
 
-    return Statistic(name, 0.0, "ReduceSum", build, types.FLOAT)
+    return Statistic(name, 0.0, "ReduceSum", build, types.DOUBLE)
+
+
+def smallest() -> Statistic:
+    """The smallest magnitude that is not zero; from ``NO_SMALLEST`` on there is none. NaN does not count."""
+
+    def build(tensor: str, out: str, _: int, names: NewNames) -> list[Any]:
+        from onnx import helper
+
+        nodes, size = _magnitude(tensor, out, names)
+        edge, most = names.make(f"{out}_bound"), names.make(f"{out}_most")
+        yes, one, far, rest = (names.make(f"{out}_{part}") for part in ("yes", "one", "far", "rest"))
+        return [  # a zero becomes the largest number, and another value stays what it is (Where is new in opset 9)
+            *nodes,
+            _constant(_FLOAT32_LOWEST_SUBNORMAL, edge, names),
+            _constant(NO_SMALLEST, most, names),
+            helper.make_node("Less", [size, edge], [yes], name=names.make(f"Less_{yes}")),
+            helper.make_node("Cast", [yes], [one], name=names.make(f"Cast_{one}"), to=types.FLOAT),
+            helper.make_node("Mul", [one, most], [far], name=names.make(f"Mul_{far}")),
+            helper.make_node("Add", [size, far], [rest], name=names.make(f"Add_{rest}")),
+            helper.make_node("ReduceMin", [rest], [out], name=names.make(f"ReduceMin_{out}"), keepdims=0),
+        ]
+
+    return Statistic(SMALLEST, math.inf, "ReduceMin", build, types.FLOAT)
+
+
+def _magnitude(tensor: str, out: str, names: NewNames) -> tuple[list[Any], str]:
+    """Nodes that make the magnitudes in float32, and their name; the runtime makes them once for all statistics."""
+    from onnx import helper
+
+    wide, size = names.make(f"{out}_wide"), names.make(f"{out}_abs")
+    cast = helper.make_node("Cast", [tensor], [wide], name=names.make(f"Cast_{wide}"), to=types.FLOAT)
+    return [cast, helper.make_node("Abs", [wide], [size], name=names.make(f"Abs_{size}"))], size
+
+
+def _constant(number: float, name: str, names: NewNames) -> Any:
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor("", TensorProto.FLOAT, [], [number])
+    return helper.make_node("Constant", [], [name], name=names.make(f"Constant_{name}"), value=value)

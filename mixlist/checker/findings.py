@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mixlist.checker.counting import Census
 from mixlist.checker.instrument import Key
 from mixlist.checker.overflow import Range, Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
@@ -62,9 +63,9 @@ def _suggestion(kind: Kind, decision: Decision | None) -> str:
 
 
 def tensor_ranges(
-    wired: list[Wired], spans: Mapping[Key, tuple[Range, Range]], low: Mapping[Key, int]
+    wired: list[Wired], spans: Mapping[Key, tuple[Range, Range]], low: Mapping[Key, int], census: Census | None
 ) -> tuple[TensorRange, ...]:
-    """The range of every observed tensor over all batches, in order of computation."""
+    """The range of every observed tensor over all batches, in order of computation, and what was counted in it."""
     found = []
     for node in wired:
         for slot, value in enumerate(node.node.outputs):
@@ -82,9 +83,10 @@ def tensor_ranges(
                     low=key in low,
                     minimum=exact.minimum,
                     maximum=exact.maximum,
-                    smallest=None,
+                    smallest=census.smallest.get(key) if census is not None else None,
                     low_minimum=ours.minimum,
                     low_maximum=ours.maximum,
+                    counts=census.totals.get(key) if census is not None else None,
                 )
             )
     return tuple(found)

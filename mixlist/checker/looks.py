@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from mixlist.checker import counts
-from mixlist.checker.instrument import Key, Probe, instrument
+from mixlist.checker.counting import Counter
+from mixlist.checker.instrument import Key
 from mixlist.checker.internal import Bodies
 from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, ranking
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import SENTINEL, Tally
-from mixlist.checker.pair import Pair, replace_scope
+from mixlist.checker.pair import Pair
 from mixlist.checker.result import NodeError
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_main
@@ -41,19 +42,22 @@ def look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
     chosen = counts.suspects(tallies)
     if not chosen:
         return
-    ours, exact = _counters(pair, set().union(*chosen.values()))
+    keys, low = set().union(*chosen.values()), next(iter(pair.low.values()), types.FLOAT16)
+    ours = Counter(pair, True, counts.of_mixed(low), keys)
+    exact = Counter(pair, False, counts.of_reference(low), keys)
     for index, feed in enumerate(batches):
         if index not in chosen:
             continue
-        mixed = {(replace_scope(k, pair.renamed), s): n for (k, s), n in ours.counts(feed, counts.NAMES).items()}
-        reference = exact.counts(feed, counts.NAMES)
+        (mixed, _), (reference, _) = ours.count(feed), exact.count(feed)
         for key in chosen[index]:
-            tally, source = tallies[key], pair.sources.get(key, key)
+            tally = tallies[key]
             for kind in tally.batches:
-                found = counts.number(kind, source, mixed, reference)
+                found = counts.number(kind, key, mixed, reference)
                 tally.counts[kind] = max(found, tally.counts.get(kind, 0))
         if index == max(chosen):
             break
+    ours.close()
+    exact.close()
 
 
 def look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], every: bool) -> None:
@@ -81,22 +85,13 @@ def look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], every: 
             span, tally, elem = ranges.get(key), tallies.get(key), pair.low.get(key)
             if span is None or elem is None or not FINITE_MAX[elem] <= span.magnitude < SENTINEL:
                 continue  # beyond it is a mask on its way through
+            if any("intended" in tallies[s.key].batches for s in nodes[key.scope, key.node].inputs if s.key in tallies):
+                continue
+            if nodes[key.scope, key.node].node.op_type == "Softmax" and span.maximum < FINITE_MAX[elem]:
+                continue  # scores less the largest one: what falls to -inf is zero in the end, as it should be
             if tally is None:
                 tally = tallies[key] = Tally(nodes[key.scope, key.node], key)
             if tally.mixed < math.inf:
                 tally.reference = max(tally.reference, span.magnitude)
                 tally.batches.setdefault("internal-risk", []).append(index)
     observer.close()
-
-
-def _counters(pair: Pair, keys: set[Key]) -> tuple[Observer, Observer]:
-    sources = {pair.sources.get(key, key) for key in keys}
-    low = next(iter(pair.low.values()), types.FLOAT16)
-    statistics = counts.statistics(low)
-
-    def wanted(probe: Probe) -> bool:
-        return replace_scope(probe.key, pair.renamed) in sources
-
-    observed = instrument(pair.mixed.proto, statistics, wanted)
-    exact = instrument(pair.original.proto, statistics, wanted)
-    return pair.way.observe_mixed(pair.mixed, observed, []), pair.way.observe_reference(pair.original, exact, [])

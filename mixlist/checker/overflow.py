@@ -6,28 +6,33 @@ Per batch a node's output in low precision is compared with the float32 referenc
 - the same with an input that was not finite at that time, or zero because of one: ``propagated``;
 - not finite in float32 already: ``intended`` where infinities come out of constants (masks), else ``preexisting``;
 - at the largest finite value where the accelerator saturates and float32 is beyond it: ``saturated``;
-- all zero where float32 is not, or nothing above the smallest normal number: ``underflow``;
+- all zero where float32 is not, or nothing above the smallest normal number: ``underflow``; where values are counted
+  (full statistics), also if at least 1 % of those that float32 holds became zero;
 - within a factor of two of the limit: ``near-limit``.
 
-A mask's sentinel (-3.4e38 and the like: beyond 1e37 on one side only) that becomes infinite without a NaN is
-``intended`` too: it is written to vanish in a softmax, and does so as -inf.
+A mask's sentinel (-3.4e38 and the like: beyond 1e37 on one side only, or what ``masks`` proves) that becomes infinite
+without a NaN is ``intended`` too: it is written to vanish in a softmax, and does so as -inf. What else may overflow in
+the tensor of a mask, no range can tell: ``suspects`` are counted (``hidden``), and one such value is an ``overflow``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from mixlist.checker.instrument import Key
-from mixlist.checker.result import Kind
-from mixlist.checker.wiring import Wired
+from mixlist.checker.masks import Mask
+from mixlist.checker.result import Kind, ValueCounts
+from mixlist.checker.wiring import Source, Wired
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 from mixlist.rewriter.emulate import FINITE_MAX
 
 SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 NEAR = 0.5  # of the largest finite value
+FLUSHED = 0.01  # of the values that are not zero in float32: fewer are lost in rounding's own noise
 SMALLEST_NORMAL = {types.FLOAT16: 2.0**-14, types.BFLOAT16: 2.0**-126}
 
 
@@ -69,87 +74,170 @@ class Tally:
     counts: dict[Kind, int] = field(default_factory=dict)  # values concerned, by the second look
 
 
-def classify(
-    batch: int,
-    wired: Iterable[Wired],
-    reference: Mapping[Key, Range],
-    mixed: Mapping[Key, Range],
-    low: Mapping[Key, int],
-    saturate: bool,
-    tallies: dict[Key, Tally],
-) -> bool:
-    """Add one batch to the tallies; True if it holds an exception (an overflow or a saturation).
+@dataclass(frozen=True)
+class Batch:
+    """What is known of one batch: the ranges of both models, and what more was found out.
 
-    ``low`` gives the low element type of the tensors that the mixed model holds in low precision.
+    ``low`` gives the low element type of the tensors that the mixed model holds in low precision. ``masks`` carry a
+    mask to a softmax. ``hidden``: tensors with a value that float32 holds, the low type does not, and no mask explains.
+    ``counts``: of the values of every low tensor, and how many are not zero in float32; empty where nobody counted.
     """
+
+    index: int
+    reference: Mapping[Key, Range]
+    mixed: Mapping[Key, Range]
+    low: Mapping[Key, int]
+    saturate: bool
+    masks: Mapping[Key, Mask] = field(default_factory=dict)
+    hidden: AbstractSet[Key] = frozenset()
+    counts: Mapping[Key, ValueCounts] = field(default_factory=dict)
+
+    def level(self, key: Key, low: int) -> float:
+        """The magnitude from which a value is a mask's."""
+        mask = self.masks.get(key)
+        if mask is not None and mask.level < SENTINEL:
+            magnitudes = {k: self.reference[k].magnitude for k in (*mask.beside, *mask.factors) if k in self.reference}
+            if mask.holds(magnitudes, overflow_bound(low)):
+                return mask.level
+        return SENTINEL
+
+
+def has_suspects(batch: Batch) -> bool:
+    """Whether a low tensor is not finite, or at the limit: else there is nothing to look for."""
+    found = ((batch.mixed.get(key), low) for key, low in batch.low.items())
+    return any(ours is not None and _at_limit(ours, low, batch.saturate) for ours, low in found)
+
+
+def suspects(batch: Batch) -> dict[Key, float]:
+    """The low tensors whose infinities may hide an overflow among them, and the level at which the others begin."""
+    found = {}
+    for key, low in batch.low.items():
+        exact, ours = batch.reference.get(key), batch.mixed.get(key)
+        if exact is None or ours is None or not _at_limit(ours, low, batch.saturate):
+            continue
+        level, limit = batch.level(key, low), FINITE_MAX[low] if batch.saturate else math.inf
+        if level > overflow_bound(low) and (not exact.finite or _is_sentinel(exact, ours, level, limit)):
+            found[key] = level
+    return found
+
+
+def _at_limit(ours: Range, low: int, saturate: bool) -> bool:
+    return ours.ran and (not ours.finite or (saturate and ours.magnitude >= FINITE_MAX[low]))
+
+
+@dataclass
+class _Judged:
+    """The tensors that were judged before: those with infinities by design, and those that float32 does not have."""
+
+    seen: set[Key] = field(default_factory=set)
+    by_design: set[Key] = field(default_factory=set)
+    spoilt: set[Key] = field(default_factory=set)
+
+
+def classify(batch: Batch, wired: Iterable[Wired], tallies: dict[Key, Tally]) -> bool:
+    """Add one batch to the tallies; True if it holds an exception (an overflow or a saturation)."""
     exception = False
-    masks: set[Key] = set()
+    judged = _Judged()
     for node in wired:
         for slot in range(len(node.node.outputs)):
             key = Key(node.path, node.label, slot)
-            exact, ours = reference.get(key), mixed.get(key)
+            exact, ours = batch.reference.get(key), batch.mixed.get(key)
             if exact is None or ours is None or not ours.ran:
                 continue
-            kind = _kind(node, key, exact, ours, reference, mixed, low.get(key), saturate, masks)
+            kind = _kind(node, key, exact, ours, batch, judged)
+            judged.seen.add(key)
             tally = tallies.setdefault(key, Tally(node, key))
             tally.reference = max(tally.reference, exact.magnitude)
             tally.mixed = max(tally.mixed, ours.magnitude)
             if kind is not None:
-                tally.batches.setdefault(kind, []).append(batch)
+                tally.batches.setdefault(kind, []).append(batch.index)
                 exception |= kind in ("overflow", "saturated")
     return exception
 
 
-def _kind(
-    node: Wired,
-    key: Key,
-    exact: Range,
-    ours: Range,
-    reference: Mapping[Key, Range],
-    mixed: Mapping[Key, Range],
-    low: int | None,
-    saturate: bool,
-    masks: set[Key],
-) -> Kind | None:
+def _kind(node: Wired, key: Key, exact: Range, ours: Range, batch: Batch, judged: _Judged) -> Kind | None:
+    if ours.finite and exact.finite:
+        kind = _finite_kind(node, key, exact, ours, batch)
+    elif ours.finite:
+        by_design = _is_mask(node, exact, batch.reference, judged)
+        kind = "saturated" if key in batch.hidden else "intended" if by_design else "preexisting"
+    else:
+        kind = _infinite_kind(node, key, exact, ours, batch, judged)
+    if kind == "intended":
+        judged.by_design.add(key)
+    return kind
+
+
+def _infinite_kind(node: Wired, key: Key, exact: Range, ours: Range, batch: Batch, judged: _Judged) -> Kind:
+    """What made a tensor of the mixed model infinite or NaN."""
+    explained = any(_reached(s, ours, batch.mixed, judged) for s in node.inputs)
+    lost = key in batch.hidden
+    new = lost and not batch.saturate
     if not exact.finite:
-        if _is_mask(node, exact, reference, masks):
-            masks.add(key)
-            return "intended"
-        return "preexisting"
-    if not ours.finite:
-        if _is_sentinel(exact, ours):
-            masks.add(key)
-            return "intended"
-        return "propagated" if any(_reached(s.key, s.when, ours, mixed, masks) for s in node.inputs) else "overflow"
+        new |= _is_new(exact, ours)
+        kind: Kind = "intended" if _is_mask(node, exact, batch.reference, judged) else "preexisting"
+        kind = "saturated" if lost and batch.saturate else kind
+    else:
+        low = batch.low.get(key)
+        level = SENTINEL if low is None else batch.level(key, low)
+        new |= not _is_sentinel(exact, ours, level)
+        kind = "propagated" if explained else "intended"
+    if explained or new:
+        judged.spoilt.add(key)
+    return "overflow" if new and not explained else kind
+
+
+def _finite_kind(node: Wired, key: Key, exact: Range, ours: Range, batch: Batch) -> Kind | None:
+    """What a tensor without infinities suffers."""
+    low = batch.low.get(key)
     if low is None:
         return None
     limit = FINITE_MAX[low]
-    if saturate and ours.magnitude >= limit and exact.magnitude >= overflow_bound(low):
-        return "saturated"
+    if batch.saturate and ours.magnitude >= limit and exact.magnitude >= overflow_bound(low):
+        by_design = _is_sentinel(exact, ours, batch.level(key, low), limit) and key not in batch.hidden
+        return "intended" if by_design else "saturated"
+    after_overflow = any(not batch.mixed[s.key].finite for s in node.inputs if s.key in batch.mixed)  # x / inf
     if 0 < exact.magnitude < SMALLEST_NORMAL[low] or (ours.magnitude == 0 and exact.magnitude > 0):
-        after_overflow = any(not mixed[s.key].finite for s in node.inputs if s.key in mixed)  # x / inf
         return "propagated" if after_overflow else "underflow"
-    return "near-limit" if ours.magnitude >= NEAR * limit else None
+    if ours.magnitude >= NEAR * limit:
+        return "near-limit"
+    counts = batch.counts.get(key)
+    flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED * counts.nonzero
+    return "underflow" if flushed and not after_overflow else None
 
 
-def _reached(key: Key, when: str, ours: Range, mixed: Mapping[Key, Range], masks: set[Key]) -> bool:
-    """Whether an input was not finite, by accident, at the time when the output stopped being finite."""
-    source = mixed.get(key)
-    if source is None or source.when is None or (key in masks and not source.nan):
+def _is_new(exact: Range, ours: Range) -> bool:
+    """Whether the mixed model has a NaN, or an infinity of a sign, that the reference does not have."""
+    if ours.nan or exact.nan:
+        return ours.nan and not exact.nan
+    ends = ((exact.minimum, ours.minimum), (exact.maximum, ours.maximum))
+    return any(math.isinf(other) and abs(one) < SENTINEL for one, other in ends)
+
+
+def _reached(source: Source, ours: Range, mixed: Mapping[Key, Range], judged: _Judged) -> bool:
+    """Whether an input had an infinity that float32 does not have when the output stopped being finite.
+
+    What a loop makes later in its body is not judged yet: its infinities count.
+    """
+    found = mixed.get(source.key)
+    if found is None or found.when is None:
         return False
-    if when == "before":
+    given = not source.key.node  # a graph input is the same in both models
+    if given or (source.key in judged.seen and source.key not in judged.spoilt):
+        return False
+    if source.when == "before":
         return True
     assert ours.when is not None
-    return source.when + (1 if when == "next" else 0) <= ours.when
+    return found.when + (1 if source.when == "next" else 0) <= ours.when
 
 
-def _is_mask(node: Wired, exact: Range, reference: Mapping[Key, Range], masks: set[Key]) -> bool:
+def _is_mask(node: Wired, exact: Range, reference: Mapping[Key, Range], judged: _Judged) -> bool:
     """Infinite in float32, without NaN, out of constants or of other masks."""
     if exact.nan:
         return False
     infinite = [s.key for s in node.inputs if s.key in reference and not reference[s.key].finite]
     if infinite:
-        return all(k in masks for k in infinite)
+        return all(k in judged.by_design for k in infinite)
     return any(v is not None and v.constant for v in node.node.inputs) and _has_infinite_constant(node)
 
 
@@ -166,9 +254,8 @@ def _has_infinite_constant(node: Wired) -> bool:
     return False
 
 
-def _is_sentinel(exact: Range, ours: Range) -> bool:
-    if ours.nan:
-        return False
-    beyond = [v for v in (exact.minimum, exact.maximum) if abs(v) >= SENTINEL]
-    infinite = [v for v in (ours.minimum, ours.maximum) if math.isinf(v)]
-    return len(beyond) == 1 and len(infinite) == 1 and (beyond[0] > 0) == (infinite[0] > 0)
+def _is_sentinel(exact: Range, ours: Range, level: float, limit: float = math.inf) -> bool:
+    """Whether values beyond ``level``, on one side, are all that reaches ``limit`` in the mixed model."""
+    ends = ((exact.minimum, ours.minimum), (exact.maximum, ours.maximum))
+    beyond = {one > 0 for one, _ in ends if abs(one) >= level}
+    return not ours.nan and len(beyond) == 1 and all(abs(one) >= level for one, other in ends if abs(other) >= limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Kind = Literal[
@@ -59,10 +59,32 @@ class OutputFinding:
 
 
 @dataclass(frozen=True)
+class ValueCounts:
+    """How many of a tensor's ``values`` are what, in the mixed model; exact (``--full-statistics``).
+
+    ``nonzero``: not zero in float32. ``nonfinite``: infinite or NaN. ``flushed``: zeros beyond those of float32.
+    ``subnormal``: not zero, and below the smallest normal number of the low type. ``near_limit``: finite, from half the
+    largest finite value on.
+    """
+
+    values: int
+    nonzero: int
+    nonfinite: int
+    flushed: int
+    subnormal: int
+    near_limit: int
+
+    def __add__(self, other: ValueCounts) -> ValueCounts:
+        """The counts of both."""
+        return ValueCounts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+@dataclass(frozen=True)
 class TensorRange:
     """The dynamic range of one float tensor over all batches, in float32 and in the mixed model.
 
-    ``smallest`` is the smallest non-zero magnitude, None where nobody looked. ``low``: held in low precision.
+    ``smallest`` is the smallest non-zero magnitude in float32, None where nobody looked or all values are zero.
+    ``low``: held in low precision. ``counts``: over all batches, None where nobody counted or the tensor is not low.
     """
 
     scope: str
@@ -75,6 +97,7 @@ class TensorRange:
     smallest: float | None
     low_minimum: float
     low_maximum: float
+    counts: ValueCounts | None = None
 
 
 @dataclass(frozen=True)

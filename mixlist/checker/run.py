@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from mixlist.checker import accuracy
+from mixlist.checker.counting import Census, Hidden
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.hints import hinted
 from mixlist.checker.instrument import Key
 from mixlist.checker.looks import look_again, look_inside, rank_layers
-from mixlist.checker.overflow import Range, Tally, classify
+from mixlist.checker.overflow import Batch, Range, Tally, classify
 from mixlist.checker.pair import Way, make_pair, replace_scope
 from mixlist.checker.result import CheckReport
 from mixlist.checker.task import TaskAccuracy
@@ -72,6 +74,8 @@ def check(
     tallies: dict[Key, Tally] = {}
     spans: dict[Key, tuple[Range, Range]] = {}
     task = TaskAccuracy(labels) if labels is not None else None
+    hidden = Hidden(pair)
+    census = Census(pair) if full_statistics else None
     exceptions, count, crash = 0, 0, ""
     for index, feed in enumerate(batches):
         if steps is not None and index >= steps:
@@ -81,11 +85,18 @@ def check(
                 exact, exact_ranges = pair.reference.run(feed)
             with clock.phase("mixed"):
                 ours, mixed_ranges = pair.ours.run(feed)
+            mixed_ranges = _by_original_scope(mixed_ranges, pair.renamed)
+            batch = Batch(index, exact_ranges, mixed_ranges, pair.low, pair.way.saturate)
+            with clock.phase("counts"):
+                batch = hidden.look(feed, batch)
+                if census is not None:
+                    batch = replace(batch, counts=census.add(feed))
         except Crashed as problem:
             crash = str(problem)
             break
-        mixed_ranges = _by_original_scope(mixed_ranges, pair.renamed)
-        exceptions += classify(index, pair.wired, exact_ranges, mixed_ranges, pair.low, pair.way.saturate, tallies)
+        exceptions += classify(batch, pair.wired, tallies)
+        if census is not None:
+            census.number(index, tallies)
         _widen(spans, exact_ranges, mixed_ranges)
         for output, one, other in zip(judged, exact, ours, strict=True):
             output.add(one, other)
@@ -100,9 +111,12 @@ def check(
     rate = exceptions / max(count, 1)
     outputs = tuple(output.finding(limits) for output in judged)
     with clock.phase("second look"):
-        look_again(pair, batches, tallies)
+        if census is None:
+            look_again(pair, batches, tallies)
         look_inside(pair, batches, tallies, full_statistics)
-    pair.close()
+    for each in (pair, hidden, census):
+        if each is not None:
+            each.close()
     masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
     errors = rank_layers(pair, batches, steps, masks) if layerwise else ()
     nodes = node_findings(pair.plan, tallies, pair.low)
@@ -121,7 +135,7 @@ def check(
         limits={"exception_rate": max_exception_rate, **limits.asked()},
         nodes=nodes,
         outputs=outputs,
-        tensors=tensor_ranges(pair.wired, spans, pair.low) if per_tensor or full_statistics else (),
+        tensors=tensor_ranges(pair.wired, spans, pair.low, census) if per_tensor or full_statistics else (),
         layerwise=errors,
         task=task.result() if task is not None else None,
         warnings=tuple(warnings),

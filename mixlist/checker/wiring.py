@@ -35,7 +35,7 @@ class Wired:
 
 def wire(main: Graph) -> list[Wired]:
     """Every node of a model that is no control flow, call or Constant, in order of computation."""
-    return _Wirer(main).run()
+    return _Wirer(main).run(main)
 
 
 class _Wirer:
@@ -75,16 +75,22 @@ class _Wirer:
                         when = "same"
                     self.feeds.setdefault(target, []).append((read.value, when))
 
-    def run(self) -> list[Wired]:
-        found = []
-        for graph in self.graphs.values():
-            for node in graph.order:
-                if node.bodies or node.function is not None or node.op_type == "Constant":
-                    continue
-                path = scope_path(graph, node.scope)
-                inputs = [s for v in node.inputs if v is not None for s in self._sources(v, node)]
-                found.append(Wired(node, graph, path, label(node), tuple(dict.fromkeys(inputs))))
+    def run(self, main: Graph) -> list[Wired]:
+        found: list[Wired] = []
+        self._wire(main, found, set())
         return found
+
+    def _wire(self, graph: Graph, found: list[Wired], done: set[int]) -> None:
+        """A function's nodes stand where it is first called."""
+        done.add(id(graph))
+        for node in graph.order:
+            if node.function is not None and id(node.function) not in done:
+                self._wire(node.function, found, done)
+            if node.bodies or node.function is not None or node.op_type == "Constant":
+                continue
+            path = scope_path(graph, node.scope)
+            inputs = [s for v in node.inputs if v is not None for s in self._sources(v, node)]
+            found.append(Wired(node, graph, path, label(node), tuple(dict.fromkeys(inputs))))
 
     def _sources(self, value: Value, node: Node) -> list[Source]:
         """The observed tensors behind a value; iterative, each value once."""

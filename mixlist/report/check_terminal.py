@@ -24,6 +24,7 @@ def write_check(report: CheckReport, stream: TextIO) -> None:
         _write_rest(len(first) - MOST, stream)
     _write_others(report, stream)
     _write_outputs(report, stream)
+    _write_counts(report, stream)
     _write_layerwise(report, stream)
     _write_timing(report, stream)
 
@@ -89,6 +90,25 @@ def _write_outputs(report: CheckReport, stream: TextIO) -> None:
     if report.task is not None:
         before, after = words.share(report.task.reference), words.share(report.task.mixed)
         stream.write(f"  right answers: {before} before, {after} after, of {words.count(report.task.count, 'label')}\n")
+
+
+def _write_counts(report: CheckReport, stream: TextIO) -> None:
+    """What full statistics counted, in all low tensors and in the worst of them."""
+    counts = [tensor.counts for tensor in report.tensors if tensor.counts is not None]
+    if not counts:
+        return
+    _heading(f"Values held in {report.precision}", stream)
+    total = sum(counts[1:], counts[0])
+    told = words.counted(total) or "all in its best range"
+    stream.write(f"  {words.count(total.values, 'value')} in {words.count(len(counts), 'tensor')}: {told}\n")
+    worst = words.worst_counted(report)
+    rows = [
+        (f"{each.scope}/{each.tensor}" if each.scope else each.tensor, each.op_type, words.figure(each.smallest), text)
+        for each, text in ((each, words.counted(found)) for each, found in worst[:MOST])
+    ]
+    if rows:
+        table(("tensor", "op", "smallest in float32", "values"), rows, stream)
+    _write_rest(len(worst) - MOST, stream)
 
 
 def _write_layerwise(report: CheckReport, stream: TextIO) -> None:

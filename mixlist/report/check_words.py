@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mixlist.checker.result import CheckReport, Kind, NodeFinding, OutputFinding
+from mixlist.checker.result import CheckReport, Kind, NodeFinding, OutputFinding, TensorRange, ValueCounts
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,29 @@ def count(number: int, noun: str) -> str:
     """``1 batch``, ``2 batches``."""
     ending = "" if number == 1 else "es" if noun.endswith(("ch", "s")) else "s"
     return f"{number} {noun}{ending}"
+
+
+def counted(counts: ValueCounts) -> str:
+    """What became of a tensor's values, as shares; empty where all are in the low type's best range."""
+    parts = (
+        (counts.nonfinite, counts.values, "not finite"),
+        (counts.flushed, counts.nonzero, "became zero"),
+        (counts.subnormal, counts.values, "subnormal"),
+        (counts.near_limit, counts.values, "near the limit"),
+    )
+    return ", ".join(f"{share(number / max(whole, number, 1))} {what}" for number, whole, what in parts if number)
+
+
+def worst_counted(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
+    """The tensors with values outside the low type's best range: those that lose the largest share first."""
+
+    def lost(found: tuple[TensorRange, ValueCounts]) -> float:
+        counts = found[1]
+        outside = (counts.nonfinite, counts.flushed, counts.subnormal / 2, counts.near_limit / 2)
+        return -max(outside) / max(counts.values, 1)
+
+    found = [(each, each.counts) for each in report.tensors if each.counts is not None and counted(each.counts)]
+    return sorted(found, key=lost)
 
 
 def node_name(found: NodeFinding) -> str:

@@ -130,39 +130,53 @@ def judged(
 ) -> dict[str, str]:
     """The kind of each node's output, by the words of the issue and of docs."""
     found: dict[str, str] = {}
-    masks: set[str] = set()
+    spoilt: set[str] = set()  # not finite where float32 is, and no mask
     made = {t.name for t in model.graph.initializer}
     for node in model.graph.node:
         name = node.output[0]
         ours, true = mixed[name], single[name]
         sources = [i for i in node.input if i not in made and not np.isfinite(mixed[i]).all()]
-        if not np.isfinite(true).all():
-            found[name] = "preexisting"
-        elif not np.isfinite(ours).all():
-            if is_mask(true, ours):
-                masks.add(name)
-                found[name] = "intended"
-            else:
-                accidents = [i for i in sources if i not in masks or np.isnan(mixed[i]).any()]
-                found[name] = "propagated" if accidents else "overflow"
-        elif node.name in low:
-            _, largest, normal = LOW[low[node.name]]
-            edge = 65520.0 if largest == 65504.0 else float.fromhex("0x1.ffp127")  # what rounds beyond the largest
+        accidents = [i for i in node.input if i in spoilt]
+        _, largest, normal = LOW[low.get(node.name, "float16")]
+        edge = 65520.0 if largest == 65504.0 else float.fromhex("0x1.ffp127")  # what rounds beyond the largest
+        lost = node.name in low and bool(((np.abs(true) >= edge) & (np.abs(true) < MASK)).any())
+        if np.isfinite(true).all() and np.isfinite(ours).all():
+            if node.name not in low:
+                continue
             if saturate and magnitude(ours) >= largest and magnitude(true) >= edge:
-                found[name] = "saturated"
+                found[name] = "intended" if is_mask(true, ours, largest) and not lost else "saturated"
             elif 0 < magnitude(true) < normal or magnitude(ours) == 0 < magnitude(true):
                 found[name] = "propagated" if sources else "underflow"
             elif magnitude(ours) >= largest / 2:
                 found[name] = "near-limit"
+        elif np.isfinite(ours).all():
+            found[name] = "saturated" if saturate and lost and magnitude(ours) >= largest else "preexisting"
+        elif not np.isfinite(true).all():
+            new = is_new(true, ours) or (lost and not saturate)
+            kept = "saturated" if saturate and lost else "preexisting"
+            found[name] = "overflow" if new and not accidents else kept
+        elif accidents:
+            found[name] = "propagated"
+        else:
+            found[name] = "intended" if is_mask(true, ours) and not lost else "overflow"
+        fresh = np.isinf(ours) & np.isfinite(true) if found.get(name) != "intended" else np.zeros_like(ours, bool)
+        if (fresh | (np.isnan(ours) & ~np.isnan(true))).any():
+            spoilt.add(name)
     return found
 
 
-def is_mask(true: Array, ours: Array) -> bool:
-    """One end of the range beyond the mask's bound, and only that end infinite."""
-    beyond = [float(v) for v in (true.min(), true.max()) if abs(v) >= MASK]
-    infinite = [float(v) for v in (ours.min(), ours.max()) if np.isinf(v)]
-    ends = len(beyond) == len(infinite) == 1 and (beyond[0] > 0) == (infinite[0] > 0)
-    return ends and not np.isnan(ours).any()
+def is_mask(true: Array, ours: Array, limit: float = np.inf) -> bool:
+    """What is at the limit is beyond the mask's bound, and all of one sign."""
+    beyond = true[np.abs(true) >= MASK]
+    one_sided = beyond.size > 0 and bool((beyond > 0).all() or (beyond < 0).all())
+    return one_sided and not np.isnan(ours).any() and bool((np.abs(true[np.abs(ours) >= limit]) >= MASK).all())
+
+
+def is_new(true: Array, ours: Array) -> bool:
+    """A NaN, or an infinity on a side, that is not in float32."""
+    if np.isnan(true).any() or np.isnan(ours).any():
+        return not np.isnan(true).any()
+    return bool((np.isinf(ours) & (np.abs(true) < MASK)).any())
 
 
 # --- random cases ---

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange
+from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange, ValueCounts
 from mixlist.report.check_words import KINDS
 from mixlist.resources import folder
 from tests.report.check_reports import FAILING, PASSING, finding, large
@@ -31,7 +31,13 @@ def test_every_kind_is_known_to_the_schema_and_to_the_reports() -> None:
 
 @pytest.mark.parametrize(
     ("value", "part"),
-    [(NodeFinding, "node"), (OutputFinding, "output"), (TensorRange, "tensor"), (NodeError, "layer")],
+    [
+        (NodeFinding, "node"),
+        (OutputFinding, "output"),
+        (TensorRange, "tensor"),
+        (ValueCounts, "counts"),
+        (NodeError, "layer"),
+    ],
 )
 def test_every_field_is_described(value: type, part: str) -> None:
     described = SCHEMA["$defs"][part]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, Task, TensorRange
+from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, Task, TensorRange, ValueCounts
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 SUGGESTION = '{"black-list": {"to-add": ["Pow"]}, "white-list": {"to-remove": ["Pow"]}}'
@@ -90,7 +90,7 @@ FAILING = CheckReport(
         tensor("/mel/Pow_output_0", 3.2e9, low_maximum=math.inf),
         tensor("/mel/Sqrt_output_0", 5.6e4),
         tensor("/norm/LayerNorm_output_0", 14.0, smallest=None),
-        tensor("/tiny/Mul_output_0", 3e-6, smallest=1e-9),
+        tensor("/tiny/Mul_output_0", 3e-6, smallest=1e-9, counts=ValueCounts(1000, 900, 0, 45, 855, 0)),
         tensor("/zero/Mul_output_0", 0.0, smallest=None),
         tensor("/mask/Where_output_0", 0.0, minimum=-math.inf, low_minimum=-math.inf),
     ),

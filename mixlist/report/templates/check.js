@@ -56,7 +56,9 @@ function rangeRow(row) {
   scale.append(svg);
   const kind = element("td");
   if (row.kind) kind.append(element("span", "tag " + row.weight, row.kind));
-  made.append(name, element("td", "", row.operator), element("td", "number", row.reference), element("td", "number", row.mixed), kind, scale);
+  made.append(name, element("td", "", row.operator), element("td", "number", row.reference), element("td", "number", row.mixed));
+  if (data.counted) made.append(element("td", "number", row.smallest), element("td", "", row.counted));
+  made.append(kind, scale);
   return made;
 }
 

@@ -1,0 +1,162 @@
+"""Runs that count values: both models with counting statistics, in sessions that are made when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mixlist.checker import counts
+from mixlist.checker.instrument import Key, Probe, Statistic, instrument
+from mixlist.checker.masks import Mask, find_masks
+from mixlist.checker.overflow import Batch, Tally, has_suspects, suspects
+from mixlist.checker.pair import Pair, replace_scope
+from mixlist.checker.result import ValueCounts
+from mixlist.ops import types
+from mixlist.resolver.constants import overflow_bound
+
+Totals = dict[tuple[Key, str], float]
+
+
+class Counter:
+    """One of the two models with counting statistics of some tensors; all Keys are those of the original."""
+
+    def __init__(self, pair: Pair, mixed: bool, statistics: tuple[Statistic, ...], keys: Iterable[Key] | None) -> None:
+        """``keys`` are the tensors to count, None for all."""
+        self._renamed = pair.renamed if mixed else {}
+        self._names = tuple(statistic.name for statistic in statistics)
+        probes = (pair.ours if mixed else pair.reference).instrumented.probes
+        self._sources = {self._plain(p.key): self._plain(p.source) for p in probes if p.source is not None}
+        asked = None if keys is None else {self._sources.get(key, key) for key in keys}
+
+        def wanted(probe: Probe) -> bool:
+            return asked is None or self._plain(probe.key) in asked
+
+        model = pair.mixed if mixed else pair.original
+        instrumented = instrument(model.proto, statistics, wanted)
+        observe = pair.way.observe_mixed if mixed else pair.way.observe_reference
+        self._observer = observe(model, instrumented, [])
+
+    def _plain(self, key: Key) -> Key:
+        return replace_scope(key, self._renamed)
+
+    def count(self, feed: Mapping[str, Any]) -> tuple[Totals, dict[Key, float]]:
+        """One batch: the totals, and the smallest magnitudes where they are among the statistics.
+
+        Specialisations of one function are one function; what only moves another tensor's values has its numbers.
+        """
+        totals: Totals = {}
+        smallest: dict[Key, float] = {}
+        for (key, name), found in self._observer.values(feed, self._names).items():
+            plain = self._plain(key)
+            if name == counts.SMALLEST:
+                least = np.nanmin(found, initial=counts.NO_SMALLEST)
+                smallest[plain] = min(float(least), smallest.get(plain, counts.NO_SMALLEST))
+            else:
+                totals[plain, name] = totals.get((plain, name), 0.0) + float(found.sum())
+        for key, source in self._sources.items():
+            if source in smallest:
+                smallest[key] = smallest[source]
+            for name in self._names:
+                if (source, name) in totals:
+                    totals[key, name] = totals[source, name]
+        return totals, smallest
+
+    def close(self) -> None:
+        """Let the session go."""
+        self._observer.close()
+
+
+class Hidden:
+    """Finds what overflows beside the infinities of a mask; the reference is counted only where a range asks for it."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self._masks: dict[Key, Mask] | None = None
+        self._levels: dict[Key, set[float]] = {}
+        self._counter: Counter | None = None
+
+    def look(self, feed: Mapping[str, Any], batch: Batch) -> Batch:
+        """The batch with its masks and what they hide."""
+        if not has_suspects(batch):
+            return batch
+        if self._masks is None:  # only float16 is too narrow for the usual masks
+            self._masks = find_masks(self._pair.wired) if types.FLOAT16 in self._pair.low.values() else {}
+        batch = replace(batch, masks=self._masks)
+        return replace(batch, hidden=self._find(feed, batch))
+
+    def _find(self, feed: Mapping[str, Any], batch: Batch) -> frozenset[Key]:
+        """The tensors with a value that overflows and is no mask's."""
+        asked = suspects(batch)
+        if not asked:
+            return frozenset()
+        if any(level not in self._levels.get(key, ()) for key, level in asked.items()):
+            self._prepare(asked)
+        assert self._counter is not None
+        totals, _ = self._counter.count(feed)
+        found = set()
+        for key, level in asked.items():
+            bound = overflow_bound(batch.low[key])
+            if totals.get((key, _name(level)), 0) > totals.get((key, _name(bound)), 0):
+                found.add(key)
+        return frozenset(found)
+
+    def _prepare(self, asked: Mapping[Key, float]) -> None:
+        """A session that counts these too; the next batch mostly asks for the same."""
+        self.close()
+        for key, level in asked.items():
+            self._levels.setdefault(key, set()).add(level)
+        edges = {overflow_bound(low) for low in self._pair.low.values()}
+        edges.update(level for found in self._levels.values() for level in found)
+        statistics = tuple(counts.below(_name(edge), edge) for edge in sorted(edges))
+        self._counter = Counter(self._pair, False, statistics, self._levels)
+
+    def close(self) -> None:
+        """Let the session go."""
+        if self._counter is not None:
+            self._counter.close()
+
+
+def _name(edge: float) -> str:
+    return f"below_{edge:g}"
+
+
+class Census:
+    """Counts every value of every low tensor, and looks for the smallest one of every tensor (full statistics)."""
+
+    def __init__(self, pair: Pair) -> None:
+        low = next(iter(pair.low.values()), types.FLOAT16)
+        self._low = tuple(pair.low)
+        self._ours = Counter(pair, True, counts.of_mixed(low), pair.low) if pair.low else None
+        self._exact = Counter(pair, False, (*counts.of_reference(low), counts.smallest()), None)
+        self._last: tuple[Totals, Totals] = {}, {}
+        self.totals: dict[Key, ValueCounts] = {}
+        self.smallest: dict[Key, float] = {}
+
+    def add(self, feed: Mapping[str, Any]) -> dict[Key, ValueCounts]:
+        """Count one batch: what is what, by low tensor."""
+        mixed = self._ours.count(feed)[0] if self._ours is not None else {}
+        exact, smallest = self._exact.count(feed)
+        self._last = mixed, exact
+        for key, least in smallest.items():
+            if least < self.smallest.get(key, counts.NO_SMALLEST):
+                self.smallest[key] = least
+        counted = {key: counts.tell(key, mixed, exact) for key in self._low}
+        for key, each in counted.items():
+            self.totals[key] = self.totals[key] + each if key in self.totals else each
+        return counted
+
+    def number(self, index: int, tallies: Mapping[Key, Tally]) -> None:
+        """Put the numbers of the batch that was added last, the one of this index, into its tallies."""
+        for key, tally in tallies.items():
+            for kind, batches in tally.batches.items():
+                if batches[-1] == index:
+                    tally.counts[kind] = max(counts.number(kind, key, *self._last), tally.counts.get(kind, 0))
+
+    def close(self) -> None:
+        """Let both sessions go."""
+        self._exact.close()
+        if self._ours is not None:
+            self._ours.close()

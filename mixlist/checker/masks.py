@@ -1,0 +1,142 @@
+"""Masks: large negative numbers that are added to scores so that a softmax makes zero of them.
+
+In float16 a mask of -1e9, or one of -65504 and a score, is -infinity, of which the softmax makes zero just as well.
+That is by design, but only where it can be proven from the graph: a constant, the constant branch of a Where or a
+constant factor (``(1 - mask) * -1e9``), which Add, Sub, Max, Where and what moves values carry to a softmax, and
+nowhere else. A value that only reaches such a size is an overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mixlist.checker.instrument import Key
+from mixlist.checker.wiring import Wired
+from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.naming import label, scope_path
+from mixlist.graph.weights import is_external, pieces
+from mixlist.ops import types
+
+_LEAST = 1e4  # the smallest number that models write as a mask
+_BOUND = 65520.0  # the least magnitude that float16 turns into infinity
+_MOVES = frozenset({
+    "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile",
+    "Transpose", "Trilu", "Unsqueeze",
+})  # fmt: skip
+_CARRIES = _MOVES | {"Add", "Sub", "Max", "Where"}
+_ENDS = frozenset({"Softmax", "LogSoftmax"})
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A tensor that carries a mask: from ``level``, half the constant, on a magnitude is the mask's.
+
+    ``beside``: what is added to the mask; ``factors``: what the constant was multiplied by, which must be 0 or 1.
+    """
+
+    level: float
+    beside: frozenset[Key] = frozenset()
+    factors: frozenset[Key] = frozenset()
+
+    def holds(self, magnitudes: Mapping[Key, float], bound: float) -> bool:
+        """Whether a value that overflows is the mask's, or has a magnitude from ``bound``, the least that
+        overflows, to ``level``; ``magnitudes`` are the largest of the batch in float32."""
+        if any(magnitudes.get(key, math.inf) > 1 for key in self.factors):
+            return False
+        return self.level > bound or sum(magnitudes.get(key, math.inf) for key in self.beside) < bound
+
+
+def find_masks(wired: Iterable[Wired]) -> dict[Key, Mask]:
+    """The tensors of a model that carry a mask to a softmax, as far as it can be proven."""
+    graphs = {id(each.graph): each.graph for each in wired}
+    found: dict[Key, Mask] = {}
+    for graph in graphs.values():
+        found.update(_of_graph(graph))
+    return found
+
+
+def _of_graph(graph: Graph) -> dict[Key, Mask]:
+    ending = _ending(graph)
+    known: dict[Value, Mask] = {}
+    found: dict[Key, Mask] = {}
+    for node in graph.order:
+        if node.domain or node.bodies or node.function is not None:
+            continue
+        mask = _made_by(graph, node, known)
+        if mask is None:
+            continue
+        for value in node.outputs:
+            if value is not None and value in ending:
+                known[value] = found[_key(graph, value)] = mask
+    return found
+
+
+def _ending(graph: Graph) -> set[Value]:
+    """The values that reach a softmax and nothing else: not a graph output, no other operator."""
+    readers: dict[Value, list[Node]] = {}
+    bad: set[Value] = set(graph.root.outputs)
+    for node in graph.order:
+        for value in node.inputs:
+            if value is not None:
+                readers.setdefault(value, []).append(node)
+        for body in node.bodies.values():
+            bad.update(body.outputs)
+    ending: set[Value] = set()
+    for node in reversed(graph.order):
+        for value in node.outputs:
+            nodes = readers.get(value, ()) if value is not None and value not in bad else ()
+            if value is not None and nodes and all(_ends(reader, ending) for reader in nodes):
+                ending.add(value)
+    return ending
+
+
+def _ends(reader: Node, ending: set[Value]) -> bool:
+    if reader.domain or reader.bodies or reader.function is not None:
+        return False
+    if reader.op_type in _ENDS or reader.op_type == "Shape":
+        return True
+    passed = reader.op_type in _CARRIES or reader.op_type == "Mul"
+    return passed and all(v in ending for v in reader.outputs if v is not None)
+
+
+def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | None:
+    """The mask in a node's output: one that it reads, or one that its constant makes."""
+    read = [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]
+    masks = [known[v] for v in read if v in known] if node.op_type in _CARRIES else []
+    others = frozenset(_key(graph, v) for v in read if v not in known and not v.constant)
+    size = max(map(_size, read), default=0.0) if node.op_type in ("Add", "Sub", "Where", "Mul") else 0.0
+    if node.op_type == "Mul":
+        return Mask(size / 2, factors=others) if size >= _LEAST and not _BOUND <= size < 2 * _BOUND else None
+    if size >= _LEAST:
+        masks.append(Mask(size / 2))
+    if not masks:
+        return None
+    beside = others if node.op_type not in _MOVES else frozenset[Key]()
+    return Mask(
+        min(mask.level for mask in masks),
+        beside.union(*(mask.beside for mask in masks)),
+        frozenset[Key]().union(*(mask.factors for mask in masks)),
+    )
+
+
+def _size(value: Value) -> float:
+    """The magnitude of the lowest or largest number of a constant; 0 for what is none or cannot be read here."""
+    while value.tensor is None and value.producer is not None and value.producer.op_type in _MOVES:
+        source = value.producer.inputs[0]
+        if source is None:
+            return 0.0
+        value = source
+    tensor = value.tensor
+    if not value.constant or tensor is None or is_external(tensor) or types.element(value.type) not in types.FLOATS:
+        return 0.0
+    return max((float(abs(piece).max()) for piece in pieces(tensor, None) if piece.size), default=0.0)
+
+
+def _key(graph: Graph, value: Value) -> Key:
+    """The Key of a value; one that nobody observed for what a caller or a loop passes in."""
+    if value.producer is not None:
+        return Key(scope_path(graph, value.scope), label(value.producer), value.out)
+    main = not graph.path and value.scope is graph.root and value in graph.root.inputs
+    return Key("", "", graph.root.inputs.index(value) if main else -1)

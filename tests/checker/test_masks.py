@@ -1,0 +1,167 @@
+"""Masks are intended, and hide nothing: what overflows beside them is found, and a NaN that they cause is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.masks import find_masks
+from mixlist.checker.result import CheckReport
+from mixlist.checker.wiring import wire
+from mixlist.graph.build import build_main
+from tests.builders import model, policy
+
+LOW = ["Add", "Sub", "Mul", "Softmax", "Where", "Neg", "Relu", "Identity", "Reshape", "Max"]
+INF = np.inf
+
+
+def checked(text: str, feed: Mapping[str, Any], **options: Any) -> CheckReport:
+    lists = {"white": LOW, **{k: options.pop(k) for k in ("constants", "black", "mode") if k in options}}
+    lists["white"] = [op for op in LOW if op not in lists.get("black", ())]
+    arrays = {n: np.asarray(v, bool if n == "b" else np.float32) for n, v in feed.items()}
+    return mixlist.check(model(text), policy(**lists), [arrays], **options)
+
+
+def kinds(report: CheckReport) -> dict[str, str]:
+    return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in report.nodes if n.kind != "near-limit"}
+
+
+PASS = "g (float[3] x) => (float[3] y) { [i] i = Identity(x) [n] y = Neg(i) }"
+
+
+@pytest.mark.parametrize("mask", [3.4e38, -3.4e38, INF, -INF])
+def test_a_value_beside_a_mask_is_found(mask: float) -> None:
+    text = "g (float[3] x, float[3] z) => (float[3] y) { [a] a = Add(x, z) [n] y = Neg(a) }"
+    alone = checked(text, {"x": [1, 40000, mask], "z": [0, 0, 0]})
+    assert alone.exception_rate == 0 and "overflow" not in kinds(alone).values()
+    report = checked(text, {"x": [1, 40000, mask], "z": [0, 30000, 0]})
+    assert kinds(report)["a"] == "overflow" and report.exception_rate == 1
+    assert [n.count for n in report.nodes if n.kind == "overflow"] == [1]
+
+
+def test_a_range_is_not_enough() -> None:
+    report = checked(PASS, {"x": [1, 70000, 3.4e38]})
+    assert kinds(report) == {"i": "overflow", "n": "propagated"} and report.verdict == "fail"
+    assert kinds(checked(PASS, {"x": [1, 60000, 3.4e38]})) == {"i": "intended", "n": "intended"}
+
+
+def test_only_the_batch_that_hides_one_counts() -> None:
+    rows = [[1, 2, -3.4e38]] * 3 + [[-70000, 1, -3.4e38]] + [[3, 4, -3.4e38]]
+    feeds = [{"x": np.array(row, np.float32)} for row in rows]
+    report = mixlist.check(model(PASS), policy(white=LOW), feeds)
+    assert report.exception_rate == 0.2
+    assert {(n.name, n.kind): n.batches for n in report.nodes} == {
+        ("i", "overflow"): (3,),
+        ("i", "intended"): (0, 1, 2, 4),
+        ("n", "propagated"): (3,),
+        ("n", "intended"): (0, 1, 2, 4),
+    }
+
+
+def test_full_statistics_say_the_same() -> None:
+    report = checked(PASS, {"x": [1, 70000, 3.4e38]}, full_statistics=True)
+    assert [(n.name, n.kind, n.count) for n in report.nodes] == [("i", "overflow", 1), ("n", "propagated", 2)]
+
+
+def test_inside_a_loop_and_a_function() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+    g (float[3] x, int64 m) => (float[3] y, float[3] z) <bool go = {1}, float[1] ten = {10}> {
+      [call] z = f.F(x)
+      [l] y = Loop(m, go, x) <body = b (int64 i, bool c, float[3] s) => (bool c, float[3] t) { [grow] t = Mul(s, ten) }>
+    } <domain: "f", opset_import: ["" : 17]> F (p) => (q) { [twice] q = Add(p, p) }"""
+
+    def found(x: list[float]) -> dict[str, str]:
+        feed = {"x": np.array(x, np.float32), "m": np.array(2)}
+        return kinds(mixlist.check(model(text), policy(white=LOW), [feed]))
+
+    assert found([1, 2, -INF]) == {"l/body/grow": "preexisting", "function:f:F/twice": "preexisting"}
+    assert found([1, 40000, -INF]) == {"l/body/grow": "overflow", "function:f:F/twice": "overflow"}
+
+
+@pytest.mark.parametrize("mode", ["inf", "saturate"])
+def test_a_mask_that_saturates_is_intended_too(mode: str) -> None:
+    assert kinds(checked(PASS, {"x": [1, 2, -3.4e38]}, overflow_mode=mode))["i"] == "intended"
+    kind = {"inf": "overflow", "saturate": "saturated"}[mode]
+    assert kinds(checked(PASS, {"x": [1, -70000, -3.4e38]}, overflow_mode=mode))["i"] == kind
+    assert kinds(checked(PASS, {"x": [1, -70000, -INF]}, overflow_mode=mode))["i"] == kind
+
+
+def test_a_nan_that_a_mask_causes_is_an_overflow() -> None:
+    """A row that is masked whole: in float32 its softmax is even, in float16 it is NaN."""
+    text = """g (float[1,3] x, bool[1,3] b) => (float[1,3] y) <float k = {-3.4e38}, float z = {0}> {
+      [w] w = Where(b, z, k) [a] a = Add(x, w) [s] y = Softmax(a) }"""
+    feed = {"x": [[1, 2, 3]], "b": [[False, False, False]]}
+    report = checked(text, feed, constants="keep")
+    assert kinds(report)["s"] == "overflow" and kinds(report)["a"] == "intended" and report.verdict == "fail"
+    assert [n.name for n in report.nodes if n.first] == ["s"]
+
+
+# --- numbers that only the graph shows to be masks ---
+
+# (mask from x and b, what is at the masked places)
+WRITTEN = {
+    "where": "[w] w = Where(b, zero, k) [a] a = Add(x, w) [s] y = Softmax(a)",
+    "where of scores": "[w] w = Where(b, x, k) [s] y = Softmax(w)",
+    "product": "f = Cast<to=1>(b) [m] o = Sub(one, f) [w] w = Mul(o, k) [a] a = Add(x, w) [s] y = Softmax(a)",
+    "moved": "[w] w = Where(b, zero, k) [u] u = Identity(w) [a] a = Add(u, x) [e] e = Add(a, x) [s] y = Softmax(e)",
+    "greatest": "[w] w = Where(b, zero, k) [a] a = Add(x, w) [l] l = Max(a, k) [s] y = Softmax(l)",
+}
+HEAD = "g (float[1,4] x, bool[1,4] b) => (float[1,4] y) <float k = {MASK}, float zero = {0}, float one = {1}> "
+
+
+def masked(written: str, mask: str, x: list[float], keep: int = 3, **options: Any) -> CheckReport:
+    text = f"{HEAD.replace('MASK', mask)}{{ {WRITTEN.get(written, written)} }}"
+    return checked(text, {"x": [x], "b": [[True] * keep + [False] * (4 - keep)]}, **options)
+
+
+@pytest.mark.parametrize("mask", ["-1e9", "-1e6", "-1e4", "-65504", "-1e30", "-3.4e38"])
+@pytest.mark.parametrize("written", WRITTEN)
+def test_the_usual_masks_are_intended(written: str, mask: str) -> None:
+    report = masked(written, mask, [1.0, -200.0, 300.0, -300.0])
+    assert set(kinds(report).values()) <= {"intended"} and report.exception_rate == 0
+    assert report.verdict == "pass"  # the softmax is what it was
+
+
+@pytest.mark.parametrize("written", ["where", "where of scores", "product", "moved"])
+def test_a_row_that_such_a_mask_covers_is_found(written: str) -> None:
+    report = masked(written, "-1e9", [1.0, 2.0, 3.0, 4.0], keep=0)
+    assert kinds(report)["s"] == "overflow" and report.verdict == "fail"
+
+
+@pytest.mark.parametrize("mask", ["-1e9", "-65504"])
+@pytest.mark.parametrize("written", ["where", "product"])
+def test_scores_that_overflow_beside_such_a_mask_are_found(written: str, mask: str) -> None:
+    adds = WRITTEN[written].replace("Add(x, w)", "Add(h, w)")
+    report = masked(f"[g] g = Mul(x, x) [h] h = Neg(g) {adds}", mask, [1.0, 2.0, 300.0, 4.0])
+    assert kinds(report)["g"] == "overflow" and kinds(report)["a"] == "propagated"
+    high = masked(f"[h] h = ReduceSum<keepdims=1>(x) {adds}", mask, [-30000.0, -30000.0, -30000.0, 4.0])
+    assert kinds(high)["a"] == "overflow"  # the sum is high, and its -89996 is cast where it is added
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[w] w = Where(b, zero, k) [a] y = Add(x, w)",  # an output of the model
+        "[w] w = Where(b, zero, k) [a] a = Add(x, w) [s] s = Softmax(a) [r] y = Mul(a, s)",  # read by another, too
+        "[w] w = Where(b, zero, k) [a] a = Add(x, w) [s] y = Relu(a)",
+        "[a] a = Add(x, x) [w] w = Mul(a, k) [s] y = Softmax(w)",  # a factor that is no mask
+    ],
+)
+def test_what_is_no_mask_is_an_overflow(text: str) -> None:
+    report = masked(text, "-1e9", [1.0, 2.0, 3.0, 4.0])
+    assert "overflow" in kinds(report).values() and report.exception_rate == 1
+
+
+def test_bfloat16_holds_such_masks() -> None:
+    assert kinds(masked("where", "-1e9", [1.0, 2.0, 3.0, 4.0], mode="mixed_bfloat16")) == {}
+    assert kinds(masked("where", "-3.4028234e38", [1.0, 2.0, 3.0, 4.0], mode="mixed_bfloat16"))["a"] == "intended"
+
+
+def test_where_masks_are_proven() -> None:
+    text = f"{HEAD.replace('MASK', '-1e9')}{{ {WRITTEN['moved']} }}"
+    found = find_masks(wire(build_main(model(text))))
+    assert {key.node: mask.level for key, mask in found.items()} == {"w": 5e8, "u": 5e8, "a": 5e8, "e": 5e8}
