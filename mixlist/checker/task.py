@@ -83,6 +83,11 @@ class TaskAccuracy:
         for at, answers in enumerate((ours, theirs)):
             self._right[at] += int(((answers == labels) & counted).sum())
 
+    @property
+    def used(self) -> int:
+        """How many labels have had their samples."""
+        return self._used
+
     def result(self) -> Task:
         """Shares of right answers; of no answers, 0."""
         whole = max(self._count, 1)

@@ -69,6 +69,20 @@ def read_customize_dtypes(path: _Path) -> Rules:
     return tuple(sorted(rules, key=lambda rule: rule.by == "type")), warnings
 
 
+def customize_line(rule: NodeRule) -> str:
+    """A line of a customize_dtypes file that says what the rule says; a ``keep`` rule has no such line."""
+    subject = f"{_TYPE}{rule.pattern}:" if rule.by == "type" else f"{rule.pattern}::"
+    inputs, outputs = (",".join(t or "" for t in slots) for slots in (rule.inputs, rule.outputs))
+    return f"{subject}InputDtype:{inputs},{_OUTPUTS}{outputs}"
+
+
+def can_name(name: str) -> bool:
+    """Whether a line of a customize_dtypes file can name a node, and it alone."""
+    rules, findings = _parse(f"{name}{_BY_NAME},{_OUTPUTS}", "", _customize_line)
+    told = [(rule.by, rule.pattern) for rule in rules]
+    return not findings and told == [("name", name)] and "*" not in name and "?" not in name
+
+
 def check(path: _Path, kind: Literal["keep-dtype", "customize-dtypes"], text: str | None = None) -> list[Diagnostic]:
     """Every finding about a node rule file, errors too; raises FileError if it cannot be read.
 

@@ -1,0 +1,1 @@
+"""The search for the smallest list under which a model keeps its limits."""

@@ -1,0 +1,106 @@
+"""What the result is told with: each edit's purpose, cost and need; and what a search depends on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mixlist.checker.result import CheckReport
+from mixlist.graph.io import Loaded
+from mixlist.lists.policy import Policy
+from mixlist.tuner.candidates import Choice, ListEdit, NodeEdit, Unit
+from mixlist.tuner.order import Suspicion
+from mixlist.tuner.outcome import Goal
+from mixlist.tuner.result import TunedEdit
+from mixlist.tuner.rig import Rig
+from mixlist.tuner.strategy import Strategy
+from mixlist.tuner.trials import Trial, Trials
+
+
+def broken(report: CheckReport, goal: Goal) -> tuple[str, ...]:
+    """Why a check says no to the goal; () where it says yes."""
+    told = report.reasons if report.verdict == "fail" else ()
+    if report.task is not None and goal.accuracy_loss is not None:
+        loss = report.task.reference - report.task.mixed
+        if loss > goal.accuracy_loss:
+            told = (*told, f"task accuracy falls by {loss:.4g}, the limit is {goal.accuracy_loss:g}")
+    return told
+
+
+def edits(
+    choice: Choice, rig: Rig, trials: Trials, strategy: Strategy, suspicion: Suspicion, *, quick: bool
+) -> tuple[TunedEdit, ...]:
+    """One line per edit, lists before nodes. ``quick``: nothing more is tried."""
+    found = []
+    for edit in sorted(choice, key=lambda e: (isinstance(e, NodeEdit), str(e))):
+        unit = strategy.units.get(edit, Unit(edit, ()))
+        rest = choice - {edit}
+        without = "" if quick else _without(edit, rest, trials)
+        share, other = rig.share(choice), rig.share(rest)
+        high, low = rig.low_nodes(choice), rig.low_nodes(rest)
+        found.append(
+            TunedEdit(
+                op=edit.op if isinstance(edit, ListEdit) else edit.op_type,
+                node=edit.pattern if isinstance(edit, NodeEdit) else "",
+                before=edit.before if isinstance(edit, ListEdit) else rig.base.mode.low,
+                after=edit.after if isinstance(edit, ListEdit) else "float32",
+                why=suspicion.why(unit),
+                nodes=len(high ^ low),
+                cost=other - share if share is not None and other is not None else None,
+                without=without,
+            )
+        )
+    return tuple(found)
+
+
+def _without(edit: ListEdit | NodeEdit, rest: Choice, trials: Trials) -> str:
+    outcome = trials.outcome(rest)
+    return "keeps the limits too" if outcome.passed else outcome.why
+
+
+def logged(trial: Trial) -> dict[str, Any]:
+    """One line of the search's log."""
+    return {
+        "edits": list(trial.edits),
+        "passed": trial.outcome.passed,
+        "why": trial.outcome.why,
+        "remembered": trial.remembered,
+    }
+
+
+def key(
+    loaded: Loaded, policy: Policy, feeds: Sequence[Mapping[str, Any]], labels: Any, goal: Goal, overflow_mode: str
+) -> dict[str, str]:
+    """What the outcomes of trials depend on, each as a digest or text."""
+    import onnxruntime
+
+    from mixlist import __version__
+
+    data = hashlib.sha256()
+    for feed in feeds:
+        for name, value in feed.items():
+            data.update(name.encode())
+            _digest(value, data)
+    if labels is not None:
+        _digest(labels, data)
+    return {
+        "model": hashlib.sha256(loaded.proto.SerializeToString(deterministic=True)).hexdigest(),
+        "data": data.hexdigest(),
+        "lists": policy.digest,
+        "limits": f"{goal} {overflow_mode}",
+        "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
+    }
+
+
+def _digest(value: Any, into: Any) -> None:
+    import numpy as np
+
+    if value is None or isinstance(value, list | tuple):
+        into.update(f"{None if value is None else len(value)}".encode())
+        for part in value or ():
+            _digest(part, into)
+        return
+    array = np.asarray(value)
+    into.update(f"{array.dtype} {array.shape}".encode())
+    into.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes())

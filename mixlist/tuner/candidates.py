@@ -1,0 +1,136 @@
+"""What the search may change: an op type's list, or the precision of one node; and the policy that a choice makes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mixlist.graph.model import Node
+from mixlist.graph.naming import label, scope_path
+from mixlist.lists.library import ListName, Lists, Move, Place
+from mixlist.lists.node_rules import can_name
+from mixlist.lists.policy import NodeRule, Policy
+from mixlist.ops import types
+from mixlist.ops.names import in_ascend
+from mixlist.resolver import Plan
+from mixlist.resolver.facts import is_control_flow
+from mixlist.resolver.solution import Solution
+
+_HERE = Place("tune", 1, 1)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ListEdit:
+    """An op type (the list's own name) goes to another list."""
+
+    op: str
+    before: ListName
+    after: ListName
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.before} to {self.after}"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class NodeEdit:
+    """A node computes in float32 by a rule of its own; ``pattern`` names it in a customize_dtypes file.
+
+    ``inputs`` and ``outputs``: float32 where the slot has a float type, "" for any.
+    """
+
+    pattern: str
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.pattern} ({self.op_type}): float32"
+
+    @property
+    def rule(self) -> NodeRule:
+        """The rule of a customize_dtypes file."""
+        asked = tuple(i or None for i in self.inputs), tuple(o or None for o in self.outputs)
+        return NodeRule("name", self.pattern, False, _HERE, *asked)
+
+
+Edit = ListEdit | NodeEdit
+Choice = frozenset[Edit]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One edit that may be chosen, and the nodes (scope, display name) that it is about."""
+
+    edit: Edit
+    nodes: tuple[tuple[str, str], ...]
+
+
+def policy_of(base: Policy, choice: Choice) -> Policy:
+    """The policy under a choice: the base's lists with the edits, the rules of nodes before its own."""
+    moves = dict(base.lists.moves)
+    named = set(base.lists.named)
+    rules = []
+    for edit in sorted(choice, key=str):
+        if isinstance(edit, ListEdit):
+            moves[edit.op] = Move(edit.op, base.lists.of(edit.op), edit.after, None)
+            named.add(edit.op)
+        else:
+            rules.append(edit.rule)
+    lists = Lists(base.lists.library, moves, frozenset(named), base.lists.places)
+    return replace(base, lists=lists, rules=(*rules, *base.rules))
+
+
+def list_units(plan: Plan, base: Policy, after: ListName, low: set[tuple[str, str]] | None) -> tuple[Unit, ...]:
+    """The op types that could go to the list ``after``: those of nodes in ``low``, or of all (None), by name.
+
+    ``plan`` says which list they are on now, ``base`` from which one the edit moves them.
+    """
+    nodes: dict[str, list[tuple[str, str]]] = {}
+    for solution, node in _nodes(plan):
+        fact = solution.facts[node.id]
+        where = scope_path(solution.graph, node.scope), label(node)
+        if fact.listed is None or fact.list == after or (low is not None and where not in low):
+            continue
+        if plan.policy.space == "ascend" and not in_ascend(node.domain, node.op_type):
+            continue  # no name of the library means it
+        nodes.setdefault(fact.listed.op, []).append(where)
+    return tuple(
+        Unit(ListEdit(op, base.lists.of(op), after), tuple(dict.fromkeys(found))) for op, found in sorted(nodes.items())
+    )
+
+
+def node_units(plan: Plan, wanted: set[tuple[str, str]]) -> tuple[Unit, ...]:
+    """The nodes of ``wanted`` that a rule can name and keep in float32, in order of computation.
+
+    Left out: names that several nodes share, names that no rule can hold, and nodes that a rule decides already.
+    """
+    graphs = {id(s.graph): s.graph for s in plan.solution.solutions}
+    shared = Counter(label(node) for graph in graphs.values() for node in graph.order)
+    found: dict[str, Unit] = {}
+    for solution, node in _nodes(plan):
+        path, own = scope_path(solution.graph, node.scope), label(node)
+        signature = node.signature
+        if (path, own) not in wanted or signature is None or signature.fixed or not signature.groups:
+            continue
+        if shared[own] > 1 or not can_name(own) or solution.facts[node.id].kind == "rule":
+            continue
+        movable = [g for g in signature.groups if g.authored in types.LISTED]
+        inputs = _asked({slot for g in movable for slot in g.inputs}, node.inputs)
+        outputs = _asked({slot for g in movable for slot in g.outputs}, node.outputs)
+        found.setdefault(own, Unit(NodeEdit(own, node.op_type, inputs, outputs), ((path, own),)))
+    return tuple(found.values())
+
+
+def _asked(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
+    """float32 at the slots that have a value, nothing behind the last one."""
+    there = [slot for slot in sorted(slots) if slot < len(values) and values[slot] is not None]
+    return tuple(["float32" if slot in there else "" for slot in range(max(there, default=-1) + 1)])
+
+
+def _nodes(plan: Plan) -> Iterator[tuple[Solution, Node]]:
+    """Every node that lists may decide; a function's once per specialisation."""
+    for solution in plan.solution.solutions:
+        for node in solution.graph.order:
+            if not is_control_flow(node) and node.function is None:
+                yield solution, node

@@ -1,0 +1,316 @@
+"""One graph that can round as any plan does: each node behind a gate, its roundings chosen by a boolean input.
+
+The float32 reference with an If in place of every node that some plan makes low: one branch computes the node as
+it is, the others with rounded inputs, weights and outputs. (A Where would compute every branch.) Weights are rounded
+once, when the graph is made. A function's body is copied for each call, since each may be decided by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mixlist.graph.io import Loaded
+from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.naming import label, scope_path
+from mixlist.graph.weights import element_count, is_external, pieces
+from mixlist.ops import types
+from mixlist.rewriter.convert import ConstantReport, convert_piece
+from mixlist.rewriter.emulate import LOW, Emulation
+from mixlist.tuner.roundings import Rounding, Site
+
+SMALL = 2**10  # elements up to which a constant is repeated in a branch: some kernels want theirs as constants
+Gate = tuple[Site, Rounding]
+
+
+@dataclass(frozen=True)
+class Gated:
+    """``proto`` with the boolean input ``flags`` [number of gates]; ``gates`` says what each flag turns on."""
+
+    proto: Any
+    flags: str
+    gates: tuple[Gate, ...]
+
+    @cached_property
+    def _by_site(self) -> dict[Site, list[int]]:
+        found: dict[Site, list[int]] = {}
+        for at, (site, _) in enumerate(self.gates):
+            found.setdefault(site, []).append(at)
+        return found
+
+    def serve(self, roundings: Mapping[Site, Rounding]) -> list[bool] | None:
+        """The flags for a plan's roundings; None where some node is rounded in a way that no gate offers."""
+        flags = [False] * len(self.gates)
+        for site, wanted in roundings.items():
+            offered = self._by_site.get(site, ())
+            chosen = next((at for at in offered if self.gates[at][1] == wanted), None)
+            if chosen is None:
+                chosen = next((at for at in offered if self.gates[at][1].covers(wanted)), None)
+            if chosen is None:
+                return None
+            flags[chosen] = True
+        return flags
+
+
+def gate(loaded: Loaded, wanted: Mapping[Site, Sequence[Rounding]], *, clamp: bool, saturate: bool) -> Gated:
+    """The gated graph of a model; ``wanted`` are the roundings that each site may be asked for.
+
+    ``clamp``: constants beyond the low range become its largest value, else infinite; ``saturate``: computed ones do.
+    """
+    return _Gates(loaded, wanted, clamp, saturate).build()
+
+
+class _Gates(Emulation):
+    def __init__(self, loaded: Loaded, wanted: Mapping[Site, Sequence[Rounding]], clamp: bool, saturate: bool) -> None:
+        super().__init__(loaded, rounding=False, saturate=saturate)
+        self.wanted = wanted
+        self.clamp = clamp
+        self.calls: tuple[str, ...] = ()
+        self.gates: list[Gate] = []
+        self.names: list[str] = []  # of the gates' flags
+        self.functions: list[Any] = []
+        self.rounded: dict[tuple[int, int], str] = {}  # weights, by id of the tensor and low type
+
+    def build(self) -> Gated:
+        flags = self.new.make("mixlist_gates")
+        proto = self.run()
+        if self.names:
+            proto.graph.input.append(_flags_info(flags, len(self.names)))
+            spread = _spread(flags, self.names, self.graph.opsets.get("", 13), self.new.make("mixlist_spread"))
+            proto.graph.node.insert(0, spread)
+        proto.ir_version = max(proto.ir_version, 4)  # initializers need not be inputs from there on
+        return Gated(proto, flags, tuple(self.gates))
+
+    def run(self) -> Any:
+        """Gate every scope; functions that are called become one copy per call."""
+        self._scope(self.graph, self.graph.root, self.proto.graph)
+        del self.proto.functions[:]
+        self.proto.functions.extend(self.functions)
+        self.inline_external()
+        return self.proto
+
+    # --- what is gated ---
+
+    def _scope(self, graph: Graph, scope: Scope, proto: Any) -> None:
+        super()._scope(graph, scope, proto)
+        path = scope_path(graph, scope)
+        for slot, value in enumerate(scope.outputs):
+            site = Site(self.calls, path, "", slot)
+            for rounding in self.wanted.get(site, ()):
+                proto.output[slot].name = self._gate_read(site, rounding, value, proto.node)
+
+    def _node(self, graph: Graph, node: Node, target: Any) -> tuple[list[Any], list[Any]]:
+        path, own = scope_path(graph, node.scope), label(node)
+        if node.function is not None or node.bodies:
+            before: list[Any] = []
+            for slot, value in enumerate(node.inputs):
+                site = Site(self.calls, path, own, slot)
+                for rounding in self.wanted.get(site, ()) if value is not None else ():
+                    assert value is not None
+                    target.input[slot] = self._gate_read(site, rounding, value, before)
+            if node.function is not None:
+                self._call(node, target, f"{path}/{own}")
+            return before, []
+        before, after = super()._node(graph, node, target)
+        site = Site(self.calls, path, own)
+        variants = self.wanted.get(site, ())
+        if not variants:
+            return before, after
+        plain = _copy(target)
+        nodes = [*before, plain, *after]
+        choice = self._branch(graph, node, nodes, plain, None)
+        for rounding in variants:
+            low = self._branch(graph, node, nodes, plain, rounding)
+            outputs = [self.new.make(v.name) if v is not None else "" for v in node.outputs]
+            chosen = self._if((site, rounding), low, choice, [n for n in outputs if n])
+            choice = self._body([chosen], outputs, node)
+        target.CopyFrom(chosen)
+        del target.output[:]
+        target.output.extend(v.name for v in node.outputs if v is not None)
+        return [], []
+
+    def _call(self, node: Node, target: Any, own: str) -> None:
+        """A copy of the function for this call, with the flags of its gates as further inputs."""
+        body: Graph = node.function
+        message = _copy(body.root.proto)
+        message.name = target.op_type = self.new.make(message.name)
+        first, self.calls = len(self.names), (*self.calls, own)
+        self._scope(body, body.root, message)
+        self.calls = self.calls[:-1]
+        flags = self.names[first:]
+        if flags:
+            target.input.extend([""] * (len(message.input) - len(target.input)))
+            target.input.extend(flags)
+            message.input.extend(flags)
+        self.functions.append(message)
+
+    # --- gates ---
+
+    def _if(self, what: Gate, low: Any, plain: Any, outputs: Sequence[str]) -> Any:
+        from onnx import helper
+
+        flag = self.new.make(f"mixlist_gate_{len(self.names)}")
+        self.gates.append(what)
+        self.names.append(flag)
+        name = self.new.make(f"If_{flag}")
+        return helper.make_node("If", [flag], outputs, name=name, then_branch=low, else_branch=plain)
+
+    def _gate_read(self, site: Site, rounding: Rounding, value: Value, nodes: Any) -> str:
+        """A tensor that is ``value``, or rounded where the gate is on."""
+        from onnx import helper
+
+        branches: list[Any] = []
+        for elem in (rounding.inputs[0], 0):
+            inside: list[Any] = []
+            name = self._read(value, elem, inside, value.scope.owner is None and bool(self.calls))
+            out = self.new.make(f"{value.name}_read")
+            inside.append(helper.make_node("Identity", [name], [out], name=self.new.make(f"Identity_{out}")))
+            branches.append(self._graph(inside, [(out, value.type)]))
+        out = self.new.make(f"{value.name}_gated")
+        nodes.append(self._if((site, rounding), branches[0], branches[1], [out]))
+        return out
+
+    def _branch(self, graph: Graph, node: Node, nodes: list[Any], plain: Any, rounding: Rounding | None) -> Any:
+        """A body that computes ``plain`` among ``nodes``, as it is or rounded; tensors inside get new names."""
+        reads: list[Any] = []
+        read = self._reads(graph, node, plain, rounding, reads)
+        names: dict[str, str] = {}
+        inside: list[Any] = []
+        for made in nodes:
+            copy = _copy(made)
+            copy.name = self.new.make(made.name or made.op_type)
+            for slot, name in enumerate(made.input):
+                copy.input[slot] = read[slot] if made is plain and slot in read else names.get(name, name)
+            for slot, name in enumerate(made.output):
+                if name:
+                    names[name] = copy.output[slot] = self.new.make(name)
+            inside.append(copy)
+        outputs = []
+        for slot, value in enumerate(node.outputs):
+            name = names[value.name] if value is not None else ""
+            elem = rounding.outputs[slot] if rounding is not None and slot < len(rounding.outputs) else 0
+            if elem:
+                out = self.new.make(f"{name}_rounded")
+                inside += self.rounding_nodes(name, elem, out)
+                name = out
+            outputs.append(name)
+        return self._body([*reads, *inside], outputs, node)
+
+    def _reads(
+        self, graph: Graph, node: Node, plain: Any, rounding: Rounding | None, nodes: list[Any]
+    ) -> dict[int, str]:
+        """What the node reads by slot; the nodes that make it are added."""
+        found: dict[int, str] = {}
+        done: dict[tuple[str, int], str] = {}
+        for slot, value in enumerate(node.inputs):
+            if value is None or plain.input[slot] != value.name:
+                continue  # left out, or fitted to another type already
+            elem = rounding.inputs[slot] if rounding is not None else 0
+            key = (value.name, elem)
+            if key not in done:
+                done[key] = self._read(value, elem, nodes, bool(graph.path))
+            found[slot] = done[key]
+        return found
+
+    def _read(self, value: Value, elem: int, nodes: list[Any], in_function: bool) -> str:
+        """The name of a value as it is or rounded; small constants are brought along, as kernels may want them."""
+        tensor = value.tensor
+        if tensor is not None and value.kind != "overridable" and tensor.DESCRIPTOR.name != "SparseTensorProto":
+            if element_count(tensor) <= SMALL:
+                name = self.new.make(f"{value.name}_here")
+                nodes.append(self._constant(tensor, elem, name))
+                return name
+            if elem and not in_function:
+                return self._weight(value, elem)
+        if not elem:
+            return value.name
+        out = self.new.make(f"{value.name}_rounded")
+        nodes += self.rounding_nodes(value.name, elem, out)
+        return out
+
+    # --- constants ---
+
+    def _weight(self, value: Value, elem: int) -> str:
+        """The initializer that holds a weight rounded; the weight itself where that changes nothing."""
+        from onnx import numpy_helper
+
+        key = (id(value.tensor), elem)
+        known = self.rounded.get(key)
+        if known is None:
+            exact, rounded = self._numbers(value.tensor, 0), self._numbers(value.tensor, elem)
+            known = value.name
+            if exact.tobytes() != rounded.tobytes():
+                known = self.new.make(f"{value.name}_{types.type_name(elem)}")
+                self.proto.graph.initializer.append(numpy_helper.from_array(rounded, known))
+            self.rounded[key] = known
+        return known
+
+    def _constant(self, tensor: Any, elem: int, name: str) -> Any:
+        from onnx import helper, numpy_helper
+
+        node = helper.make_node("Constant", [], [name], name=self.new.make(f"Constant_{name}"))
+        is_tensor = tensor.DESCRIPTOR.name == "TensorProto"
+        if elem or (is_tensor and (tensor.data_type in LOW or is_external(tensor))):
+            made = numpy_helper.from_array(self._numbers(tensor, elem))
+            node.attribute.append(helper.make_attribute("value", made))
+        elif is_tensor:
+            node.attribute.append(helper.make_attribute("value", tensor))
+        else:
+            node.attribute.append(tensor)
+        return node
+
+    def _numbers(self, tensor: Any, elem: int) -> Any:
+        """The numbers of a constant in its shape: rounded to a low type and float32 again, or (0) as they are."""
+        import numpy as np
+
+        dims = list(tensor.dims) if tensor.DESCRIPTOR.name == "TensorProto" else []
+        if tensor.DESCRIPTOR.name == "AttributeProto" and tensor.name == "value_floats":
+            dims = [len(tensor.floats)]
+        parts = [np.asarray(p) for p in pieces(tensor, self.loaded.folder)]
+        if elem:
+            report = ConstantReport("")
+            parts = [convert_piece(p, elem, self.clamp, report).astype(np.float32) for p in parts]
+        elif tensor.DESCRIPTOR.name == "TensorProto" and tensor.data_type in LOW:
+            parts = [p.astype(np.float32) for p in parts]
+        return (np.concatenate(parts) if parts else np.zeros(0, np.float32)).reshape(dims)
+
+    # --- bodies ---
+
+    def _body(self, nodes: list[Any], outputs: Sequence[str], node: Node) -> Any:
+        kinds = [v.type if v is not None else types.UNKNOWN for v in node.outputs]
+        return self._graph(nodes, [(n, k) for n, k in zip(outputs, kinds, strict=True) if n])
+
+    def _graph(self, nodes: list[Any], outputs: Sequence[tuple[str, types.Type]]) -> Any:
+        from onnx import GraphProto
+
+        body = GraphProto(name=self.new.make("branch"))
+        body.node.extend(nodes)
+        for name, kind in outputs:
+            info = body.output.add(name=name)
+            if kind != types.UNKNOWN:
+                elem = types.element(kind)
+                types.set_proto(info.type, types.with_element(kind, types.FLOAT) if elem in LOW else kind)
+        return body
+
+
+def _flags_info(name: str, count: int) -> Any:
+    from onnx import TensorProto, helper
+
+    return helper.make_tensor_value_info(name, TensorProto.BOOL, [count])
+
+
+def _spread(flags: str, names: Sequence[str], opset: int, name: str) -> Any:
+    from onnx import helper
+
+    if len(names) == 1:
+        return helper.make_node("Identity", [flags], list(names), name=name)
+    more: dict[str, Any] = {"num_outputs": len(names)} if opset >= 18 else {}
+    return helper.make_node("Split", [flags], list(names), name=name, axis=0, **more)
+
+
+def _copy(message: Any) -> Any:
+    made = type(message)()
+    made.CopyFrom(message)
+    return made

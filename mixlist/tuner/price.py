@@ -1,0 +1,50 @@
+"""What a choice costs, for ``--objective max-speed``: a static price, or on CUDA a measured time.
+
+Static: each op type takes the longer of its arithmetic and its traffic. Arithmetic in a 16-bit type runs at twice the
+rate, as vector and matrix units of the field do at least; traffic takes the bytes that ``estimate`` counts, Casts
+included. ``INTENSITY``: float32 operations that take as long as one byte, half of what float16 matrix units do (Ascend
+910: 256 TFLOP/s and 1.2 TB/s, Huawei's figures of 2019: 213 per byte; NVIDIA's A100 data sheet: 312 and 1.6: 200).
+"""
+
+from __future__ import annotations
+
+import math
+
+from mixlist.checker.estimate import Work, work
+from mixlist.rewriter import rewrite
+from mixlist.tuner.candidates import Choice, policy_of
+from mixlist.tuner.rig import Rig
+
+INTENSITY = 100.0
+ROUNDS = 10  # of a measured time
+
+
+class Price:
+    """The price of a choice: bytes on the CPU, whose times say nothing, elsewhere the time against the original's."""
+
+    def __init__(self, rig: Rig, provider: str) -> None:
+        self.rig, self.provider = rig, provider
+        self.known: dict[Choice, float] = {}
+
+    def __call__(self, choice: Choice) -> float:
+        if choice not in self.known:
+            self.known[choice] = self._static(choice) if self.provider == "cpu" else self._measured(choice)
+        return self.known[choice]
+
+    def _static(self, choice: Choice) -> float:
+        plan = self.rig.plan(choice)
+        made = rewrite(plan.solution.loaded, plan)
+        return price_of(work(made.proto, None, self.rig.shapes))
+
+    def _measured(self, choice: Choice) -> float:
+        from mixlist.checker.timing import bench
+
+        tuned = policy_of(self.rig.base, choice)
+        feeds = list(self.rig.feeds[:1])
+        report = bench(self.rig.resolver.loaded, tuned, feeds, provider=self.provider, rounds=ROUNDS)
+        return math.inf if report.ratio is None else report.ratio.value
+
+
+def price_of(account: Work) -> float:
+    """The price of an account: of each op type the longer of arithmetic and traffic, in bytes."""
+    return sum(max((op.flops - op.low_flops / 2) / INTENSITY, op.bytes) for op in account.ops)

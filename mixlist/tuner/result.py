@@ -1,0 +1,99 @@
+"""What ``tune`` found: values only, rendered by the report rooms (schema: ``mixlist.tune/1``)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mixlist.checker.result import CheckReport
+from mixlist.errors import FileError
+from mixlist.files import write_whole
+
+
+@dataclass(frozen=True)
+class TunedEdit:
+    """One edit of the result: an op type's list, or the rule of one node (``op`` is its op type, ``node`` its name).
+
+    ``before`` and ``after``: lists, of a node precisions. ``why``: what the data showed. ``nodes``: how many
+    nodes it makes high (or low). ``cost``: share of matrix and convolution work that leaves low precision by it (of the
+    model's, 0 to 1; negative where it gains), None where the model has none. ``without``: what happens without it.
+    """
+
+    op: str
+    node: str
+    before: str
+    after: str
+    why: str
+    nodes: int
+    cost: float | None
+    without: str
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """The list that was found, and what it rests on.
+
+    ``verdict``: that of the final check (and of the one on other data, where there was one). ``complete``: False after
+    Ctrl-C. ``minimal``: every edit was left out once, and a limit broke. ``modify_mixlist`` and ``customize_dtypes``:
+    the texts of the files. ``low_share``: share of matrix and convolution work in low precision under the base lists
+    and under the result, None where there is none. ``trials`` were run, ``remembered`` came from the state.
+    """
+
+    model: str
+    objective: str
+    verdict: Literal["pass", "fail"]
+    complete: bool
+    minimal: bool
+    reasons: tuple[str, ...]
+    edits: tuple[TunedEdit, ...]
+    modify_mixlist: str
+    customize_dtypes: str
+    low_share: dict[str, float | None]
+    trials: int
+    remembered: int
+    check: CheckReport | None
+    validation: CheckReport | None = None
+    log: tuple[dict[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def save(
+        self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False
+    ) -> None:
+        """Write the modify_mixlist file, and the customize_dtypes file where the result has node rules.
+
+        Raises FileError where a file exists (unless ``force``), cannot be written, or where there are node rules and
+        no file for them.
+        """
+        if self.customize_dtypes and node_rules is None:
+            raise FileError("the result has node rules, and no file was named for them", hint="give node_rules")
+        texts = {os.fspath(path): self.modify_mixlist}
+        if self.customize_dtypes and node_rules is not None:
+            texts[os.fspath(node_rules)] = self.customize_dtypes
+        for name in texts:
+            if not force and Path(name).exists():
+                raise FileError(f"{name} exists", hint="remove it, or replace it with --force")
+        for name, text in texts.items():
+            write_whole(name, text.encode())
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``mixlist.tune/1`` object."""
+        plain = {each: getattr(self, each) for each in ("model", "objective", "verdict", "complete", "minimal")}
+        return {
+            "format": "mixlist.tune/1",
+            **plain,
+            "reasons": list(self.reasons),
+            "edits": [asdict(edit) for edit in self.edits],
+            "modify_mixlist": self.modify_mixlist,
+            "customize_dtypes": self.customize_dtypes,
+            "low_share": self.low_share,
+            "trials": self.trials,
+            "remembered": self.remembered,
+            "check": self.check.to_json() if self.check is not None else None,
+            "validation": self.validation.to_json() if self.validation is not None else None,
+            "log": list(self.log),
+            "warnings": list(self.warnings),
+            "seconds": self.seconds,
+        }

@@ -1,0 +1,147 @@
+"""The side of a trial that decides: a choice of edits becomes a plan, the plan becomes flags of the gated graph."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mixlist.checker.estimate import Costs, costs, low_share
+from mixlist.checker.result import TensorRange
+from mixlist.errors import ModelError
+from mixlist.lists.policy import Policy
+from mixlist.ops import types
+from mixlist.resolver import Plan, Resolver
+from mixlist.tuner.candidates import Choice, policy_of
+from mixlist.tuner.gates import Gated, gate
+from mixlist.tuner.roundings import Rounding, Site, Sites
+from mixlist.tuner.station import Payload, pack
+from mixlist.tuner.watching import watched
+
+INLINE_LIMIT = 2**31 - 2**20  # protobuf holds no larger model, and a session of bytes takes no other
+
+
+class Rig:
+    """One model to be tried under many choices; ``feeds`` and ``labels`` are the data of the trials.
+
+    ``tensors`` is what the reference's values are like. Raises ModelError for a model that outgrows protobuf.
+    """
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        base: Policy,
+        feeds: Sequence[Mapping[str, Any]],
+        tensors: Sequence[TensorRange],
+        *,
+        labels: Any = None,
+        saturate: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        self.resolver, self.base = resolver, base
+        self.saturate, self.threads, self.labels = saturate, threads, labels
+        self.feeds = tuple(feeds)
+        self.low = types.ELEMENT[base.mode.low]
+        self.own = tuple(o.name for o in resolver.loaded.proto.graph.output)
+        self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.low, saturate)
+        self.sites = Sites()
+        self.wanted: dict[Site, tuple[Rounding, ...]] = {}
+        self.plans: dict[Choice, Plan] = {}
+        self.gated: Gated | None = None
+        self.token = ""
+        self.payload: str = ""
+        self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
+        self._costs: Costs | None = None
+        self._shares: dict[Choice, float | None] = {}
+
+    def plan(self, choice: Choice) -> Plan:
+        """What ``resolve`` says under the choice."""
+        found = self.plans.get(choice)
+        if found is None:
+            found = self.resolver.plan(policy_of(self.base, choice))
+            self.plans = {choice: found}  # the last one only: a plan is as large as the graph
+        return found
+
+    def offer(self, plan: Plan) -> None:
+        """Let the gated graph round as the plan does, also where one of its nodes alone is low."""
+        exact, every = self.sites.of(plan), self.sites.of(plan, every=True)
+        for site, rounding in (*every.items(), *exact.items()):
+            known = self.wanted.get(site, ())
+            if rounding not in known:
+                self.wanted[site] = (*known, rounding)
+                self.gated = None
+
+    def flags(self, choice: Choice) -> bytes:
+        """The flags of a choice, packed; makes the gated graph where there is none that serves."""
+        plan = self.plan(choice)
+        roundings = self.sites.of(plan)
+        found = self.gated.serve(roundings) if self.gated is not None else None
+        if found is None:
+            self.offer(plan)
+            self._build()
+            assert self.gated is not None
+            found = self.gated.serve(roundings)
+            assert found is not None, "a plan that was offered is served"
+        return pack(found)
+
+    def share(self, choice: Choice) -> float | None:
+        """Share of the work of matrix products and convolutions that is low; None where there is none."""
+        if choice not in self._shares:
+            plan = self.plan(choice)
+            self._shares[choice] = low_share(plan, self.costs(plan))
+        return self._shares[choice]
+
+    def costs(self, plan: Plan) -> Costs:
+        """What each node costs, with the sizes of the first batch."""
+        if self._costs is None:
+            self._costs = costs(plan.solution.graph, {}, self.shapes)
+        return self._costs
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The input shapes of the first batch."""
+        first = self.feeds[0] if self.feeds else {}
+        return {name: tuple(value.shape) for name, value in first.items() if hasattr(value, "shape")}
+
+    def low_nodes(self, choice: Choice) -> set[tuple[str, str]]:
+        """The nodes that round anything under the choice, by scope and display name."""
+        return {(site.scope, site.name) for site in self.sites.of(self.plan(choice)) if site.slot < 0}
+
+    def no_flags(self) -> bytes:
+        """The flags of the reference: nothing is rounded."""
+        if self.gated is None:
+            self._build()
+        assert self.gated is not None
+        return pack([False] * len(self.gated.gates))
+
+    def _build(self) -> None:
+        loaded = replace(self.resolver.loaded, proto=self.proto)
+        made = gate(loaded, self.wanted, clamp=self.base.constants == "clamp", saturate=self.saturate)
+        if made.proto.ByteSize() > INLINE_LIMIT:
+            raise ModelError(
+                f"{self.resolver.loaded.name} is too large to be tuned: its weights, rounded and not, outgrow 2 GiB",
+                hint="check single lists with mixlist check",
+            )
+        payload = Payload(
+            made.proto.SerializeToString(),
+            made.flags,
+            len(made.gates),
+            self.own,
+            self.watch,
+            self.feeds,
+            self.labels,
+            self.threads,
+        )
+        data = pickle.dumps(payload, protocol=5)
+        self.token = hashlib.sha256(data).hexdigest()[:16]
+        path = Path(self._home.name, f"{self.token}.station")
+        path.write_bytes(data)
+        self.gated, self.payload = made, str(path)
+
+    def close(self) -> None:
+        """Remove what was written for the processes."""
+        self._home.cleanup()

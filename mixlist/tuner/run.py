@@ -1,0 +1,207 @@
+"""The tuning of a model: base check, search, final check, and what each edit is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any
+
+from mixlist.checker.accuracy import Limits
+from mixlist.checker.clock import Clock
+from mixlist.checker.result import CheckReport
+from mixlist.checker.run import check
+from mixlist.errors import ModelError, UsageError
+from mixlist.lists.policy import Policy
+from mixlist.resolver import Resolver
+from mixlist.runtime.feeds import as_batches
+from mixlist.tuner import account, executors
+from mixlist.tuner.candidates import Choice
+from mixlist.tuner.memory import Memory
+from mixlist.tuner.order import Suspicion, matrix_work
+from mixlist.tuner.outcome import Goal
+from mixlist.tuner.price import Price
+from mixlist.tuner.result import TuneReport
+from mixlist.tuner.rig import Rig
+from mixlist.tuner.strategy import OBJECTIVES, Objective, Strategy
+from mixlist.tuner.trials import Trial, Trials
+from mixlist.tuner.written import mixlist_text, read_back, rules_text
+
+AGAIN = 5  # searches after a final check that did not agree
+
+
+def tune(
+    model: Any,
+    policy: Policy,
+    data: Any,
+    *,
+    objective: Objective = "min-edits",
+    node_rules: bool = False,
+    limits: Limits | None = None,
+    max_exception_rate: float = 0.005,
+    labels: Any = None,
+    max_accuracy_loss: float = 0.0,
+    overflow_mode: str = "inf",
+    provider: str = "cpu",
+    steps: int | None = None,
+    validate_on: Any = None,
+    state: Any = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    executor: Executor | None = None,
+    type_hints: Mapping[str, str] | None = None,
+    isolate: bool = False,
+    told: Callable[[Trial], None] | None = None,
+) -> TuneReport:
+    """The smallest change of ``policy``'s lists under which ``model`` keeps the limits of ``check`` on ``data``.
+
+    ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
+    work low as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time. ``node_rules``:
+    single nodes may be kept in float32 too. With ``labels`` the share of right answers may fall by no more than
+    ``max_accuracy_loss``, and outputs have no limits but those asked for. ``validate_on``: data of a last check that
+    the search does not see. ``state``: a file that keeps the trials, so that a search that was killed goes on.
+
+    Trials run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``.
+    ``isolate`` as for ``check``; ``told`` is called with each trial. Ctrl-C ends the search: the report is then not
+    ``complete`` and holds the best list so far. Other arguments as for ``check``. Raises UsageError for a policy
+    without lists and for wrong arguments, and what ``check`` raises.
+    """
+    if objective not in OBJECTIVES:
+        raise UsageError(f"objective {objective!r}: it is one of {', '.join(OBJECTIVES)}")
+    if policy.mode.action != "lists":
+        raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
+    if limits is None:
+        limits = Limits() if labels is None else Limits(normalized=None, cosine=None)
+    clock = Clock()
+    resolver = Resolver(model, type_hints=type_hints)
+    batches = as_batches(data, resolver.loaded.proto)
+    goal = Goal(limits, max_exception_rate, max_accuracy_loss if labels is not None else None)
+    asked: dict[str, Any] = {
+        "overflow_mode": overflow_mode,
+        "max_exception_rate": max_exception_rate,
+        "limits": limits,
+        "provider": provider,
+        "isolate": isolate,
+        "type_hints": type_hints,
+    }
+    own = {"labels": labels, "steps": steps}
+    with clock.phase("base check"):
+        base = check(resolver.loaded, policy, batches, layerwise=True, per_tensor=True, **asked, **own)
+    if not base.batches:
+        raise ModelError(f"{resolver.loaded.name} cannot be tuned: {base.reasons[0]}")
+    feeds = [feed for at, feed in enumerate(batches) if steps is None or at < steps]
+    with executors.open_workers(jobs, scheduler, executor, len(feeds)) as crew:
+        rig = Rig(
+            resolver,
+            policy,
+            feeds,
+            base.tensors,
+            labels=labels,
+            saturate=overflow_mode == "saturate",
+            threads=crew.threads,
+        )
+        memory = Memory(state, account.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode))
+        trials = Trials(rig, goal, crew, memory, told)
+        try:
+            search = _Search(rig, trials, base, goal, objective, node_rules, provider, clock)
+
+            def final(choice: Choice) -> CheckReport:
+                with clock.phase("final check"):
+                    tuned = read_back(policy, mixlist_text(policy, choice), rules_text(policy, choice))
+                    return check(resolver.loaded, tuned, batches, **asked, **own)
+
+            report = search.run(final)
+        finally:
+            rig.close()
+    if validate_on is None or (not report.edits and report.verdict == "fail"):
+        return report
+    with clock.phase("validation"):
+        tuned = read_back(policy, report.modify_mixlist, report.customize_dtypes)
+        held = check(resolver.loaded, tuned, as_batches(validate_on, resolver.loaded.proto), **asked)
+    if held.verdict == "pass":
+        return replace(report, validation=held)
+    told_why = tuple(f"on the data of --validate-on: {reason}" for reason in held.reasons)
+    reasons = told_why if report.verdict == "pass" else (*report.reasons, *told_why)
+    return replace(report, validation=held, verdict="fail", reasons=reasons)
+
+
+class _Search:
+    """The search of one tuning, and the report that it ends in."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        trials: Trials,
+        base: CheckReport,
+        goal: Goal,
+        objective: Objective,
+        nodes_allowed: bool,
+        provider: str,
+        clock: Clock,
+    ) -> None:
+        self.rig, self.trials, self.base, self.goal = rig, trials, base, goal
+        self.objective: Objective = objective
+        self.clock = clock
+        self.suspicion = Suspicion(base, rig.low)
+        nothing: Choice = frozenset()
+        rig.offer(rig.plan(nothing))
+        work = matrix_work(rig.costs(rig.plan(nothing)))
+        self.strategy = Strategy(rig, trials, self.suspicion, work, nodes_allowed, Price(rig, provider))
+
+    def run(self, final: Callable[[Choice], CheckReport]) -> TuneReport:
+        """Search, check, and search again where the check does not agree."""
+        nothing: Choice = frozenset()
+        if self.objective == "min-edits" and not account.broken(self.base, self.goal):
+            return self._report(nothing, self.base, minimal=True)
+        with self.clock.phase("search"):
+            hopeless = self.trials.reference()
+        if not hopeless.passed:
+            told = f"the limits are missed with every node in float32 too ({hopeless.why}): data or limits are wrong"
+            return self._report(None, self.base, told)
+        try:
+            for _ in range(AGAIN):
+                with self.clock.phase("search"):
+                    choice = self.strategy.run(self.objective)
+                if choice is None:
+                    return self._report(None, self.base, *self.strategy.notes)
+                report = final(choice)
+                broken = account.broken(report, self.goal)
+                if not broken:
+                    return self._report(choice, report, minimal=True)
+                self.trials.forget(choice, f"the check of the whole: {broken[0]}")
+            return self._report(choice, report, *broken)
+        except KeyboardInterrupt:
+            return self._interrupted()
+
+    def _interrupted(self) -> TuneReport:
+        best = self.trials.best
+        told = "interrupted: the best list so far, not minimal and not checked"
+        if best is None:
+            told = "interrupted before any list kept the limits"
+        return replace(self._report(best, None, told), complete=False)
+
+    def _report(
+        self, choice: Choice | None, report: CheckReport | None, *reasons: str, minimal: bool = False
+    ) -> TuneReport:
+        policy = self.rig.base
+        chosen: Choice = choice or frozenset()
+        told = reasons or ("the lists keep every limit",)
+        remembered = sum(t.remembered for t in self.trials.log)
+        return TuneReport(
+            model=self.rig.resolver.loaded.name,
+            objective=self.objective,
+            verdict="fail" if reasons else "pass",
+            complete=True,
+            minimal=minimal,
+            reasons=told,
+            edits=account.edits(chosen, self.rig, self.trials, self.strategy, self.suspicion, quick=not minimal),
+            modify_mixlist=mixlist_text(policy, chosen),
+            customize_dtypes=rules_text(policy, chosen),
+            low_share={"base": self.rig.share(frozenset()), "tuned": self.rig.share(chosen)},
+            trials=len(self.trials.log) - remembered,
+            remembered=remembered,
+            check=report,
+            log=tuple(account.logged(t) for t in self.trials.log),
+            warnings=(*self.base.warnings, *(n for n in self.strategy.notes if n not in told)),
+            seconds=self.clock.seconds,
+        )

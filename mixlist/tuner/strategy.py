@@ -1,0 +1,190 @@
+"""The search itself: which choices are tried, for each objective.
+
+``min-edits``: of the minimal sets of op types that the two orders of suspicion give, the one with the fewest edits,
+where an edit more is worth a tenth of the matrix and convolution work that it keeps low (``WORTH``). ``max-low``
+starts from everything white and keeps as little as possible high; what then is not needed is left as the base has it.
+``max-speed`` takes the cheaper of both by the static account, and goes on with single edits that make it cheaper.
+Then, where node rules are allowed, an op type gives way to a few of its nodes (at most half of them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from mixlist.lists.library import ListName
+from mixlist.tuner.candidates import Choice, Edit, ListEdit, NodeEdit, Unit, list_units, node_units
+from mixlist.tuner.order import Suspicion, Where, orders, work_of
+from mixlist.tuner.rig import Rig
+from mixlist.tuner.search import minimal, tighten
+from mixlist.tuner.trials import Trials
+
+Objective = Literal["min-edits", "max-low", "max-speed"]
+OBJECTIVES: tuple[Objective, ...] = ("min-edits", "max-low", "max-speed")
+WORTH = 0.1  # share of the matrix work that is worth one edit more
+CHEAPER = 0.99  # an edit has to lower the static cost by a hundredth
+FEW = 0.5  # of an op type's low nodes: more by rule than that, and the list says it better
+
+
+class Strategy:
+    """One search over one rig. ``work``: FLOPs of matrix products by node; ``price``: static cost of a choice."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        trials: Trials,
+        suspicion: Suspicion,
+        work: Mapping[Where, int],
+        nodes_allowed: bool,
+        price: Callable[[Choice], float],
+    ) -> None:
+        self.rig, self.trials, self.suspicion, self.work = rig, trials, suspicion, work
+        self.nodes_allowed, self.price = nodes_allowed, price
+        self.units: dict[Edit, Unit] = {}
+        self.notes: list[str] = []
+
+    def run(self, objective: Objective) -> Choice | None:
+        """The best choice found; None where no choice keeps the limits."""
+        found = self._lists(objective)
+        if found is None:
+            self.notes.append(
+                "no list of op types keeps the limits" + ("" if self.nodes_allowed else "; --node-rules may")
+            )
+            if not self.nodes_allowed:
+                return None
+            return self._nodes(frozenset(), self._all_nodes(frozenset()))
+        if self.nodes_allowed:
+            for edit in sorted((e for e in found if isinstance(e, ListEdit) and e.after == "black"), key=self._weight):
+                found = self._refine(found, edit)
+        return self._tight(found)
+
+    def ceiling(self) -> Choice:
+        """Every op type black that has low nodes."""
+        return frozenset(unit.edit for unit in self._black())
+
+    # --- op types ---
+
+    def _lists(self, objective: Objective) -> Choice | None:
+        if objective == "min-edits":
+            return self._fewest()
+        low = self._lowest()
+        if objective == "max-low" or low is None:
+            return low
+        few = self._fewest()
+        return self._cheaper(min([c for c in (few, low) if c is not None], key=self.price))
+
+    def _fewest(self) -> Choice | None:
+        """The best minimal set of op types to make black."""
+        found = []
+        for order in orders(self._black(), self.suspicion, self.work):
+            chosen = self._minimal(frozenset(), order)
+            if not chosen:
+                return chosen
+            found.append(chosen)
+        return min(found, key=self._merit)
+
+    def _lowest(self) -> Choice | None:
+        """Everything white, but for what must not be; then the edits that bring nothing go."""
+        start = frozenset(unit.edit for unit in self._units(frozenset(), "white"))
+        self.rig.offer(self.rig.plan(start))
+        units = self._units(start, "black")
+        order = orders(units, self.suspicion, self.work)[0]
+        chosen = minimal([u.edit for u in order], lambda black: self.trials.passes(self._instead(start, black)))
+        if chosen is None:
+            return None
+        best = self._instead(start, chosen)
+        for edit in sorted(best & start, key=str, reverse=True):
+            rest = best - {edit}
+            if self._share(rest) >= self._share(best) and self.trials.passes(rest):
+                best = rest
+        return best
+
+    def _instead(self, start: Choice, black: Choice) -> Choice:
+        """``start`` with some op types black instead; one that the base has black already needs no edit."""
+        ops = {edit.op for edit in black if isinstance(edit, ListEdit)}
+        kept = {edit for edit in start if not (isinstance(edit, ListEdit) and edit.op in ops)}
+        return frozenset(kept | {edit for edit in black if isinstance(edit, ListEdit) and edit.before != "black"})
+
+    def _cheaper(self, start: Choice) -> Choice:
+        """Single edits that lower the static cost and keep the limits."""
+        best, price = start, self.price(start)
+        for unit in (*self._units(start, "black"), *self._units(start, "white")):
+            edit = unit.edit
+            assert isinstance(edit, ListEdit)
+            if edit.before == edit.after or edit.op in {e.op for e in best if isinstance(e, ListEdit)}:
+                continue
+            tried = best | {edit}
+            cost = self.price(tried)
+            if cost < CHEAPER * price:
+                self.rig.offer(self.rig.plan(tried))
+                if self.trials.passes(tried):
+                    best, price = tried, cost
+        return best
+
+    def _black(self) -> tuple[Unit, ...]:
+        return self._units(frozenset(), "black")
+
+    def _units(self, choice: Choice, after: ListName) -> tuple[Unit, ...]:
+        """The op types that could go to a list under a choice; to black only those with low nodes."""
+        low = self.rig.low_nodes(choice) if after == "black" else None
+        units = list_units(self.rig.plan(choice), self.rig.base, after, low)
+        self._know(units)
+        return units
+
+    # --- nodes ---
+
+    def _refine(self, choice: Choice, edit: ListEdit) -> Choice:
+        """A few nodes of an op type instead of all of them, where that keeps the limits."""
+        rest = choice - {edit}
+        before = self.rig.low_nodes(rest)
+        own = {where for where in self.units[edit].nodes if where in before}
+        units = node_units(self.rig.plan(rest), own)
+        if len(own) < 2 or not units:
+            return choice
+        found = self._nodes(rest, units)
+        if found is None or len(found - rest) > FEW * len(own):
+            return choice
+        return found
+
+    def _all_nodes(self, start: Choice) -> tuple[Unit, ...]:
+        return node_units(self.rig.plan(start), self.rig.low_nodes(start))
+
+    def _nodes(self, start: Choice, units: Sequence[Unit]) -> Choice | None:
+        """The best minimal set of nodes to keep high, beside ``start``."""
+        self._know(units)
+        found = []
+        for order in orders(units, self.suspicion, self.work):
+            chosen = self._minimal(start, order)
+            if chosen is None:
+                return None
+            found.append(chosen)
+        return min(found, key=self._merit)
+
+    # --- common ---
+
+    def _minimal(self, start: Choice, order: Sequence[Unit]) -> Choice | None:
+        chosen = minimal([u.edit for u in order], lambda edits: self.trials.passes(start | edits))
+        return None if chosen is None else start | chosen
+
+    def _tight(self, choice: Choice) -> Choice:
+        """The choice without what can go; edits that gain low work stay."""
+        gains = {e for e in choice if isinstance(e, ListEdit) and e.after == "white"}
+        order = sorted(choice - gains, key=self._weight)
+        kept = tighten(frozenset(choice - gains), order, lambda rest: self.trials.passes(rest | gains))
+        return kept | gains
+
+    def _know(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            self.units.setdefault(unit.edit, unit)
+
+    def _weight(self, edit: Edit) -> tuple[int, bool, str]:
+        """The work that an edit makes high: what costs little stays longest."""
+        unit = self.units.get(edit)
+        return (work_of(unit, self.work) if unit is not None else 0), isinstance(edit, NodeEdit), str(edit)
+
+    def _share(self, choice: Choice) -> float:
+        return self.rig.share(choice) or 0.0
+
+    def _merit(self, choice: Choice) -> tuple[float, list[str]]:
+        """Smaller is better."""
+        return len(choice) - self._share(choice) / WORTH, sorted(map(str, choice))

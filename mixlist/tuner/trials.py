@@ -1,0 +1,118 @@
+"""Trials: a choice of edits, run on batch after batch until a limit breaks or all have passed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from mixlist.runtime.pool import WorkerDied
+from mixlist.tuner.candidates import Choice
+from mixlist.tuner.executors import Workers, is_loss
+from mixlist.tuner.memory import Memory
+from mixlist.tuner.outcome import Goal, Judge, Outcome
+from mixlist.tuner.rig import Rig
+from mixlist.tuner.station import Batch, trial
+
+REFERENCE = "everything in float32"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One line of the search's log: the edits that were tried, as sorted text, and what came of it."""
+
+    edits: tuple[str, ...]
+    outcome: Outcome
+    remembered: bool = False
+
+
+class Trials:
+    """Tries choices, each once. ``log`` holds every trial in order; ``told`` is called with each."""
+
+    def __init__(
+        self, rig: Rig, goal: Goal, workers: Workers, memory: Memory, told: Callable[[Trial], None] | None = None
+    ) -> None:
+        self.rig, self.goal, self.workers, self.memory = rig, goal, workers, memory
+        self.told = told
+        self.log: list[Trial] = []
+        self.order = list(range(len(rig.feeds)))  # what failed last goes first
+        self.best: Choice | None = None
+        self._seen: dict[Choice, Outcome] = {}
+        self._sent: dict[str, Any] = {}
+
+    def passes(self, choice: Choice) -> bool:
+        """Whether the choice keeps all limits."""
+        return self.outcome(choice).passed
+
+    def outcome(self, choice: Choice) -> Outcome:
+        """What came of a choice, tried now or before."""
+        found = self._seen.get(choice)
+        if found is None:
+            edits = tuple(sorted(map(str, choice)))
+            key = "; ".join(edits)
+            known = self.memory.get(key)
+            found = known or self._run(self.rig.flags(choice))
+            if known is None:
+                self.memory.put(key, found)
+            self._note(choice, Trial(edits, found, known is not None))
+        return found
+
+    def reference(self) -> Outcome:
+        """Everything in float32, tried: what fails here no list can mend."""
+        known = self.memory.get(REFERENCE)
+        found = known or self._run(self.rig.no_flags())
+        if known is None:
+            self.memory.put(REFERENCE, found)
+        self.log.append(Trial((REFERENCE,), found, known is not None))
+        if self.told is not None:
+            self.told(self.log[-1])
+        return found
+
+    def forget(self, choice: Choice, why: str) -> None:
+        """A choice that passed here has failed an independent check: it counts as failed."""
+        edits = tuple(sorted(map(str, choice)))
+        found = Outcome(False, why)
+        self.memory.put("; ".join(edits), found)
+        self.best = None if self.best == choice else self.best
+        self._note(choice, Trial(edits, found))
+
+    def _note(self, choice: Choice, made: Trial) -> None:
+        self._seen[choice] = made.outcome
+        self.log.append(made)
+        if made.outcome.passed and (self.best is None or len(choice) < len(self.best)):
+            self.best = choice
+        if self.told is not None:
+            self.told(made)
+
+    def _run(self, flags: bytes) -> Outcome:
+        judge = Judge(self.goal, self.rig.own, len(self.order))
+        waiting = deque(self.order)
+        running: deque[tuple[int, Future[Batch]]] = deque()
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.workers.count:
+                    at = waiting.popleft()
+                    running.append((at, self._submit(flags, at)))
+                at, future = running.popleft()
+                settled = judge.add(at, future.result())
+                if settled is not None:
+                    if settled.batch is not None:
+                        self.order.remove(settled.batch)
+                        self.order.insert(0, settled.batch)
+                    return settled
+        except Exception as problem:
+            if isinstance(problem, WorkerDied) or is_loss(problem):
+                return Outcome(False, f"ONNX Runtime crashed: {problem}")
+            raise
+        finally:
+            for _, future in running:
+                future.cancel()
+        raise AssertionError("the last batch settles a trial")
+
+    def _submit(self, flags: bytes, batch: int) -> Future[Batch]:
+        rig = self.rig
+        if rig.token not in self._sent:
+            self._sent = {rig.token: self.workers.send(rig.payload)}
+        return self.workers.executor.submit(trial, rig.token, self._sent[rig.token], flags, batch)
