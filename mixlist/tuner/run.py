@@ -14,8 +14,9 @@ from mixlist.checker.run import check
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
+from mixlist.runtime import executors
 from mixlist.runtime.feeds import as_batches
-from mixlist.tuner import account, executors
+from mixlist.tuner import account
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.memory import Memory
 from mixlist.tuner.order import Suspicion, matrix_work

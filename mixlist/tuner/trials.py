@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from mixlist.runtime.executors import Workers, is_loss
 from mixlist.runtime.pool import WorkerDied
 from mixlist.tuner.candidates import Choice
-from mixlist.tuner.executors import Workers, is_loss
 from mixlist.tuner.memory import Memory
 from mixlist.tuner.outcome import Goal, Judge, Outcome
 from mixlist.tuner.rig import Rig
