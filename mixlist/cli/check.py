@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mixlist.cli.data import DATA_OPTIONS, LABELS, batches_from, take_data
+from mixlist.cli.limits import LIMITS, OVERFLOW_MODE, RATES, STEPS, exception_rate, take_limits
 from mixlist.cli.options import (
     FILE,
     POLICY_OPTIONS,
@@ -25,50 +25,6 @@ from mixlist.errors import FileError, UsageError
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
 
-RATE, LARGE_BATCH_RATE = 0.005, 0.001
-
-
-class _Limit(click.FloatRange):
-    """A number, infinity included; NaN would keep every limit or none."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail("NaN is no limit", param, ctx)
-        return number
-
-    def _describe_range(self) -> str:
-        return "" if self.min is None and self.max is None else super()._describe_range()
-
-
-def _limit(option: str, name: str, low: float | None, high: float | None, text: str) -> Any:
-    return click.option(option, name, metavar="X", type=_Limit(low, high), help=text)
-
-
-LIMITS = (
-    _limit("--max-abs-error", "max_abs", 0, None, "Largest absolute error of any output."),
-    _limit("--max-rel-error", "max_rel", 0, None, "Largest relative error, where the reference is not zero."),
-    _limit(
-        "--max-normalized-error",
-        "normalized",
-        0,
-        None,
-        "L2 norm of the difference over that of the reference ('inf': no limit).  [default: 0.01]",
-    ),
-    _limit("--min-cosine", "cosine", -1, 1, "Cosine similarity ('-1': no limit).  [default: 0.999]"),
-    _limit("--min-snr", "snr", None, None, "Signal-to-noise ratio, in dB."),
-    _limit("--min-top1", "top1", 0, 1, "Share of rows whose largest element is at the same place."),
-    _limit(
-        "--max-mismatch",
-        "mismatch",
-        0,
-        1,
-        "Share of differing values of an integer, bool or string output.  [default: 0.01, or any if they err little]",
-    ),
-)
-
 
 @click.command("check", short_help="Check a mixed model for overflow and accuracy on data.")
 @click.argument("model", type=FILE)
@@ -77,24 +33,12 @@ LIMITS = (
     TYPE_HINTS,
     *DATA_OPTIONS,
     click.option("--against", metavar="MIXED", type=FILE, help="Judge this file instead of what the lists make."),
-    click.option(
-        "--overflow-mode",
-        type=click.Choice(["inf", "saturate"]),
-        default="inf",
-        show_default=True,
-        help="What the accelerator makes of a value out of range: infinity, or its largest finite value.",
-    ),
+    OVERFLOW_MODE,
     click.option(
         "--full-statistics", is_flag=True, help="Count values in every tensor, not only where the range calls for it."
     ),
-    click.option("--steps", metavar="N", type=click.IntRange(min=1), help="Stop after N batches."),
-    click.option("--large-batch", is_flag=True, help="The exception rate for a large global batch: 0.1 %."),
-    click.option(
-        "--max-exception-rate",
-        metavar="R",
-        type=_Limit(0, 1),
-        help="Share of batches with an overflow from which the check fails.  [default: 0.005]",
-    ),
+    STEPS,
+    *RATES,
     *LIMITS,
     LABELS,
     click.option(
@@ -149,8 +93,8 @@ def command(
     from mixlist.graph.io import load
     from mixlist.report.progress import count_bar
 
-    rate = _rate(max_exception_rate, large_batch)
-    limits = Limits(**{name: value for name in _LIMIT_NAMES if (value := given.pop(name)) is not None})
+    rate = exception_rate(max_exception_rate, large_batch)
+    limits = take_limits(given, Limits())
     data = take_data(given)
     if html is not None:
         _refuse_input(html, (model, against, labels, type_hints, *data["data"], *given.values()))
@@ -182,23 +126,6 @@ def command(
         )
     _write(report, form, html)
     return int(report.verdict == "fail")
-
-
-_LIMIT_NAMES = ("max_abs", "max_rel", "normalized", "cosine", "snr", "top1", "mismatch")
-
-
-def _rate(asked: float | None, large_batch: bool) -> float:
-    """The exception rate that fails. The figures are those of the Ascend documents."""
-    if asked is not None and large_batch:
-        context = click.get_current_context()
-        both = ("large_batch", "max_exception_rate")
-        said = [n for n in both if context.get_parameter_source(n) is click.core.ParameterSource.COMMANDLINE]
-        if len(said) != 1:  # else the command line wins over a configuration
-            raise UsageError("--large-batch and --max-exception-rate are two exception rates", hint="give one of them")
-        large_batch = said == ["large_batch"]
-    if large_batch:
-        return LARGE_BATCH_RATE
-    return RATE if asked is None else asked
 
 
 def _refuse_input(html: str, inputs: Iterable[object]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mixlist.cli.check import LARGE_BATCH_RATE, RATE
+from mixlist.cli.limits import LARGE_BATCH_RATE, RATE
 
 # 4 products of up to 300 * 300: far beyond 65504 where x is 300, far below where it is 1.
 PLANTED = """
