@@ -6,21 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mixlist.checker.doubles import computes_double, stays_single
 from mixlist.checker.instrument import Instrumented, Key, instrument
 from mixlist.checker.observe import Observer
 from mixlist.checker.wiring import Wired, wire
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded, load
-from mixlist.graph.model import POLICY_KEY, Node
+from mixlist.graph.model import POLICY_KEY
 from mixlist.lists.policy import Policy
-from mixlist.ops import types
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.emulate import LOW, emulate, raise_low, widen
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.isolated import make_runner
-from mixlist.runtime.kernels import has_low_kernel
 from mixlist.runtime.sessions import faithful
 
 
@@ -52,7 +51,7 @@ class Way:
         if not self.wide:
             return Observer(exact, self._runner(raised.proto, original), own, inputs)
         try:
-            runner = self.plain_runner(widen(raised, _computes_double), original)
+            runner = self.plain_runner(widen(raised, computes_double), original)
         except ModelError as problem:
             raise ModelError(
                 f"the reference of {original.name} cannot be computed in float64: {problem.message}",
@@ -90,19 +89,6 @@ class Pair:
         self.ours.close()
 
 
-# ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these and refuses to run them.
-_CLAIM_DOUBLE = frozenset({"LSTM", "GRU", "RNN"})
-
-
-def _computes_double(node: Node) -> bool:
-    """Whether ONNX Runtime's CPU provider has a float64 kernel of the node's operator."""
-    schema = node.signature.schema if node.signature is not None else None
-    if schema is None or node.op_type in _CLAIM_DOUBLE:
-        return False
-    outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and types.element(v.type) == types.FLOAT)
-    return has_low_kernel("cpu", node.domain, node.op_type, schema.since, "double", outputs)
-
-
 def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's."""
     original = load(model)
@@ -128,6 +114,9 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
     if not low:
         warnings.append("no node is low: the mixed model is the original")
+    wired = wire(build_main(original.proto))
+    if way.wide and (note := stays_single(wired)):
+        warnings.append(note)
     return Pair(
         original,
         mixed,
@@ -135,7 +124,7 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
         way,
         way.observe_reference(original, exact, _names(original.proto)),
         way.observe_mixed(mixed, observed, _names(original.proto)),
-        wire(build_main(original.proto)),
+        wired,
         low,
         renamed,
         {p.key: p.source for p in exact.probes if p.source is not None},

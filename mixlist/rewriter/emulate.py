@@ -19,12 +19,13 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.graph.save import set_inline, tensors
-from mixlist.graph.weights import is_external, pieces
+from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
 from mixlist.rewriter.convert import stream
 from mixlist.rewriter.emit import Key, reorder
 
+_SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
 _TYPED = ("dtype", "output_dtype", "output_datatype")
 LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127")}
@@ -200,7 +201,7 @@ class Emulation:
         for slot, (value, wanted) in enumerate(zip(node.inputs, assignment.inputs, strict=False)):
             if value is not None and self._is_low(value) and isinstance(wanted, int) and wanted in self.raised:
                 name = self.new.make(f"{value.name}_low")
-                before.append(self._kept(value, name) or self._make_cast(value.name, name, wanted))
+                before.append(self._kept(value, name, wanted) or self._make_cast(value.name, name, wanted))
                 target.input[slot] = name
         for slot, (value, made) in enumerate(zip(node.outputs, assignment.outputs, strict=False)):
             if value is not None and self._is_low(value) and isinstance(made, int) and made in self.raised:
@@ -260,8 +261,8 @@ class Emulation:
         before, after = [], []
         for slot, value in enumerate(node.inputs):
             if value is not None and self._is_low(value) and not isinstance(value.type, tuple):
-                low = self.new.make(f"{value.name}_low")
-                before.append(self._make_cast(value.name, low, types.element(value.type)))
+                low, elem = self.new.make(f"{value.name}_low"), types.element(value.type)
+                before.append(self._kept(value, low, elem) or self._make_cast(value.name, low, elem))
                 target.input[slot] = low
         for slot, value in enumerate(node.outputs):
             if value is not None and self._is_low(value) and not isinstance(value.type, tuple):
@@ -270,15 +271,18 @@ class Emulation:
                 after.append(self._make_cast(low, value.name, self.target))
         return before, after
 
-    def _kept(self, value: Value, name: str) -> Any | None:
-        """A float32 constant as it was, for a slot whose value inference reads; None for what is no plain tensor."""
+    def _kept(self, value: Value, name: str, elem: int) -> Any | None:
+        """A small constant as it was, for a slot whose value inference reads; None for what is no plain tensor."""
         from onnx import helper, numpy_helper
 
         tensor = value.tensor
         if tensor is None or tensor.DESCRIPTOR.name != "TensorProto" or is_external(tensor):
             return None
-        single = numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"))
-        return helper.make_node("Constant", [], [name], name=self.new.make(f"Constant_{name}"), value=single)
+        if element_count(tensor) > _SHORT:
+            return None
+        plain = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
+        kept = numpy_helper.from_array(plain)
+        return helper.make_node("Constant", [], [name], name=self.new.make(f"Constant_{name}"), value=kept)
 
     def _raise_attributes(self, node: Node, target: Any) -> None:
         """What an attribute says of the output's type, given or by default."""

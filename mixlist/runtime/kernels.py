@@ -90,6 +90,11 @@ def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: st
     return any(kernel.fits(schema.since) and kernel.takes(low, wanted) for kernel in found)
 
 
+def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
+    """Whether ``provider`` has a kernel of the operator at all: else it is expanded into others, or refused."""
+    return (domain, op_type) in _kernels(provider)
+
+
 def _has_body(native: Any) -> bool:
     return native is not None and (native.has_function or native.has_context_dependent_function)
 

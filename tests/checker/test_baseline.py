@@ -39,6 +39,32 @@ def test_operators_without_float64_stand_between_casts() -> None:
     assert report.outputs[0].max_abs_error < 1e-6
 
 
+def test_constants_that_inference_reads_stay_constants() -> None:
+    """PaddlePaddle's exports give Resize sizes, and scales that are empty: as a Constant, as inference wants them."""
+    text = """g (float[1,1,2,2] x) => (float[1,1,4,4] y) {
+      roi = Constant<value=float[0] {}>() scales = Constant<value=float[0] {}>()
+      sizes = Constant<value_ints=[1,1,4,4]>() [h] h = HardSwish(x) [r] y = Resize(h, roi, scales, sizes) }"""
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 1, 2, 2)).astype(np.float32)}
+    report = mixlist.check(model(text), policy(), [feed], baseline="float64")
+    assert report.outputs[0].max_abs_error < 1e-6
+    assert any("HardSwish (1), Resize (1)" in w for w in report.warnings)
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_operators_stay_float32_and_are_told(op: str, gates: int) -> None:
+    text = f"""g (float[3,1,2] x, float[1,{gates},2] w, float[1,{gates},1] r) => (float[3,1,1,1] y) {{
+      [n] a = {op}<hidden_size=1>(x, w, r) [k] y = Neg(a) }}"""
+    rng = np.random.default_rng(0)
+    shapes = {"x": (3, 1, 2), "w": (1, gates, 2), "r": (1, gates, 1)}
+    feed = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    report = mixlist.check(model(text), policy(), [feed], baseline="float64")
+    assert [w for w in report.warnings if op in w] == [
+        f"the float64 reference computes in float32 what ONNX Runtime has no float64 kernel of: {op} (1)"
+    ]
+    assert report.outputs[0].max_abs_error < 1e-6
+    assert not any(op in w for w in mixlist.check(model(text), policy(), [feed]).warnings)
+
+
 def test_an_unknown_baseline_is_refused() -> None:
     with pytest.raises(UsageError, match="it is float32 or float64"):
         mixlist.check(model(TEXT), policy(), [], baseline="float16")

@@ -1,0 +1,41 @@
+"""What the reference in float64 (``--baseline float64``) computes in double, and what it cannot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from mixlist.checker.wiring import Wired
+from mixlist.graph.model import Node
+from mixlist.ops import types
+from mixlist.runtime.kernels import has_any_kernel, has_low_kernel
+
+# ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these and refuses to run them.
+_CLAIM_DOUBLE = frozenset({"LSTM", "GRU", "RNN"})
+
+
+def computes_double(node: Node) -> bool:
+    """Whether ONNX Runtime's CPU provider has a float64 kernel of the node's operator; a Constant needs none."""
+    if node.op_type == "Constant" and not node.domain:
+        return True
+    schema = node.signature.schema if node.signature is not None else None
+    if schema is None or node.op_type in _CLAIM_DOUBLE:
+        return False
+    if not has_any_kernel("cpu", node.domain, node.op_type):  # its function body may lack kernels in its turn
+        return False
+    outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and types.element(v.type) == types.FLOAT)
+    return has_low_kernel("cpu", node.domain, node.op_type, schema.since, "double", outputs)
+
+
+def stays_single(wired: Iterable[Wired]) -> str:
+    """One sentence on the operators that the reference computes in float32 all the same; empty where there are none."""
+    found: Counter[str] = Counter()
+    for each in wired:
+        tensors = (*each.node.inputs, *each.node.outputs)
+        floats = any(v is not None and types.element(v.type) == types.FLOAT for v in tensors)
+        if floats and each.node.op_type != "Cast" and not computes_double(each.node):
+            found[each.node.op_type] += 1
+    if not found:
+        return ""
+    told = ", ".join(f"{op} ({number})" for op, number in sorted(found.items()))
+    return f"the float64 reference computes in float32 what ONNX Runtime has no float64 kernel of: {told}"
