@@ -134,7 +134,8 @@ def registered(provider: str) -> Registry:
 
 
 def _floats(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(FLOATS).intersection(name.removeprefix("tensor(").removesuffix(")") for name in names)
+    """The float types of ``tensor(float)``, and of the sequences and optionals of such tensors."""
+    return frozenset(FLOATS).intersection(name.rpartition("(")[2].rstrip(")") for name in names)
 
 
 @cache
