@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +18,7 @@ from mixlist.cli.options import (
     policy_from,
     read_hints,
 )
-from mixlist.errors import FileError, UsageError
+from mixlist.cli.outputs import check_output
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
@@ -97,7 +95,7 @@ def command(
     limits = take_limits(given, Limits())
     data = take_data(given)
     if html is not None:
-        _refuse_input(html, (model, against, labels, type_hints, *data["data"], *given.values()))
+        check_output("--html", html, (model, against, labels, type_hints, *data["data"], *given.values()))
     one_standard_input((type_hints, *given.values()))
     policy = policy_from(given)
     hints = read_hints(type_hints) if type_hints is not None else None
@@ -126,18 +124,6 @@ def command(
         )
     _write(report, form, html)
     return int(report.verdict == "fail")
-
-
-def _refuse_input(html: str, inputs: Iterable[object]) -> None:
-    """Raises before the long run where the page cannot be written, or would replace an input."""
-    path = Path(html)
-    if path.exists():
-        for given in inputs:
-            if isinstance(given, str) and Path(given).exists() and path.samefile(given):
-                raise UsageError(f"--html {html} is an input of the check", hint="name another file")
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
-        raise FileError(f"{html}: {what}", hint="name a file in a folder that exists")
 
 
 def _write(report: CheckReport, form: str, html: str | None) -> None:
