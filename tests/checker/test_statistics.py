@@ -1,4 +1,4 @@
-"""Full statistics: every value of every low tensor in every batch, counted; the answers are numpy's, element by element."""
+"""Full statistics: every value of every low tensor in every batch, counted as numpy counts them one by one."""
 
 from __future__ import annotations
 
