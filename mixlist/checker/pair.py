@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from mixlist.checker.doubles import computes_double, stays_single
@@ -19,18 +20,19 @@ from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.emulate import LOW, emulate, raise_low, widen
 from mixlist.runtime.inputs import model_inputs
-from mixlist.runtime.isolated import make_runner
-from mixlist.runtime.sessions import faithful
+from mixlist.runtime.isolated import Process, make_runner
+from mixlist.runtime.sessions import unfaithful
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the two models run: on which provider, in a process of their own or not, saturating or not."""
+    """How the two models run: on which provider, in which process (False: this one), saturating or not."""
 
     provider: str
-    isolate: bool
+    isolate: bool | Process
     saturate: bool
     wide: bool = False  # the reference in float64 where the operators allow it
+    quick: bool = False  # for few batches: sessions load as they are, since to optimise them would take longer
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
@@ -61,10 +63,21 @@ class Way:
 
     def plain_runner(self, proto: Any, loaded: Loaded) -> Any:
         """A session of a float32 graph on the CPU."""
-        return make_runner(proto, isolate=self.isolate, folder=loaded.folder, lean=True)
+        return self._make(proto, loaded.folder)
 
     def _runner(self, proto: Any, loaded: Loaded) -> Any:
-        return make_runner(proto, isolate=self.isolate, provider=self.provider, folder=loaded.folder, lean=True)
+        return self._make(proto, loaded.folder, provider=self.provider, wait=False)
+
+    def _make(self, proto: Any, folder: Path | None, **others: Any) -> Any:
+        return make_runner(proto, isolate=self.isolate, folder=folder, optimise=not self.quick, lean=True, **others)
+
+    def unfaithful(self) -> str | None:
+        """Why the sessions of this way do not round as they should; None if they do."""
+
+        def open_probe(proto: Any) -> Any:
+            return self._make(proto, None, provider=self.provider, threads=1)
+
+        return unfaithful(self.provider, open_probe)
 
 
 @dataclass
@@ -92,6 +105,8 @@ class Pair:
 def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's."""
     original = load(model)
+    exact = instrument(original.proto)
+    reference = way.observe_reference(original, exact, _names(original.proto))  # loads while the mixed model is made
     warnings = []
     if against is None:
         plan = resolve(original, policy)
@@ -106,10 +121,7 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     else:
         plan, mixed = None, load(against)
         _same_outputs(original, mixed)
-    unfaithful = faithful(way.provider)
-    if unfaithful:
-        raise ModelError(f"this ONNX Runtime cannot be trusted to check: {unfaithful}")
-    observed, exact = instrument(mixed.proto), instrument(original.proto)
+    observed = instrument(mixed.proto)
     renamed = _renamed(mixed.proto)
     low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
     if not low:
@@ -117,13 +129,17 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     wired = wire(build_main(original.proto))
     if way.wide and (note := stays_single(wired)):
         warnings.append(note)
+    ours = way.observe_mixed(mixed, observed, _names(original.proto))
+    reason = way.unfaithful()
+    if reason:
+        raise ModelError(f"this ONNX Runtime cannot be trusted to check: {reason}")
     return Pair(
         original,
         mixed,
         plan,
         way,
-        way.observe_reference(original, exact, _names(original.proto)),
-        way.observe_mixed(mixed, observed, _names(original.proto)),
+        reference,
+        ours,
         wired,
         low,
         renamed,

@@ -90,6 +90,7 @@ def command(
     from mixlist.checker.task import read_labels
     from mixlist.graph.io import load
     from mixlist.report.progress import count_bar
+    from mixlist.runtime.isolated import Process
 
     rate = exception_rate(max_exception_rate, large_batch)
     limits = take_limits(given, Limits())
@@ -97,6 +98,7 @@ def command(
     if html is not None:
         check_output("--html", html, (model, against, labels, type_hints, *data["data"], *given.values()))
     one_standard_input((type_hints, *given.values()))
+    process = Process()  # it starts while the model is read
     policy = policy_from(given)
     hints = read_hints(type_hints) if type_hints is not None else None
     source = load(model)
@@ -109,7 +111,7 @@ def command(
             batches,
             against=against,
             provider=provider,
-            isolate=True,
+            isolate=process,
             overflow_mode=overflow_mode,
             full_statistics=full_statistics,
             steps=steps,

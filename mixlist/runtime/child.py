@@ -1,8 +1,9 @@
-"""The process that holds a session for ``isolated.Worker``: it loads one model, then answers runs until its input ends.
+"""The process that holds sessions for ``isolated.Worker``: it loads models and answers runs until its input ends.
 
-A request is ``("load", path, options of open_session)`` or the name of a method of ``Runner`` (with the option
-``timed``, of ``Stopwatch``) and its arguments, ``("run", output names or None, feed)``; the answer ``("done", value)``,
-``("error", class in mixlist.errors, message, hint)`` or ``("bug", traceback)``.
+A request is ``("load", number of the session, path, options of open_session)``, ``("drop", number)`` or the name of a
+method of ``Runner`` (with the option ``timed``, of ``Stopwatch``), the number and its arguments, ``("run", number,
+output names or None, feed)``; the answer ``("done", value)``, ``("error", class in mixlist.errors, message, hint)`` or
+``("bug", traceback)``.
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ from mixlist.runtime.sessions import Runner, open_session
 def serve() -> None:
     """Answer the requests on standard input; never returns."""
     requests, answers = be_quiet()
-    runner: Runner | None = None
+    with suppress(ImportError):  # told when a model is loaded
+        import onnxruntime  # noqa: F401  while the parent prepares the model
+    runners: dict[int, Runner] = {}
     while True:
         try:
-            stage, *request = wire.receive(requests)
+            stage, number, *request = wire.receive(requests)
             if stage == "load":
-                runner, told = _load(*request)
+                told = answer(_open, *request)
+                if told[0] == "done":
+                    runners[number], told = told[1], ("done", told[1].names)
+            elif stage == "drop":
+                told = answer(runners.pop, number, None)[0], None
             else:
-                assert runner is not None, "run before load"
-                told = answer(getattr(runner, stage), *request)
+                told = answer(getattr(runners[number], stage), *request)
             wire.send(answers, told)
         except (EOFError, OSError):  # the parent is gone
             os._exit(0)
@@ -43,14 +49,6 @@ def be_quiet() -> tuple[IO[bytes], IO[bytes]]:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a library prints must not get among the answers
     return requests, answers
-
-
-def _load(path: str, options: dict[str, Any]) -> tuple[Runner | None, tuple[Any, ...]]:
-    """The session, None where it failed, and the answer: the names of its outputs."""
-    told = answer(_open, path, options)
-    if told[0] != "done":
-        return None, told
-    return told[1], ("done", told[1].names)
 
 
 def _open(path: str, options: dict[str, Any]) -> Runner:

@@ -1,8 +1,9 @@
 """Sessions in a process of their own, since ONNX Runtime dies of some models instead of raising an error.
 
-A ``Worker`` starts a new interpreter and speaks with it over pipes. (Not ``multiprocessing``: its spawned children
-run the caller's main module again.) That costs 0.1 s, measured on two cores, nearly all of it the import of numpy,
-during which the parent writes the model; what a run costs more than here, ``wire`` tells.
+A ``Process`` is a new interpreter that is spoken with over pipes. (Not ``multiprocessing``: its spawned children
+run the caller's main module again.) That costs 0.15 s, measured on two cores, nearly all of it the imports of numpy and
+ONNX Runtime, during which the parent prepares the model; what a run costs more than here, ``wire`` tells. A ``Worker``
+is a session in such a process: one of its own, or one that several share.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -25,7 +29,7 @@ from mixlist.errors import MixlistError, ModelError
 from mixlist.runtime import wire
 from mixlist.runtime.sessions import Runner, make_session, write_model
 
-Stage = Literal["load", "run", "hold", "time", "peak", "end_profile"]  # the last four are those of ``timed``
+Stage = Literal["load", "run", "drop", "hold", "time", "peak", "end_profile"]  # the last four are those of ``timed``
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from mixlist.runtime.child import serve; serve()"
 _DOING = {"load": "loaded"}  # else "ran"
 _PATIENCE = 5.0  # seconds for a child to end after its pipes did
@@ -62,11 +66,119 @@ class TimedOut(ModelError):  # noqa: N818
         self.limit = limit
 
 
+@dataclass(eq=False)
+class _Question:
+    """Something that a process was asked: of the model at ``model``, with ``limit`` seconds to answer."""
+
+    stage: Stage
+    request: tuple[Any, ...]
+    model: Path
+    limit: float | None
+    answer: tuple[Any, ...] | None = None
+
+
+class Process:
+    """A process that may die, for Workers to put their sessions in. A context manager.
+
+    It does what it is asked in turn, while this process goes on. Once it has ended, the next Worker starts it again.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._start()
+
+    def _start(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="mixlist-"))
+        self.child = _start(self.home)
+        self._end = weakref.finalize(self, _dispose, self.child, self.home)
+        self._waiting: deque[_Question] = deque()
+
+    def session(self) -> tuple[subprocess.Popen[bytes], int, Path]:
+        """The live child, the number of a new session in it and a folder for the session's model."""
+        if not self._end.alive:
+            self._start()
+        number = next(self._numbers)
+        home = self.home / str(number) if number else self.home
+        home.mkdir(exist_ok=True)
+        return self.child, number, home
+
+    def post(self, child: subprocess.Popen[bytes], number: int, question: _Question) -> None:
+        """Send a request to a session of this ``child``. Its answer must be small, or awaited before the next one."""
+        if not self._end.alive or child is not self.child:
+            raise ModelError("the process that ran this model has ended", hint="start another Worker")
+        assert self.child.stdin is not None
+        self._waiting.append(question)
+        with self._guard(self._waiting[0]):
+            wire.send(self.child.stdin, (question.stage, number, *question.request))
+
+    def answer(self, question: _Question) -> Any:
+        """Wait for the answer to a question; whatever goes wrong, the child and the pipes end with it."""
+        while question.answer is None:
+            if question not in self._waiting:
+                raise ModelError("the process that ran this model has ended", hint="start another Worker")
+            self.settle(1)
+        return value_of(question.answer)
+
+    def settle(self, most: int | None = None) -> None:
+        """Wait for the answers that are due, or for the next ``most`` of them."""
+        assert self.child.stdout is not None
+        for _ in range(len(self._waiting) if most is None else most):
+            with self._guard(self._waiting[0]):
+                self._waiting[0].answer = wire.receive(self.child.stdout)
+                self._waiting.popleft()
+
+    @contextmanager
+    def _guard(self, asked: _Question) -> Iterator[None]:
+        """Speak with the child, which is at work on what was asked."""
+        alarm = _Alarm(asked.limit, self.child)
+        try:
+            with alarm:
+                yield
+            return
+        except (EOFError, OSError):
+            pass
+        except BaseException:  # Ctrl-C in the middle of a message
+            self.close()
+            raise
+        if alarm.rang:
+            self.close()
+            assert asked.limit is not None
+            raise TimedOut(asked.stage, asked.limit)
+        raise self._crashed(asked)
+
+    def _crashed(self, asked: _Question) -> Crashed:
+        """What ended the child; the model stays, and the input of a run with it."""
+        self._waiting.clear()
+        ended = _ending(self.child)
+        lines = (self.home / "stderr").read_text("utf-8", "replace").split("\n")
+        said = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+        feed = _keep_feed(self.home, asked.request[1]) if asked.stage == "run" else None
+        if feed is None and not asked.model.is_relative_to(self.home):
+            self.close()
+        else:
+            self._end.detach()
+            _close(self.child)
+        return Crashed(ended, asked.stage, asked.model, feed, said)
+
+    def close(self) -> None:
+        """End the process; its temporary files go, except those of a crash."""
+        self._waiting.clear()
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Worker:
     """A session in a process that may die, with the methods of ``sessions.Runner``. A context manager.
 
-    ``model`` is a ModelProto, whose external data lies in ``folder``, or the path of a model file. ``limit`` is the
-    time in seconds that loading, and each run, may take. The other options are those of ``open_session``.
+    ``model`` is a ModelProto, whose external data lies in ``folder``, or the path of a model file. ``process`` is where
+    the session lives, by default in one of its own. ``limit`` is the time in seconds that loading, and each run, may
+    take. Without ``wait`` the model loads while this process goes on: what is wrong with it comes up when it is used.
+    The other options are those of ``open_session``.
 
     Raises what ``open_session`` does, Crashed and TimedOut; after these two a Worker is closed: make another.
     """
@@ -75,6 +187,8 @@ class Worker:
         self,
         model: Any,
         *,
+        process: Process | None = None,
+        wait: bool = True,
         provider: str = "cpu",
         folder: Path | None = None,
         optimise: bool = True,
@@ -83,17 +197,26 @@ class Worker:
         **others: Any,
     ) -> None:
         self._limit = limit
-        self._home = Path(tempfile.mkdtemp(prefix="mixlist-"))
-        self._child = _start(self._home)  # it imports while the model is written
-        self._end = weakref.finalize(self, _dispose, self._child, self._home)
+        self._own = process is None
+        self._process = process or Process()  # it imports while the model is written
         try:
+            self._child, self._number, home = self._process.session()
             given = isinstance(model, str | os.PathLike)
-            self._model = Path(model) if given else write_model(model, self._home, folder)
+            self._model = Path(model) if given else write_model(model, home, folder)
             options = {"provider": provider, "optimise": optimise, "threads": threads, **others}
-            self.names: tuple[str, ...] = self._ask("load", os.fspath(self._model), options)
+            self._loaded = self._post("load", os.fspath(self._model), options)
+            if wait:
+                self._process.answer(self._loaded)
         except BaseException:
-            self.close()
+            if self._own:
+                self._process.close()
             raise
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs, in the model's order."""
+        names: tuple[str, ...] = self._process.answer(self._loaded)
+        return names
 
     @property
     def pid(self) -> int:
@@ -106,8 +229,12 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End the process; its temporary files go, except those of a crash."""
-        self._end()
+        """Let the session go, and its process where no others are in it; temporary files go, but those of a crash."""
+        if self._own:
+            self._process.close()
+            return
+        with suppress(MixlistError):  # it has ended already
+            self._post("drop")
 
     def __enter__(self) -> Self:
         return self
@@ -116,46 +243,21 @@ class Worker:
         self.close()
 
     def _ask(self, stage: Stage, *request: Any) -> Any:
-        """Send a request and wait for its answer; whatever goes wrong, the child and the pipes end with it."""
-        if not self._end.alive:
-            raise ModelError("the process that ran this model has ended", hint="start another Worker")
-        requests, answers = self._child.stdin, self._child.stdout
-        assert requests is not None and answers is not None
-        with _Alarm(self._limit, self._child) as alarm:
-            try:
-                wire.send(requests, (stage, *request))
-                answer = wire.receive(answers)
-            except (EOFError, OSError):
-                answer = None
-            except BaseException:  # Ctrl-C in the middle of a message
-                self.close()
-                raise
-        if alarm.rang:
-            self.close()
-            assert self._limit is not None
-            raise TimedOut(stage, self._limit)
-        if answer is None:
-            raise self._crashed(stage, request)
-        return value_of(answer)
+        self._process.settle()  # a large request may only go to a child that listens
+        self._process.answer(self._loaded)
+        return self._process.answer(self._post(stage, *request))
 
-    def _crashed(self, stage: Stage, request: Sequence[Any]) -> Crashed:
-        """What ended the child; the model stays, and the input of a run with it."""
-        ended = _ending(self._child)
-        lines = (self._home / "stderr").read_text("utf-8", "replace").split("\n")
-        said = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
-        feed = _keep_feed(self._home, request[1]) if stage == "run" else None
-        if feed is None and self._model.parent != self._home:
-            self.close()
-        else:
-            self._end.detach()
-            _close(self._child)
-        return Crashed(ended, stage, self._model, feed, said)
+    def _post(self, stage: Stage, *request: Any) -> _Question:
+        question = _Question(stage, request, getattr(self, "_model", Path()), self._limit)
+        self._process.post(self._child, self._number, question)
+        return question
 
 
 def make_runner(
     proto: Any,
     *,
-    isolate: bool = False,
+    isolate: bool | Process = False,
+    wait: bool = True,
     provider: str = "cpu",
     folder: Path | None = None,
     optimise: bool = True,
@@ -163,13 +265,14 @@ def make_runner(
     limit: float | None = None,
     lean: bool = False,
 ) -> Runner | Worker:
-    """The session of a ModelProto in this process, or with ``isolate`` in one of its own: both run alike.
+    """The session of a ModelProto in this process, or with ``isolate`` in one of its own or in the one given.
 
-    ``limit`` holds for a process of its own only. Raises what ``Worker`` does.
+    All run alike. ``limit`` and ``wait`` hold for other processes only. Raises what ``Worker`` does.
     """
     options: dict[str, Any] = {"provider": provider, "optimise": optimise, "threads": threads, "lean": lean}
     if isolate:
-        return Worker(proto, folder=folder, limit=limit, **options)
+        process = isolate if isinstance(isolate, Process) else None
+        return Worker(proto, process=process, wait=wait, folder=folder, limit=limit, **options)
     return Runner(make_session(proto, folder=folder, **options))
 
 

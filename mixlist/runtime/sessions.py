@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -306,9 +306,18 @@ def faithful(provider: str, optimise: bool = True) -> str | None:
     Tested once per process with a tiny model for float16 and one for bfloat16: overflow and rounding have to survive
     ONNX Runtime's optimisations. Raises UsageError where the provider is not there.
     """
+
+    def open_probe(proto: Any) -> Runner:
+        return Runner(make_session(proto, provider=provider, optimise=optimise, threads=1))
+
+    return unfaithful(provider, open_probe)
+
+
+def unfaithful(provider: str, open_probe: Callable[[Any], Any]) -> str | None:
+    """``faithful`` for sessions as ``open_probe`` makes them of a ModelProto, in other processes or here."""
     for low, (number, factor, even) in _PROBES.items():
         try:
-            overflow, rounding = _probe(provider, optimise, number, factor, even)
+            overflow, rounding = _probe(open_probe, number, factor, even)
         except ModelError as error:
             return f"the test model for {low} does not run on {provider}: {error.message}"
         dropped = f"ONNX Runtime's {provider} provider drops the Casts that round to {low}"
@@ -319,13 +328,13 @@ def faithful(provider: str, optimise: bool = True) -> str | None:
     return None
 
 
-def _probe(provider: str, optimise: bool, low: int, factor: float, even: float) -> tuple[float, float]:
+def _probe(open_probe: Callable[[Any], Any], low: int, factor: float, even: float) -> tuple[float, float]:
     import numpy as np
     from onnx import parser
 
     proto = parser.parse_model(_PROBE.replace("LOW", str(low)))
     row = np.full((1, 64), factor, np.float32)
     feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
-    with Runner(make_session(proto, provider=provider, optimise=optimise, threads=1)) as runner:
+    with open_probe(proto) as runner:
         overflow, rounding = runner.run(None, feed)
     return float(overflow[0, 0]), float(rounding[0])
