@@ -35,7 +35,7 @@ class Counter:
             return asked is None or self._plain(probe.key) in asked
 
         model = pair.mixed if mixed else pair.original
-        instrumented = instrument(model.proto, statistics, wanted)
+        instrumented = instrument(model.proto, statistics, wanted, guard=pair.way.guard)
         observe = pair.way.observe_mixed if mixed else pair.way.observe_reference
         self._observer = observe(model, instrumented, [])
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mixlist.checker.guard import guarded, guarded_rows
 from mixlist.graph.build import build_main
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in, scope_path
@@ -124,16 +125,26 @@ class Packed:
 
 
 def instrument(
-    model: Any, statistics: tuple[Statistic, ...] = RANGE, wanted: Callable[[Probe], bool] = lambda _: True
+    model: Any,
+    statistics: tuple[Statistic, ...] = RANGE,
+    wanted: Callable[[Probe], bool] = lambda _: True,
+    *,
+    guard: bool = False,
 ) -> Instrumented:
-    """A copy of ``model`` that also yields ``statistics`` of every observed tensor that is ``wanted``."""
-    return Instrumenter(model, statistics, wanted).run()
+    """A copy of ``model`` that also yields ``statistics`` of every observed tensor that is ``wanted``.
+
+    ``guard``: for a provider that does not reduce empty tensors (CUDA).
+    """
+    return Instrumenter(model, statistics, wanted, guard).run()
 
 
 class Instrumenter:
     """One instrumentation; ``observe`` may be replaced to compute something else of each tensor."""
 
-    def __init__(self, model: Any, statistics: tuple[Statistic, ...], wanted: Callable[[Probe], bool]) -> None:
+    def __init__(
+        self, model: Any, statistics: tuple[Statistic, ...], wanted: Callable[[Probe], bool], guard: bool = False
+    ) -> None:
+        self.guard = guard
         self.proto = type(model)()
         self.proto.CopyFrom(model)
         self.graph = build_main(self.proto)
@@ -271,7 +282,8 @@ class Instrumenter:
             )
         for statistic in self.statistics:
             out = self.new.make(f"{probe.tensor}_{statistic.name}")
-            nodes += statistic.build(tensor, out, elem, self.new)
+            made = statistic.build(tensor, out, elem, self.new)
+            nodes += guarded(made, out, statistic.elem or elem, self.new) if self.guard else made
             results.append(Result(probe.key, statistic, out, statistic.elem or elem))
         return results, nodes
 
@@ -343,7 +355,10 @@ class Instrumenter:
                 handed.append(replace(packed, name=stacked, stacked=True))
             else:
                 out = self.new.make(packed.name)
-                added += self._join_rows(packed.statistic.again, stacked, out, opset)
+                joined = self._join_rows(packed.statistic.again, stacked, out, opset)
+                if self.guard:
+                    joined = guarded_rows(joined, out, len(packed.keys), packed.elem, self.new)
+                added += joined
                 handed.append(replace(packed, name=out))
         for attribute in target.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):

@@ -113,7 +113,7 @@ def _value(values: Mapping[str, Any], place: Place) -> Any:
 def _ranges(low: NDArray[Any], high: NDArray[Any], total: NDArray[Any]) -> list[Range]:
     """The ranges of many tensors, each with one value per statistic."""
     lows, highs = low.tolist(), high.tolist()
-    usual = np.isfinite(low) & np.isfinite(high) & ~np.isnan(total)  # a sum of magnitudes may overflow
+    usual = np.isfinite(low) & np.isfinite(high) & (low <= high) & ~np.isnan(total)  # a sum of magnitudes may overflow
     if usual.all():
         return [Range(one, other, False) for one, other in zip(lows, highs, strict=True)]
     each = zip(usual.tolist(), lows, highs, total.tolist(), strict=True)
@@ -123,7 +123,7 @@ def _ranges(low: NDArray[Any], high: NDArray[Any], total: NDArray[Any]) -> list[
 def _joined(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
     """Join the calls of a function and the iterations of a loop; a tensor that was not computed has neutral values."""
     minimum, maximum, total = (_flat(x) for x in (lows, highs, sums))
-    ran = ~((minimum == np.inf) & (maximum == -np.inf))
+    ran = ~(minimum > maximum)  # neutral: inf and -inf, on CUDA the largest finite ones
     if not ran.any():
         return Range(0.0, 0.0, nan=False, ran=False)
     nan = np.isnan(minimum) | np.isnan(maximum) | np.isnan(total)  # a sum of magnitudes that overflows is infinite
@@ -136,7 +136,7 @@ def _joined(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
 
 
 def _single(low: float, high: float, total: float) -> Range:
-    if low == math.inf and high == -math.inf:
+    if low > high:
         return Range(0.0, 0.0, nan=False, ran=False)
     nan = math.isnan(low) or math.isnan(high) or math.isnan(total)
     when = 0 if nan or math.isinf(low) or math.isinf(high) else None

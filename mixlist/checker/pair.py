@@ -10,6 +10,7 @@ from typing import Any, Literal
 from mixlist.checker.doubles import computes_double, stays_single
 from mixlist.checker.instrument import Instrumented, Key, instrument
 from mixlist.checker.observe import Observer
+from mixlist.checker.spill import Weights
 from mixlist.checker.wiring import Wired, wire
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
@@ -33,22 +34,29 @@ class Way:
     saturate: bool
     wide: bool = False  # the reference in float64 where the operators allow it
     quick: bool = False  # for few batches: sessions load as they are, since to optimise them would take longer
+    weights: Weights = field(default_factory=Weights)
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
         """Real low precision where the provider has it; the CPU provider hides it."""
         return "emulated" if self.provider == "cpu" else "native"
 
+    @property
+    def guard(self) -> bool:
+        """Whether reductions need a value at least."""
+        return self.provider == "cuda"
+
     def observe_mixed(self, mixed: Loaded, observed: Instrumented, own: list[str]) -> Observer:
         """The mixed model, observed: emulated in float32, or as it is."""
         if self.mode == "native":
             return Observer(observed, self._runner(observed.proto, mixed), own)
-        proto = emulate(replace(mixed, proto=observed.proto), saturate=self.saturate)
+        proto = emulate(replace(mixed, proto=observed.proto), saturate=self.saturate, outside=self._spilled(mixed))
         return Observer(observed, self._runner(proto, mixed), own, model_inputs(mixed.proto))
 
     def observe_reference(self, original: Loaded, exact: Instrumented, own: list[str]) -> Observer:
         """The original in float32, observed."""
-        raised = replace(original, proto=raise_low(replace(original, proto=exact.proto)))
+        source = replace(original, proto=exact.proto)
+        raised = replace(original, proto=raise_low(source, outside=self._spilled(original)))
         inputs = model_inputs(original.proto)
         if not self.wide:
             return Observer(exact, self._runner(raised.proto, original), own, inputs)
@@ -64,6 +72,13 @@ class Way:
     def plain_runner(self, proto: Any, loaded: Loaded) -> Any:
         """A session of a float32 graph on the CPU."""
         return self._make(proto, loaded.folder)
+
+    def spill(self, loaded: Loaded) -> Loaded:
+        """The model with its large weights where all sessions find them."""
+        return self.weights.spill(loaded, raised=self.mode == "emulated")
+
+    def _spilled(self, loaded: Loaded) -> bool:
+        return loaded.folder == self.weights.folder
 
     def _runner(self, proto: Any, loaded: Loaded) -> Any:
         return self._make(proto, loaded.folder, provider=self.provider, wait=False)
@@ -105,8 +120,9 @@ class Pair:
 def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's."""
     original = load(model)
-    exact = instrument(original.proto)
-    reference = way.observe_reference(original, exact, _names(original.proto))  # loads while the mixed model is made
+    slim = way.spill(original)
+    exact = instrument(slim.proto, guard=way.guard)
+    reference = way.observe_reference(slim, exact, _names(slim.proto))  # loads while the mixed model is made
     warnings = []
     if against is None:
         plan = resolve(original, policy)
@@ -121,7 +137,8 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     else:
         plan, mixed = None, load(against)
         _same_outputs(original, mixed)
-    observed = instrument(mixed.proto)
+    mixed = way.spill(mixed)
+    observed = instrument(mixed.proto, guard=way.guard)
     renamed = _renamed(mixed.proto)
     low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
     if not low:
@@ -134,7 +151,7 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     if reason:
         raise ModelError(f"this ONNX Runtime cannot be trusted to check: {reason}")
     return Pair(
-        original,
+        slim,
         mixed,
         plan,
         way,

@@ -1,0 +1,58 @@
+"""Reductions that are guarded against empty tensors, as they run on CUDA: on the CPU they give what the others give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.instrument import instrument
+from mixlist.checker.pair import Way
+from mixlist.runtime.sessions import Runner, make_session
+from tests.builders import model
+from tests.checker.planted import PLANTED, Planted
+
+LOOP = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64 n, float[2] x) => (float[2] y) {
+  yes = Constant<value = bool {1}>()
+  y = Loop (n, yes, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) {
+    d = Identity(c) t = Add(s, s) }>
+}
+"""
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Way, "guard", property(lambda _: True))
+
+
+@pytest.mark.usefixtures("guarded")
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.name)
+def test_planted(case: Planted, full: bool) -> None:
+    report = mixlist.check(model(case.text), case.policy, case.feeds, full_statistics=full)
+    found = {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in report.nodes}
+    if not full:  # which also tells what is flushed in part
+        assert found == case.kinds
+    assert report.exception_rate == case.rate
+
+
+def test_no_reduction_of_the_graph_meets_an_empty_tensor() -> None:
+    made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), guard=True)
+    inner = {o for n in made.proto.graph.node if n.op_type == "Concat" for o in n.output}
+    reduced = [n.input[0] for n in made.proto.graph.node if n.op_type.startswith("Reduce")]
+    assert len(reduced) == 6
+    assert set(reduced) <= inner
+
+
+def test_a_loop_without_iterations_and_an_empty_tensor_did_not_run() -> None:
+    feed = {"n": np.array(0, np.int64), "x": np.ones(2, np.float32)}
+    report = mixlist.check(model(LOOP), mixlist.load_policy(), [feed], per_tensor=True)
+    assert not [t for t in report.tensors if t.node == "Add_0"]
+    made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), guard=True)
+    with Runner(make_session(made.proto)) as runner:
+        values = dict(zip(runner.names, runner.run(None, {"x": np.zeros(0, np.float32)}), strict=True))
+    columns = {s: made.outputs[made.probes[0].key, s][0] for s in ("minimum", "maximum", "sum")}
+    told = {s: float(values[p.output][p.column]) for s, p in columns.items()}
+    assert told == {"minimum": np.inf, "maximum": -np.inf, "sum": 0.0}
