@@ -19,6 +19,7 @@ from mixlist.graph.naming import label, scope_path
 from mixlist.graph.weights import is_external, pieces
 from mixlist.ops import types
 
+SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 _LEAST = 1e4  # the smallest number that models write as a mask
 _BOUND = 65520.0  # the least magnitude that float16 turns into infinity
 _MOVES = frozenset({
@@ -45,7 +46,18 @@ class Mask:
         overflows, to ``level``; ``magnitudes`` are the largest of the batch in float32."""
         if any(magnitudes.get(key, math.inf) > 1 for key in self.factors):
             return False
-        return self.level > bound or sum(magnitudes.get(key, math.inf) for key in self.beside) < bound
+        return self.level > bound or self._keeps(magnitudes, bound)
+
+    def hides_nothing(self, magnitudes: Mapping[Key, float], bound: float) -> bool:
+        """Whether only the mask's values can overflow: what is added to it is too small.
+
+        A factor between 0 and 1 could make a value of any size, if the constant is not beyond all quantities.
+        """
+        whole = not self.factors or self.level >= SENTINEL
+        return whole and self.holds(magnitudes, bound) and self._keeps(magnitudes, bound)
+
+    def _keeps(self, magnitudes: Mapping[Key, float], bound: float) -> bool:
+        return sum(magnitudes.get(key, math.inf) for key in self.beside) < bound
 
 
 def find_masks(wired: Iterable[Wired]) -> dict[Key, Mask]:

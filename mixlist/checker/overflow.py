@@ -23,6 +23,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from mixlist.checker.instrument import Key
+from mixlist.checker.masks import SENTINEL as SENTINEL
 from mixlist.checker.masks import Mask
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.checker.wiring import Source, Wired
@@ -30,7 +31,6 @@ from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 from mixlist.rewriter.emulate import FINITE_MAX
 
-SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 NEAR = 0.5  # of the largest finite value
 FLUSHED = 0.01  # of the values that are not zero in float32: fewer are lost in rounding's own noise
 SMALLEST_NORMAL = {types.FLOAT16: 2.0**-14, types.BFLOAT16: 2.0**-126}
@@ -95,11 +95,18 @@ class Batch:
     def level(self, key: Key, low: int) -> float:
         """The magnitude from which a value is a mask's."""
         mask = self.masks.get(key)
-        if mask is not None and mask.level < SENTINEL:
-            magnitudes = {k: self.reference[k].magnitude for k in (*mask.beside, *mask.factors) if k in self.reference}
-            if mask.holds(magnitudes, overflow_bound(low)):
-                return mask.level
-        return SENTINEL
+        if mask is None or mask.level >= SENTINEL or not mask.holds(self._around(mask), overflow_bound(low)):
+            return SENTINEL
+        return mask.level
+
+    def hides_nothing(self, key: Key, low: int) -> bool:
+        """Whether a tensor carries a mask, and nothing else in it can overflow."""
+        mask = self.masks.get(key)
+        return mask is not None and mask.hides_nothing(self._around(mask), overflow_bound(low))
+
+    def _around(self, mask: Mask) -> dict[Key, float]:
+        keys = mask.beside | mask.factors
+        return {key: self.reference[key].magnitude for key in keys if key in self.reference}
 
 
 def has_suspects(batch: Batch) -> bool:
@@ -116,7 +123,9 @@ def suspects(batch: Batch) -> dict[Key, float]:
         if exact is None or ours is None or not _at_limit(ours, low, batch.saturate):
             continue
         level, limit = batch.level(key, low), FINITE_MAX[low] if batch.saturate else math.inf
-        if level > overflow_bound(low) and (not exact.finite or _is_sentinel(exact, ours, level, limit)):
+        if level <= overflow_bound(low) or batch.hides_nothing(key, low):
+            continue
+        if not exact.finite or _is_sentinel(exact, ours, level, limit):
             found[key] = level
     return found
 

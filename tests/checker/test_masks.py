@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mixlist
+from mixlist.checker.counting import Hidden
 from mixlist.checker.masks import find_masks
 from mixlist.checker.result import CheckReport
 from mixlist.checker.wiring import wire
@@ -159,6 +160,20 @@ def test_what_is_no_mask_is_an_overflow(text: str) -> None:
 def test_bfloat16_holds_such_masks() -> None:
     assert kinds(masked("where", "-1e9", [1.0, 2.0, 3.0, 4.0], mode="mixed_bfloat16")) == {}
     assert kinds(masked("where", "-3.4028234e38", [1.0, 2.0, 3.0, 4.0], mode="mixed_bfloat16"))["a"] == "intended"
+
+
+@pytest.mark.parametrize("mask", ["-1e9", "-3.4e38", "-inf"])
+@pytest.mark.parametrize(("size", "counted"), [(300.0, False), (70000.0, True)])
+def test_values_are_counted_only_where_they_may_hide_something(
+    monkeypatch: pytest.MonkeyPatch, mask: str, size: float, counted: bool
+) -> None:
+    """Scores that are small cannot overflow beside a mask that is proven: no further run is needed."""
+    asked: list[object] = []
+    prepare = Hidden._prepare
+    monkeypatch.setattr(Hidden, "_prepare", lambda self, keys: (asked.append(keys), prepare(self, keys))[1])
+    report = masked("[w] w = Where(b, zero, k) [h] h = Abs(x) [a] a = Sub(w, h) [s] y = Softmax(a)", mask, [size, 1, 1, 1])
+    assert bool(asked) == counted
+    assert ("overflow" in kinds(report).values()) == counted
 
 
 def test_where_masks_are_proven() -> None:
