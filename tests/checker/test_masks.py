@@ -171,7 +171,9 @@ def test_values_are_counted_only_where_they_may_hide_something(
     asked: list[object] = []
     prepare = Hidden._prepare
     monkeypatch.setattr(Hidden, "_prepare", lambda self, keys: (asked.append(keys), prepare(self, keys))[1])
-    report = masked("[w] w = Where(b, zero, k) [h] h = Abs(x) [a] a = Sub(w, h) [s] y = Softmax(a)", mask, [size, 1, 1, 1])
+    report = masked(
+        "[w] w = Where(b, zero, k) [h] h = Abs(x) [a] a = Sub(w, h) [s] y = Softmax(a)", mask, [size, 1, 1, 1]
+    )
     assert bool(asked) == counted
     assert ("overflow" in kinds(report).values()) == counted
 
