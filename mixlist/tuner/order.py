@@ -7,6 +7,7 @@ the search short; it decides nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from mixlist.checker.estimate import Costs
@@ -47,6 +48,8 @@ class Suspicion:
                 more = f" and {len(hit) - 1} more" if len(hit) > 1 else ""
                 return f"{_shown(hit[0])}{more} {told}"
         error, node = max(((self.errors.get(n, 0.0), n) for n in nodes), default=(0.0, ("", "")))
+        if math.isinf(error) or math.isnan(error):
+            return f"{_shown(node)} overflows on exact inputs"
         return f"{_shown(node)} adds an error of {error:.2g}" if error else ""
 
 

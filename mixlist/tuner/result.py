@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mixlist.checker.result import CheckReport
-from mixlist.errors import FileError
+from mixlist.errors import FileError, UsageError
 from mixlist.files import write_whole
 
 
@@ -37,8 +37,9 @@ class TuneReport:
 
     ``verdict``: that of the final check (and of the one on other data, where there was one). ``complete``: False after
     Ctrl-C. ``minimal``: every edit was left out once, and a limit broke. ``modify_mixlist`` and ``customize_dtypes``:
-    the texts of the files. ``low_share``: share of matrix and convolution work in low precision under the base lists
-    and under the result, None where there is none. ``trials`` were run, ``remembered`` came from the state.
+    the texts of the files that take the place of the base's own, the first empty where no list keeps the limits.
+    ``low_share``: share of matrix and convolution work in low precision under the base lists and under the result, None
+    where there is none. ``trials`` were run, ``remembered`` came from the state.
     """
 
     model: str
@@ -62,16 +63,17 @@ class TuneReport:
     def save(
         self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False
     ) -> None:
-        """Write the modify_mixlist file, and the customize_dtypes file where the result has node rules.
+        """Write the modify_mixlist file and, before it, the customize_dtypes file (empty where no node has a rule).
 
-        Raises FileError where a file exists (unless ``force``), cannot be written, or where there are node rules and
-        no file for them.
+        Raises FileError where a file exists (unless ``force``) or cannot be written, UsageError where there is no list
+        to write, and where there are node rules and no file for them.
         """
-        if self.customize_dtypes and node_rules is None:
-            raise FileError("the result has node rules, and no file was named for them", hint="give node_rules")
-        texts = {os.fspath(path): self.modify_mixlist}
-        if self.customize_dtypes and node_rules is not None:
-            texts[os.fspath(node_rules)] = self.customize_dtypes
+        if not self.modify_mixlist:
+            raise UsageError(f"there is no list to write: {self.reasons[0]}")
+        if node_rules is None and any(edit.node for edit in self.edits):
+            raise UsageError("the result has node rules, and no file was named for them", hint="give node_rules")
+        texts = {} if node_rules is None else {os.fspath(node_rules): self.customize_dtypes}
+        texts[os.fspath(path)] = self.modify_mixlist
         for name in texts:
             if not force and Path(name).exists():
                 raise FileError(f"{name} exists", hint="remove it, or replace it with --force")

@@ -64,8 +64,8 @@ def tune(
 
     Trials run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``.
     ``isolate`` as for ``check``; ``told`` is called with each trial. Ctrl-C ends the search: the report is then not
-    ``complete`` and holds the best list so far. Other arguments as for ``check``. Raises UsageError for a policy
-    without lists and for wrong arguments, and what ``check`` raises.
+    ``complete`` and holds the best list so far, if any. Other arguments as for ``check``. Raises UsageError for a
+    policy without lists and for wrong arguments, and what ``check`` raises.
     """
     if objective not in OBJECTIVES:
         raise UsageError(f"objective {objective!r}: it is one of {', '.join(OBJECTIVES)}")
@@ -114,15 +114,18 @@ def tune(
             report = search.run(final)
         finally:
             rig.close()
-    if validate_on is None or (not report.edits and report.verdict == "fail"):
+    if validate_on is None or report.verdict == "fail":
         return report
-    with clock.phase("validation"):
-        tuned = read_back(policy, report.modify_mixlist, report.customize_dtypes)
-        held = check(resolver.loaded, tuned, as_batches(validate_on, resolver.loaded.proto), **asked)
+    try:
+        with clock.phase("validation"):
+            tuned = read_back(policy, report.modify_mixlist, report.customize_dtypes)
+            held = check(resolver.loaded, tuned, as_batches(validate_on, resolver.loaded.proto), **asked)
+    except KeyboardInterrupt:
+        stopped = "interrupted: the list keeps the limits, but was not validated on other data"
+        return replace(report, complete=False, verdict="fail", reasons=(stopped,))
     if held.verdict == "pass":
         return replace(report, validation=held)
-    told_why = tuple(f"on the data of --validate-on: {reason}" for reason in held.reasons)
-    reasons = told_why if report.verdict == "pass" else (*report.reasons, *told_why)
+    reasons = tuple(f"on the data of --validate-on: {reason}" for reason in held.reasons)
     return replace(report, validation=held, verdict="fail", reasons=reasons)
 
 
@@ -154,12 +157,12 @@ class _Search:
         nothing: Choice = frozenset()
         if self.objective == "min-edits" and not account.broken(self.base, self.goal):
             return self._report(nothing, self.base, minimal=True)
-        with self.clock.phase("search"):
-            hopeless = self.trials.reference()
-        if not hopeless.passed:
-            told = f"the limits are missed with every node in float32 too ({hopeless.why}): data or limits are wrong"
-            return self._report(None, self.base, told)
         try:
+            with self.clock.phase("search"):
+                hopeless = self.trials.reference()
+            if not hopeless.passed:
+                told = f"the limits are missed with every node in float32 too ({hopeless.why})"
+                return self._report(None, self.base, f"{told}: data or limits are wrong")
             for _ in range(AGAIN):
                 with self.clock.phase("search"):
                     choice = self.strategy.run(self.objective)
@@ -170,7 +173,7 @@ class _Search:
                 if not broken:
                     return self._report(choice, report, minimal=True)
                 self.trials.forget(choice, f"the check of the whole: {broken[0]}")
-            return self._report(choice, report, *broken)
+            return self._report(None, report, "the final check contradicts the search", *broken)
         except KeyboardInterrupt:
             return self._interrupted()
 
@@ -196,8 +199,8 @@ class _Search:
             minimal=minimal,
             reasons=told,
             edits=account.edits(chosen, self.rig, self.trials, self.strategy, self.suspicion, quick=not minimal),
-            modify_mixlist=mixlist_text(policy, chosen),
-            customize_dtypes=rules_text(policy, chosen),
+            modify_mixlist="" if choice is None else mixlist_text(policy, choice),
+            customize_dtypes="" if choice is None else rules_text(policy, choice),
             low_share={"base": self.rig.share(frozenset()), "tuned": self.rig.share(chosen)},
             trials=len(self.trials.log) - remembered,
             remembered=remembered,

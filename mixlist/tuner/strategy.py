@@ -126,10 +126,26 @@ class Strategy:
 
     def _units(self, choice: Choice, after: ListName) -> tuple[Unit, ...]:
         """The op types that could go to a list under a choice; to black only those with low nodes."""
-        low = self.rig.low_nodes(choice) if after == "black" else None
-        units = list_units(self.rig.plan(choice), self.rig.base, after, low)
+        if after == "black":
+            units = self._closed(choice, lambda low: list_units(self.rig.plan(choice), self.rig.base, after, low))
+        else:
+            units = list_units(self.rig.plan(choice), self.rig.base, after, None)
         self._know(units)
         return units
+
+    def _closed(self, choice: Choice, units_of: Callable[[set[Where]], tuple[Unit, ...]]) -> tuple[Unit, ...]:
+        """Units of the nodes that round under a choice, and of those that do once all these are high.
+
+        (A Relu of what is low already rounds nothing, until its input comes in float32.)
+        """
+        low = self.rig.low_nodes(choice)
+        while True:
+            units = units_of(low)
+            edits = frozenset(unit.edit for unit in units)
+            rest = self.rig.low_nodes(self._instead(choice, edits) | {e for e in edits if isinstance(e, NodeEdit)})
+            if rest <= low:
+                return units
+            low = low | rest
 
     # --- nodes ---
 
@@ -147,7 +163,7 @@ class Strategy:
         return found
 
     def _all_nodes(self, start: Choice) -> tuple[Unit, ...]:
-        return node_units(self.rig.plan(start), self.rig.low_nodes(start))
+        return self._closed(start, lambda low: node_units(self.rig.plan(start), low))
 
     def _nodes(self, start: Choice, units: Sequence[Unit]) -> Choice | None:
         """The best minimal set of nodes to keep high, beside ``start``."""

@@ -25,10 +25,8 @@ def mixlist_text(base: Policy, choice: Choice) -> str:
 
 
 def rules_text(base: Policy, choice: Choice) -> str:
-    """The customize_dtypes file: the chosen nodes, then the base's own rules; "" where no node was chosen."""
+    """The customize_dtypes file: the chosen nodes, then the base's own rules; "" where there are neither."""
     chosen = sorted(e for e in choice if isinstance(e, NodeEdit))
-    if not chosen:
-        return ""
     own = [rule for rule in base.rules if not rule.keep]
     return "".join(f"{customize_line(rule)}\n" for rule in [*(e.rule for e in chosen), *own])
 
