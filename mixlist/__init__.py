@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mixlist.resolver.plan import Plan as Plan
     from mixlist.rewriter import RewriteResult as RewriteResult
     from mixlist.rewriter import rewrite as rewrite
+    from mixlist.tuner.result import TuneReport as TuneReport
+    from mixlist.tuner.run import tune as tune
 
 __version__ = "0.1.0"
 
@@ -27,11 +29,13 @@ _HOME = {
     "Policy": "mixlist.lists.policy",
     "Plan": "mixlist.resolver.plan",
     "RewriteResult": "mixlist.rewriter",
+    "TuneReport": "mixlist.tuner.result",
     "bench": "mixlist.checker.timing",
     "check": "mixlist.checker.run",
     "load_policy": "mixlist.lists.load",
     "resolve": "mixlist.resolver",
     "rewrite": "mixlist.rewriter",
+    "tune": "mixlist.tuner.run",
 }
 
 __all__ = [*sorted(_HOME), "__version__"]

@@ -23,6 +23,11 @@ POLICY = frozenset(
     | {"op-names", "gray-policy", "constants"}
 )
 DATA = frozenset({"data", "random", "seed", "dim", "range", "provider"})  # what check, bench and tune run on
+# What check and tune judge by.
+LIMITS = frozenset(
+    {"overflow-mode", "steps", "large-batch", "max-exception-rate", "labels", "max-abs-error", "max-rel-error"}
+    | {"max-normalized-error", "min-cosine", "min-snr", "min-top1", "max-mismatch"}
+)
 # What each command takes besides: a test holds this to the command line.
 COMMANDS: dict[str, frozenset[str]] = {
     "validate": frozenset({"kind", "output-format", "strict", "model"}),
@@ -34,10 +39,13 @@ COMMANDS: dict[str, frozenset[str]] = {
     ),
     "diff": frozenset({"base-mixlist", "target-mixlist", "model", "format"}),
     "check": DATA
-    | {"against", "overflow-mode", "full-statistics", "steps", "large-batch", "max-exception-rate", "labels"}
-    | {"max-abs-error", "max-rel-error", "max-normalized-error", "min-cosine", "min-snr", "min-top1", "max-mismatch"}
-    | {"baseline", "layerwise", "per-tensor", "format", "html"},
+    | LIMITS
+    | {"against", "full-statistics", "baseline", "layerwise", "per-tensor", "format", "html", "type-hints"},
     "bench": DATA | {"rounds", "warmup", "transfers", "threads", "estimate", "profile", "format", "type-hints"},
+    "tune": DATA
+    | LIMITS
+    | {"output", "node-rules", "force", "objective", "type-hints", "validate-on", "max-accuracy-loss", "state"}
+    | {"jobs", "scheduler", "trace", "format"},
 }
 _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "model", "output", "report"}) | {
     "type-hints",
@@ -48,6 +56,9 @@ _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "mo
     "profile",
     "against",
     "html",
+    "node-rules",
+    "validate-on",
+    "state",
 }
 
 

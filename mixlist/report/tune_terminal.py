@@ -1,0 +1,125 @@
+"""A search for people at a terminal: the verdict, the edits and what each is for, what stays low, the checks, time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TextIO
+
+from mixlist.report import check_words as words
+from mixlist.report.check_terminal import MOST
+from mixlist.report.terminal import Colour, clean, paint, table
+
+if TYPE_CHECKING:
+    from mixlist.checker.result import CheckReport, OutputFinding
+    from mixlist.tuner.result import TunedEdit, TuneReport
+    from mixlist.tuner.trials import Trial
+
+COLUMNS = ("edit", "from", "to", "nodes", "matrix work", "why", "without it")
+
+
+def write_tune(report: TuneReport, stream: TextIO) -> None:
+    """Writes the whole report. Warnings are not part of it: they go to stderr."""
+    _write_verdict(report, stream)
+    _write_edits(report, stream)
+    _write_share(report, stream)
+    first = "Final check" if "final check" in report.seconds else "The lists as they were"
+    for title, held in ((first, report.check), ("Validation", report.validation)):
+        if held is not None:
+            _write_check(title, held, stream)
+    _write_search(report, stream)
+
+
+def trial_line(number: int, trial: Trial) -> str:
+    """One line of ``--trace``: ``3 fail  [Exp: white to black]  overflow at /a/Mul``."""
+    tried = ", ".join(map(clean, trial.edits)) or "no edit"
+    verdict = "pass" if trial.outcome.passed else "fail"
+    told = f"  {clean(trial.outcome.why)}" if trial.outcome.why else ""
+    return f"{number:>4} {verdict}  [{tried}]{told}{'  (from the state)' * trial.remembered}"
+
+
+def _heading(text: str, stream: TextIO) -> None:
+    stream.write(f"\n{paint(text, 'bold', stream)}\n")
+
+
+def _write_verdict(report: TuneReport, stream: TextIO) -> None:
+    colour: Colour = "green" if report.verdict == "pass" else "red"
+    stream.write(f"{paint(report.verdict.upper(), colour, stream)}  {clean(_headline(report))}\n")
+    for reason in report.reasons:
+        stream.write(f"      {clean(reason)}\n")
+
+
+def _headline(report: TuneReport) -> str:
+    if not report.modify_mixlist:
+        return f"{report.model}: no list was found"
+    if not report.edits:
+        return f"{report.model} needs no edit"
+    return f"{report.model} with {words.count(len(report.edits), 'edit')}"
+
+
+def _write_edits(report: TuneReport, stream: TextIO) -> None:
+    if not report.edits:
+        return
+    _heading("Edits", stream)
+    table(COLUMNS, [_row(edit) for edit in report.edits], stream)
+    if report.minimal:
+        stream.write("  Each was left out once; the last column is what broke then.\n")
+    else:
+        stream.write("  Some of them may not be needed: the search did not come to its end.\n")
+
+
+def _row(edit: TunedEdit) -> tuple[str, ...]:
+    what = f"{edit.node} ({edit.op})" if edit.node else edit.op
+    return what, edit.before, edit.after, str(edit.nodes), _work(edit.cost), edit.why or "-", edit.without or "-"
+
+
+def _work(cost: float | None) -> str:
+    """The matrix work that an edit moves: ``-12 %`` leaves low precision, ``+3 %`` comes to it."""
+    if cost is None:
+        return "-"
+    return words.share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{words.share(abs(cost))}"
+
+
+def _write_share(report: TuneReport, stream: TextIO) -> None:
+    before, after = report.low_share.get("base"), report.low_share.get("tuned")
+    if before is None or not report.modify_mixlist:
+        return
+    stream.write(
+        f"\nMatrix products and convolutions in low precision: {words.share(before)} of the work before,"
+        f" {words.share(after)} after\n"
+    )
+    if not after:
+        warning = paint("none of that work stays in low precision", "yellow", stream)
+        stream.write(f"  {warning}: the list is safe, but brings little\n")
+
+
+def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
+    _heading(title, stream)
+    colour: Colour = "green" if held.verdict == "pass" else "red"
+    how = f"{held.precision}, {held.mode} on {held.provider}, {words.count(held.batches, 'batch')}"
+    stream.write(f"  {paint(held.verdict, colour, stream)}: {how}, {words.exceptions(held)}\n")
+    if held.outputs:
+        worst = max(held.outputs, key=_badness)
+        other = f"; {words.share(worst.mismatches)} of it differs" if worst.mismatches is not None else ""
+        stream.write(
+            f"  worst output: {clean(worst.name)}, normalized error {words.figure(worst.normalized_error, 2)},"
+            f" cosine {words.cosine(worst.cosine)}{other}\n"
+        )
+    if held.task is not None:
+        before, after = words.share(held.task.reference), words.share(held.task.mixed)
+        stream.write(f"  right answers: {before} before, {after} after, of {words.count(held.task.count, 'label')}\n")
+    for found in words.first_offenders(held)[:MOST]:
+        stream.write(f"  {found.kind} at {clean(words.node_name(found))}, batches {words.in_batches(found, held)}\n")
+
+
+def _badness(output: OutputFinding) -> tuple[bool, float]:
+    """Outputs that miss a limit first, then those that are farthest off."""
+    error = output.normalized_error
+    return not output.passed, math.inf if math.isnan(error) else error
+
+
+def _write_search(report: TuneReport, stream: TextIO) -> None:
+    _heading("Search", stream)
+    known = f", {report.remembered} more known from the state" if report.remembered else ""
+    stream.write(f"  {report.objective}: {words.count(report.trials, 'trial')}{known}\n")
+    for phase, seconds in report.seconds.items():
+        stream.write(f"  {clean(phase):<24} {seconds:8.2f} s\n")
