@@ -78,11 +78,15 @@ def number(kind: Kind, key: Key, mixed: Counts, exact: Counts) -> int:
 
 
 def suspects(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
-    """The tensors to look at again, by the first batch in which each kind of finding arose."""
+    """The tensors to look at again, by the first batch in which each kind of finding arose.
+
+    What is intended is not worth two sessions: masked values are as many as the data masks.
+    """
     found: dict[int, set[Key]] = {}
     for key, tally in tallies.items():
-        for batches in tally.batches.values():
-            found.setdefault(batches[0], set()).add(key)
+        for kind, batches in tally.batches.items():
+            if kind != "intended":
+                found.setdefault(batches[0], set()).add(key)
     return found
 
 

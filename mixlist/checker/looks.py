@@ -51,7 +51,7 @@ def look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
         (mixed, _), (reference, _) = ours.count(feed), exact.count(feed)
         for key in chosen[index]:
             tally = tallies[key]
-            for kind in tally.batches:
+            for kind in (k for k, where in tally.batches.items() if index in where and k != "intended"):
                 found = counts.number(kind, key, mixed, reference)
                 tally.counts[kind] = max(found, tally.counts.get(kind, 0))
         if index == max(chosen):
@@ -60,10 +60,10 @@ def look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
     exact.close()
 
 
-def look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], every: bool) -> None:
+def look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], most: int | None) -> None:
     """Add an ``internal-risk`` where an operator's function body passes the low range and its output does not.
 
-    Looks at the first batch, at all with ``every``. What ONNX Runtime cannot run written out is passed over.
+    Looks at the first ``most`` batches, None for all. What ONNX Runtime cannot run written out is passed over.
     """
     low = low_nodes(build_main(pair.mixed.proto))
     made = Bodies(raise_low(pair.original), low).run()
@@ -78,7 +78,7 @@ def look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], every: 
     nodes = {(w.path, w.label): w for w in pair.wired}
     observed = dict.fromkeys(key for key, _ in made.outputs)
     for index, feed in enumerate(batches):
-        if index and not every:
+        if most is not None and index >= most:
             break
         _, ranges = observer.run(feed)
         for key in observed:

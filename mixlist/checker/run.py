@@ -118,7 +118,7 @@ def check(
     with clock.phase("second look"):
         if census is None:
             look_again(pair, batches, tallies)
-        look_inside(pair, batches, tallies, full_statistics)
+        look_inside(pair, batches, tallies, steps if full_statistics else 1)
     for each in (pair, hidden, census):
         if each is not None:
             each.close()
