@@ -55,8 +55,7 @@ class Way:
 
     def observe_reference(self, original: Loaded, exact: Instrumented, own: list[str]) -> Observer:
         """The original in float32, observed."""
-        source = replace(original, proto=exact.proto)
-        raised = replace(original, proto=raise_low(source, outside=self._spilled(original)))
+        raised = replace(original, proto=self.raised(replace(original, proto=exact.proto)))
         inputs = model_inputs(original.proto)
         if not self.wide:
             return Observer(exact, self._runner(raised.proto, original), own, inputs)
@@ -76,6 +75,10 @@ class Way:
     def spill(self, loaded: Loaded) -> Loaded:
         """The model with its large weights where all sessions find them."""
         return self.weights.spill(loaded, raised=self.mode == "emulated")
+
+    def raised(self, loaded: Loaded) -> Any:
+        """The float32 graph of a model, exact."""
+        return raise_low(loaded, outside=self._spilled(loaded))
 
     def _spilled(self, loaded: Loaded) -> bool:
         return loaded.folder == self.weights.folder

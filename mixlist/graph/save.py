@@ -180,15 +180,16 @@ def _save_external(proto: Any, held: list[Any], path: Path, convert: Convert, pr
             spans.append((start, at - start))
         file.close()
         for tensor, (start, length) in zip(held, spans, strict=True):
-            _set_external(tensor, "", start, length)
+            set_external(tensor, "", start, length)
         location = _settle(part, path.parent, _digest(proto))
         for tensor, (start, length) in zip(held, spans, strict=True):
-            _set_external(tensor, location, start, length)
+            set_external(tensor, location, start, length)
         _write_model(proto, path)
     return path.parent / location
 
 
-def _set_external(tensor: Any, location: str, offset: int, length: int) -> None:
+def set_external(tensor: Any, location: str, offset: int, length: int) -> None:
+    """Say of a tensor that its bytes lie in another file."""
     set_inline(tensor, b"")
     tensor.ClearField("raw_data")
     tensor.data_location = weights.EXTERNAL

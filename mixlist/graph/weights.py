@@ -22,6 +22,7 @@ Piece = TypeVar("Piece")
 PIECE = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 PENDING = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
+EXACT = "pkg.mixlist.exact"  # external_data key beside PENDING: the conversion changes no number
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,18 @@ def stored_type(tensor: Any) -> int:
             if entry.key == PENDING:
                 return int(entry.value)
     return int(tensor.data_type)
+
+
+def raise_outside(tensor: Any, elem: int) -> bool:
+    """Declare an external tensor as the type in which its numbers lie, if that is ``elem`` and they are the same."""
+    if stored_type(tensor) != elem or all(entry.key != EXACT for entry in tensor.external_data):
+        return False
+    kept = [(entry.key, entry.value) for entry in tensor.external_data if entry.key not in (PENDING, EXACT)]
+    tensor.ClearField("external_data")
+    for key, value in kept:
+        tensor.external_data.add(key=key, value=value)
+    tensor.data_type = elem
+    return True
 
 
 def external(tensor: Any, folder: Path | None) -> External:

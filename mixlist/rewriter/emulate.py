@@ -19,7 +19,7 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.graph.save import set_inline, tensors
-from mixlist.graph.weights import element_count, is_external, pieces
+from mixlist.graph.weights import element_count, is_external, pieces, raise_outside
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
 from mixlist.rewriter.convert import stream
@@ -40,17 +40,18 @@ EXACT = frozenset({
 })  # fmt: skip
 
 
-def emulate(loaded: Loaded, *, saturate: bool = False) -> Any:
+def emulate(loaded: Loaded, *, saturate: bool = False, outside: bool = False) -> Any:
     """A new ModelProto: float32 throughout, rounded wherever ``loaded`` is low.
 
     With ``saturate`` a value beyond the range becomes the largest finite one, as on accelerators that saturate.
+    With ``outside`` external data stays where it lies, but for what changes.
     """
-    return Emulation(loaded, rounding=True, saturate=saturate).run()
+    return Emulation(loaded, rounding=True, saturate=saturate, outside=outside).run()
 
 
-def raise_low(loaded: Loaded) -> Any:
-    """A new ModelProto with every low-precision node raised to float32, its weights exact."""
-    return Emulation(loaded, rounding=False).run()
+def raise_low(loaded: Loaded, *, outside: bool = False) -> Any:
+    """A new ModelProto with every low-precision node raised to float32, its weights exact; ``outside`` as above."""
+    return Emulation(loaded, rounding=False, outside=outside).run()
 
 
 def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> Any:
@@ -72,9 +73,11 @@ class Emulation:
         raised: frozenset[int] = LOW,
         target: int = types.FLOAT,
         runs: Callable[[Node], bool] = lambda _: True,
+        outside: bool = False,
     ) -> None:
         self.raised, self.target, self.runs = raised, target, runs
         self.loaded = loaded
+        self.outside = outside
         self.saturate = saturate
         self.rounding = rounding
         self.proto = type(loaded.proto)()
@@ -82,6 +85,7 @@ class Emulation:
         self.graph = build_main(self.proto, show_marked=True)
         self.new = NewNames(names_in(self.proto.graph))
         for function in self.proto.functions:
+            self.new.add(function.name)
             for name in names_in(function):
                 self.new.add(name)
         self.bodies: dict[int, tuple[Graph, Any]] = {}  # specialised functions by id of their Graph
@@ -94,7 +98,8 @@ class Emulation:
         functions = [message for _, message in self.bodies.values()] + [_copy(f) for f in kept]
         del self.proto.functions[:]
         self.proto.functions.extend(functions)
-        self.inline_external()
+        if not self.outside:
+            self.inline_external()
         return self.proto
 
     def inline_external(self) -> None:
@@ -161,6 +166,8 @@ class Emulation:
         """The same numbers in the wider type: exact."""
         import numpy as np
 
+        if self.outside and raise_outside(tensor, self.target):
+            return
         wide = np.float64 if self.target == types.DOUBLE else np.float32
         data = b"".join(p.astype(wide).tobytes() for p in pieces(tensor, self.loaded.folder))
         tensor.data_type = self.target

@@ -12,6 +12,7 @@ import os
 import signal
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
 from mixlist.errors import MixlistError
@@ -56,6 +57,8 @@ def _open(path: str, options: dict[str, Any]) -> Runner:
         from mixlist.runtime.stopwatch import Stopwatch
 
         return Stopwatch.open(path, options)
+    if options.get("folder") is not None:  # ONNX Runtime looks there only for a model that is given as bytes
+        return Runner(open_session(Path(path).read_bytes(), **options))
     return Runner(open_session(path, **options))
 
 

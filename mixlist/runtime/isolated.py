@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 from mixlist import errors
 from mixlist.errors import MixlistError, ModelError
 from mixlist.runtime import wire
-from mixlist.runtime.sessions import Runner, make_session, write_model
+from mixlist.runtime.sessions import Runner, lies_ready, make_session, outside_of, write_model
 
 Stage = Literal["load", "run", "drop", "hold", "time", "peak", "end_profile"]  # the last four are those of ``timed``
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from mixlist.runtime.child import serve; serve()"
@@ -73,6 +73,7 @@ class _Question:
     stage: Stage
     request: tuple[Any, ...]
     model: Path
+    folder: Path | None
     limit: float | None
     answer: tuple[Any, ...] | None = None
 
@@ -156,6 +157,8 @@ class Process:
         if feed is None and not asked.model.is_relative_to(self.home):
             self.close()
         else:
+            if asked.folder is not None:
+                _bring_in(asked.model, asked.folder)
             self._end.detach()
             _close(self.child)
         return Crashed(ended, asked.stage, asked.model, feed, said)
@@ -201,9 +204,15 @@ class Worker:
         self._process = process or Process()  # it imports while the model is written
         try:
             self._child, self._number, home = self._process.session()
-            given = isinstance(model, str | os.PathLike)
-            self._model = Path(model) if given else write_model(model, home, folder)
             options = {"provider": provider, "optimise": optimise, "threads": threads, **others}
+            if isinstance(model, str | os.PathLike):
+                self._model = Path(model)
+            elif (outside := outside_of(model)) and lies_ready(outside, folder):
+                self._model, options["folder"] = home / "model.onnx", folder
+                self._model.write_bytes(model.SerializeToString())
+            else:
+                self._model = write_model(model, home, folder)
+            self._folder = options.get("folder")  # of the weights, where these are not the Worker's own
             self._loaded = self._post("load", os.fspath(self._model), options)
             if wait:
                 self._process.answer(self._loaded)
@@ -248,7 +257,7 @@ class Worker:
         return self._process.answer(self._post(stage, *request))
 
     def _post(self, stage: Stage, *request: Any) -> _Question:
-        question = _Question(stage, request, getattr(self, "_model", Path()), self._limit)
+        question = _Question(stage, request, self._model, self._folder, self._limit)
         self._process.post(self._child, self._number, question)
         return question
 
@@ -349,6 +358,15 @@ def _keep_feed(home: Path, feed: Mapping[str, Any]) -> Path | None:
     except (OSError, ValueError, TypeError):  # a full disk; a name that savez has taken for itself
         return None
     return path
+
+
+def _bring_in(path: Path, folder: Path) -> None:
+    """Put the weights that lie in ``folder`` beside the model, which is to outlive them."""
+    from onnx import load
+
+    proto = load(path, load_external_data=False)
+    path.unlink()  # nothing is written over
+    write_model(proto, path.parent, folder)
 
 
 def _close(child: subprocess.Popen[bytes]) -> None:

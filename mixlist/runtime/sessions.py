@@ -53,13 +53,10 @@ def make_session(
     link, or still to be converted), is written to a temporary folder that lives as long as the session.
     The other options are those of ``open_session``, which names the errors.
     """
-    from mixlist.graph.save import tensors
-    from mixlist.graph.weights import is_external
-
     options: dict[str, Any] = {
         "provider": provider, "optimise": optimise, "threads": threads, "profile": profile, "tf32": tf32, "lean": lean,
     }  # fmt: skip
-    outside = [tensor for tensor in tensors(proto) if is_external(tensor)]
+    outside = outside_of(proto)
     if not _outgrows_protobuf(proto):
         if not outside:
             return open_session(proto.SerializeToString(), **options)
@@ -101,6 +98,14 @@ def _outgrows_protobuf(proto: Any) -> bool:
     from mixlist.graph.weights import declared_size, is_external
 
     return sum(declared_size(t) for t in tensors(proto) if not is_external(t)) > INLINE_LIMIT
+
+
+def outside_of(proto: Any) -> list[Any]:
+    """The tensors of a model whose data lie in other files."""
+    from mixlist.graph.save import tensors
+    from mixlist.graph.weights import is_external
+
+    return [tensor for tensor in tensors(proto) if is_external(tensor)]
 
 
 def lies_ready(outside: Sequence[Any], folder: Path | None) -> bool:

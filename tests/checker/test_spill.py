@@ -1,0 +1,102 @@
+"""Weights kept in a file of their own: the check says the same, wherever they lie."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import mixlist
+from mixlist.checker import spill
+from mixlist.graph.io import Loaded, load
+from mixlist.graph.weights import is_external
+from mixlist.rewriter.emulate import emulate
+from mixlist.runtime.isolated import Crashed, Process, make_runner
+
+FEED = {"x": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
+BEYOND = 1 << 40
+
+
+def two_layers(elem: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
+    """A model of two products with weights of 16 KiB in float32; the second one overflows float16."""
+    rng = np.random.default_rng(0)
+    dtype = helper.tensor_dtype_to_np_dtype(elem)
+    first, second = rng.standard_normal((2, 64, 64)).astype(dtype)
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["p"]), helper.make_node("MatMul", ["p", "b"], ["q"])]
+    kept = [numpy_helper.from_array(first, "a"), numpy_helper.from_array((second * 6000).astype(dtype), "b")]
+    given = helper.make_tensor_value_info("x", elem, [4, 64])
+    graph = helper.make_graph(nodes, "g", [given], [helper.make_tensor_value_info("q", elem, [4, 64])], kept)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("elem", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16])
+@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
+def test_the_check_says_the_same(monkeypatch: pytest.MonkeyPatch, mode: str, elem: int, isolate: bool) -> None:
+    policy = mixlist.load_policy(precision_mode_v2=mode)
+    feed = {"x": FEED["x"].astype(helper.tensor_dtype_to_np_dtype(elem))}
+    told = []
+    for large in (1, BEYOND):
+        monkeypatch.setattr(spill, "LARGE", large)
+        report = mixlist.check(two_layers(elem), policy, [feed], isolate=isolate, per_tensor=True).to_json()
+        report.pop("seconds", None)
+        told.append(report)
+    assert told[0] == told[1]
+    assert (told[0]["verdict"] == "fail") == (mode == "mixed_float16" or elem == onnx.TensorProto.FLOAT16)
+
+
+def test_a_low_weight_is_raised_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "LARGE", 1)
+    model = two_layers(onnx.TensorProto.FLOAT16)
+    before = model.SerializeToString()
+    weights = spill.Weights()
+    slim = weights.spill(load(model), raised=True)
+    assert model.SerializeToString() == before
+    assert all(is_external(t) and t.data_type == onnx.TensorProto.FLOAT16 for t in slim.proto.graph.initializer)
+    outside, inside = emulate(slim, outside=True), emulate(load(model))
+    for tensor, other in zip(outside.graph.initializer, inside.graph.initializer, strict=True):
+        assert tensor.data_type == onnx.TensorProto.FLOAT
+        got = numpy_helper.to_array(tensor, base_dir=str(weights.folder))
+        np.testing.assert_array_equal(got, numpy_helper.to_array(other))
+    np.testing.assert_array_equal(run(outside, weights.folder), run(inside, None))
+
+
+def run(proto: onnx.ModelProto, folder: Path | None) -> np.ndarray:
+    with make_runner(proto, folder=folder, lean=True) as runner:
+        (got,) = runner.run(None, FEED)
+    return got
+
+
+def test_external_data_stays_where_the_user_has_it(tmp_path: Path) -> None:
+    onnx.save(two_layers(), tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    loaded = load(tmp_path / "m.onnx")
+    assert spill.Weights().spill(loaded, raised=True) is loaded
+
+
+def test_nothing_stays_behind() -> None:
+    weights = spill.Weights()
+    folder = weights.folder
+    weights.spill(load(two_layers()), raised=False)
+    assert any(folder.iterdir())
+    del weights
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills with a signal")
+def test_the_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "LARGE", 1)
+    model, weights = two_layers(), spill.Weights()
+    slim: Loaded = weights.spill(load(model), raised=False)
+    with Process() as process, pytest.raises(Crashed) as error:
+        worker = make_runner(slim.proto, isolate=process, folder=slim.folder)
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.run(None, FEED)
+    del weights, slim
+    kept = onnx.load(error.value.model)
+    for tensor, other in zip(kept.graph.initializer, model.graph.initializer, strict=True):
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), numpy_helper.to_array(other))
