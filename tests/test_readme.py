@@ -30,6 +30,16 @@ def test_the_check(capsys, monkeypatch) -> None:
     assert not missing
 
 
+def test_the_search(capsys, monkeypatch, tmp_path: Path) -> None:
+    """It writes its list, so it runs on a copy of the model."""
+    (command, shown) = re.findall(r"```\n\$ mixlist (tune .+)\n((?:.*\n)+?)```", README)[0]
+    (tmp_path / "digits.onnx").write_bytes((folder("demo_data") / "digits.onnx").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 0
+    assert capsys.readouterr().out.startswith(shown)
+    assert (tmp_path / "modify.json").exists()
+
+
 def test_the_estimate(capsys, monkeypatch) -> None:
     (command, shown) = re.findall(r"```\n\$ mixlist (bench .+)\n((?:.*\n)+?)```", README)[0]
     monkeypatch.chdir(folder("demo_data"))
