@@ -150,9 +150,10 @@ class Census:
 
     def number(self, index: int, tallies: Mapping[Key, Tally]) -> None:
         """Put the numbers of the batch that was added last, the one of this index, into its tallies."""
+        mixed, _ = self._last
         for key, tally in tallies.items():
             for kind, batches in tally.batches.items():
-                if batches[-1] == index:
+                if batches[-1] == index and (key, "values") in mixed:
                     tally.counts[kind] = max(counts.number(kind, key, *self._last), tally.counts.get(kind, 0))
 
     def close(self) -> None:

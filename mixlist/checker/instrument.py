@@ -275,7 +275,8 @@ class Instrumenter:
 
         results, nodes = [], []
         tensor, elem = probe.tensor, probe.elem
-        if elem in LOW:
+        called = elem == types.FLOAT and probe.key.scope.startswith("function:")  # perhaps another type elsewhere
+        if elem in LOW or called:
             tensor, elem = self.new.make(f"{probe.tensor}_exact"), types.FLOAT
             nodes.append(
                 helper.make_node("Cast", [probe.tensor], [tensor], name=self.new.make(f"Cast_{tensor}"), to=elem)

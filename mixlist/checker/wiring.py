@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mixlist.checker.instrument import Key
@@ -76,12 +76,12 @@ class _Wirer:
                     self.feeds.setdefault(target, []).append((read.value, when))
 
     def run(self, main: Graph) -> list[Wired]:
-        found: list[Wired] = []
+        found: dict[tuple[str, str], Wired] = {}
         self._wire(main, found, set())
-        return found
+        return list(found.values())
 
-    def _wire(self, graph: Graph, found: list[Wired], done: set[int]) -> None:
-        """A function's nodes stand where it is first called."""
+    def _wire(self, graph: Graph, found: dict[tuple[str, str], Wired], done: set[int]) -> None:
+        """A function's nodes stand where it is first called, and read what any call passes."""
         done.add(id(graph))
         for node in graph.order:
             if node.function is not None and id(node.function) not in done:
@@ -90,7 +90,9 @@ class _Wirer:
                 continue
             path = scope_path(graph, node.scope)
             inputs = [s for v in node.inputs if v is not None for s in self._sources(v, node)]
-            found.append(Wired(node, graph, path, label(node), tuple(dict.fromkeys(inputs))))
+            before = found.get((path, label(node)), Wired(node, graph, path, label(node), ()))
+            inputs = list(dict.fromkeys((*before.inputs, *inputs)))
+            found[path, label(node)] = replace(before, inputs=tuple(inputs))
 
     def _sources(self, value: Value, node: Node) -> list[Source]:
         """The observed tensors behind a value; iterative, each value once."""
@@ -105,6 +107,11 @@ class _Wirer:
                     if source not in seen:
                         seen.add(source)
                         waiting.append((source, _later(when, how)))
+            elif at.producer is not None and isinstance(at.type, tuple):  # a sequence: what was put into it
+                for given in at.producer.inputs:
+                    if given is not None and given not in seen:
+                        seen.add(given)
+                        waiting.append((given, when))
             elif at.producer is not None:
                 key = Key(self._path(at), label(at.producer), at.out)
                 sources.append(Source(key, when))

@@ -65,6 +65,13 @@ def test_recurrent_operators_stay_float32_and_are_told(op: str, gates: int) -> N
     assert not any(op in w for w in mixlist.check(model(text), policy(), [feed]).warnings)
 
 
+def test_what_float64_alone_holds_is_no_fault_of_the_list() -> None:
+    feed = {"x": np.array([1e20, 2.0], np.float32)}
+    text = "g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }"
+    report = mixlist.check(model(text), policy(white=["Mul"], mode="mixed_bfloat16"), [feed], baseline="float64")
+    assert [n.kind for n in report.nodes] == ["preexisting"] and report.exception_rate == 0
+
+
 def test_an_unknown_baseline_is_refused() -> None:
     with pytest.raises(UsageError, match="it is float32 or float64"):
         mixlist.check(model(TEXT), policy(), [], baseline="float16")

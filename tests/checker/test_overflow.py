@@ -93,6 +93,34 @@ def test_inside_a_function() -> None:
     assert kinds(report) == {"function:f:Square/sq": "overflow", "function:f:Square/pass": "propagated"}
 
 
+def test_a_function_called_with_two_types_is_one_function() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+    g (float[2] x, float16[2] h) => (float[2] y, float16[2] z, float[2] u) {
+      [one] y = f.Square(x) [two] z = f.Square(h) [big] b = Mul(x, x) [three] u = f.Square(b) }
+    <domain: "f", opset_import: ["" : 17]> Square (a) => (c) { [sq] b = Mul(a, a) [pass] c = Relu(b) }"""
+    small = {"x": np.ones(2, np.float32), "h": np.ones(2, np.float16)}
+    report = checked(text, small, small | {"h": np.array([300, 1], np.float16)})
+    assert {(n.scope, n.name): (n.kind, n.batches) for n in report.nodes} == {
+        ("function:f:Square", "sq"): ("overflow", (1,)),
+        ("function:f:Square", "pass"): ("propagated", (1,)),
+    }
+    assert kinds(checked(text, small | {"x": np.array([300, 1], np.float32)}))["big"] == "overflow"
+
+
+def test_a_sequence_carries_what_is_in_it() -> None:
+    text = """g (float[4] x) => (float[2] y) <int64 one = {1}, int64 two = {2}> {
+      [m] m = Mul(x, x) q = SplitToSequence<axis=0>(m, two) [at] y = SequenceAt(q, one) }"""
+    assert kinds(checked(text, [1.0, 1.0, 300.0, 2.0])) == {"m": "overflow", "at": "propagated"}
+
+
+def test_what_a_cast_makes_infinite_is_found_where_it_is_read() -> None:
+    """What only moves values has a range of its own where it reads them through a Cast."""
+    text = """g (float[2] x) => (float[1,2] y) <int64[2] s = {1,2}> {
+      [a] a = Mul(x, x) [r] r = Reshape(a, s) [n] y = Neg(r) }"""
+    report = checked(text, [300.0, 1.0], lists={"white": ["Reshape", "Neg"], "black": ["Mul"]})
+    assert kinds(report) == {"r": "overflow", "n": "propagated"}
+
+
 def test_what_is_infinite_in_float32_is_no_fault_of_the_list() -> None:
     report = checked("g (float[2] x) => (float[2] y) { [e] e = Exp(x) [n] y = Neg(e) }", [200.0, 1.0])
     assert kinds(report) == {"e": "preexisting", "n": "preexisting"}

@@ -178,6 +178,13 @@ def test_saturating_values_are_counted() -> None:
     assert found(report, "m").counts == ValueCounts(4, 4, 0, 0, 0, 3)
 
 
+def test_a_finding_in_a_high_tensor_has_no_count() -> None:
+    text = "g (float[2] x) => (float[2] y) { [l] l = Log(x) [m] y = Mul(l, l) }"
+    feed = {"x": np.array([-1, 2], np.float32)}
+    report = mixlist.check(model(text), policy(white=["Mul"]), [feed], full_statistics=True)
+    assert [(n.name, n.kind, n.count) for n in report.nodes] == [("l", "preexisting", None), ("m", "preexisting", 1)]
+
+
 def test_nothing_low_and_nothing_there() -> None:
     report = mixlist.check(model(EDGE), policy(), [{"x": np.zeros(0, np.float32)}], full_statistics=True)
     assert all(t.counts is None and t.smallest is None for t in report.tensors)
