@@ -86,11 +86,12 @@ def tune(
         "type_hints": type_hints,
     }
     own = {"labels": labels, "steps": steps}
+    feeds = [feed for at, feed in enumerate(batches) if steps is None or at < steps]
+    memory = Memory(state, account.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode))
     with clock.phase("base check"):
         base = check(resolver.loaded, policy, batches, layerwise=True, per_tensor=True, **asked, **own)
     if not base.batches:
         raise ModelError(f"{resolver.loaded.name} cannot be tuned: {base.reasons[0]}")
-    feeds = [feed for at, feed in enumerate(batches) if steps is None or at < steps]
     with executors.open_workers(jobs, scheduler, executor, len(feeds)) as crew:
         rig = Rig(
             resolver,
@@ -101,7 +102,6 @@ def tune(
             saturate=overflow_mode == "saturate",
             threads=crew.threads,
         )
-        memory = Memory(state, account.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode))
         trials = Trials(rig, goal, crew, memory, told)
         try:
             search = _Search(rig, trials, base, goal, objective, node_rules, provider, clock)
