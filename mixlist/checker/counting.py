@@ -127,16 +127,21 @@ class Census:
     """Counts every value of every low tensor, and looks for the smallest one of every tensor (full statistics)."""
 
     def __init__(self, pair: Pair) -> None:
-        low = next(iter(pair.low.values()), types.FLOAT16)
+        self._pair = pair
         self._low = tuple(pair.low)
-        self._ours = Counter(pair, True, counts.of_mixed(low), pair.low) if pair.low else None
-        self._exact = Counter(pair, False, (*counts.of_reference(low), counts.smallest()), None)
+        self._ours: Counter | None = None
+        self._exact: Counter | None = None
         self._last: tuple[Totals, Totals] = {}, {}
         self.totals: dict[Key, ValueCounts] = {}
         self.smallest: dict[Key, float] = {}
 
     def add(self, feed: Mapping[str, Any]) -> dict[Key, ValueCounts]:
         """Count one batch: what is what, by low tensor."""
+        if self._exact is None:
+            low = next(iter(self._pair.low.values()), types.FLOAT16)
+            if self._low:
+                self._ours = Counter(self._pair, True, counts.of_mixed(low), self._low)
+            self._exact = Counter(self._pair, False, (*counts.of_reference(low), counts.smallest()), None)
         mixed = self._ours.count(feed)[0] if self._ours is not None else {}
         exact, smallest = self._exact.count(feed)
         self._last = mixed, exact
@@ -158,6 +163,6 @@ class Census:
 
     def close(self) -> None:
         """Let both sessions go."""
-        self._exact.close()
-        if self._ours is not None:
-            self._ours.close()
+        for counter in (self._ours, self._exact):
+            if counter is not None:
+                counter.close()

@@ -17,7 +17,7 @@ from mixlist.checker.instrument import Key
 from mixlist.checker.looks import look_again, look_inside, rank_layers
 from mixlist.checker.overflow import Batch, Range, Tally, classify
 from mixlist.checker.pair import Way, make_pair, replace_scope
-from mixlist.checker.result import CheckReport
+from mixlist.checker.result import CheckReport, NodeError
 from mixlist.checker.task import TaskAccuracy
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
@@ -121,15 +121,20 @@ def check(
         raise UsageError("there is no batch to check", hint="give --data or --random")
     rate = exceptions / max(count, 1)
     outputs = tuple(output.finding(limits) for output in judged)
-    with clock.phase("second look"):
-        if census is None:
-            look_again(pair, batches, tallies)
-        look_inside(pair, batches, tallies, steps if full_statistics else 1)
+    errors: tuple[NodeError, ...] = ()
+    try:
+        if not crash:
+            with clock.phase("second look"):
+                if census is None:
+                    look_again(pair, batches, tallies)
+                look_inside(pair, batches, tallies, steps if full_statistics else 1)
+            masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
+            errors = rank_layers(pair, batches, steps, masks) if layerwise else ()
+    except Crashed as problem:
+        pair.warnings.append(f"the look at the findings ended early: {problem}")
     for each in (pair, hidden, census):
         if each is not None:
             each.close()
-    masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
-    errors = rank_layers(pair, batches, steps, masks) if layerwise else ()
     nodes = node_findings(pair.plan, tallies, pair.low)
     reasons = ([crash] if crash else []) + _reasons(exceptions, count, rate, max_exception_rate, outputs)
     warnings = [*pair.warnings, *batches.notes, *(note for output in judged for note in output.notes())]
