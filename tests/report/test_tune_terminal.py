@@ -1,0 +1,139 @@
+"""A search on the terminal: the order of the report, what an edit costs, and what has to be said plainly."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from mixlist.report.tune_terminal import trial_line, write_tune
+from mixlist.tuner.outcome import Outcome
+from mixlist.tuner.result import TunedEdit, TuneReport
+from mixlist.tuner.trials import Trial
+
+from .check_reports import FAILING, PASSING, output
+
+EXP = TunedEdit(
+    "Exp", "", "white", "black", "/a/Exp overflows", 3, 0.0, "overflow at /a/Exp, in 1 or more of 4 batches"
+)
+CONV = TunedEdit(
+    "Conv", "/b/Conv", "float16", "float32", "/b/Conv adds an error of 0.1", 1, 0.125, "output 'y': cosine"
+)
+GAIN = TunedEdit("Gemm", "", "black", "white", "", 2, -0.5, "keeps the limits too")
+
+FOUND = TuneReport(
+    model="good.onnx",
+    objective="min-edits",
+    verdict="pass",
+    complete=True,
+    minimal=True,
+    reasons=("the lists keep every limit",),
+    edits=(EXP, CONV),
+    modify_mixlist='{"black-list": {"to-add": ["Exp"]}}\n',
+    customize_dtypes="/b/Conv::InputDtype:float32,OutputDtype:float32\n",
+    low_share={"base": 1.0, "tuned": 0.875},
+    trials=12,
+    remembered=5,
+    check=PASSING,
+    seconds={"base check": 1.0, "search": 2.5, "final check": 0.25},
+)
+NONE = replace(
+    FOUND,
+    verdict="fail",
+    minimal=False,
+    reasons=("no list of op types keeps the limits",),
+    edits=(),
+    modify_mixlist="",
+    check=FAILING,
+    seconds={"base check": 1.0, "search": 2.5},
+)
+
+
+def told(report: TuneReport) -> str:
+    stream = io.StringIO()
+    write_tune(report, stream)
+    return stream.getvalue()
+
+
+def test_the_order_of_the_report() -> None:
+    text = told(replace(FOUND, validation=PASSING))
+    assert text.startswith("PASS  good.onnx with 2 edits\n      the lists keep every limit\n")
+    parts = ["\nEdits\n", "Exp ", "/b/Conv (Conv)", "Each was left out once", "Matrix products", "Final check"]
+    parts += [
+        "pass: float16, emulated on cpu, 4 batches, exception rate 0 %",
+        "worst output: y",
+        "Validation",
+        "Search",
+    ]
+    parts += ["min-edits: 12 trials, 5 more known from the state", "final check", "0.25 s"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_an_edit_tells_what_it_moves_and_what_breaks_without_it() -> None:
+    lines = told(replace(FOUND, edits=(EXP, CONV, GAIN))).splitlines()
+    rows = {line.split()[0]: line for line in lines if line.startswith(("Exp", "/b/Conv", "Gemm"))}
+    assert rows["Exp"].split()[1:6] == ["white", "black", "3", "0", "%"]
+    assert rows["/b/Conv"].split()[1:7] == ["(Conv)", "float16", "float32", "1", "-12.5", "%"]
+    assert rows["Gemm"].split()[1:7] == ["black", "white", "2", "+50", "%", "-"]
+    assert rows["Exp"].endswith("overflow at /a/Exp, in 1 or more of 4 batches")
+
+
+def test_a_search_that_did_not_end_says_so() -> None:
+    text = told(replace(FOUND, verdict="fail", complete=False, minimal=False, check=None, reasons=("interrupted",)))
+    assert text.startswith("FAIL  good.onnx with 2 edits\n      interrupted\n")
+    assert "Some of them may not be needed" in text
+    assert "Final check" not in text
+
+
+def test_nothing_left_low_is_said_plainly() -> None:
+    warning = "none of that work stays in low precision"
+    assert warning not in told(FOUND)
+    text = told(replace(FOUND, low_share={"base": 1.0, "tuned": 0.0}))
+    assert "100 % of the work before, 0 % after" in text
+    assert warning in text
+    assert "Matrix products" not in told(replace(FOUND, low_share={"base": None, "tuned": None}))
+
+
+def test_no_list() -> None:
+    text = told(NONE)
+    assert text.startswith("FAIL  good.onnx: no list was found\n      no list of op types keeps the limits\n")
+    assert "Edits" not in text
+    assert "Matrix products" not in text
+    assert "Final check" not in text
+    assert "The lists as they were\n  fail: float16" in text
+    assert "overflow at /mel/Pow, batches 1 of 5, first #2" in text
+
+
+def test_no_edit() -> None:
+    text = told(replace(FOUND, edits=(), modify_mixlist="{}\n"))
+    assert text.startswith("PASS  good.onnx needs no edit\n")
+    assert "Edits" not in text
+
+
+def test_the_worst_output_is_one_that_fails() -> None:
+    outputs = (output("far", normalized_error=0.5), output("bad", passed=False, normalized_error=0.02), output("near"))
+    assert "worst output: bad, normalized error 0.02" in told(replace(FOUND, check=replace(FAILING, outputs=outputs)))
+    outputs = (output("near"), output("nan", normalized_error=float("nan")))
+    assert "worst output: nan" in told(replace(FOUND, check=replace(PASSING, outputs=outputs)))
+    ids = output("ids", mismatches=0.004)
+    assert "0.4 % of it differs" in told(replace(FOUND, check=replace(PASSING, outputs=(ids,))))
+
+
+def test_right_answers() -> None:
+    assert "right answers: 98.6 % before, 98.3 % after, of 360 labels" in told(replace(FOUND, check=FAILING))
+
+
+def test_names_do_not_steer_the_terminal() -> None:
+    evil = "a\x1b[2J\r"
+    edit = TunedEdit(evil, evil, "white", "black", evil, 1, None, evil)
+    changed = {"model": evil, "reasons": (evil,), "edits": (edit,), "seconds": {evil: 1.0}, "check": None}
+    text = told(replace(FOUND, **changed)) + trial_line(1, Trial((evil,), Outcome(False, evil)))
+    assert not set(text) & set("\x1b\r")
+    assert text.count(r"a\x1b[2J\r") >= 8
+
+
+def test_lines_of_the_log() -> None:
+    assert trial_line(1, Trial((), Outcome(True))) == "   1 pass  [no edit]"
+    failed = Trial(("Exp: white to black", "Mul: white to black"), Outcome(False, "overflow at m"), remembered=True)
+    line = "  12 fail  [Exp: white to black, Mul: white to black]  overflow at m  (from the state)"
+    assert trial_line(12, failed) == line

@@ -1,0 +1,22 @@
+"""The JSON of a search, in tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+from mixlist.resources import folder
+
+SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(folder("schemas").glob("*.json"))]
+REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS)
+(SCHEMA,) = [schema for schema in SCHEMAS if schema["$id"] == "urn:mixlist:schema:tune:1"]
+
+
+def result(text: str) -> dict[str, Any]:
+    """What ``tune --format json`` told, after a look whether it is what its schema says."""
+    told: dict[str, Any] = json.loads(text)
+    Draft202012Validator(SCHEMA, registry=REGISTRY).validate(told)
+    return told
