@@ -143,6 +143,7 @@ def command(
     source = load(model)
     batches = batches_from(data, source.proto)
     others = read_batches(validate_on, source.proto) if validate_on else None
+    _refuse_seen(batches, others)
     outputs.look(_files(source, batches, others, given["ops_info"]), state, force)
     answers = read_labels(labels) if labels is not None else None
     with _watched(trace) as told:
@@ -208,6 +209,13 @@ def _files(source: Loaded, batches: Batches, others: Batches | None, ops_info: s
     if ops_info is not None and Path(ops_info).is_dir():
         found += Path(ops_info).glob("*.json")
     return tuple(found)
+
+
+def _refuse_seen(batches: Batches, others: Batches | None) -> None:
+    seen = {Path(name).resolve() for name in batches.names()}
+    for name in others.names() if others is not None else ():
+        if Path(name).resolve() in seen:
+            raise UsageError(f"--validate-on: {name} is data of the search", hint="give data that it does not see")
 
 
 @contextmanager

@@ -158,6 +158,12 @@ def test_validation(run, planted: Path, data: Path, calm: Path, tmp_path: Path) 
     assert (told["validation"]["verdict"], told["validation"]["batches"], told["check"]["batches"]) == ("pass", 1, 3)
 
 
+def test_a_validation_on_data_of_the_search_is_none(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    ran = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--validate-on", data / "1.npz")
+    assert ran.status == 2
+    assert "1.npz is data of the search" in ran.err
+
+
 def test_a_validation_that_fails_is_told_and_the_list_is_written(
     run, planted: Path, data: Path, calm: Path, tmp_path: Path
 ) -> None:
