@@ -72,9 +72,9 @@ class Way:
         """A session of a float32 graph on the CPU."""
         return self._make(proto, loaded.folder)
 
-    def spill(self, loaded: Loaded) -> Loaded:
-        """The model with its large weights where all sessions find them."""
-        return self.weights.spill(loaded, raised=self.mode == "emulated")
+    def spill(self, loaded: Loaded, clamp: bool = False) -> Loaded:
+        """The model with its large weights where all sessions find them; ``clamp``: what conversions do."""
+        return self.weights.spill(loaded, raised=self.mode == "emulated", clamp=clamp)
 
     def raised(self, loaded: Loaded) -> Any:
         """The float32 graph of a model, exact."""
@@ -128,9 +128,9 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     reference = way.observe_reference(slim, exact, _names(slim.proto))  # loads while the mixed model is made
     warnings = []
     if against is None:
-        plan = resolve(original, policy)
-        result = rewrite(original, plan)
-        mixed = replace(original, proto=result.proto)
+        plan = resolve(slim, policy)
+        result = rewrite(slim, plan)
+        mixed = replace(slim, proto=result.proto)
         warnings += [str(w) for w in plan.warnings]
         if any(p.key == POLICY_KEY for p in original.proto.metadata_props):
             warnings.append(
@@ -140,7 +140,7 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     else:
         plan, mixed = None, load(against)
         _same_outputs(original, mixed)
-    mixed = way.spill(mixed)
+    mixed = way.spill(mixed, clamp=policy.constants == "clamp")
     observed = instrument(mixed.proto, guard=way.guard)
     renamed = _renamed(mixed.proto)
     low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from mixlist.graph.io import Loaded
-from mixlist.graph.save import set_external, tensors
-from mixlist.graph.weights import EXACT, PENDING, byte_size, is_external, pieces, raw_pieces
+from mixlist.graph.save import set_external, set_inline, tensors
+from mixlist.graph.weights import EXACT, PENDING, byte_size, declared_size, is_external, stored_type
 from mixlist.ops import types
+from mixlist.rewriter.convert import numpy_type, stream
 from mixlist.rewriter.emulate import LOW
 
 LARGE = 2**14  # bytes: smaller ones stay in the model, where ONNX Runtime may read them while it infers shapes
@@ -32,14 +33,13 @@ class Weights:
         self._end = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._files = 0
 
-    def spill(self, loaded: Loaded, raised: bool) -> Loaded:
-        """The model with its large initializers here; as it is where it has external data already.
+    def spill(self, loaded: Loaded, raised: bool, clamp: bool = False) -> Loaded:
+        """The model with its large initializers here, and no data elsewhere.
 
-        With ``raised`` low ones are kept as the same numbers in float32, to which an emulation raises them at no cost.
+        Conversions that are pending are done (``clamp``: into the finite range). With ``raised`` low ones are kept as
+        the same numbers in float32, to which an emulation raises them at no cost.
         """
         proto = loaded.proto
-        if any(is_external(tensor) for tensor in tensors(proto)):
-            return loaded
         slim = type(proto)()
         for field, value in proto.ListFields():
             if field.name != "graph":
@@ -47,36 +47,53 @@ class Weights:
         for field, value in proto.graph.ListFields():
             if field.name != "initializer":
                 _copy_field(slim.graph, field.name, value)
+        for tensor in tensors(slim):
+            if is_external(tensor):  # in attributes and bodies
+                set_inline(tensor, b"".join(stream(tensor, loaded.folder, clamp, {})))
         self._files += 1
         path = self.folder / f"weights_{self._files}"
         with path.open("wb") as file:
             for tensor in proto.graph.initializer:
                 made = slim.graph.initializer.add()
-                if tensor.data_type == _STRING or byte_size(tensor) < LARGE:
+                if self._stays(tensor, loaded):
                     made.CopyFrom(tensor)
+                    continue
+                made.name, made.data_type = tensor.name, tensor.data_type
+                made.dims.extend(tensor.dims)
+                data = stream(tensor, loaded.folder, clamp, {})
+                if declared_size(tensor) < LARGE:
+                    made.raw_data = b"".join(data)
                 else:
-                    self._put(tensor, made, file, path.name, raised and tensor.data_type in LOW)
+                    _put(made, data, file, path.name, raised and tensor.data_type in LOW)
         return replace(loaded, proto=slim, folder=self.folder)
 
-    def _put(self, tensor: Any, made: Any, file: IO[bytes], location: str, raised: bool) -> None:
-        made.name, made.data_type = tensor.name, tensor.data_type
-        made.dims.extend(tensor.dims)
-        start = -(-file.tell() // _PAGE) * _PAGE
-        file.seek(start)
-        for piece in _raised(tensor) if raised else raw_pieces(tensor, None):
-            file.write(piece)
-        set_external(made, location, start, file.tell() - start)
-        if raised:
-            made.external_data.add(key=PENDING, value=str(types.FLOAT))
-            made.external_data.add(key=EXACT, value="1")
+    def _stays(self, tensor: Any, loaded: Loaded) -> bool:
+        """Whether a tensor is small, or here already and as it is declared."""
+        if is_external(tensor):
+            return loaded.folder == self.folder and stored_type(tensor) == tensor.data_type
+        return bool(tensor.data_type == _STRING) or byte_size(tensor) < LARGE
+
+
+def _put(made: Any, data: Iterator[bytes], file: IO[bytes], location: str, raised: bool) -> None:
+    """Write the bytes of a tensor, from a page's start on; ``raised``: in float32."""
+    start = -(-file.tell() // _PAGE) * _PAGE
+    file.seek(start)
+    for piece in data:
+        file.write(_raise(piece, made.data_type) if raised else piece)
+    set_external(made, location, start, file.tell() - start)
+    if raised:
+        made.external_data.add(key=PENDING, value=str(types.FLOAT))
+        made.external_data.add(key=EXACT, value="1")
 
 
 _STRING = 8  # TensorProto.STRING
 
 
-def _raised(tensor: Any) -> Iterator[Any]:
-    for piece in pieces(tensor, None):
-        yield piece.astype("float32").data
+def _raise(data: bytes, elem: int) -> Any:
+    """Bytes of a low type as those of the same numbers in float32."""
+    import numpy as np
+
+    return np.frombuffer(data, numpy_type(elem)).astype(np.float32).data
 
 
 def _copy_field(target: Any, name: str, value: Any) -> None:

@@ -72,10 +72,22 @@ def run(proto: onnx.ModelProto, folder: Path | None) -> np.ndarray:
     return got
 
 
-def test_external_data_stays_where_the_user_has_it(tmp_path: Path) -> None:
-    onnx.save(two_layers(), tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
-    loaded = load(tmp_path / "m.onnx")
-    assert spill.Weights().spill(loaded, raised=True) is loaded
+@pytest.mark.parametrize("constants", ["keep", "ieee", "clamp"])
+@pytest.mark.parametrize("large", [1, BEYOND])
+def test_weights_of_external_data_are_rounded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, constants: str, large: int
+) -> None:
+    """They were not: a rewrite leaves their conversion to whoever saves the model."""
+    monkeypatch.setattr(spill, "LARGE", large)
+    model = two_layers()
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.full((64, 64), 70000, np.float32), "b"))
+    onnx.save(model, tmp_path / "inside.onnx")
+    onnx.save(model, tmp_path / "outside.onnx", save_as_external_data=True, size_threshold=0)
+    policy, feed = mixlist.load_policy(constants=constants), {"x": FEED["x"] * 1e-4}
+    inside, outside = (mixlist.check(tmp_path / f"{n}.onnx", policy, [feed]) for n in ("inside", "outside"))
+    assert outside.outputs == inside.outputs
+    assert [(n.name, n.kind) for n in outside.nodes] == [(n.name, n.kind) for n in inside.nodes]
+    assert (outside.verdict == "fail") == (constants != "keep")
 
 
 def test_nothing_stays_behind() -> None:
