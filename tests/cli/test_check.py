@@ -88,6 +88,24 @@ def test_html_holds_the_ranges(run, planted: Path, data: Path, tmp_path: Path) -
     assert '"tensor": "a"' in text
 
 
+def test_full_statistics(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    ran = run("check", planted, "--data", data, "--full-statistics", "--html", page)
+    assert "Values held in float16" in ran.out
+    assert "120 values in 2 tensors" in ran.out
+    told = json.loads(run("check", planted, "--data", data, "--full-statistics", "--format", "json").out)
+    (product,) = [tensor for tensor in told["tensors"] if tensor["tensor"] == "a"]
+    assert product["counts"]["values"] == product["counts"]["nonzero"] == 60
+    assert product["counts"]["nonfinite"] == next(n["count"] for n in told["nodes"] if n["name"] == "product") > 0
+    assert 0 < product["smallest"] < 1
+    text = page.read_text("utf-8")
+    assert "not finite" in text
+    assert ">smallest</th>" in text
+    quiet = run("check", planted, "--data", data, "--html", page)
+    assert "Values held" not in quiet.out
+    assert ">smallest</th>" not in page.read_text("utf-8")
+
+
 def test_per_tensor(run, planted: Path, data: Path) -> None:
     told = json.loads(run("check", planted, "--data", data, "--per-tensor", "--format", "json").out)
     assert {tensor["tensor"] for tensor in told["tensors"]} >= {"a", "y"}

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from mixlist.checker.result import ValueCounts
 from mixlist.report import check_words as words
 from mixlist.report.check_terminal import MOST, write_check
 
-from .check_reports import FAILING, PASSING, SUGGESTION, finding, output
+from .check_reports import FAILING, PASSING, SUGGESTION, finding, output, tensor
 
 
 class Terminal(io.StringIO):
@@ -131,3 +132,19 @@ def test_limits_are_told_as_the_options_that_set_them() -> None:
     every = Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).asked()
     assert every.keys() | {"exception_rate"} == words.LIMIT_OPTIONS.keys()
     assert words.limits_text({"cosine": 0.999}) == ["--min-cosine 0.999"]
+
+
+def test_counts_are_told_worst_first() -> None:
+    clean, some = ValueCounts(10, 10, 0, 0, 0, 0), ValueCounts(1000, 1000, 0, 5, 0, 0)
+    tensors = (tensor("clean", 1.0, counts=clean), tensor("some", 1.0, counts=some), tensor("high", 1.0, low=False))
+    text = told(replace(FAILING, tensors=(*FAILING.tensors, *tensors)))
+    lines = text[text.index("Values held in float16") :].splitlines()
+    assert lines[1] == "  2010 values in 3 tensors: 2.62 % became zero, 42.5 % subnormal"
+    assert "/tiny/Mul_output_0" in lines[4] and "1e-9" in lines[4] and "5 % became zero, 85.5 % subnormal" in lines[4]
+    assert lines[5].startswith("some") and lines[5].endswith("0.5 % became zero")
+    assert "clean" not in "".join(lines[3:8])
+    assert "all in its best range" in told(replace(PASSING, tensors=(tensor("clean", 1.0, counts=clean),)))
+
+
+def test_without_counts_there_is_no_such_table() -> None:
+    assert "Values held" not in told(replace(FAILING, tensors=(tensor("some", 1.0),)))

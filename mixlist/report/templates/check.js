@@ -42,8 +42,10 @@ const holds = (text, wanted) => wanted.every(word => text.includes(word));
 
 function rangeRow(row) {
   const made = element("tr");
-  const name = element("th", "name", row.tensor);
+  const name = element("th", "", undefined);
   name.scope = "row";
+  name.append(element("span", "name", row.tensor));
+  if (row.counted) name.append(document.createElement("br"), element("span", "quiet", row.counted));
   const scale = element("td", "scale");
   const svg = shape("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", "aria-hidden": "true" });
   for (const at of data.limits) svg.append(shape("line", { class: "limit", x1: at, x2: at, y1: 0, y2: 20 }));
@@ -57,7 +59,7 @@ function rangeRow(row) {
   const kind = element("td");
   if (row.kind) kind.append(element("span", "tag " + row.weight, row.kind));
   made.append(name, element("td", "", row.operator), element("td", "number", row.reference), element("td", "number", row.mixed));
-  if (data.counted) made.append(element("td", "number", row.smallest), element("td", "", row.counted));
+  if (data.counted) made.append(element("td", "number", row.smallest));
   made.append(kind, scale);
   return made;
 }
