@@ -218,19 +218,29 @@ class Emulation:
         return before, after
 
     def _cast(self, node: Node, target: Any) -> list[Any]:
-        value = node.outputs[0]
+        value, source = node.outputs[0], node.inputs[0]
+        given = types.element(source.type) if source is not None else types.UNKNOWN
+        elem = self.target if given in self.raised else given
         if not self._is_low(value):
+            if value is not None and types.element(value.type) == elem:
+                _make_identity(target)
             return []
         if not self.rounding:
-            next(a for a in target.attribute if a.name == "to").i = self.target
+            self._cast_to(target, elem, self.target)
             return []
         assert value is not None
-        if self.saturate and types.element(node.inputs[0].type if node.inputs[0] else 0) in (types.FLOAT, *LOW):
-            next(a for a in target.attribute if a.name == "to").i = types.FLOAT
+        if self.saturate and given in (types.FLOAT, *LOW):
+            self._cast_to(target, elem, types.FLOAT)
             return self._round(target, 0, value)
         low = self.new.make(f"{value.name}_low")
         target.output[0] = low
         return [self._make_cast(low, value.name, types.FLOAT)]
+
+    def _cast_to(self, target: Any, given: int, elem: int) -> None:
+        if given == elem:
+            _make_identity(target)
+        else:
+            next(a for a in target.attribute if a.name == "to").i = elem
 
     def _round(self, target: Any, slot: int, value: Value | None) -> list[Any]:
         """The pair of Casts after one output of a low type."""
@@ -337,6 +347,12 @@ class Emulation:
     def _wish(self, node: Node) -> tuple[int, ...]:
         assert node.signature is not None
         return tuple([self.target if g.authored in self.raised else g.authored for g in node.signature.groups])
+
+
+def _make_identity(cast: Any) -> None:
+    """A Cast to the type that its input has. ONNX Runtime drops such Casts even where a subgraph reads them."""
+    cast.op_type = "Identity"
+    del cast.attribute[:]
 
 
 def _copy(message: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.naming import label, scope_path
+from mixlist.graph.naming import label, labels, scope_path
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.rewriter.convert import ConstantReport, convert_piece
@@ -27,11 +27,15 @@ Gate = tuple[Site, Rounding]
 
 @dataclass(frozen=True)
 class Gated:
-    """``proto`` with the boolean input ``flags`` [number of gates]; ``gates`` says what each flag turns on."""
+    """``proto`` with the boolean input ``flags`` [number of gates]; ``gates`` says what each flag turns on.
+
+    ``outputs`` are the names of the graph's outputs, in the model's order: one that may be rounded has another name.
+    """
 
     proto: Any
     flags: str
     gates: tuple[Gate, ...]
+    outputs: tuple[str, ...]
 
     @cached_property
     def _by_site(self) -> dict[Site, list[int]]:
@@ -81,7 +85,7 @@ class _Gates(Emulation):
             spread = _spread(flags, self.names, self.graph.opsets.get("", 13), self.new.make("mixlist_spread"))
             proto.graph.node.insert(0, spread)
         proto.ir_version = max(proto.ir_version, 4)  # initializers need not be inputs from there on
-        return Gated(proto, flags, tuple(self.gates))
+        return Gated(proto, flags, tuple(self.gates), tuple(o.name for o in proto.graph.output))
 
     def run(self) -> Any:
         """Gate every scope; functions that are called become one copy per call."""
@@ -94,12 +98,14 @@ class _Gates(Emulation):
     # --- what is gated ---
 
     def _scope(self, graph: Graph, scope: Scope, proto: Any) -> None:
+        labels(scope)  # now: gates take the names of nodes away, and those decide what others are called
         super()._scope(graph, scope, proto)
         path = scope_path(graph, scope)
         for slot, value in enumerate(scope.outputs):
             site = Site(self.calls, path, "", slot)
             for rounding in self.wanted.get(site, ()):
-                proto.output[slot].name = self._gate_read(site, rounding, value, proto.node)
+                flag, plain = self._flag((site, rounding)), proto.output[slot].name
+                proto.output[slot].name = self._gate_read(flag, rounding.inputs[0], value, plain, proto.node)
 
     def _node(self, graph: Graph, node: Node, target: Any) -> tuple[list[Any], list[Any]]:
         path, own = scope_path(graph, node.scope), label(node)
@@ -109,7 +115,8 @@ class _Gates(Emulation):
                 site = Site(self.calls, path, own, slot)
                 for rounding in self.wanted.get(site, ()) if value is not None else ():
                     assert value is not None
-                    target.input[slot] = self._gate_read(site, rounding, value, before)
+                    flag, plain = self._flag((site, rounding)), target.input[slot]
+                    target.input[slot] = self._gate_read(flag, rounding.inputs[0], value, plain, before)
             if node.function is not None:
                 self._call(node, target, f"{path}/{own}")
             return before, []
@@ -118,13 +125,15 @@ class _Gates(Emulation):
         variants = self.wanted.get(site, ())
         if not variants:
             return before, after
+        if any(v is not None and not isinstance(v.type, int) for v in node.outputs):
+            return [*before, *self._gate_reads(site, variants, node, target)], after
         plain = _copy(target)
         nodes = [*before, plain, *after]
         choice = self._branch(graph, node, nodes, plain, None)
         for rounding in variants:
             low = self._branch(graph, node, nodes, plain, rounding)
             outputs = [self.new.make(v.name) if v is not None else "" for v in node.outputs]
-            chosen = self._if((site, rounding), low, choice, [n for n in outputs if n])
+            chosen = self._if(self._flag((site, rounding)), low, choice, [n for n in outputs if n])
             choice = self._body([chosen], outputs, node)
         target.CopyFrom(chosen)
         del target.output[:]
@@ -148,29 +157,44 @@ class _Gates(Emulation):
 
     # --- gates ---
 
-    def _if(self, what: Gate, low: Any, plain: Any, outputs: Sequence[str]) -> Any:
-        from onnx import helper
-
+    def _flag(self, what: Gate) -> str:
+        """The name of a new gate's flag."""
         flag = self.new.make(f"mixlist_gate_{len(self.names)}")
         self.gates.append(what)
         self.names.append(flag)
+        return flag
+
+    def _if(self, flag: str, low: Any, plain: Any, outputs: Sequence[str]) -> Any:
+        from onnx import helper
+
         name = self.new.make(f"If_{flag}")
         return helper.make_node("If", [flag], outputs, name=name, then_branch=low, else_branch=plain)
 
-    def _gate_read(self, site: Site, rounding: Rounding, value: Value, nodes: Any) -> str:
-        """A tensor that is ``value``, or rounded where the gate is on."""
+    def _gate_read(self, flag: str, elem: int, value: Value, plain: str, nodes: Any) -> str:
+        """A tensor that is ``plain``, or where the gate is on the value rounded."""
         from onnx import helper
 
         branches: list[Any] = []
-        for elem in (rounding.inputs[0], 0):
+        for low in (elem, 0):
             inside: list[Any] = []
-            name = self._read(value, elem, inside, value.scope.owner is None and bool(self.calls))
+            outer = value.scope.owner is None and bool(self.calls)
+            name = plain if plain != value.name and not low else self._read(value, low, inside, outer)
             out = self.new.make(f"{value.name}_read")
             inside.append(helper.make_node("Identity", [name], [out], name=self.new.make(f"Identity_{out}")))
             branches.append(self._graph(inside, [(out, value.type)]))
         out = self.new.make(f"{value.name}_gated")
-        nodes.append(self._if((site, rounding), branches[0], branches[1], [out]))
+        nodes.append(self._if(flag, branches[0], branches[1], [out]))
         return out
+
+    def _gate_reads(self, site: Site, variants: Sequence[Rounding], node: Node, target: Any) -> list[Any]:
+        """A gate at each input of a node that makes a sequence or optional: no If hands those out before opset 16."""
+        nodes: list[Any] = []
+        for rounding in variants:
+            flag = self._flag((site, rounding))
+            for slot, (value, elem) in enumerate(zip(node.inputs, rounding.inputs, strict=True)):
+                if value is not None and elem:
+                    target.input[slot] = self._gate_read(flag, elem, value, target.input[slot], nodes)
+        return nodes
 
     def _branch(self, graph: Graph, node: Node, nodes: list[Any], plain: Any, rounding: Rounding | None) -> Any:
         """A body that computes ``plain`` among ``nodes``, as it is or rounded; tensors inside get new names."""

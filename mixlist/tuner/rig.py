@@ -131,6 +131,7 @@ class Rig:
             made.flags,
             len(made.gates),
             self.own,
+            made.outputs[: len(self.own)],
             self.watch,
             self.feeds,
             self.labels,

@@ -97,6 +97,7 @@ class Sites:
                     slots.setdefault(node, [0] * len(node.inputs))[use.slot] = elem
                 if elem or (solution.decided[use.value.id] if use.want is None else use.want) in LOW:
                     low.setdefault(node, set()).add(use.slot)
+        yield from _outputs(solution, every)
         for node in solution.graph.order:
             if node.bodies or node.function is not None or node.op_type == "Constant":
                 continue
@@ -105,6 +106,15 @@ class Sites:
             if inputs is not None or any(outputs):
                 given = tuple(inputs) if inputs is not None else (0,) * len(node.inputs)
                 yield Site((), *self.name(solution, node)), Rounding(given, outputs)
+
+
+def _outputs(solution: Solution, every: bool) -> Iterator[tuple[Site, Rounding]]:
+    """The graph outputs that are declared low and made high: they keep their types, so a Cast goes before them."""
+    root = solution.graph.root
+    for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
+        declared = types.element(root.output_types[slot])
+        if declared in LOW and isinstance(value.type, int) and (every or solution.decided[value.id] != declared):
+            yield Site((), "", "", slot), Rounding((declared,))
 
 
 def _read_as(use: Use, solution: Solution, every: bool) -> int:

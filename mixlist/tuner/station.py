@@ -26,12 +26,13 @@ KEPT = 2  # stations that a process keeps: those of the search, and one before i
 
 @dataclass(frozen=True)
 class Payload:
-    """What a station is made of: sent once to every process."""
+    """What a station is made of: sent once to every process. ``fetched``: what the gated graph calls the outputs."""
 
     model: bytes
     flags: str
     count: int
     outputs: tuple[str, ...]
+    fetched: tuple[str, ...]
     watch: Watch
     feeds: tuple[Mapping[str, Any], ...]
     labels: Any = None
@@ -88,8 +89,8 @@ class Station:
         if payload.count:
             feed[payload.flags] = flags
         names = payload.watch.names
-        values = self.runner.run([*payload.outputs, *names], feed)
-        own = len(payload.outputs)
+        values = self.runner.run([*payload.fetched, *names], feed)
+        own = len(payload.fetched)
         return values[:own], dict(zip(names, values[own:], strict=True))
 
     def _flags(self, packed: bytes) -> NDArray[Any]:
