@@ -10,6 +10,7 @@ from mixlist.checker.overflow import Range, Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
 from mixlist.checker.wiring import Wired
 from mixlist.resolver import Decision, Plan
+from mixlist.resolver.facts import Facts, rank_of
 
 ORDER: tuple[Kind, ...] = (
     "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended", "internal-risk",
@@ -19,11 +20,12 @@ ORDER: tuple[Kind, ...] = (
 def node_findings(plan: Plan | None, tallies: Mapping[Key, Tally], low: Mapping[Key, int]) -> tuple[NodeFinding, ...]:
     """A finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
     decisions = {(_plain(d.scope), d.name): d for d in plan.nodes} if plan is not None else {}
+    facts = Facts(plan.policy) if plan is not None else None
     found = []
     for position, tally in enumerate(tallies.values()):
         for kind, batches in tally.batches.items():
             decision = decisions.get((tally.key.scope, tally.key.node))
-            found.append((ORDER.index(kind), position, _finding(tally, kind, batches, decision)))
+            found.append((ORDER.index(kind), position, _finding(tally, kind, batches, decision, facts)))
     return tuple(finding for _, _, finding in sorted(found, key=lambda f: f[:2]))
 
 
@@ -32,7 +34,9 @@ def _plain(scope: str) -> str:
     return f"{head.partition('#')[0] if head.startswith('function:') else head}{slash}{rest}"
 
 
-def _finding(tally: Tally, kind: Kind, batches: list[int], decision: Decision | None) -> NodeFinding:
+def _finding(
+    tally: Tally, kind: Kind, batches: list[int], decision: Decision | None, facts: Facts | None
+) -> NodeFinding:
     value = tally.wired.node.outputs[tally.key.slot]
     return NodeFinding(
         scope=tally.key.scope,
@@ -47,17 +51,19 @@ def _finding(tally: Tally, kind: Kind, batches: list[int], decision: Decision | 
         max_abs_low=tally.mixed,
         list=decision.list if decision is not None else "none",
         source=decision.reason if decision is not None else "",
-        suggestion=_suggestion(kind, decision) if kind in ("overflow", "saturated") else "",
+        suggestion=_suggestion(tally.wired, decision, facts) if kind in ("overflow", "saturated") else "",
     )
 
 
-def _suggestion(kind: Kind, decision: Decision | None) -> str:
-    if decision is None:
+def _suggestion(wired: Wired, decision: Decision | None, facts: Facts | None) -> str:
+    """The smallest change that keeps the node high; the operator by its name in the lists (Conv2D in an Ascend one)."""
+    if decision is None or facts is None:
         return ""
     node = f"{decision.scope}/{decision.name}" if decision.scope else decision.name
-    if decision.list in ("white", "gray"):
-        return f'add "{decision.op_type}" to black-list to-add, or the node "{node}" to a keep_dtype file'
-    if decision.list == "none":
+    op = facts.listed(decision.domain, decision.op_type, lambda: rank_of(wired.graph, wired.node)).op
+    if decision.list in ("white", "gray") and op:
+        return f'add "{op}" to black-list to-add, or the node "{node}" to a keep_dtype file'
+    if decision.list != "black":
         return f'add the node "{node}" to a keep_dtype file'
     return f'the node is high; what it reads is cast to low: see "{node}" with mixlist resolve --explain'
 

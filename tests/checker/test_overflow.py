@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,6 +143,21 @@ def test_nan_without_infinity() -> None:
     text = "g (float[2] x) => (float[2] y) <float[1] k = {1e-4}> { [a] a = Mul(x, k) [b] b = Div(a, a) [n] y = Neg(b) }"
     report = checked(text, [1e-5, 1.0], lists={"white": ["Mul", "Div", "Neg"]})
     assert kinds(report)["b"] == "overflow" and kinds(report)["n"] == "propagated"
+
+
+@pytest.mark.parametrize(("library", "op"), [("onnx", "Conv"), ("ascend910b", "Conv2D"), ("mindspore-o2", "Conv")])
+def test_the_suggestion_names_the_operator_as_the_lists_do_and_helps(library: str, op: str, tmp_path: Path) -> None:
+    proto = model("g (float[1,1,2,2] x) => (float[1,1,2,2] y) <float[1,1,1,1] w = {3}> { [c] y = Conv(x, w) }")
+    feed = {"x": np.full((1, 1, 2, 2), 30000, np.float32)}
+    (found,) = mixlist.check(proto, mixlist.load_policy(ops_info=library), [feed]).nodes
+    assert found.kind == "overflow" and f'add "{op}" to black-list to-add' in found.suggestion
+    edits = tmp_path / "modify.json"
+    edits.write_text(json.dumps({"black-list": {"to-add": [op]}}))
+    mended = mixlist.check(proto, mixlist.load_policy(ops_info=library, mixlist=edits), [feed])
+    assert mended.verdict == "pass" and mended.nodes == ()
+    rules = tmp_path / "keep.cfg"
+    rules.write_text("c\n")
+    assert mixlist.check(proto, mixlist.load_policy(ops_info=library, keep_dtype=rules), [feed]).verdict == "pass"
 
 
 def test_saturation() -> None:
