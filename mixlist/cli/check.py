@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     click.option("--against", metavar="MIXED", type=FILE, help="Judge this file instead of what the lists make."),
     OVERFLOW_MODE,
     click.option(
-        "--full-statistics", is_flag=True, help="Count values in every tensor, not only where the range calls for it."
+        "--full-statistics",
+        is_flag=True,
+        help="Count the values of every low tensor: not finite, became zero, subnormal, near the limit.",
     ),
     STEPS,
     *RATES,
