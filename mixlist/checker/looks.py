@@ -16,14 +16,14 @@ from mixlist.checker.result import NodeError
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_main
 from mixlist.ops import types
-from mixlist.rewriter.emulate import FINITE_MAX, raise_low
+from mixlist.rewriter.emulate import FINITE_MAX
 from mixlist.runtime.feeds import Batches
 from mixlist.runtime.inputs import model_inputs
 
 
 def rank_layers(pair: Pair, batches: Batches, steps: int | None, masks: set[Key]) -> tuple[NodeError, ...]:
     """The nodes by the error that each adds when all it reads is exact, over all batches; ``masks`` are left out."""
-    reference = raise_low(pair.original)
+    reference = pair.way.raised(pair.original)
     twins = Twins(reference, low_nodes(build_main(pair.mixed.proto)), lambda probe: probe.key not in masks)
     made = twins.run()
     observer = Observer(made, pair.way.plain_runner(made.proto, pair.original), [], model_inputs(pair.original.proto))
@@ -66,7 +66,7 @@ def look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], most: i
     Looks at the first ``most`` batches, None for all. What ONNX Runtime cannot run written out is passed over.
     """
     low = low_nodes(build_main(pair.mixed.proto))
-    made = Bodies(raise_low(pair.original), low).run()
+    made = Bodies(pair.way.raised(pair.original), low).run()
     if not made.outputs:
         return
     try:

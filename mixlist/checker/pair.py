@@ -11,15 +11,17 @@ from mixlist.checker.doubles import computes_double, stays_single
 from mixlist.checker.instrument import Instrumented, Key, instrument
 from mixlist.checker.observe import Observer
 from mixlist.checker.spill import Weights
+from mixlist.checker.trim import trim
 from mixlist.checker.wiring import Wired, wire
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY
+from mixlist.graph.pause import no_collection
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
-from mixlist.rewriter.emulate import LOW, emulate, raise_low, widen
+from mixlist.rewriter.emulate import LOW, emulate, holds_low, raise_low, widen
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.isolated import Process, make_runner
 from mixlist.runtime.sessions import unfaithful
@@ -51,11 +53,13 @@ class Way:
         if self.mode == "native":
             return Observer(observed, self._runner(observed.proto, mixed), own)
         proto = emulate(replace(mixed, proto=observed.proto), saturate=self.saturate, outside=self._spilled(mixed))
+        trim(proto, [*own, *observed.widths])
         return Observer(observed, self._runner(proto, mixed), own, model_inputs(mixed.proto))
 
     def observe_reference(self, original: Loaded, exact: Instrumented, own: list[str]) -> Observer:
         """The original in float32, observed."""
         raised = replace(original, proto=self.raised(replace(original, proto=exact.proto)))
+        trim(raised.proto, [*own, *exact.widths])
         inputs = model_inputs(original.proto)
         if not self.wide:
             return Observer(exact, self._runner(raised.proto, original), own, inputs)
@@ -77,7 +81,9 @@ class Way:
         return self.weights.spill(loaded, raised=self.mode == "emulated", clamp=clamp)
 
     def raised(self, loaded: Loaded) -> Any:
-        """The float32 graph of a model, exact."""
+        """The float32 graph of a model, exact; the model itself where that is what it is."""
+        if self._spilled(loaded) and not holds_low(loaded.proto):
+            return loaded.proto
         return raise_low(loaded, outside=self._spilled(loaded))
 
     def _spilled(self, loaded: Loaded) -> bool:
@@ -120,6 +126,7 @@ class Pair:
         self.ours.close()
 
 
+@no_collection()
 def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's."""
     original = load(model)

@@ -54,6 +54,24 @@ def raise_low(loaded: Loaded, *, outside: bool = False) -> Any:
     return Emulation(loaded, rounding=False, outside=outside).run()
 
 
+def holds_low(proto: Any) -> bool:
+    """Whether anything in a model may be of a low type: tensors, declarations, types in attributes."""
+    if proto.graph.sparse_initializer or any(tensor.data_type in LOW for tensor in tensors(proto)):
+        return True
+    infos = [info for graph in (proto.graph, *proto.functions) for info in graph.value_info]
+    infos += [*proto.graph.input, *proto.graph.output]
+    if any(types.element(types.from_proto(info.type)) in LOW for info in infos):
+        return True
+    nodes = [node for graph in (proto.graph, *proto.functions) for node in graph.node]
+    while nodes:
+        for attribute in nodes.pop().attribute:
+            if attribute.i in LOW or attribute.type in (attribute.SPARSE_TENSOR, attribute.TYPE_PROTO):
+                return True
+            for body in (attribute.g, *attribute.graphs):
+                nodes += body.node
+    return False
+
+
 def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> Any:
     """A new ModelProto in float64 wherever the operators allow it and ``runs`` says that float64 is computed.
 
