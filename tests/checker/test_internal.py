@@ -30,6 +30,13 @@ def test_a_function_body_that_overflows_is_a_warning(text: str, value: float) ->
     assert small.nodes == ()
 
 
+@pytest.mark.parametrize("scores", [[60000.0, -60000.0, 1.0], [12.0, 1.0, -65504.0]])
+def test_a_softmax_subtracts_the_largest_score_and_risks_nothing(scores: list[float]) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,3] x) => (float[1,3] y) { [n] y = Softmax(x) }'
+    feed = {"x": np.array([scores], np.float32)}
+    assert mixlist.check(model(text), policy(white=["Softmax"]), [feed]).nodes == ()
+
+
 def test_high_nodes_are_not_looked_into() -> None:
     text = "g (float[1,4] x) => (float[1,4] y) <float[4] one = {1,1,1,1}> { [n] y = LayerNormalization(x, one) }"
     report = mixlist.check(model(text), policy(black=["LayerNormalization"]), [{"x": np.full((1, 4), 1e3, np.float32)}])
