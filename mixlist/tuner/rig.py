@@ -16,6 +16,7 @@ from mixlist.errors import ModelError
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver
+from mixlist.runtime.feeds import as_float32, model_inputs
 from mixlist.tuner.candidates import Choice, policy_of
 from mixlist.tuner.gates import Gated, gate
 from mixlist.tuner.roundings import Rounding, Site, Sites
@@ -44,7 +45,8 @@ class Rig:
     ) -> None:
         self.resolver, self.base = resolver, base
         self.saturate, self.threads, self.labels = saturate, threads, labels
-        self.feeds = tuple(feeds)
+        inputs = model_inputs(resolver.loaded.proto)
+        self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # as the gated graph takes them
         self.low = types.ELEMENT[base.mode.low]
         self.own = tuple(o.name for o in resolver.loaded.proto.graph.output)
         self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.low, saturate)

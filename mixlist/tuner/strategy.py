@@ -47,12 +47,14 @@ class Strategy:
         """The best choice found; None where no choice keeps the limits."""
         found = self._lists(objective)
         if found is None:
-            self.notes.append(
-                "no list of op types keeps the limits" + ("" if self.nodes_allowed else "; --node-rules may")
-            )
+            self.notes = ["no list of op types keeps the limits" + ("" if self.nodes_allowed else "; --node-rules may")]
             if not self.nodes_allowed:
                 return None
-            return self._nodes(frozenset(), self._all_nodes(frozenset()))
+            found = self._nodes(frozenset(), self._all_nodes(frozenset()))
+            if found is None:
+                self.notes.append("rules of single nodes do not either")
+                return None
+            return self._tight(found)
         if self.nodes_allowed:
             for edit in sorted((e for e in found if isinstance(e, ListEdit) and e.after == "black"), key=self._weight):
                 found = self._refine(found, edit)

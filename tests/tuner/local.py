@@ -1,0 +1,48 @@
+"""Searches in this process, for tests: an executor that runs what it is given at once, and trials over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import mixlist
+from mixlist.checker.accuracy import Limits
+from mixlist.lists.policy import Policy
+from mixlist.resolver import Resolver
+from mixlist.runtime.executors import Workers
+from mixlist.tuner.memory import Memory
+from mixlist.tuner.outcome import Goal
+from mixlist.tuner.rig import Rig
+from mixlist.tuner.trials import Trials
+
+
+class Here(Executor):
+    """Runs each task when it is submitted, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as problem:
+            future.set_exception(problem)
+        return future
+
+
+def trials(
+    proto: onnx.ModelProto,
+    rules: Policy,
+    feeds: Sequence[Mapping[str, Any]],
+    *,
+    saturate: bool = False,
+    limits: Limits | None = None,
+) -> Trials:
+    """Trials as ``tune`` makes them; the caller closes ``rig``."""
+    mode = "saturate" if saturate else "inf"
+    base = mixlist.check(proto, rules, feeds, per_tensor=True, overflow_mode=mode)
+    rig = Rig(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1)
+    workers = Workers(Here(), 1, 1, lambda path: Path(path).read_bytes())
+    return Trials(rig, Goal(limits or Limits(), 0.005), workers, Memory(None, {}))
