@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,17 +21,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal, Self
 
 from mixlist import errors
 from mixlist.errors import MixlistError, ModelError
 from mixlist.runtime import wire
+from mixlist.runtime.remains import bring_in, ending, keep_feed
 from mixlist.runtime.sessions import Runner, lies_ready, make_session, outside_of, write_model
 
 Stage = Literal["load", "run", "drop", "hold", "time", "peak", "end_profile"]  # the last four are those of ``timed``
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from mixlist.runtime.child import serve; serve()"
 _DOING = {"load": "loaded"}  # else "ran"
-_PATIENCE = 5.0  # seconds for a child to end after its pipes did
 
 
 class Crashed(ModelError):  # noqa: N818 - it is what happened
@@ -93,6 +93,10 @@ class Process:
         self.child = _start(self.home)
         self._end = weakref.finalize(self, _dispose, self.child, self.home)
         self._waiting: deque[_Question] = deque()
+        self._unsent: SimpleQueue[Any] = SimpleQueue()
+        assert self.child.stdin is not None
+        threading.Thread(target=_write, args=(self.child.stdin, self._unsent), daemon=True).start()
+        self._stop = weakref.finalize(self, self._unsent.put, None)
 
     def session(self) -> tuple[subprocess.Popen[bytes], int, Path]:
         """The live child, the number of a new session in it and a folder for the session's model."""
@@ -104,29 +108,22 @@ class Process:
         return self.child, number, home
 
     def post(self, child: subprocess.Popen[bytes], number: int, question: _Question) -> None:
-        """Send a request to a session of this ``child``. Its answer must be small, or awaited before the next one."""
+        """Send a request to a session of this ``child``, which need not listen yet."""
         if not self._end.alive or child is not self.child:
             raise ModelError("the process that ran this model has ended", hint="start another Worker")
-        assert self.child.stdin is not None
         self._waiting.append(question)
-        with self._guard(self._waiting[0]):
-            wire.send(self.child.stdin, (question.stage, number, *question.request))
+        self._unsent.put((question.stage, number, *question.request))
 
     def answer(self, question: _Question) -> Any:
         """Wait for the answer to a question; whatever goes wrong, the child and the pipes end with it."""
+        assert self.child.stdout is not None
         while question.answer is None:
             if question not in self._waiting:
                 raise ModelError("the process that ran this model has ended", hint="start another Worker")
-            self.settle(1)
-        return value_of(question.answer)
-
-    def settle(self, most: int | None = None) -> None:
-        """Wait for the answers that are due, or for the next ``most`` of them."""
-        assert self.child.stdout is not None
-        for _ in range(len(self._waiting) if most is None else most):
             with self._guard(self._waiting[0]):
                 self._waiting[0].answer = wire.receive(self.child.stdout)
                 self._waiting.popleft()
+        return value_of(question.answer)
 
     @contextmanager
     def _guard(self, asked: _Question) -> Iterator[None]:
@@ -150,15 +147,16 @@ class Process:
     def _crashed(self, asked: _Question) -> Crashed:
         """What ended the child; the model stays, and the input of a run with it."""
         self._waiting.clear()
-        ended = _ending(self.child)
+        self._stop()
+        ended = ending(self.child)
         lines = (self.home / "stderr").read_text("utf-8", "replace").split("\n")
         said = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
-        feed = _keep_feed(self.home, asked.request[1]) if asked.stage == "run" else None
+        feed = keep_feed(self.home, asked.request[1]) if asked.stage == "run" else None
         if feed is None and not asked.model.is_relative_to(self.home):
             self.close()
         else:
             if asked.folder is not None:
-                _bring_in(asked.model, asked.folder)
+                bring_in(asked.model, asked.folder)
             self._end.detach()
             _close(self.child)
         return Crashed(ended, asked.stage, asked.model, feed, said)
@@ -166,6 +164,7 @@ class Process:
     def close(self) -> None:
         """End the process; its temporary files go, except those of a crash."""
         self._waiting.clear()
+        self._stop()
         self._end()
 
     def __enter__(self) -> Self:
@@ -200,6 +199,7 @@ class Worker:
         **others: Any,
     ) -> None:
         self._limit = limit
+        self._begun: tuple[Mapping[str, Any], _Question] | None = None
         self._own = process is None
         self._process = process or Process()  # it imports while the model is written
         try:
@@ -234,8 +234,19 @@ class Worker:
 
     def run(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs named (None: all, in the model's order) for a feed: input name -> array."""
-        answer: list[Any] = self._ask("run", None if outputs is None else list(outputs), dict(feed))
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0] is not feed:
+            begun = feed, self._start(outputs, feed)
+        self._process.answer(self._loaded)
+        answer: list[Any] = self._process.answer(begun[1])
         return answer
+
+    def begin(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> None:
+        """Let a run start while this process goes on; ``run`` with the same outputs and feed gives its answer."""
+        self._begun = feed, self._start(outputs, feed)
+
+    def _start(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> _Question:
+        return self._post("run", None if outputs is None else list(outputs), dict(feed))
 
     def close(self) -> None:
         """Let the session go, and its process where no others are in it; temporary files go, but those of a crash."""
@@ -252,7 +263,6 @@ class Worker:
         self.close()
 
     def _ask(self, stage: Stage, *request: Any) -> Any:
-        self._process.settle()  # a large request may only go to a child that listens
         self._process.answer(self._loaded)
         return self._process.answer(self._post(stage, *request))
 
@@ -309,6 +319,16 @@ class _Alarm:
             self._timer.join()  # it rang or it never will
 
 
+def _write(stream: Any, unsent: SimpleQueue[Any]) -> None:
+    """Write requests as the child takes them, so that nobody waits for it who has other things to do."""
+    while (request := unsent.get()) is not None:
+        try:
+            wire.send(stream, request)
+        except (OSError, ValueError):  # the child is gone, or the stream closed: whoever waits for the answer is told
+            return
+        del request
+
+
 def _start(home: Path) -> subprocess.Popen[bytes]:
     with (home / "stderr").open("wb") as said:
         return subprocess.Popen(
@@ -330,43 +350,6 @@ def value_of(answer: tuple[Any, ...]) -> Any:
         error: type[MixlistError] = getattr(errors, name, ModelError)
         raise error(message, hint=hint)
     raise RuntimeError(f"in the process that runs the model:\n{rest[0]}")
-
-
-def _ending(child: subprocess.Popen[bytes]) -> str:
-    try:
-        status = child.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        status = child.wait()
-    if status < 0:
-        with suppress(ValueError):
-            return signal.Signals(-status).name
-        return f"signal {-status}"
-    return f"exit status {status}" if status < 256 else f"exit status {status:#x}"  # Windows: an NTSTATUS
-
-
-def _keep_feed(home: Path, feed: Mapping[str, Any]) -> Path | None:
-    """The feed as ``.npz``, None where it cannot be kept in that form (sequences)."""
-    import numpy as np
-
-    if not all(isinstance(value, np.ndarray) for value in feed.values()):
-        return None
-    path = home / "feed.npz"
-    texts = {name: value.astype(str) if value.dtype == object else value for name, value in feed.items()}
-    try:
-        np.savez(path, allow_pickle=False, **texts)
-    except (OSError, ValueError, TypeError):  # a full disk; a name that savez has taken for itself
-        return None
-    return path
-
-
-def _bring_in(path: Path, folder: Path) -> None:
-    """Put the weights that lie in ``folder`` beside the model, which is to outlive them."""
-    from onnx import load
-
-    proto = load(path, load_external_data=False)
-    path.unlink()  # nothing is written over
-    write_model(proto, path.parent, folder)
 
 
 def _close(child: subprocess.Popen[bytes]) -> None:

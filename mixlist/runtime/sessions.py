@@ -169,6 +169,8 @@ def open_session(
     if lean:
         settings.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         settings.enable_mem_pattern = settings.enable_mem_reuse = False
+        _share_memory()
+        settings.add_session_config_entry("session.use_env_allocators", "1")
     if not spin:
         settings.add_session_config_entry("session.force_spinning_stop", "1")
     chosen: list[Any] = [PROVIDERS["cpu"]]
@@ -184,6 +186,17 @@ def open_session(
         raise _no_provider(provider, "ONNX Runtime could not start it (CUDA's or cuDNN's libraries, or the driver)")
     session._model_bytes = None  # kept for falling back to other providers only, which is off: as large as the model
     return session
+
+
+@cache
+def _share_memory() -> None:
+    """One pool of memory on the host for all lean sessions: a check's two run in turn, and one's is free meanwhile."""
+    import onnxruntime
+
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    where = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
+    no_more_than_asked = {"arena_extend_strategy": 1}
+    onnxruntime.create_and_register_allocator(where, onnxruntime.OrtArenaCfg(no_more_than_asked))
 
 
 def _no_provider(provider: str, why: str) -> UsageError:
