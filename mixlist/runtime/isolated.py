@@ -16,7 +16,7 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -199,7 +199,6 @@ class Worker:
         **others: Any,
     ) -> None:
         self._limit = limit
-        self._begun: tuple[Mapping[str, Any], _Question] | None = None
         self._own = process is None
         self._process = process or Process()  # it imports while the model is written
         try:
@@ -234,19 +233,18 @@ class Worker:
 
     def run(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs named (None: all, in the model's order) for a feed: input name -> array."""
-        begun, self._begun = self._begun, None
-        if begun is None or begun[0] is not feed:
-            begun = feed, self._start(outputs, feed)
-        self._process.answer(self._loaded)
-        answer: list[Any] = self._process.answer(begun[1])
-        return answer
+        return self.start(outputs, feed)()
 
-    def begin(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> None:
-        """Let a run start while this process goes on; ``run`` with the same outputs and feed gives its answer."""
-        self._begun = feed, self._start(outputs, feed)
+    def start(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> Callable[[], list[Any]]:
+        """A run that goes on while this process does; what is returned waits for its outputs."""
+        asked = self._post("run", None if outputs is None else list(outputs), dict(feed))
 
-    def _start(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> _Question:
-        return self._post("run", None if outputs is None else list(outputs), dict(feed))
+        def wait() -> list[Any]:
+            self._process.answer(self._loaded)
+            answer: list[Any] = self._process.answer(asked)
+            return answer
+
+        return wait
 
     def close(self) -> None:
         """Let the session go, and its process where no others are in it; temporary files go, but those of a crash."""
