@@ -65,6 +65,17 @@ class Bodies(Instrumenter):
         return nodes, inner
 
 
+def has_body(node: Node, opset: int) -> bool:
+    """Whether ONNX may give a function body of the operator in terms of the opset: ``function_body`` says which."""
+    native = node.signature.schema.native if node.signature is not None and node.signature.schema is not None else None
+    if native is None:
+        return False
+    versions = native.function_opset_versions if native.has_function else []
+    if not native.has_function and native.has_context_dependent_function:
+        versions = native.context_dependent_function_opset_versions
+    return any(version <= opset for version in versions)
+
+
 def function_body(node: Node, target: Any, opset: int) -> Any | None:
     """The FunctionProto of a standard operator in terms of the model's opset; None where ONNX gives none that fits."""
     from onnx import FunctionProto, TypeProto

@@ -7,7 +7,7 @@ import math
 from mixlist.checker import counts
 from mixlist.checker.counting import Counter
 from mixlist.checker.instrument import Key
-from mixlist.checker.internal import Bodies
+from mixlist.checker.internal import Bodies, has_body
 from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, ranking
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import SENTINEL, Tally
@@ -65,6 +65,11 @@ def look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], most: i
 
     Looks at the first ``most`` batches, None for all. What ONNX Runtime cannot run written out is passed over.
     """
+    lows = {(key.scope, key.node) for key in pair.low}
+    if not any(
+        (w.path, w.label) in lows and has_body(w.node, w.graph.opsets.get(w.node.domain, 0)) for w in pair.wired
+    ):
+        return
     low = low_nodes(build_main(pair.mixed.proto))
     made = Bodies(pair.way.raised(pair.original), low).run()
     if not made.outputs:

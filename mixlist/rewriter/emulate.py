@@ -64,8 +64,11 @@ def holds_low(proto: Any) -> bool:
         return True
     nodes = [node for graph in (proto.graph, *proto.functions) for node in graph.node]
     while nodes:
-        for attribute in nodes.pop().attribute:
-            if attribute.i in LOW or attribute.type in (attribute.SPARSE_TENSOR, attribute.TYPE_PROTO):
+        node = nodes.pop()
+        for attribute in node.attribute:
+            if attribute.i in LOW and (node.domain or attribute.name in ("to", *_TYPED)):
+                return True
+            if attribute.type in (attribute.SPARSE_TENSOR, attribute.TYPE_PROTO):
                 return True
             for body in (attribute.g, *attribute.graphs):
                 nodes += body.node
