@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from mixlist.checker.instrument import RANGE, Instrumented, Key, Place
 from mixlist.checker.overflow import Range
+from mixlist.runtime.afar import RemoteRunner, awaited
 from mixlist.runtime.feeds import as_float32
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.sessions import Runner
 
 
+Observed = tuple[list[Any], dict[Key, Range]]
 _RANGE = tuple(statistic.name for statistic in RANGE)
 
 
@@ -34,7 +37,7 @@ class Observer:
     def __init__(
         self,
         instrumented: Instrumented,
-        runner: Runner | Worker,
+        runner: Runner | Worker | RemoteRunner,
         own: list[str],
         raised: tuple[Input, ...] = (),
         wide: bool = False,
@@ -63,10 +66,21 @@ class Observer:
         starts = dict(zip(names, accumulate(widths, initial=0), strict=False))
         return names, np.array([starts[place.output] + place.column for place in places], np.intp)
 
-    def run(self, feed: Mapping[str, Any]) -> tuple[list[Any], dict[Key, Range]]:
+    def run(self, feed: Mapping[str, Any]) -> Observed:
         """One batch: the own outputs in order, and the ranges by Key."""
         names = [*self.own, *self.instrumented.widths]
-        values = dict(zip(names, self.runner.run(names, self._given(feed)), strict=True))
+        return self._read(names, self.runner.run(names, self._given(feed)))
+
+    def start(self, feed: Mapping[str, Any]) -> Callable[[], Observed]:
+        """The same, begun now where the session is in another process; what is returned waits for it."""
+        if not isinstance(self.runner, RemoteRunner):
+            return partial(self.run, feed)
+        names = [*self.own, *self.instrumented.widths]
+        future = self.runner.submit(names, self._given(feed))
+        return lambda: self._read(names, awaited(future))
+
+    def _read(self, names: list[str], found: list[Any]) -> Observed:
+        values = dict(zip(names, found, strict=True))
         ranges: dict[Key, Range] = {}
         if self._single:
             told = [np.concatenate([values[n] for n in names])[at] for names, at in self._columns]

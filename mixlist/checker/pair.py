@@ -22,6 +22,8 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.emulate import LOW, emulate, holds_low, raise_low, widen
+from mixlist.runtime.afar import RemoteRunner
+from mixlist.runtime.executors import Workers
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.isolated import Process, make_runner
 from mixlist.runtime.sessions import unfaithful
@@ -37,6 +39,7 @@ class Way:
     wide: bool = False  # the reference in float64 where the operators allow it
     quick: bool = False  # for few batches: sessions load as they are, since to optimise them would take longer
     weights: Weights = field(default_factory=Weights)
+    workers: Workers | None = None  # sessions run there: every model is sent whole
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
@@ -78,6 +81,8 @@ class Way:
 
     def spill(self, loaded: Loaded, clamp: bool = False) -> Loaded:
         """The model with its large weights where all sessions find them; ``clamp``: what conversions do."""
+        if self.workers is not None:
+            return loaded
         return self.weights.spill(loaded, raised=self.mode == "emulated", clamp=clamp)
 
     def raised(self, loaded: Loaded) -> Any:
@@ -93,7 +98,11 @@ class Way:
         return self._make(proto, loaded.folder, provider=self.provider, wait=False)
 
     def _make(self, proto: Any, folder: Path | None, **others: Any) -> Any:
-        return make_runner(proto, isolate=self.isolate, folder=folder, optimise=not self.quick, lean=True, **others)
+        options = {"optimise": not self.quick, "lean": True, **others}
+        if self.workers is None:
+            return make_runner(proto, isolate=self.isolate, folder=folder, **options)
+        options.pop("wait", None)
+        return RemoteRunner(proto, folder, self.workers, options)
 
     def unfaithful(self) -> str | None:
         """Why the sessions of this way do not round as they should; None if they do."""

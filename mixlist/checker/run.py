@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from mixlist.checker import accuracy
+from mixlist.checker.clock import Clock
 from mixlist.checker.counting import Census, Hidden
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.hints import hinted
 from mixlist.checker.instrument import Key
 from mixlist.checker.looks import look_again, look_inside, rank_layers
+from mixlist.checker.observe import Observed
 from mixlist.checker.overflow import Batch, Range, Tally, classify
-from mixlist.checker.pair import Way, make_pair, replace_scope
+from mixlist.checker.pair import Pair, Way, make_pair, replace_scope
 from mixlist.checker.result import CheckReport, NodeError
 from mixlist.checker.task import TaskAccuracy
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
 from mixlist.lists.policy import Policy
-from mixlist.runtime.feeds import as_batches
+from mixlist.runtime.executors import open_workers
+from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.isolated import Crashed, Process
+from mixlist.runtime.pool import WorkerDied
+
+Run = Callable[[], Observed]
 
 QUICK = 20  # batches from which optimised sessions pay: they load 60 ms slower and run 3 ms faster (nudenet_320n)
 
@@ -49,6 +57,9 @@ def check(
     layerwise: bool = False,
     per_tensor: bool = False,
     type_hints: Mapping[str, str] | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    executor: Executor | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> CheckReport:
     """Whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
@@ -63,100 +74,157 @@ def check(
     ``baseline`` float64 computes the reference in double where ONNX Runtime has such kernels.
     ``max_exception_rate`` is the share of batches with an overflow at which the check fails.
     ``type_hints`` names the types of tensors that custom operators make, as for ``resolve``.
-    ``progress`` is told each batch. Raises UsageError where there is no data.
+    With ``jobs`` the batches run in so many processes of this machine, with ``scheduler`` on a Dask cluster, with
+    ``executor`` through that. ``progress`` is told each batch. Raises UsageError where there is no data.
     """
     if overflow_mode not in ("inf", "saturate"):
         raise UsageError(f"overflow mode {overflow_mode!r}: it is inf or saturate")
     if baseline not in ("float32", "float64"):
         raise UsageError(f"baseline {baseline!r}: it is float32 or float64")
-    limits = limits or accuracy.Limits()
-    clock = _Clock()
-    with clock.phase("prepare"):
-        process = Process() if isolate is True else isolate
-        original = hinted(load(model), type_hints)
-        batches = as_batches(data, original.proto)
-        quick = min(len(batches), steps or len(batches)) < QUICK
-        way = Way(provider, process, overflow_mode == "saturate", baseline == "float64", quick)
-        judged_instead = hinted(load(against), type_hints) if against is not None else None
-        pair = make_pair(original, policy, judged_instead, way)
-    judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
-    tallies: dict[Key, Tally] = {}
-    spans: dict[Key, tuple[Range, Range]] = {}
-    task = TaskAccuracy(labels) if labels is not None else None
-    hidden = Hidden(pair)
-    census = Census(pair) if full_statistics else None
-    exceptions, count, crash = 0, 0, ""
-    for index, feed in enumerate(batches):
-        if steps is not None and index >= steps:
-            break
-        try:
-            with clock.phase("reference"):
-                exact, exact_ranges = pair.reference.run(feed)
-            with clock.phase("mixed"):
-                ours, mixed_ranges = pair.ours.run(feed)
-            mixed_ranges = _by_original_scope(mixed_ranges, pair.renamed)
-            if pair.way.wide:
-                exact_ranges = {k: _in_float32(span) if k in pair.low else span for k, span in exact_ranges.items()}
-            batch = Batch(index, exact_ranges, mixed_ranges, pair.low, pair.way.saturate)
-            with clock.phase("counts"):
-                batch = hidden.look(feed, batch)
-                if census is not None:
-                    batch = replace(batch, counts=census.add(feed))
-        except Crashed as problem:
-            crash = str(problem)
-            break
-        exceptions += classify(batch, pair.wired, tallies)
-        if census is not None:
-            census.number(index, tallies)
-        _widen(spans, exact_ranges, mixed_ranges)
-        for output, one, other in zip(judged, exact, ours, strict=True):
+    if isinstance(jobs, int) and jobs < 1:
+        raise UsageError("a check needs one process at least")
+    clock = Clock()
+    original = hinted(load(model), type_hints)
+    judged_instead = hinted(load(against), type_hints) if against is not None else None
+    batches = as_batches(data, original.proto)
+    most = min(len(batches), steps if steps is not None else len(batches))
+    saturate, wide = overflow_mode == "saturate", baseline == "float64"
+    with ExitStack() as stack:
+        workers = None
+        if jobs is not None or scheduler is not None or executor is not None:
+            workers = stack.enter_context(open_workers(jobs, scheduler, executor, most))
+        with clock.phase("prepare"):
+            process = Process() if isolate is True and workers is None else isolate
+            way = Way(provider, process, saturate, wide, most < QUICK, workers=workers)
+            pair = make_pair(original, policy, judged_instead, way)
+        run = _Check(pair, batches, most, clock, full_statistics, labels, progress)
+        run.all_batches()
+        run.further_looks(layerwise)
+        run.close()
+    return run.report(policy, max_exception_rate, limits or accuracy.Limits(), per_tensor or full_statistics)
+
+
+class _Check:
+    """One check as it goes: what the batches said so far."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        batches: Batches,
+        most: int,
+        clock: Clock,
+        full_statistics: bool,
+        labels: Any,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self.pair, self.batches, self.most, self.clock = pair, batches, most, clock
+        self.progress = progress
+        self.judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
+        self.tallies: dict[Key, Tally] = {}
+        self.spans: dict[Key, tuple[Range, Range]] = {}
+        self.task = TaskAccuracy(labels) if labels is not None else None
+        self.hidden = Hidden(pair)
+        self.census = Census(pair) if full_statistics else None
+        self.errors: tuple[NodeError, ...] = ()
+        self.exceptions, self.count, self.crash = 0, 0, ""
+
+    def all_batches(self) -> None:
+        """Both models on every batch, until one crashes."""
+        for index, feed, exact, ours in _ahead(self.pair, islice(self.batches, self.most)):
+            try:
+                self._batch(index, feed, exact, ours)
+            except (Crashed, WorkerDied) as problem:
+                self.crash = str(problem)
+                return
+            self.count += 1
+            if self.progress is not None:
+                self.progress(1)
+        if not self.count:
+            raise UsageError("there is no batch to check", hint="give --data or --random")
+
+    def _batch(self, index: int, feed: Mapping[str, Any], reference: Run, mixed: Run) -> None:
+        pair, clock = self.pair, self.clock
+        with clock.phase("reference"):
+            exact, exact_ranges = reference()
+        with clock.phase("mixed"):
+            ours, mixed_ranges = mixed()
+        mixed_ranges = _by_original_scope(mixed_ranges, pair.renamed)
+        if pair.way.wide:
+            exact_ranges = {k: _in_float32(span) if k in pair.low else span for k, span in exact_ranges.items()}
+        batch = Batch(index, exact_ranges, mixed_ranges, pair.low, pair.way.saturate)
+        with clock.phase("counts"):
+            batch = self.hidden.look(feed, batch)
+            if self.census is not None:
+                batch = replace(batch, counts=self.census.add(feed))
+        self.exceptions += classify(batch, pair.wired, self.tallies)
+        if self.census is not None:
+            self.census.number(index, self.tallies)
+        _widen(self.spans, exact_ranges, mixed_ranges)
+        for output, one, other in zip(self.judged, exact, ours, strict=True):
             output.add(one, other)
-        if task is not None:
+        if self.task is not None:
             names = pair.ours.own
-            task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
-        count += 1
-        if progress is not None:
-            progress(1)
-    if not count and not crash:
-        raise UsageError("there is no batch to check", hint="give --data or --random")
-    rate = exceptions / max(count, 1)
-    outputs = tuple(output.finding(limits) for output in judged)
-    errors: tuple[NodeError, ...] = ()
-    try:
-        if not crash:
-            with clock.phase("second look"):
-                if census is None:
-                    look_again(pair, batches, tallies)
-                look_inside(pair, batches, tallies, steps if full_statistics else 1)
+            self.task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
+
+    def further_looks(self, layerwise: bool) -> None:
+        """Counts, the insides of operators and layers, as far as no session crashes."""
+        if self.crash:
+            return
+        pair, tallies = self.pair, self.tallies
+        try:
+            with self.clock.phase("second look"):
+                if self.census is None:
+                    look_again(pair, self.batches, tallies)
+                look_inside(pair, self.batches, tallies, self.most if self.census is not None else 1)
             masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
-            errors = rank_layers(pair, batches, steps, masks) if layerwise else ()
-    except Crashed as problem:
-        pair.warnings.append(f"the look at the findings ended early: {problem}")
-    for each in (pair, hidden, census):
-        if each is not None:
-            each.close()
-    nodes = node_findings(pair.plan, tallies, pair.low)
-    reasons = ([crash] if crash else []) + _reasons(exceptions, count, rate, max_exception_rate, outputs)
-    warnings = [*pair.warnings, *batches.notes, *(note for output in judged for note in output.notes())]
-    warnings += task.notes() if task is not None else ()
-    return CheckReport(
-        model=pair.original.name,
-        verdict="fail" if reasons else "pass",
-        reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
-        provider=provider,
-        mode=pair.way.mode,
-        precision=policy.mode.low,
-        batches=count,
-        exception_rate=rate,
-        limits={"exception_rate": max_exception_rate, **limits.asked()},
-        nodes=nodes,
-        outputs=outputs,
-        tensors=tensor_ranges(pair.wired, spans, pair.low, census) if per_tensor or full_statistics else (),
-        layerwise=errors,
-        task=task.result() if task is not None else None,
-        warnings=tuple(warnings),
-        seconds=clock.seconds,
-    )
+            self.errors = rank_layers(pair, self.batches, self.most, masks) if layerwise else ()
+        except (Crashed, WorkerDied) as problem:
+            pair.warnings.append(f"the look at the findings ended early: {problem}")
+
+    def close(self) -> None:
+        """Let the sessions go."""
+        for each in (self.pair, self.hidden, self.census):
+            if each is not None:
+                each.close()
+
+    def report(self, policy: Policy, max_rate: float, limits: accuracy.Limits, per_tensor: bool) -> CheckReport:
+        """The verdict and everything behind it."""
+        pair, judged = self.pair, self.judged
+        rate = self.exceptions / max(self.count, 1)
+        outputs = tuple(output.finding(limits) for output in judged)
+        reasons = [self.crash] if self.crash else []
+        reasons += _reasons(self.exceptions, self.count, rate, max_rate, outputs)
+        warnings = [*pair.warnings, *self.batches.notes, *(note for output in judged for note in output.notes())]
+        warnings += self.task.notes() if self.task is not None else ()
+        return CheckReport(
+            model=pair.original.name,
+            verdict="fail" if reasons else "pass",
+            reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
+            provider=pair.way.provider,
+            mode=pair.way.mode,
+            precision=policy.mode.low,
+            batches=self.count,
+            exception_rate=rate,
+            limits={"exception_rate": max_rate, **limits.asked()},
+            nodes=node_findings(pair.plan, self.tallies, pair.low),
+            outputs=outputs,
+            tensors=tensor_ranges(pair.wired, self.spans, pair.low, self.census) if per_tensor else (),
+            layerwise=self.errors,
+            task=self.task.result() if self.task is not None else None,
+            warnings=tuple(warnings),
+            seconds=self.clock.seconds,
+        )
+
+
+def _ahead(pair: Pair, feeds: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any], Run, Run]]:
+    """Each batch with its two runs; those in other workers have begun for as many batches as there are workers."""
+    width = pair.way.workers.count if pair.way.workers is not None else 0
+    waiting: deque[tuple[int, Mapping[str, Any], Run, Run]] = deque()
+    for index, feed in enumerate(feeds):
+        waiting.append((index, feed, pair.reference.start(feed), pair.ours.start(feed)))
+        if len(waiting) > width:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tuple[Any, ...]) -> list[str]:
@@ -201,16 +269,3 @@ def _widen(spans: dict[Key, tuple[Range, Range]], exact: Mapping[Key, Range], ou
 def _union(one: Range, other: Range) -> Range:
     when = one.when if one.when is not None else other.when
     return Range(min(one.minimum, other.minimum), max(one.maximum, other.maximum), one.nan or other.nan, True, when)
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Any:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -19,6 +19,7 @@ from mixlist.cli.options import (
     read_hints,
 )
 from mixlist.cli.outputs import check_output
+from mixlist.cli.workers import take_workers, worker_options
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         help="What the reference is computed in; float64 where the operators allow.",
     ),
     click.option("--layerwise", is_flag=True, help="Rank nodes by the error that they add to exact inputs."),
+    *worker_options("batches", "default: one, beside the command's own"),
     click.option("--per-tensor", is_flag=True, help="Report the range of every tensor (--html always does)."),
     click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
     click.option("--html", metavar="FILE", type=FILE, help="Write the report as one self-contained page, too."),
@@ -95,12 +97,14 @@ def command(
     from mixlist.runtime.isolated import Process
 
     rate = exception_rate(max_exception_rate, large_batch)
+    workers = take_workers(given)
     limits = take_limits(given, Limits())
     data = take_data(given)
     if html is not None:
         check_output("--html", html, (model, against, labels, type_hints, *data["data"], *given.values()))
     one_standard_input((type_hints, *given.values()))
-    process = Process()  # it starts while the model is read
+    alone = workers == {"jobs": None, "scheduler": None}
+    process = Process() if alone else False  # it starts while the model is read
     policy = policy_from(given)
     hints = read_hints(type_hints) if type_hints is not None else None
     source = load(model)
@@ -125,6 +129,7 @@ def command(
             per_tensor=per_tensor or html is not None,
             type_hints=hints,
             progress=told,
+            **workers,
         )
     _write(report, form, html)
     return int(report.verdict == "fail")

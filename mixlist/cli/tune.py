@@ -22,6 +22,7 @@ from mixlist.cli.options import (
     read_hints,
 )
 from mixlist.cli.outputs import check_output
+from mixlist.cli.workers import take_workers, worker_options
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,13 +74,7 @@ if TYPE_CHECKING:
         help="By how much the share of right answers may fall, with --labels.  [default: 0]",
     ),
     click.option("--state", metavar="FILE", type=FILE, help="Keep the trials here; a search that was killed goes on."),
-    click.option(
-        "--jobs",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Processes that run trials.  [default: as many as cores and batches]",
-    ),
-    click.option("--scheduler", metavar="ADDRESS", help="Run trials on the workers of this Dask scheduler instead."),
+    *worker_options("trials", "default: as many as cores and batches"),
     click.option("--trace", is_flag=True, help="Tell every trial on standard error."),
     click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
 )
@@ -99,8 +94,6 @@ def command(
     labels: str | None,
     max_accuracy_loss: float | None,
     state: str | None,
-    jobs: int | None,
-    scheduler: str | None,
     trace: bool,
     form: str,
     **given: Any,
@@ -131,8 +124,7 @@ def command(
     limits = take_limits(given, Limits() if labels is None else Limits(normalized=None, cosine=None))
     if max_accuracy_loss is not None and labels is None:
         raise UsageError("--max-accuracy-loss is of the answers that --labels knows", hint="give --labels FILE")
-    if jobs is not None and scheduler is not None:
-        raise UsageError("--jobs is for this machine, and --scheduler has its own workers", hint="give one of them")
+    workers = take_workers(given)
     data = take_data(given)
     outputs = _Outputs(output, node_rules)
     inputs = (model, labels, type_hints, *data["data"], *validate_on, *given.values())
@@ -162,8 +154,7 @@ def command(
             steps=steps,
             validate_on=others,
             state=state,
-            jobs=jobs,
-            scheduler=scheduler,
+            **workers,
             type_hints=hints,
             isolate=True,
             told=told,

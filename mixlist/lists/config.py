@@ -40,7 +40,8 @@ COMMANDS: dict[str, frozenset[str]] = {
     "diff": frozenset({"base-mixlist", "target-mixlist", "model", "format"}),
     "check": DATA
     | LIMITS
-    | {"against", "full-statistics", "baseline", "layerwise", "per-tensor", "format", "html", "type-hints"},
+    | {"against", "full-statistics", "baseline", "layerwise", "per-tensor", "format", "html", "type-hints"}
+    | {"jobs", "scheduler"},
     "bench": DATA | {"rounds", "warmup", "transfers", "threads", "estimate", "profile", "format", "type-hints"},
     "tune": DATA
     | LIMITS

@@ -1,0 +1,103 @@
+"""Sessions in the workers of an executor: the model goes to each once, every run is a task of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self
+
+from mixlist.errors import ModelError
+from mixlist.runtime.executors import Workers, is_loss
+from mixlist.runtime.pool import WorkerDied
+from mixlist.runtime.sessions import Runner, make_session
+
+KEPT = 6  # sessions that a worker keeps: those of one check
+
+
+class RemoteRunner:
+    """A session of a ModelProto in every worker, with the methods of ``sessions.Runner``; ``submit`` does not wait.
+
+    Raises ModelError for a model beyond protobuf's 2 GiB: workers may share no disk with it.
+    """
+
+    def __init__(self, proto: Any, folder: Path | None, workers: Workers, options: Mapping[str, Any]) -> None:
+        """``folder`` is where the model's external data lies."""
+        try:
+            data = _whole(proto, folder).SerializeToString()
+        except ValueError as problem:
+            raise ModelError(f"the model is too large to be sent to other processes: {problem}") from None
+        self._workers = workers
+        self._options = {**options, "threads": options.get("threads") or workers.threads}
+        self._token = hashlib.sha256(data + repr(sorted(self._options.items())).encode()).hexdigest()[:16]
+        self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
+        path = Path(self._home.name, "model.onnx")
+        path.write_bytes(data)
+        self._sent = workers.send(str(path))
+        self.names: tuple[str, ...] = tuple(output.name for output in proto.graph.output)
+
+    def submit(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> Future[list[Any]]:
+        """Start a run in some worker."""
+        names = list(self.names if outputs is None else outputs)
+        return self._workers.executor.submit(run_model, self._token, self._sent, self._options, names, dict(feed))
+
+    def run(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
+        """The outputs named (None: all, in the model's order) for a feed."""
+        return awaited(self.submit(outputs, feed))
+
+    def close(self) -> None:
+        """Remove what was written; workers let sessions go when they need room."""
+        self._home.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _whole(proto: Any, folder: Path | None) -> Any:
+    """The model with all its data inside."""
+    from mixlist.graph.save import set_inline, tensors
+    from mixlist.graph.weights import is_external
+    from mixlist.rewriter.convert import stream
+
+    if not any(is_external(tensor) for tensor in tensors(proto)):
+        return proto
+    made = type(proto)()
+    made.CopyFrom(proto)
+    for tensor in tensors(made):
+        if is_external(tensor):
+            set_inline(tensor, b"".join(stream(tensor, folder, False, {})))
+    return made
+
+
+def awaited(future: Future[list[Any]]) -> list[Any]:
+    """What a run gave; raises WorkerDied where the workers die of it."""
+    try:
+        return future.result()
+    except Exception as problem:
+        if is_loss(problem):
+            raise WorkerDied(f"the workers die of this model: {problem}", hint="ONNX Runtime crashes on it") from None
+        raise
+
+
+_sessions: OrderedDict[str, Runner] = OrderedDict()
+
+
+def run_model(
+    token: str, model: bytes | str, options: Mapping[str, Any], names: Sequence[str], feed: Mapping[str, Any]
+) -> list[Any]:
+    """One run in this process; ``model`` is serialised, or the path of a file. ``token`` names it and its options."""
+    from onnx import ModelProto
+
+    runner = _sessions.get(token)
+    if runner is None:
+        data = model if isinstance(model, bytes) else Path(model).read_bytes()
+        while len(_sessions) >= KEPT:
+            _sessions.popitem(last=False)  # another thread may still run it: it goes when nobody holds it
+        runner = _sessions[token] = Runner(make_session(ModelProto.FromString(data), **options))
+    return runner.run(names, feed)
