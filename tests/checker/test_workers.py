@@ -57,7 +57,8 @@ def test_external_weights_are_sent_along(tmp_path: Path) -> None:
     import onnx
 
     weights = np.arange(4096, dtype=np.float32).reshape(64, 64)
-    proto = model("g (float[N,64] x) => (float[N,64] y) { y = MatMul(x, w) }")
+    proto = model("g (float[N,64] x, float[64,64] w) => (float[N,64] y) { y = MatMul(x, w) }")
+    del proto.graph.input[1]
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     path = tmp_path / "m.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
