@@ -81,8 +81,6 @@ class Way:
 
     def spill(self, loaded: Loaded, clamp: bool = False) -> Loaded:
         """The model with its large weights where all sessions find them; ``clamp``: what conversions do."""
-        if self.workers is not None:
-            return loaded
         return self.weights.spill(loaded, raised=self.mode == "emulated", clamp=clamp)
 
     def raised(self, loaded: Loaded) -> Any:

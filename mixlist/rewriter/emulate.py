@@ -19,7 +19,7 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.graph.save import set_inline, tensors
-from mixlist.graph.weights import element_count, is_external, pieces, raise_outside
+from mixlist.graph.weights import element_count, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
 from mixlist.rewriter.convert import stream
@@ -190,6 +190,8 @@ class Emulation:
         if self.outside and raise_outside(tensor, self.target):
             return
         wide = np.float64 if self.target == types.DOUBLE else np.float32
+        if is_external(tensor) and stored_type(tensor) != tensor.data_type:  # to be converted on the way
+            set_inline(tensor, b"".join(stream(tensor, self.loaded.folder, False, {})))
         data = b"".join(p.astype(wide).tobytes() for p in pieces(tensor, self.loaded.folder))
         tensor.data_type = self.target
         set_inline(tensor, data)

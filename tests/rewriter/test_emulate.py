@@ -1,0 +1,31 @@
+"""The emulation by itself; what it says of whole models the checks test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from mixlist import load_policy
+from mixlist.graph.io import load
+from mixlist.resolver import resolve
+from mixlist.rewriter import rewrite
+from mixlist.rewriter.emulate import emulate
+from tests.builders import model
+
+
+def test_external_weights_that_wait_for_their_conversion_are_rounded(tmp_path: Path) -> None:
+    weights = np.array([[2049.0, 0.1]], np.float32)
+    proto = model("g (float[N,1] x, float[1,2] w) => (float[N,2] y) { y = MatMul(x, w) }")
+    del proto.graph.input[1]
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    loaded = load(path)
+    mixed = rewrite(loaded, resolve(loaded, load_policy()))
+    made = emulate(replace(loaded, proto=mixed.proto))
+    found = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}
+    (rounded,) = [array for array in found.values() if array.shape == (1, 2)]
+    assert rounded.tolist() == weights.astype(np.float16).astype(float).tolist()
