@@ -76,10 +76,14 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
 
 @cache
 def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int | None:
-    """The first later opset whose schema admits ``elem`` in some type parameter of the operator."""
+    """The first later opset whose schema admits ``elem`` in some type parameter of the operator.
+
+    None where this opset's schema does so already: then it is ONNX's inference that refuses, and no opset changes that.
+    """
     from onnx import defs
 
-    if domain not in ("", "ai.onnx.ml"):
+    now = find_schema(domain, op_type, opset)
+    if domain not in ("", "ai.onnx.ml") or (now and any(elem in allowed for allowed in now.allowed.values())):
         return None
     for version in range(opset + 1, defs.onnx_opset_version() + 1):
         schema = find_schema(domain, op_type, version)

@@ -259,7 +259,7 @@ class _Writer:
             operator = f"{node.domain or 'ai.onnx'}::{node.op_type}"
             return f"no schema is known for {operator} at opset {opset}: it stays as authored"
         later = next_opset_allowing(node.domain, node.op_type, opset, self.low)
-        advice = f"; opset {later} would allow it" if later else ""
+        advice = f"; opset {later} would allow it" if later is not None else ""
         return (
             f"{_listed(fact)}, but {node.op_type} does not allow {low} at opset {opset}: it stays {precision}{advice}"
         )

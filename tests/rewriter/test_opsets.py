@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 import mixlist
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.convert import convert_opset
+from mixlist.ops.schema import next_opset_allowing
 from tests.builders import model, policy
 from tests.contract import check_contract
 from tests.rewriter.cases import case
@@ -149,3 +150,8 @@ def test_subgraphs_are_converted_too() -> None:
     onnx.checker.check_model(converted, full_check=True)
     assert case(converted, white=["Squeeze"]).low == {"If_0/then_branch/Squeeze_0", "If_0/else_branch/Squeeze_0"}
     assert converted.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+def test_no_opset_is_advised_where_only_inference_refuses() -> None:
+    assert next_opset_allowing("", "Softmax", 11, 16) == 13
+    assert next_opset_allowing("", "MeanVarianceNormalization", 17, 10) is None
