@@ -120,12 +120,22 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """What the emulation on the CPU said of a model that was checked natively; ``differences``: one sentence each."""
+
+    verdict: Literal["pass", "fail"]
+    exception_rate: float
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CheckReport:
     """The verdict and everything behind it.
 
     ``mode``: ``emulated`` (float32 with rounding) or ``native`` (real low precision on ``provider``).
     ``exception_rate``: share of batches with at least one overflow or saturation. ``limits``: name to value.
-    ``reasons``: why the verdict is what it is, one sentence each. ``precision``: the low type.
+    ``reasons``: why the verdict is what it is, one sentence each. ``precision``: the low type. ``emulated``: the
+    emulation beside a native check, where it was asked for; it changes no verdict.
     """
 
     model: str
@@ -142,6 +152,7 @@ class CheckReport:
     tensors: tuple[TensorRange, ...] = ()
     layerwise: tuple[NodeError, ...] = ()
     task: Task | None = None
+    emulated: Comparison | None = None
     warnings: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
 

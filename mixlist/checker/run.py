@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from mixlist.checker import accuracy
 from mixlist.checker.clock import Clock
+from mixlist.checker.compare import compare
 from mixlist.checker.counting import Census, Hidden
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.hints import hinted
@@ -60,6 +61,7 @@ def check(
     jobs: int | None = None,
     scheduler: str | None = None,
     executor: Executor | None = None,
+    compare_emulated: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> CheckReport:
     """Whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
@@ -75,12 +77,17 @@ def check(
     ``max_exception_rate`` is the share of batches with an overflow at which the check fails.
     ``type_hints`` names the types of tensors that custom operators make, as for ``resolve``.
     With ``jobs`` the batches run in so many processes of this machine, with ``scheduler`` on a Dask cluster, with
-    ``executor`` through that. ``progress`` is told each batch. Raises UsageError where there is no data.
+    ``executor`` through that. ``compare_emulated`` runs the emulation too, beside a native check. ``progress`` is
+    told each batch. Raises UsageError where there is no data.
     """
     if overflow_mode not in ("inf", "saturate"):
         raise UsageError(f"overflow mode {overflow_mode!r}: it is inf or saturate")
     if baseline not in ("float32", "float64"):
         raise UsageError(f"baseline {baseline!r}: it is float32 or float64")
+    if compare_emulated and provider == "cpu":
+        raise UsageError(
+            "on the CPU a check is emulated: there is nothing native to compare", hint="use --provider cuda"
+        )
     if isinstance(jobs, int) and jobs < 1:
         raise UsageError("a check needs one process at least")
     clock = Clock()
@@ -96,12 +103,20 @@ def check(
         with clock.phase("prepare"):
             process = Process() if isolate is True and workers is None else isolate
             way = Way(provider, process, saturate, wide, most < QUICK, workers=workers)
-            pair = make_pair(original, policy, judged_instead, way)
+            feeds = islice(batches, most)
+            first = next(feeds, None)
+            pair = make_pair(original, policy, judged_instead, way, first)
         run = _Check(pair, batches, most, clock, full_statistics, labels, progress)
-        run.all_batches()
+        run.all_batches(chain([first] if first is not None else [], feeds))
         run.further_looks(layerwise)
         run.close()
-    return run.report(policy, max_exception_rate, limits or accuracy.Limits(), per_tensor or full_statistics)
+    limits = limits or accuracy.Limits()
+    report = run.report(policy, max_exception_rate, limits, per_tensor or full_statistics)
+    if not compare_emulated:
+        return report
+    rest: dict[str, Any] = {"steps": steps, "max_exception_rate": max_exception_rate, "limits": limits}
+    rest |= {"overflow_mode": overflow_mode, "against": against, "type_hints": type_hints, "isolate": bool(isolate)}
+    return replace(report, emulated=compare(report, check(original, policy, batches, **rest)))
 
 
 class _Check:
@@ -128,9 +143,9 @@ class _Check:
         self.errors: tuple[NodeError, ...] = ()
         self.exceptions, self.count, self.crash = 0, 0, ""
 
-    def all_batches(self) -> None:
+    def all_batches(self, feeds: Iterable[Mapping[str, Any]]) -> None:
         """Both models on every batch, until one crashes."""
-        for index, feed, exact, ours in _ahead(self.pair, islice(self.batches, self.most)):
+        for index, feed, exact, ours in _ahead(self.pair, feeds):
             try:
                 self._batch(index, feed, exact, ours)
             except (Crashed, WorkerDied) as problem:

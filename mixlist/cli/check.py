@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     ),
     click.option("--layerwise", is_flag=True, help="Rank nodes by the error that they add to exact inputs."),
     *worker_options("batches", "default: one, beside the command's own"),
+    click.option(
+        "--compare-emulated",
+        is_flag=True,
+        help="Beside a native check, run the emulation too, and tell where they part.",
+    ),
     click.option("--per-tensor", is_flag=True, help="Report the range of every tensor (--html always does)."),
     click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
     click.option("--html", metavar="FILE", type=FILE, help="Write the report as one self-contained page, too."),
@@ -67,6 +72,7 @@ def command(
     labels: str | None,
     baseline: str,
     layerwise: bool,
+    compare_emulated: bool,
     per_tensor: bool,
     form: str,
     html: str | None,
@@ -128,6 +134,7 @@ def command(
             layerwise=layerwise,
             per_tensor=per_tensor or html is not None,
             type_hints=hints,
+            compare_emulated=compare_emulated,
             progress=told,
             **workers,
         )

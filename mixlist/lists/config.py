@@ -41,7 +41,7 @@ COMMANDS: dict[str, frozenset[str]] = {
     "check": DATA
     | LIMITS
     | {"against", "full-statistics", "baseline", "layerwise", "per-tensor", "format", "html", "type-hints"}
-    | {"jobs", "scheduler"},
+    | {"jobs", "scheduler", "compare-emulated"},
     "bench": DATA | {"rounds", "warmup", "transfers", "threads", "estimate", "profile", "format", "type-hints"},
     "tune": DATA
     | LIMITS

@@ -79,6 +79,7 @@ def _head(report: CheckReport) -> dict[str, Any]:
     return {
         "sections": [(name, title) for name, title in shown.items() if title],
         "exceptions": words.exceptions(report),
+        "comparison": words.comparison(report),
         "offenders": words.first_offenders(report),
         "most": _MOST,
         "hard_most": _HARD_MOST,

@@ -39,6 +39,8 @@ def _write_verdict(report: CheckReport, stream: TextIO) -> None:
     for reason in report.reasons:
         stream.write(f"      {clean(reason)}\n")
     stream.write(f"      {words.exceptions(report)}\n")
+    for line in words.comparison(report):
+        stream.write(f"      {clean(line)}\n")
 
 
 def _write_offender(found: NodeFinding, report: CheckReport, stream: TextIO) -> None:

@@ -166,6 +166,15 @@ def exceptions(report: CheckReport) -> str:
     return f"exception rate {share(report.exception_rate)}{beside}"
 
 
+def comparison(report: CheckReport) -> tuple[str, ...]:
+    """What the emulation said beside a native check, a line each; () where it was not asked."""
+    if report.emulated is None:
+        return ()
+    rate = share(report.emulated.exception_rate)
+    told = f"emulated on the CPU: {report.emulated.verdict}, exception rate {rate}"
+    return (told + ("" if report.emulated.differences else ", the same findings"), *report.emulated.differences)
+
+
 def output_row(output: OutputFinding) -> tuple[str, ...]:
     """The cells under ``OUTPUT_COLUMNS``."""
     verdict = "pass" if output.passed else f"fail: {', '.join(output.failed_limits)}"

@@ -89,3 +89,12 @@ def test_in_a_process_of_its_own() -> None:
     case = PLANTED[0]
     report = mixlist.check(model(case.text), case.policy, case.feeds, provider="cuda", isolate=True)
     assert (kinds(report), report.mode) == (case.kinds, "native")
+
+
+@no_cuda
+def test_the_emulation_beside_a_native_check() -> None:
+    case = next(case for case in PLANTED if case.rate)
+    report = mixlist.check(model(case.text), case.policy, case.feeds, provider="cuda", compare_emulated=True)
+    assert report.emulated is not None
+    assert report.emulated.differences == ()
+    assert report.emulated.exception_rate == report.exception_rate

@@ -1,0 +1,42 @@
+"""The emulation beside a native check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.compare import compare
+from mixlist.checker.result import CheckReport
+from mixlist.errors import UsageError
+from tests.builders import model
+
+
+@pytest.fixture(scope="module")
+def report() -> CheckReport:
+    feeds = [{"x": np.array([300.0], np.float32)}]
+    policy = mixlist.load_policy(precision_mode_v2="fp16")
+    return mixlist.check(model("g (float[N] x) => (float[N] y) { m = Mul(x, x) y = Neg(m) }"), policy, feeds)
+
+
+def test_the_same_findings_are_no_difference(report: CheckReport) -> None:
+    found = compare(report, report)
+    assert (found.verdict, found.exception_rate, found.differences) == ("fail", 1.0, ())
+
+
+def test_a_finding_and_an_output_that_differ_are_told(report: CheckReport) -> None:
+    outputs = tuple(replace(o, passed=True, normalized_error=1e-3) for o in report.outputs)
+    found = compare(replace(report, nodes=report.nodes[1:], outputs=outputs), report)
+    assert found.differences == (
+        "Mul_0: nothing natively, overflow emulated",
+        "output 'y' keeps its limits natively alone: normalised error 0.001 natively, inf emulated",
+    )
+
+
+def test_on_the_cpu_there_is_nothing_native() -> None:
+    with pytest.raises(UsageError, match="nothing native"):
+        mixlist.check(
+            model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), mixlist.load_policy(), [], compare_emulated=True
+        )
