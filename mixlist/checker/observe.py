@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,12 @@ import numpy as np
 
 from mixlist.checker.instrument import RANGE, Instrumented, Key, Place
 from mixlist.checker.overflow import Range
-from mixlist.runtime.afar import RemoteRunner, awaited
 from mixlist.runtime.feeds import as_float32
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mixlist.runtime.afar import RemoteRunner
     from mixlist.runtime.inputs import Input
     from mixlist.runtime.isolated import Worker
     from mixlist.runtime.sessions import Runner
@@ -47,6 +46,7 @@ class Observer:
         self.runner = runner
         self.own = own  # names of the model's own outputs
         self._raised = raised
+        self._begun: tuple[Mapping[str, Any], Callable[[], Observed]] | None = None
         self._single: list[Key] = []  # one value per statistic: told together
         self._several: list[Key] = []  # a value for each call or iteration
         self._moved: list[tuple[Key, Key]] = []  # tensors that only move another one's values, and that one
@@ -68,16 +68,21 @@ class Observer:
 
     def run(self, feed: Mapping[str, Any]) -> Observed:
         """One batch: the own outputs in order, and the ranges by Key."""
-        names = [*self.own, *self.instrumented.widths]
-        return self._read(names, self.runner.run(names, self._given(feed)))
+        return self.start(feed)()
 
     def start(self, feed: Mapping[str, Any]) -> Callable[[], Observed]:
         """The same, begun now where the session is in another process; what is returned waits for it."""
-        if not isinstance(self.runner, RemoteRunner):
-            return partial(self.run, feed)
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[0] is feed:
+            return begun[1]
         names = [*self.own, *self.instrumented.widths]
-        future = self.runner.submit(names, self._given(feed))
-        return lambda: self._read(names, awaited(future))
+        outputs = self.runner.start(names, self._given(feed))
+        return lambda: self._read(names, outputs())
+
+    def begin(self, feed: Mapping[str, Any] | None) -> None:
+        """Begin with a batch before others are needed: ``start`` is what gives it."""
+        if feed is not None:
+            self._begun = feed, self.start(feed)
 
     def _read(self, names: list[str], found: list[Any]) -> Observed:
         values = dict(zip(names, found, strict=True))

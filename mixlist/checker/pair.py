@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from mixlist.runtime.afar import RemoteRunner
 from mixlist.runtime.executors import Workers
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.isolated import Process, make_runner
-from mixlist.runtime.sessions import unfaithful
+from mixlist.runtime.sessions import begin_probes
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ class Way:
         options.pop("wait", None)
         return RemoteRunner(proto, folder, self.workers, options)
 
-    def unfaithful(self) -> str | None:
-        """Why the sessions of this way do not round as they should; None if they do."""
+    def begin_probes(self) -> Callable[[], str | None]:
+        """Ask why the sessions of this way do not round as they should: None if they do."""
 
         def open_probe(proto: Any) -> Any:
-            return self._make(proto, None, provider=self.provider, threads=1)
+            return self._make(proto, None, provider=self.provider, threads=1, wait=False)
 
-        return unfaithful(self.provider, open_probe)
+        return begin_probes(self.provider, open_probe)
 
 
 @dataclass
@@ -134,12 +134,17 @@ class Pair:
 
 
 @no_collection()
-def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
-    """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's."""
+def make_pair(model: Any, policy: Policy, against: Any, way: Way, first: Mapping[str, Any] | None = None) -> Pair:
+    """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's.
+
+    The reference begins with the batch ``first`` while the mixed model is made, if it runs in another process.
+    """
     original = load(model)
     slim = way.spill(original)
     exact = instrument(slim.proto, guard=way.guard)
-    reference = way.observe_reference(slim, exact, _names(slim.proto))  # loads while the mixed model is made
+    reference = way.observe_reference(slim, exact, _names(slim.proto))
+    unfaithful = way.begin_probes()
+    reference.begin(first)
     warnings = []
     if against is None:
         plan = resolve(slim, policy)
@@ -164,7 +169,7 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way) -> Pair:
     if way.wide and (note := stays_single(wired)):
         warnings.append(note)
     ours = way.observe_mixed(mixed, observed, _names(original.proto))
-    reason = way.unfaithful()
+    reason = unfaithful()
     if reason:
         raise ModelError(f"this ONNX Runtime cannot be trusted to check: {reason}")
     return Pair(

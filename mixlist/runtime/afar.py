@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,6 +44,10 @@ class RemoteRunner:
         """Start a run in some worker."""
         names = list(self.names if outputs is None else outputs)
         return self._workers.executor.submit(run_model, self._token, self._sent, self._options, names, dict(feed))
+
+    def start(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> Callable[[], list[Any]]:
+        """A run that goes on meanwhile; what is returned waits for its outputs."""
+        return partial(awaited, self.submit(outputs, feed))
 
     def run(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs named (None: all, in the model's order) for a feed."""

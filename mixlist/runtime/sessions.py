@@ -13,7 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +247,10 @@ class Runner:
                 return list(self._session.run(names, given))
             return self._run_bound(self._session, names, given)
 
+    def start(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> Callable[[], list[Any]]:
+        """A run when its outputs are asked for; ``isolated.Worker`` begins at once."""
+        return partial(self.run, outputs, feed)
+
     def _run_bound(self, session: InferenceSession, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:
         """With outputs in bfloat16, which ONNX Runtime hands out as values of its own alone."""
         binding = session.io_binding()
@@ -328,31 +332,56 @@ def faithful(provider: str, optimise: bool = True) -> str | None:
     def open_probe(proto: Any) -> Runner:
         return Runner(make_session(proto, provider=provider, optimise=optimise, threads=1))
 
-    return unfaithful(provider, open_probe)
+    return begin_probes(provider, open_probe)()
 
 
-def unfaithful(provider: str, open_probe: Callable[[Any], Any]) -> str | None:
-    """``faithful`` for sessions as ``open_probe`` makes them of a ModelProto, in other processes or here."""
-    for low, (number, factor, even) in _PROBES.items():
-        try:
-            overflow, rounding = _probe(open_probe, number, factor, even)
-        except ModelError as error:
-            return f"the test model for {low} does not run on {provider}: {error.message}"
-        dropped = f"ONNX Runtime's {provider} provider drops the Casts that round to {low}"
-        if overflow != math.inf:
-            return f"{dropped}: 64 x {factor:g} x {factor:g} x 0.001 gave {overflow:g} instead of inf"
-        if rounding != even:
-            return f"{dropped}: {even + 1:g} stayed {rounding:g} instead of {even:g}"
-    return None
+def begin_probes(provider: str, open_probe: Callable[[Any], Any]) -> Callable[[], str | None]:
+    """``faithful`` for sessions as ``open_probe`` makes them of a ModelProto; what is returned waits for the answer.
+
+    Sessions in other processes run meanwhile. If one dies, that is raised.
+    """
+    begun = {low: _probe(open_probe, *probe) for low, probe in _PROBES.items()}
+
+    def told() -> str | None:
+        for low, wait in begun.items():
+            _, factor, even = _PROBES[low]
+            try:
+                overflow, rounding = wait()
+            except ModelError as error:
+                if type(error) is not ModelError:
+                    raise
+                return f"the test model for {low} does not run on {provider}: {error.message}"
+            dropped = f"ONNX Runtime's {provider} provider drops the Casts that round to {low}"
+            if overflow != math.inf:
+                return f"{dropped}: 64 x {factor:g} x {factor:g} x 0.001 gave {overflow:g} instead of inf"
+            if rounding != even:
+                return f"{dropped}: {even + 1:g} stayed {rounding:g} instead of {even:g}"
+        return None
+
+    return told
 
 
-def _probe(open_probe: Callable[[Any], Any], low: int, factor: float, even: float) -> tuple[float, float]:
+def _probe(open_probe: Callable[[Any], Any], low: int, factor: float, even: float) -> Callable[[], tuple[float, float]]:
+    """Begin with one test model; what is returned waits for its two outputs."""
     import numpy as np
     from onnx import parser
 
     proto = parser.parse_model(_PROBE.replace("LOW", str(low)))
     row = np.full((1, 64), factor, np.float32)
     feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
-    with open_probe(proto) as runner:
-        overflow, rounding = runner.run(None, feed)
-    return float(overflow[0, 0]), float(rounding[0])
+    try:
+        runner = open_probe(proto)
+        outputs = runner.start(None, feed)
+    except ModelError as problem:
+        return partial(_raise, problem)
+
+    def wait() -> tuple[float, float]:
+        overflow, rounding = outputs()
+        runner.close()
+        return float(overflow[0, 0]), float(rounding[0])
+
+    return wait
+
+
+def _raise(problem: ModelError) -> tuple[float, float]:
+    raise problem
