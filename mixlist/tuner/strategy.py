@@ -4,7 +4,8 @@
 where an edit more is worth a tenth of the matrix and convolution work that it keeps low (``WORTH``). ``max-low``
 starts from everything white and keeps as little as possible high; what then is not needed is left as the base has it.
 ``max-speed`` takes the cheaper of both by the static account, and goes on with single edits that make it cheaper.
-Then, where node rules are allowed, an op type gives way to a few of its nodes (at most half of them).
+Then, where node rules are allowed, an op type gives way to a few of its nodes: at most half of them, or as many as it
+takes where more work stays low by it and edits are not counted.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class Strategy:
     ) -> None:
         self.rig, self.trials, self.suspicion, self.work = rig, trials, suspicion, work
         self.nodes_allowed, self.price = nodes_allowed, price
+        self.objective: Objective = "min-edits"
         self.units: dict[Edit, Unit] = {}
         self.notes: list[str] = []
 
     def run(self, objective: Objective) -> Choice | None:
         """The best choice found; None where no choice keeps the limits."""
+        self.objective = objective
         found = self._lists(objective)
         if found is None:
             self.notes = ["no list of op types keeps the limits" + ("" if self.nodes_allowed else "; --node-rules may")]
@@ -160,9 +163,10 @@ class Strategy:
         if len(own) < 2 or not units:
             return choice
         found = self._nodes(rest, units)
-        if found is None or len(found - rest) > FEW * len(own):
+        if found is None:
             return choice
-        return found
+        gains = self.objective != "min-edits" and self._share(found) > self._share(choice)
+        return found if gains or len(found - rest) <= FEW * len(own) else choice
 
     def _all_nodes(self, start: Choice) -> tuple[Unit, ...]:
         return self._closed(start, lambda low: node_units(self.rig.plan(start), low))
