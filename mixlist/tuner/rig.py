@@ -73,7 +73,7 @@ class Rig:
         exact, every = self.sites.of(plan), self.sites.of(plan, every=True)
         for site, rounding in (*every.items(), *exact.items()):
             known = self.wanted.get(site, ())
-            if rounding not in known:
+            if not any(offered.covers(rounding) for offered in known):
                 self.wanted[site] = (*known, rounding)
                 self.gated = None
 

@@ -61,7 +61,7 @@ class Station:
         from onnx import ModelProto
 
         self.payload = payload
-        self.runner = Runner(make_session(ModelProto.FromString(payload.model), threads=payload.threads))
+        self.runner = Runner(make_session(ModelProto.FromString(payload.model), threads=payload.threads, lean=True))
         self.references: dict[int, _Reference] = {}
         self.offsets = [0]  # of each batch's labels
 

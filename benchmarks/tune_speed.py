@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""What `mixlist tune` costs and what it leaves low: trials per second, seconds per model, share of the work, trials.
+
+    python benchmarks/tune_speed.py [--only trials|solve|share|planted] FOLDER [MODEL ...]
+
+FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); data are the corpus's own batches.
+
+trials   one trial as the search makes it (resolve under the edit, flags, run through the default executor, judge; the
+         choice differs each time) against a new session per trial: ``occ`` as onnxconverter_common's
+         auto_mixed_precision does it (copy, convert_float_to_float16 with the nodes that the choice keeps high as
+         node_block_list, InferenceSession, run; until it fails, where it does), and ``session``: resolve, rewrite and
+         emulate by mixlist, InferenceSession, run, without the judging. One batch, and 16.
+solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, at most 1e-2 normalised error.
+share    work of matrix products and convolutions left low, by ``mixlist.checker.estimate.work``, against
+         ``auto_convert_mixed_precision`` with the same data. It is given a ``validate_fn`` that takes a result whose
+         normalised error is at most what mixlist's result has by the check, or 1e-2 where that is more, and LIMIT
+         seconds. It is judged by what ONNX Runtime's CPU provider computes, which hides the overflows of float16.
+planted  trials for planted sets of k among n op types' worth of elements, against 4 k log2 n.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from clock import machine, race, worker  # noqa: E402
+
+ROUNDS, BATCHES = 7, 16
+LIMIT = 300.0  # seconds for the peer, per model
+ERROR = 1e-2
+LIBRARIES = ("onnx", "mindspore-o3")
+
+
+def main(*arguments: str) -> None:
+    """Print every figure asked for."""
+    options = list(arguments)
+    only = options.pop(options.index("--only") + 1) if "--only" in options else ""
+    folder, *names = [option for option in options if not option.startswith("--")]
+    models = {p.stem: p for p in sorted(Path(folder).glob("*.onnx")) if not names or p.stem in names}
+    print(machine(), flush=True)
+    for part, run in (("trials", _trials), ("solve", _solve), ("share", _share)):
+        if only in ("", part):
+            run(models)
+    if only in ("", "planted"):
+        _planted()
+
+
+# --- trials per second ---
+
+
+def _trials(models: Mapping[str, Path]) -> None:
+    """Medians of ROUNDS rounds, in each of which every contender makes one trial."""
+    ratios: dict[str, list[float]] = {}
+    for name, path in models.items():
+        line = name
+        for way in ("one", "many"):
+            told = worker([__file__, "--worker", "trial", name, str(path), way], LIMIT)
+            line += f"; {BATCHES if way == 'many' else 1} batches: trial {_ms(told['ours'])}"
+            for other in ("session", "occ"):
+                if told.get(other):
+                    ratios.setdefault(f"{other}, {way}", []).append(told[other] / told["ours"])
+                    line += f", {other} {_ms(told[other])}, {told[other] / told['ours']:.1f} times"
+            line += f", occ cannot: {told['failure']}" if told.get("failure") else ""
+        print(line, flush=True)
+    for way, found in sorted(ratios.items()):
+        print(f"median against {way}, {len(found)} models: {statistics.median(found):.1f} times (goal 20, aim 50)")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
+    """The seconds of each contender on one model; ``failure`` says why the peer gives no model that runs."""
+    import mixlist
+    from mixlist.checker.accuracy import Limits
+    from mixlist.graph.io import load
+    from mixlist.resolver import Resolver
+    from mixlist.rewriter.emulate import emulate
+    from mixlist.runtime.executors import open_workers
+    from mixlist.tuner.candidates import Choice, list_units, node_units, policy_of
+    from mixlist.tuner.memory import Memory
+    from mixlist.tuner.outcome import Goal
+    from mixlist.tuner.rig import Rig
+    from mixlist.tuner.trials import Trials
+
+    feeds = _feeds(name)[:1] * (BATCHES if way == "many" else 1)
+    policy = mixlist.load_policy(ops_info=LIBRARIES[0])
+    resolver = Resolver(path)
+    if not resolver.plan(policy).counts.get("float16"):  # nothing to search in
+        policy = mixlist.load_policy(ops_info=LIBRARIES[1])
+    base = mixlist.check(path, policy, feeds[:1], per_tensor=True)
+    with open_workers(None, None, None, len(feeds)) as crew:
+        rig = Rig(resolver, policy, feeds, base.tensors, threads=crew.threads)
+        plan = rig.plan(frozenset())
+        rig.offer(plan)
+        low = rig.low_nodes(frozenset())
+        units = (*list_units(plan, policy, "black", low), *node_units(plan, low))
+        trials = Trials(rig, Goal(Limits(normalized=None, cosine=None), 2.0), crew, Memory(None, {}))  # no early stop
+        trials.reference()
+        rng = random.Random(0)
+        choices: list[Choice] = []
+        peer = _Peer(path, feeds[0], low) if find_spec("onnxconverter_common") is not None else None
+
+        def ours() -> None:
+            choices.append(frozenset(unit.edit for unit in units if rng.random() < 0.5))
+            trials.outcome(choices[-1])
+
+        def session() -> None:
+            mixed = mixlist.rewrite(resolver.loaded, resolver.plan(policy_of(policy, choices[-1]))).model
+            _run(emulate(load(mixed)).SerializeToString(), feeds)
+
+        def occ() -> None:
+            if peer is not None:
+                peer.attempt(rig.low_nodes(choices[-1]), feeds)
+
+        seconds: dict[str, Any] = dict(race({"ours": ours, "session": session, "occ": occ}, ROUNDS))
+        rig.close()
+    return seconds | {"failure": peer.failure if peer is not None else "not installed"}
+
+
+class _Peer:
+    """Trials in the way of auto_mixed_precision: copy, convert, new session, run.
+
+    Where its model does not load or run, that is where the trial ends: the time is what it took until then.
+    """
+
+    def __init__(self, path: Path, feed: Mapping[str, Any], low: set[tuple[str, str]]) -> None:
+        import onnx
+        from onnxconverter_common.auto_mixed_precision import add_missing_dtypes_using_ort
+
+        self.low, self.failure = low, ""
+        with redirect_stdout(sys.stderr):
+            self.model = add_missing_dtypes_using_ort(onnx.shape_inference.infer_shapes(onnx.load(path)), feed)
+
+    def attempt(self, low: set[tuple[str, str]], feeds: list[Mapping[str, Any]]) -> None:
+        """One trial: nodes that mixlist's trial has high are blocked."""
+        from onnxconverter_common import float16
+
+        kept = {node for _, node in low}
+        block = [node.name for node in self.model.graph.node if node.name not in kept]
+        try:
+            made = float16.convert_float_to_float16(
+                copy.deepcopy(self.model), node_block_list=block, keep_io_types=True, disable_shape_infer=False
+            )
+            if not _is_recurrent(made):
+                _run(made.SerializeToString(), feeds)
+        except Exception as problem:
+            self.failure = (str(problem).splitlines() or [type(problem).__name__])[0][:100]
+
+
+def _is_recurrent(model: Any) -> bool:
+    """Whether ONNX Runtime's CPU provider may crash on a float16 model: one with a GRU or LSTM."""
+    return any(node.op_type in ("GRU", "LSTM", "RNN") for node in model.graph.node)
+
+
+def _run(model: bytes, feeds: list[Mapping[str, Any]]) -> None:
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
+    made = onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    for feed in feeds:
+        made.run(None, feed)
+
+
+# --- whole searches ---
+
+
+def _solve(models: Mapping[str, Path]) -> None:
+    """Each model from each library, in a process of its own."""
+    for library in LIBRARIES:
+        for name, path in models.items():
+            told: dict[str, Any] = worker([__file__, "--worker", "solve", name, str(path), library], LIMIT)
+            print(f"{library}, {name}: {told['seconds']:.1f} s, {told['trials']} trials, {told['said']}", flush=True)
+
+
+def _solved(name: str, path: Path, library: str) -> dict[str, Any]:
+    import mixlist
+    from mixlist.checker.accuracy import Limits
+
+    start = time.perf_counter()
+    limits = Limits(normalized=ERROR, cosine=None)
+    policy = mixlist.load_policy(ops_info=library)
+    report = mixlist.tune(path, policy, _feeds(name), limits=limits, node_rules=True)
+    edits = ", ".join(edit.node or f"{edit.op} {edit.before} to {edit.after}" for edit in report.edits) or "no edit"
+    shares = " to ".join("none" if s is None else f"{s:.3f}" for s in report.low_share.values())
+    said = f"{report.verdict}: {edits}; low share {shares}"
+    return {"seconds": time.perf_counter() - start, "trials": report.trials, "said": said}
+
+
+# --- the share of the work that stays low ---
+
+
+def _share(models: Mapping[str, Path]) -> None:
+    """mixlist's result with node rules against the peer's, on the first batch."""
+    for name, path in models.items():
+        ours: dict[str, Any] = worker([__file__, "--worker", "share", name, str(path)], LIMIT)
+        line = f"{name}: mixlist {_percent(ours['share'])} low, error {ours['error']:.2g}, {ours['seconds']:.0f} s"
+        if find_spec("onnxconverter_common") is not None:
+            limit = max(ERROR, ours["error"])
+            try:
+                theirs = worker([__file__, "--worker", "occ_share", name, str(path), str(limit)], LIMIT)
+                line += f"; occ {_percent(theirs['share'])} low, {theirs['seconds']:.0f} s"
+            except subprocess.TimeoutExpired:
+                line += f"; occ not done in {LIMIT:.0f} s"
+            except (RuntimeError, ValueError, IndexError) as problem:
+                line += f"; occ fails: {str(problem).strip().splitlines()[-1][:150]}"
+        print(line, flush=True)
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.2%}"
+
+
+def _ours_share(name: str, path: Path) -> dict[str, Any]:
+    import mixlist
+    from mixlist.checker.accuracy import Limits
+
+    start, feed = time.perf_counter(), _feeds(name)[0]
+    limits = Limits(normalized=ERROR, cosine=None)
+    policy = mixlist.load_policy()
+    report = mixlist.tune(path, policy, [feed], objective="max-low", limits=limits, node_rules=True)
+    errors = [o.normalized_error or 0.0 for o in report.check.outputs] if report.check is not None else [math.inf]
+    seconds = time.perf_counter() - start
+    return {"share": report.low_share["tuned"], "error": max(errors, default=0.0), "seconds": seconds}
+
+
+def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:
+    import numpy as np
+    import onnx
+    from onnxconverter_common import auto_mixed_precision
+
+    from mixlist.checker.estimate import work
+
+    def accepts(exact: list[Any], ours: list[Any]) -> bool:
+        for one, other in zip(exact, ours, strict=True):
+            if one.dtype.kind != "f":
+                continue
+            gap = np.linalg.norm(other.astype(np.float64) - one)
+            if not gap <= limit * np.linalg.norm(one.astype(np.float64)):
+                return False
+        return True
+
+    start, feed = time.perf_counter(), _feeds(name)[0]
+    with redirect_stdout(sys.stderr):
+        made = auto_mixed_precision.auto_convert_mixed_precision(onnx.load(path), feed, accepts, keep_io_types=True)
+    account = work(made, None, {key: value.shape for key, value in feed.items()})
+    return {"share": account.low_share, "seconds": time.perf_counter() - start}
+
+
+# --- planted sets ---
+
+
+def _planted() -> None:
+    """The worst and the mean number of tests for k culprits among n, anywhere in the order."""
+    from mixlist.tuner.search import minimal, tighten
+
+    rng = random.Random(0)
+    for n in (16, 64, 256, 1024):
+        for k in (1, 2, 3, 5):
+            counts = []
+            for _ in range(200):
+                planted, tested = frozenset(rng.sample(range(n), k)), set()
+
+                def passes(chosen: frozenset[int], planted: Any = planted, tested: Any = tested) -> bool:
+                    tested.add(chosen)
+                    return bool(planted <= chosen)
+
+                found = minimal(range(n), passes)
+                assert found == planted
+                assert tighten(found, range(n), passes) == planted
+                counts.append(len(tested))
+            bound = 4 * k * math.log2(n)
+            told = f"{k} among {n}: mean {statistics.mean(counts):.1f} trials, at most {max(counts)}"
+            print(f"{told}; 4 k log2 n = {bound:.0f} ({'met' if max(counts) <= bound else 'MISSED'})", flush=True)
+
+
+def _feeds(name: str) -> list[dict[str, Any]]:
+    from tests.corpus.feeds import feeds
+
+    return list(feeds(name))
+
+
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "trial": _trial,
+    "solve": _solved,
+    "share": _ours_share,
+    "occ_share": lambda name, path, limit: _occ_share(name, path, float(limit)),
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        told = WORKERS[sys.argv[2]](sys.argv[3], Path(sys.argv[4]), *sys.argv[5:])
+        print(json.dumps(told))
+    else:
+        main(*sys.argv[1:])
