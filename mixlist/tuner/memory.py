@@ -51,7 +51,7 @@ class Memory:
         assert self.path is not None
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, sort_keys=True) + "\n")
+                file.write(_line(entry))
         except OSError as problem:
             raise FileError(
                 f"{self.path}: the state cannot be written ({problem.strerror})", hint="name another file with --state"
@@ -64,7 +64,8 @@ class Memory:
             raise FileError(f"{path}: no state of a search can be read ({problem})", hint="name another file") from None
         whole, _, torn = text.rpartition("\n")
         entries = [_entry(path, at, line) for at, line in enumerate(whole.split("\n"), start=1)] if whole else []
-        if not entries and not torn:
+        if not entries and _line(head).startswith(torn):  # killed while the first line was written
+            path.write_bytes(b"")
             self._append(head)
             return
         if not entries or entries[0].get("format") != FORMAT:
@@ -81,6 +82,10 @@ class Memory:
         if torn:
             with path.open("r+b") as file:
                 file.truncate(len(whole.encode()) + 1)
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, sort_keys=True) + "\n"
 
 
 def _entry(path: Path, line: int, text: str) -> dict[str, Any]:

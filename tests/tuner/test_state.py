@@ -1,0 +1,179 @@
+"""The state of a search: killed at any byte it goes on, another search's is refused; and the same search twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.accuracy import Limits
+from mixlist.errors import FileError, UsageError
+from mixlist.tuner.memory import Memory
+from mixlist.tuner.outcome import Outcome
+from mixlist.tuner.result import TuneReport
+from tests.builders import model, policy
+from tests.tuner.local import Here
+
+TEXT = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[1] one = {1}> {
+  [a] a = Mul(x, x) [b] b = Div(a, k) [c] c = Mul(b, k) [d] d = Mul(c, k) [e] e = Add(d, one) [f] f = Neg(e)
+  [g] y = Tanh(f) }"""
+FEEDS = [{"x": np.full((1, 8), value, np.float32)} for value in (2.0, 300.0)]
+WHITE = {"white": ["Mul", "Div", "Add", "Neg", "Tanh"]}
+
+
+def search(state: Path | None, **changes: Any) -> TuneReport:
+    given: dict[str, Any] = {"model": model(TEXT), "policy": policy(**WHITE), "data": FEEDS, "node_rules": True}
+    options = {**given, "executor": Here(), "state": state, **changes}
+    return mixlist.tune(options.pop("model"), options.pop("policy"), options.pop("data"), **options)
+
+
+def told(report: TuneReport) -> dict[str, Any]:
+    """The report without what may differ: seconds, and which trials were run by whom."""
+    plain = report.to_json()
+    for part in (plain, plain["check"] or {}):
+        part.pop("seconds", None)
+    plain["log"] = [{k: v for k, v in line.items() if k != "remembered"} for line in plain["log"]]
+    plain.pop("trials"), plain.pop("remembered")
+    return plain
+
+
+def test_a_search_goes_on_after_any_kill(tmp_path: Path) -> None:
+    """The file is cut at every byte of its last three lines, and at the end of each line."""
+    state = tmp_path / "state"
+    whole = search(state)
+    assert whole.verdict == "pass" and whole.trials > 3 and whole.remembered == 0
+    data = state.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(data) if byte == ord("\n")]
+    assert len(ends) == whole.trials + 1
+    cuts = sorted({*ends, *range(ends[-4], len(data), 7), ends[0] - 1, ends[0] + 1, 0})
+    for cut in cuts:
+        state.write_bytes(data[:cut])
+        again = search(state)
+        kept = max(sum(end <= cut for end in ends) - 1, 0)
+        assert (again.remembered, again.trials) == (kept, whole.trials - kept), cut
+        assert told(again) == told(whole)
+        assert state.read_bytes() == data
+
+
+def test_every_byte_of_the_last_lines(tmp_path: Path) -> None:
+    """The memory alone, cut at each byte: whole lines are known, a torn one is gone from the file too."""
+    path, key = tmp_path / "state", {"model": "é" * 3, "data": "d"}
+    memory = Memory(path, key)
+    for name in ("a", "b ü", "c; d"):
+        memory.put(name, Outcome(name == "a", "why", 1))
+    data = path.read_bytes()
+    for cut in range(len(data) + 1):
+        path.write_bytes(data[:cut])
+        whole = max(data[:cut].count(b"\n") - 1, 0)
+        found = Memory(path, key)
+        assert list(found.known) == ["a", "b ü", "c; d"][:whole]
+        found.put("new", Outcome(True))
+        assert Memory(path, key).known["new"] == Outcome(True)
+        assert len(path.read_bytes().splitlines()) == whole + 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"data": FEEDS[:1]}, "data"),
+        ({"data": FEEDS[::-1]}, "data"),
+        ({"policy": policy(white=["Mul"])}, "lists"),
+        ({"policy": policy(**WHITE, constants="ieee")}, "lists"),
+        ({"model": model(TEXT.replace("0.001", "0.002"))}, "model"),
+        ({"limits": Limits(normalized=0.5)}, "limits"),
+        ({"overflow_mode": "saturate"}, "limits"),
+        ({"max_exception_rate": 0.9}, "limits"),
+        ({"labels": np.array([0, 0])}, "data"),
+    ],
+)
+def test_the_state_of_another_search_is_refused(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
+    state = tmp_path / "state"
+    search(state)
+    before = state.read_bytes()
+    with pytest.raises(UsageError, match=f"another search.*{what}"):
+        search(state, **changes)
+    assert state.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"{}\n", b"[]\n", b"text\n", b"\xff\n", b'{"format": "mixlist.check/1"}\n'])
+def test_a_file_that_is_no_state(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(FileError):
+        search(path)
+    assert path.read_bytes() == content
+
+
+def test_a_line_in_the_middle_that_is_damaged(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    search(state)
+    lines = state.read_bytes().splitlines(keepends=True)
+    state.write_bytes(b"".join([*lines[:2], lines[2][:5] + b"\n", *lines[3:]]))
+    with pytest.raises(FileError, match=":3:1:"):
+        search(state)
+
+
+def test_a_state_serves_other_objectives_too(tmp_path: Path) -> None:
+    """What came of a choice does not depend on what it was tried for."""
+    first = search(tmp_path / "state")
+    second = search(tmp_path / "state", node_rules=False)
+    assert first.remembered == 0 and second.remembered > 0
+    assert told(second) == told(search(None, node_rules=False))
+
+
+SCRIPT = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import mixlist
+from tests.builders import model, policy
+from tests.tuner.test_state import FEEDS, TEXT, WHITE, told
+for objective in ("min-edits", "max-low"):
+    options = {"node_rules": True, "jobs": int(sys.argv[2]), "objective": objective}
+    report = mixlist.tune(model(TEXT), policy(**WHITE), FEEDS, **options)
+    print(json.dumps(told(report)))
+"""
+
+
+def test_two_runs_are_alike(tmp_path: Path) -> None:
+    """With other hash seeds, and with one process or two."""
+    root = Path(__file__).parents[2]
+    outputs = set()
+    for seed, jobs in (("0", 1), ("1", 2), ("4242", 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(root), str(jobs)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+    assert [json.loads(line)["verdict"] for line in outputs.pop().splitlines()] == ["pass", "pass"]
+
+
+def test_ctrl_c_hands_back_the_best_so_far(tmp_path: Path) -> None:
+    """At each trial in turn: the list is marked, and the state goes on to the same end."""
+    whole = search(None)
+    for at in range(1, whole.trials + 1):
+        state, count = tmp_path / f"state{at}", 0
+
+        def stop(_: Any, at: int = at) -> None:
+            nonlocal count
+            count += 1
+            if count == at:
+                raise KeyboardInterrupt
+
+        report = search(state, told=stop)
+        if report.complete:  # the last trials say what happens without an edit
+            continue
+        assert report.verdict == "fail" and not report.minimal and "interrupted" in report.reasons[0]
+        if report.modify_mixlist:
+            report.save(tmp_path / f"list{at}.json", tmp_path / f"nodes{at}.txt")
+        assert told(search(state)) == told(whole)
