@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,8 @@ def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | N
     cores = os.cpu_count() or 1
     if executor is not None:
         count = int(getattr(executor, "_max_workers", 1))
-        yield Workers(executor, count, max(1, cores // count), lambda path: Path(path).read_bytes())
+        here = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool)
+        yield Workers(executor, count, max(1, cores // count), str if here else _read)
     elif scheduler is not None:
         with _dask(scheduler) as workers:
             yield workers
@@ -63,8 +64,12 @@ def _dask(scheduler: str) -> Iterator[Workers]:
         if not cores:
             raise UsageError(f"the scheduler {scheduler} has no workers", hint=f"start some: dask worker {scheduler}")
         count = sum(cores.values())
-        send: Callable[[str], Any] = lambda path: client.scatter(Path(path).read_bytes(), broadcast=True)  # noqa: E731
+        send: Callable[[str], Any] = lambda path: client.scatter(_read(path), broadcast=True)  # noqa: E731
         yield Workers(client.get_executor(pure=False), count, 1, send)
+
+
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()
 
 
 def is_loss(problem: BaseException) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Station:
         self.runner = Runner(make_session(ModelProto.FromString(payload.model), threads=payload.threads, lean=True))
         self.references: dict[int, _Reference] = {}
         self.offsets = [0]  # of each batch's labels
+        self.lock = threading.RLock()
 
     def trial(self, flags: bytes, batch: int) -> Batch:
         """``flags`` are packed bits, one per gate."""
@@ -77,11 +79,12 @@ class Station:
         return Batch(overflow, tuple(judged), self._right(batch, given.outputs, outputs))
 
     def _reference(self, batch: int) -> _Reference:
-        if batch not in self.references:
-            import numpy as np
+        import numpy as np
 
-            self.references[batch] = _Reference(*self._run(np.zeros(self.payload.count, bool), batch))
-        return self.references[batch]
+        with self.lock:
+            if batch not in self.references:
+                self.references[batch] = _Reference(*self._run(np.zeros(self.payload.count, bool), batch))
+            return self.references[batch]
 
     def _run(self, flags: NDArray[Any], batch: int) -> tuple[list[Any], dict[str, Any]]:
         payload = self.payload
@@ -101,12 +104,13 @@ class Station:
     def _right(self, batch: int, exact: list[Any], ours: list[Any]) -> tuple[float, float, int]:
         if self.payload.labels is None:
             return 0.0, 0.0, 0
-        while len(self.offsets) <= batch + 1:  # how many labels each batch takes, the reference tells
-            at = len(self.offsets) - 1
-            task = TaskAccuracy(self.payload.labels[self.offsets[at] :])
-            one = dict(zip(self.payload.outputs, self._reference(at).outputs, strict=True))
-            task.add(one, one)
-            self.offsets.append(self.offsets[at] + task.used)
+        with self.lock:
+            while len(self.offsets) <= batch + 1:  # how many labels each batch takes, the reference tells
+                at = len(self.offsets) - 1
+                task = TaskAccuracy(self.payload.labels[self.offsets[at] :])
+                one = dict(zip(self.payload.outputs, self._reference(at).outputs, strict=True))
+                task.add(one, one)
+                self.offsets.append(self.offsets[at] + task.used)
         task = TaskAccuracy(self.payload.labels[self.offsets[batch] :])
         names = self.payload.outputs
         task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
@@ -115,6 +119,7 @@ class Station:
 
 
 _stations: OrderedDict[str, Station] = OrderedDict()
+_making = threading.Lock()  # a process may work in several threads
 
 
 def trial(token: str, payload: bytes | str, flags: bytes, batch: int) -> Batch:
@@ -127,13 +132,14 @@ def trial(token: str, payload: bytes | str, flags: bytes, batch: int) -> Batch:
 
 def station(token: str, payload: bytes | str) -> Station:
     """The station of this process for a payload."""
-    found = _stations.get(token)
-    if found is None:
-        data = payload if isinstance(payload, bytes) else Path(payload).read_bytes()
-        while len(_stations) >= KEPT:
-            _stations.popitem(last=False)[1].runner.close()
-        found = _stations[token] = Station(pickle.loads(data))
-    _stations.move_to_end(token)
+    with _making:
+        found = _stations.get(token)
+        if found is None:
+            data = payload if isinstance(payload, bytes) else Path(payload).read_bytes()
+            while len(_stations) >= KEPT:
+                _stations.popitem(last=False)  # its session goes when no thread runs it any more
+            found = _stations[token] = Station(pickle.loads(data))
+        _stations.move_to_end(token)
     return found
 
 
