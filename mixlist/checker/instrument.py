@@ -130,21 +130,28 @@ def instrument(
     wanted: Callable[[Probe], bool] = lambda _: True,
     *,
     guard: bool = False,
+    own: Callable[[Key], bool] = lambda _: False,
 ) -> Instrumented:
     """A copy of ``model`` that also yields ``statistics`` of every observed tensor that is ``wanted``.
 
-    ``guard``: for a provider that does not reduce empty tensors (CUDA).
+    ``guard``: for a provider that does not reduce empty tensors (CUDA). ``own``: tensors that are reduced themselves
+    though they only hold another one's values, because they may be rounded.
     """
-    return Instrumenter(model, statistics, wanted, guard).run()
+    return Instrumenter(model, statistics, wanted, guard, own).run()
 
 
 class Instrumenter:
     """One instrumentation; ``observe`` may be replaced to compute something else of each tensor."""
 
     def __init__(
-        self, model: Any, statistics: tuple[Statistic, ...], wanted: Callable[[Probe], bool], guard: bool = False
+        self,
+        model: Any,
+        statistics: tuple[Statistic, ...],
+        wanted: Callable[[Probe], bool],
+        guard: bool = False,
+        own: Callable[[Key], bool] = lambda _: False,
     ) -> None:
-        self.guard = guard
+        self.guard, self.own = guard, own
         self.proto = type(model)()
         self.proto.CopyFrom(model)
         self.graph = build_main(self.proto)
@@ -261,7 +268,7 @@ class Instrumenter:
             if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED:
                 continue
             key = Key(path, label(node), slot)
-            source = _source(node, known)
+            source = None if self.own(key) else _source(node, known)
             known[value.name] = source or key
             probe = Probe(key, value.file_name, node.op_type, value.type, value.constant, source)
             if self.wanted(probe):

@@ -77,14 +77,15 @@ class Observer:
             return begun[1]
         names = [*self.own, *self.instrumented.widths]
         outputs = self.runner.start(names, self._given(feed))
-        return lambda: self._read(names, outputs())
+        return lambda: self.read(names, outputs())
 
     def begin(self, feed: Mapping[str, Any] | None) -> None:
         """Begin with a batch before others are needed: ``start`` is what gives it."""
         if feed is not None:
             self._begun = feed, self.start(feed)
 
-    def _read(self, names: list[str], found: list[Any]) -> Observed:
+    def read(self, names: list[str], found: list[Any]) -> Observed:
+        """What a run made of the outputs named: the own ones in order, and the ranges by Key."""
         values = dict(zip(names, found, strict=True))
         ranges: dict[Key, Range] = {}
         if self._single:

@@ -19,8 +19,9 @@ from mixlist.resolver import Plan, Resolver
 from mixlist.runtime.feeds import as_float32, model_inputs
 from mixlist.tuner.candidates import Choice, policy_of
 from mixlist.tuner.gates import Gated, gate
+from mixlist.tuner.masked import Masked
 from mixlist.tuner.roundings import Rounding, Site, Sites
-from mixlist.tuner.station import Payload, pack
+from mixlist.tuner.station import Batch, Payload, pack
 from mixlist.tuner.watching import watched
 
 INLINE_LIMIT = 2**31 - 2**20  # protobuf holds no larger model, and a session of bytes takes no other
@@ -49,7 +50,8 @@ class Rig:
         self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # as the gated graph takes them
         self.low = types.ELEMENT[base.mode.low]
         self.own = tuple(o.name for o in resolver.loaded.proto.graph.output)
-        self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.low, saturate)
+        self.masked = Masked(resolver.loaded, resolver.graph, self.low, saturate)
+        self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.masked.masks, self.low, saturate)
         self.sites = Sites()
         self.wanted: dict[Site, tuple[Rounding, ...]] = {}
         self.plans: dict[Choice, Plan] = {}
@@ -89,6 +91,13 @@ class Rig:
             found = self.gated.serve(roundings)
             assert found is not None, "a plan that was offered is served"
         return pack(found)
+
+    def settle(self, choice: Choice, at: int, batch: Batch) -> Batch:
+        """A batch of a trial with its doubtful ranges judged."""
+        if batch.doubtful is None:
+            return batch
+        overflow = self.masked.overflow(self.feeds[at], batch.doubtful, self.plan(choice))
+        return replace(batch, overflow=overflow, doubtful=None)
 
     def share(self, choice: Choice) -> float | None:
         """Share of the work of matrix products and convolutions that is low; None where there is none."""
@@ -147,4 +156,5 @@ class Rig:
 
     def close(self) -> None:
         """Remove what was written for the processes."""
+        self.masked.close()
         self._home.cleanup()

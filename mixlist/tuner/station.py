@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.task import TaskAccuracy
 from mixlist.runtime.sessions import Runner, make_session
-from mixlist.tuner.watching import Watch
+from mixlist.tuner.watching import Ranges, Watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,11 +42,15 @@ class Payload:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of one trial. ``right``: right answers of the reference and of the trial, and labels that count."""
+    """One batch of one trial. ``right``: right answers of the reference and of the trial, and labels that count.
+
+    ``doubtful``: ranges, in the reference and in the trial, that may be of an overflow or of a mask.
+    """
 
     overflow: str  # the first node that overflows, "" for none
     outputs: tuple[OutputAccuracy, ...]
     right: tuple[float, float, int] = (0.0, 0.0, 0)
+    doubtful: tuple[Ranges, Ranges] | None = None
 
 
 @dataclass
@@ -75,8 +79,10 @@ class Station:
         for name, exact, ours in zip(self.payload.outputs, given.outputs, outputs, strict=True):
             judged.append(OutputAccuracy(name))
             judged[-1].add(exact, ours)
-        overflow = self.payload.watch.overflow(given.statistics, statistics)
-        return Batch(overflow, tuple(judged), self._right(batch, given.outputs, outputs))
+        watch, exact = self.payload.watch, given.statistics
+        overflow = watch.overflow(exact, statistics)
+        doubtful = None if overflow else watch.doubtful(exact, statistics)
+        return Batch(overflow, tuple(judged), self._right(batch, given.outputs, outputs), doubtful)
 
     def _reference(self, batch: int) -> _Reference:
         import numpy as np

@@ -53,7 +53,7 @@ class Trials:
             edits = tuple(sorted(map(str, choice)))
             key = "; ".join(edits)
             known = self.memory.get(key)
-            found = known or self._run(self.rig.flags(choice))
+            found = known or self._run(choice)
             if known is None:
                 self.memory.put(key, found)
             self._note(choice, Trial(edits, found, known is not None))
@@ -62,7 +62,7 @@ class Trials:
     def reference(self) -> Outcome:
         """Everything in float32, tried: what fails here no list can mend."""
         known = self.memory.get(REFERENCE)
-        found = known or self._run(self.rig.no_flags())
+        found = known or self._run(None)
         if known is None:
             self.memory.put(REFERENCE, found)
         self.log.append(Trial((REFERENCE,), found, known is not None))
@@ -86,7 +86,9 @@ class Trials:
         if self.told is not None:
             self.told(made)
 
-    def _run(self, flags: bytes) -> Outcome:
+    def _run(self, choice: Choice | None) -> Outcome:
+        """Try a choice, or None for everything in float32."""
+        flags = self.rig.no_flags() if choice is None else self.rig.flags(choice)
         judge = Judge(self.goal, self.rig.own, len(self.order))
         waiting = deque(self.order)
         running: deque[tuple[int, Future[Batch]]] = deque()
@@ -96,7 +98,8 @@ class Trials:
                     at = waiting.popleft()
                     running.append((at, self._submit(flags, at)))
                 at, future = running.popleft()
-                settled = judge.add(at, future.result())
+                batch = future.result()
+                settled = judge.add(at, batch if choice is None else self.rig.settle(choice, at, batch))
                 if settled is not None:
                     if settled.batch is not None:
                         self.order.remove(settled.batch)

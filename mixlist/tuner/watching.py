@@ -1,17 +1,23 @@
 """The statistics of a trial: as few as tell whether anything overflows.
 
-A sum of magnitudes is not finite where one value is not: one reduction per tensor. Where the reference holds masks or
-infinities, or values whose sum might itself overflow, an infinity says nothing: only a NaN is an overflow. Where the
-accelerator saturates, the largest magnitudes of the tensors beyond the range tell.
+A sum of magnitudes is not finite where one value is not: one reduction per tensor. Of some tensors an infinity says
+nothing by itself: of those that carry masks, that hold infinities or numbers beyond all quantities in the reference
+already and, where the accelerator saturates, of those beyond the range. They have their whole ranges taken, and where
+one of them is at the limit, ``masked`` judges as ``check`` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from mixlist.checker.instrument import Instrumented, Key, Probe, Statistic, instrument
+from mixlist.checker.masks import Mask
+from mixlist.checker.observe import Observer
+from mixlist.checker.overflow import Range
 from mixlist.checker.result import TensorRange
 from mixlist.graph.naming import NewNames
 from mixlist.ops import types
@@ -20,7 +26,7 @@ from mixlist.rewriter.emulate import FINITE_MAX
 
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
 
-_Where = tuple[str, str, str]  # scope, node, tensor
+Ranges = Mapping[Key, Range]
 
 
 @dataclass(frozen=True)
@@ -37,22 +43,24 @@ class Column:
 
 @dataclass(frozen=True)
 class Watch:
-    """What each column of the statistics' outputs is of: ``sums`` and ``peaks`` by output name. ``low``: the low type.
+    """What each column of the statistics' outputs is of: ``sums`` by output name, an output has the shape [columns],
+    or [iterations, columns] where it comes out of a loop; ``ranged`` are the tensors with ranges, without the model.
 
-    An output has the shape [columns], or [iterations, columns] where it comes out of a loop.
+    ``low``: the low type; ``saturate``: whether values beyond its range become its largest one.
     """
 
     sums: Mapping[str, tuple[Column, ...]]
-    peaks: Mapping[str, tuple[Column, ...]]
+    ranged: Instrumented
     low: int
+    saturate: bool
 
     @property
     def names(self) -> list[str]:
         """All outputs with statistics."""
-        return [*self.sums, *self.peaks]
+        return [*self.sums, *self.ranged.widths]
 
     def overflow(self, exact: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-        """The first node found that overflows, or saturates, and does not in the reference; "" for none."""
+        """The first node found that overflows and does not in the reference; "" for none."""
         import numpy as np
 
         for name, columns in self.sums.items():
@@ -63,44 +71,63 @@ class Watch:
             bad = np.where(alone, nan, infinite)
             if bad.any():
                 return str(columns[int(np.argmax(bad))])
-        limit = FINITE_MAX[self.low]
-        for name, columns in self.peaks.items():
-            theirs, mine = np.atleast_2d(exact[name]), np.atleast_2d(ours[name])
-            bad = (mine == limit).any(axis=0) & (theirs > limit).any(axis=0)
-            if bad.any():
-                return str(columns[int(np.argmax(bad))])
         return ""
 
+    def doubtful(self, exact: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[Ranges, Ranges] | None:
+        """The ranges in the reference and in the trial, if one of the trial's is at the limit."""
+        if not self.ranged.widths:
+            return None
+        mine = self._ranges(ours)
+        limit = FINITE_MAX[self.low]
+        if all(r.finite and not (self.saturate and r.magnitude >= limit) for r in mine.values()):
+            return None
+        return self._ranges(exact), mine
 
-def watched(proto: Any, tensors: Iterable[TensorRange], low: int, saturate: bool) -> tuple[Any, Watch]:
+    def _ranges(self, values: Mapping[str, Any]) -> Ranges:
+        names = list(self.ranged.widths)
+        return self._reader.read(names, [values[name] for name in names])[1]
+
+    @cached_property
+    def _reader(self) -> Observer:
+        nobody: Any = None  # the station runs the model
+        return Observer(self.ranged, nobody, [])
+
+
+def watched(
+    proto: Any, tensors: Iterable[TensorRange], masks: Mapping[Key, Mask], low: int, saturate: bool
+) -> tuple[Any, Watch]:
     """A copy of the model with the statistics of a trial, and what they are of.
 
-    ``tensors``: what the reference's values are like over all batches; ``low``: the low type; ``saturate``: whether
-    values beyond its range become its largest one.
+    ``tensors``: what the reference's values are like over all batches; ``masks``: the tensors that carry masks;
+    ``low``: the low type; ``saturate``: whether values beyond its range become its largest one.
     """
-    largest = {(t.scope, t.node, t.tensor): max(abs(t.minimum), abs(t.maximum)) for t in tensors}
-    sums = instrument(proto, (_SUM,))
-    columns = _columns(sums, _SUM, lambda p: largest.get(_where(p), 0.0) >= LARGE or p.elem == types.DOUBLE)
-    if not saturate:
-        return sums.proto, Watch(columns, {}, low)
-    beyond = {where for where, size in largest.items() if size >= overflow_bound(low)}
-    peaks = instrument(sums.proto, (_PEAK,), lambda probe: _where(probe) in beyond)
-    return peaks.proto, Watch(columns, _columns(peaks, _PEAK, lambda _: False), low)
+    sizes = {(t.scope, t.node, t.tensor): max(abs(t.minimum), abs(t.maximum)) for t in tensors}
+    bound = overflow_bound(low)
+    beyond = {where for where, size in sizes.items() if not size < (bound if saturate else LARGE)}
+    near = {(scope, node) for (scope, node, _), size in sizes.items() if not size < bound / 2}
+    wanted: AbstractSet[Key] = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
+
+    def doubtful(probe: Probe) -> bool:
+        where = probe.key.scope, probe.key.node, probe.tensor
+        return probe.key in wanted or (where in beyond and probe.elem != types.DOUBLE)
+
+    def own(key: Key) -> bool:
+        return key in wanted or (key.scope, key.node) in near
+
+    sums = instrument(proto, (_SUM,), lambda probe: not doubtful(probe), own=own)
+    ranged = instrument(sums.proto, wanted=doubtful, own=own)
+    return ranged.proto, Watch(_columns(sums), replace(ranged, proto=None), low, saturate)
 
 
-def _columns(made: Instrumented, statistic: Statistic, alone: Any) -> dict[str, tuple[Column, ...]]:
+def _columns(made: Instrumented) -> dict[str, tuple[Column, ...]]:
     """What the columns of each output are of."""
     probes: dict[Key, Probe] = {probe.key: probe for probe in made.probes}
     found: dict[str, dict[int, Column]] = {}
-    for (key, name), places in made.outputs.items():
-        if name == statistic.name:
-            for place in places:
-                found.setdefault(place.output, {})[place.column] = Column(key.scope, key.node, alone(probes[key]))
+    for (key, _), places in made.outputs.items():
+        for place in places:
+            column = Column(key.scope, key.node, probes[key].elem == types.DOUBLE)
+            found.setdefault(place.output, {})[place.column] = column
     return {output: tuple(of[at] for at in sorted(of)) for output, of in found.items()}
-
-
-def _where(probe: Probe) -> _Where:
-    return probe.key.scope, probe.key.node, probe.tensor
 
 
 def _sum(tensor: str, out: str, elem: int, names: NewNames) -> list[Any]:
@@ -109,15 +136,4 @@ def _sum(tensor: str, out: str, elem: int, names: NewNames) -> list[Any]:
     return [helper.make_node("ReduceL1", [tensor], [out], name=names.make(f"ReduceL1_{out}"), keepdims=0)]
 
 
-def _peak(tensor: str, out: str, elem: int, names: NewNames) -> list[Any]:
-    from onnx import helper
-
-    size = names.make(f"{out}_abs")
-    return [
-        helper.make_node("Abs", [tensor], [size], name=names.make(f"Abs_{size}")),
-        helper.make_node("ReduceMax", [size], [out], name=names.make(f"ReduceMax_{out}"), keepdims=0),
-    ]
-
-
 _SUM = Statistic("sum", 0.0, "ReduceSum", _sum)
-_PEAK = Statistic("peak", 0.0, "ReduceMax", _peak)

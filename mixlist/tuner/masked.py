@@ -1,0 +1,71 @@
+"""Whether an infinity of a trial is a mask's or an overflow: judged where the plan is, by the rules of ``check``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from mixlist.checker.counting import Hidden
+from mixlist.checker.instrument import Key, instrument
+from mixlist.checker.masks import Mask, find_masks
+from mixlist.checker.overflow import Batch, Tally, classify
+from mixlist.checker.pair import Way
+from mixlist.checker.wiring import wire
+from mixlist.graph.io import Loaded
+from mixlist.graph.model import Graph
+from mixlist.graph.naming import label, scope_path
+from mixlist.ops import types
+from mixlist.resolver import Plan
+from mixlist.rewriter.emulate import LOW
+from mixlist.tuner.watching import Ranges
+
+
+class Masked:
+    """The masks of a model, and what its doubtful ranges mean. ``low``: the low type."""
+
+    def __init__(self, loaded: Loaded, graph: Graph, low: int, saturate: bool) -> None:
+        self.loaded, self.low, self.saturate = loaded, low, saturate
+        self.wired = wire(graph)
+        self.masks: dict[Key, Mask] = find_masks(self.wired) if low == types.FLOAT16 else {}
+        self._hidden: Hidden | None = None
+
+    def overflow(self, feed: Mapping[str, Any], ranges: tuple[Ranges, Ranges], plan: Plan) -> str:
+        """The first node that overflows in a batch under a plan; "" where the infinities are by design."""
+        exact, ours = ranges
+        batch = Batch(0, exact, ours, _low(plan, exact), self.saturate)
+        if self._hidden is None:
+            self._hidden = self._make_hidden()
+        tallies: dict[Key, Tally] = {}
+        if not classify(self._hidden.look(feed, batch), self.wired, tallies):
+            return ""
+        key = next(key for key, tally in tallies.items() if {"overflow", "saturated"} & tally.batches.keys())
+        return f"{key.scope}/{key.node}" if key.scope else key.node
+
+    def _make_hidden(self) -> Hidden:
+        """Counts in the reference, made when first needed: the session of a check's."""
+        way = Way("cpu", False, self.saturate)
+        reference = SimpleNamespace(instrumented=instrument(self.loaded.proto))
+        low = {Key("", "", -1): self.low}  # of which type, is all that is asked
+        pair: Any = SimpleNamespace(
+            original=self.loaded, way=way, reference=reference, wired=self.wired, low=low, renamed={}
+        )
+        return Hidden(pair)
+
+    def close(self) -> None:
+        """Let the session go."""
+        if self._hidden is not None:
+            self._hidden.close()
+
+
+def _low(plan: Plan, keys: Mapping[Key, Any]) -> dict[Key, int]:
+    """The low element types of these tensors under a plan; of a function's, that of any specialisation."""
+    found: dict[Key, int] = {}
+    for solution in plan.solution.solutions:
+        for node in solution.graph.order:
+            for slot, value in enumerate(node.outputs):
+                if value is not None and solution.decided[value.id] in LOW:
+                    key = Key(scope_path(solution.graph, node.scope), label(node), slot)
+                    if key in keys:
+                        found[key] = solution.decided[value.id]
+    return found

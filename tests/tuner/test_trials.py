@@ -1,0 +1,118 @@
+"""What a trial says against what ``check`` says of the same lists and data: pass or fail, and why."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+import mixlist
+from mixlist.checker.accuracy import Limits
+from mixlist.tuner.candidates import list_units, policy_of
+from tests.builders import model, policy
+from tests.checker.planted import PLANTED, Planted
+from tests.checker.test_exact import Case, cases
+from tests.tuner.local import trials
+
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
+ANY = Limits(normalized=None, cosine=None)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_planted_overflow(planted: Planted) -> None:
+    """Batch by batch: a trial of one batch fails where the check of that batch overflows."""
+    proto = model(planted.text, check=False)
+    for feed in planted.feeds:
+        checked = mixlist.check(proto, planted.policy, [feed], limits=ANY)
+        tried = trials(proto, planted.policy, [feed], limits=ANY)
+        outcome = tried.outcome(frozenset())
+        tried.rig.close()
+        assert outcome.passed is (checked.verdict == "pass"), (outcome, checked.reasons)
+        if not outcome.passed:
+            overflows = {f"{n.scope}/{n.name}" if n.scope else n.name for n in checked.nodes if n.kind == "overflow"}
+            spoilt = {f"{n.scope}/{n.name}" if n.scope else n.name for n in checked.nodes if n.kind == "propagated"}
+            assert outcome.why.removeprefix("overflow at ") in overflows | spoilt
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize="MIXLIST_SEED" not in os.environ,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(case=cases(), data=st.data())
+def test_a_trial_says_what_the_check_says(case: Case, data: st.DataObject) -> None:
+    """Random graphs full of edges, masks, infinities and NaN; with the base lists and with some of the edits."""
+    assume(case.rules.mode.action == "lists")  # others are not tuned
+    tried = trials(case.model, case.rules, case.feeds, saturate=case.saturate)
+    try:
+        units = list_units(tried.rig.plan(frozenset()), case.rules, "black", tried.rig.low_nodes(frozenset()))
+        for choice in (frozenset(), frozenset(u.edit for u in units if data.draw(st.booleans()))):
+            mode = "saturate" if case.saturate else "inf"
+            checked = mixlist.check(case.model, policy_of(case.rules, choice), case.feeds, overflow_mode=mode)
+            outcome = tried.outcome(choice)
+            assert outcome.passed is (checked.verdict == "pass"), (outcome, checked.reasons)
+    finally:
+        tried.rig.close()
+
+
+def test_a_trial_stops_at_the_first_broken_limit_and_that_batch_goes_first() -> None:
+    feeds = [{"x": np.array([float(i), 1.0], np.float32)} for i in (1, 2, 3, 300, 4)]
+    tried = trials(
+        model("g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"), policy(white=["Mul"]), feeds
+    )
+    ran: list[int] = []
+    submit = tried._submit
+    tried._submit = lambda flags, batch: ran.append(batch) or submit(flags, batch)  # type: ignore[method-assign]
+    assert tried.outcome(frozenset()).batch == 3
+    assert ran == [0, 1, 2, 3] and tried.order[0] == 3
+    tried.rig.close()
+
+
+def test_inputs_in_float16_are_fed_as_the_graph_takes_them() -> None:
+    feeds: list[dict[str, Any]] = [{"x": np.array([1.5, 200.0], np.float16), "i": np.array([2, 3], np.int64)}]
+    proto = model(
+        "g (float16[2] x, int64[2] i) => (float16[2] y) { [c] c = Cast<to=10>(i) [m] m = Mul(x, c) [n] y = Neg(m) }"
+    )
+    tried = trials(proto, policy(white=["Mul"]), feeds)
+    assert tried.outcome(frozenset()).passed and tried.reference().passed
+    tried.rig.close()
+
+
+MASKED = """g (float[1,4,4] x, float[1,4,4] m) => (float[1,4,4] y)
+  <float zero = {0}, float large = {LARGE}, float[1] k = {FACTOR}> {
+  [b] b = Greater(m, zero) [w] w = Where(b, zero, large) [s] s = Mul(x, k) [a] a = Add(s, w) [y] y = Softmax(a) }"""
+
+
+@pytest.mark.parametrize("large", ["-1e9", "-3.4028234e38", "-60000", "-inf"])
+@pytest.mark.parametrize(("factor", "passes"), [("1", True), ("70000", False)])
+def test_masks(large: str, factor: str, passes: bool) -> None:
+    """A mask of any size is by design, scores that overflow beside it are not; no edit is needed for the first."""
+    proto = model(MASKED.replace("LARGE", large).replace("FACTOR", factor))
+    mask = np.ones((1, 4, 4), np.float32)
+    mask[..., 2:] = 0
+    feeds = [{"x": np.linspace(-2, 2, 16, dtype=np.float32).reshape(1, 4, 4), "m": mask}]
+    rules = policy(white=["Where", "Mul", "Add", "Softmax"], constants="ieee")
+    checked = mixlist.check(proto, rules, feeds, limits=ANY)
+    tried = trials(proto, rules, feeds, limits=ANY)
+    outcome = tried.outcome(frozenset())
+    tried.rig.close()
+    assert outcome.passed is (checked.verdict == "pass") is passes, (outcome, checked.reasons)
+
+
+def test_a_reshape_that_overflows_where_what_it_reads_does_not() -> None:
+    """Sub is high; the white Reshape rounds what it reads, and the Relu makes zero of its infinities."""
+    proto = model("""g (float[1,4] x) => (float[2,2] y) <int64[2] s = {2,2}, float big = {-1e5}> {
+      [m] m = Sub(big, x) [r] r = Reshape(m, s) [y] y = Relu(r) }""")
+    feeds = [{"x": np.ones((1, 4), np.float32)}]
+    rules = policy(white=["Reshape"], black=["Sub"])
+    tried = trials(proto, rules, feeds, limits=ANY)
+    outcome = tried.outcome(frozenset())
+    tried.rig.close()
+    assert mixlist.check(proto, rules, feeds, limits=ANY).verdict == "fail"
+    assert not outcome.passed and outcome.why == "overflow at r"
