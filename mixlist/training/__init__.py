@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mixlist.training.export import export_step as export_step
+    from mixlist.training.optimizers import Settings as Settings
+    from mixlist.training.run import train as train
+    from mixlist.training.scalers import make_scaler as make_scaler
 
-_HOME = {"export_step": "mixlist.training.export"}
+_HOME = {
+    "Settings": "mixlist.training.optimizers",
+    "export_step": "mixlist.training.export",
+    "make_scaler": "mixlist.training.scalers",
+    "train": "mixlist.training.run",
+}
 
 __all__ = sorted(_HOME)
 

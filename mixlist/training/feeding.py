@@ -1,4 +1,4 @@
-"""What a step is fed: the batch, and random numbers drawn from seed and step alone, so that a run can go on anywhere."""
+"""What a step is fed: the batch, and random numbers drawn from seed and step alone: a run can go on anywhere."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class Order:
             raise UsageError(f"a batch of {batch_size} needs as many samples, and the data has {count}")
         self.count, self.size, self.seed = count, batch_size, seed
         self.per_epoch = count // batch_size
-        self._epoch, self._permutation = -1, None
+        self._epoch = -1
+        self._permutation: Any = None
 
     def batch(self, step: int) -> Any:
         """The indices of the samples of a step (from 0)."""
@@ -78,7 +79,6 @@ class Order:
         if epoch != self._epoch:
             random = np.random.default_rng([self.seed, _SHUFFLE, epoch])
             self._epoch, self._permutation = epoch, random.permutation(self.count)
-        assert self._permutation is not None
         return self._permutation[at * self.size : (at + 1) * self.size]
 
 

@@ -99,10 +99,11 @@ def _parameter(model: str, given: Input, told: Mapping[str, str]) -> Parameter:
             f"{model}: the parameter {given.name!r} is {types.type_name(given.type)}; parameters are float32",
             hint="keep master weights in float32: the lists decide what becomes low",
         )
-    if given.shape is None or not all(isinstance(d, int) for d in given.shape):
+    shape = tuple(d for d in given.shape or () if isinstance(d, int))
+    if given.shape is None or len(shape) < len(given.shape):
         raise ModelError(f"{model}: the parameter {given.name!r} has no fixed shape", hint="declare its shape")
     key = _INIT + given.name
-    return Parameter(given.name, tuple(int(d) for d in given.shape), _json(model, key, told.get(key, "{}")))
+    return Parameter(given.name, shape, _json(model, key, told.get(key, "{}")))
 
 
 def _json(model: str, key: str, text: str) -> Mapping[str, Any]:
