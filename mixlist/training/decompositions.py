@@ -26,7 +26,7 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 def in_place_table() -> dict[Any, Callable[..., Any]]:
     """Those needed while mutations are still visible: batch_norm's schema hides that it writes its statistics."""
-    return {aten.native_batch_norm.default: native_batch_norm}
+    return {aten.native_batch_norm.default: batch_norm, aten._native_batch_norm_legit.default: batch_norm}
 
 
 # Convolution
@@ -104,24 +104,47 @@ def adaptive_max_pool(x: Any, output_size: Sequence[int]) -> Any:
     return pool(x, kernel, kernel)
 
 
+def avg_pool(
+    x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, include_pad: bool = True,
+    divisor: int | None = None,
+) -> Any:  # fmt: skip
+    """Left as it is, except with a divisor of its own, which torch's exporter overlooks."""
+    if not divisor:
+        return NotImplemented
+    rank = len(kernel)
+    steps, pads = _per_axis(stride or kernel, rank), _per_axis(padding, rank)
+    outs = [-((size - k + 2 * p) // -s) + 1 if ceil_mode else (size - k + 2 * p) // s + 1
+            for size, k, s, p in zip(x.shape[-rank:], kernel, steps, pads, strict=True)]  # fmt: skip
+    if ceil_mode:  # a window that would begin behind the input is left out
+        outs = [out - ((out - 1) * s >= size + p)
+                for out, size, s, p in zip(outs, x.shape[-rank:], steps, pads, strict=True)]  # fmt: skip
+    return _apply(x, _pool_averages(x.shape[-rank:], outs, kernel, steps, pads, include_pad, divisor))
+
+
 def avg_pool_backward(
-    grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool, divisor: Any
+    grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include_pad: bool, divisor: int | None
 ) -> Any:
     """Averaging is a matrix along each axis; the gradient is its transpose."""
     rank = len(kernel)
     steps, pads = _per_axis(stride or kernel, rank), _per_axis(padding, rank)
+    matrices = _pool_averages(x.shape[-rank:], grad.shape[-rank:], kernel, steps, pads, include_pad, divisor)
+    return _apply(grad, [matrix.T for matrix in matrices])
+
+
+def _pool_averages(
+    sizes: Any, outs: Any, kernel: Any, steps: Any, pads: Any, include_pad: bool, divisor: int | None
+) -> list[Any]:
     matrices = []
-    for axis, (size, step, pad) in enumerate(zip(kernel, steps, pads, strict=True), start=-rank):
-        length, out = x.shape[axis], grad.shape[axis]
+    for length, out, size, step, pad in zip(sizes, outs, kernel, steps, pads, strict=True):
         starts = [index * step - pad for index in range(out)]
         windows = [(max(start, 0), min(start + size, length)) for start in starts]
         counts = [min(start + size, length + pad) - start for start in starts]
-        if not count_include_pad:
+        if not include_pad:
             counts = [end - start for start, end in windows]
         if divisor:  # one number for the whole window: on the first axis alone
-            counts = [divisor if axis == -rank else 1] * out
+            counts = [1 if matrices else divisor] * out
         matrices.append(_averages(windows, counts, length))
-    return _apply(grad, [matrix.T for matrix in matrices])
+    return matrices
 
 
 def adaptive_avg_pool(x: Any, output_size: Sequence[int]) -> Any:
@@ -165,7 +188,7 @@ def _apply(x: Any, matrices: Sequence[Any]) -> Any:
 # Normalisation
 
 
-def native_batch_norm(
+def batch_norm(
     x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, Any, Any]:
     """Output, the mean used and 1 / sqrt(variance + eps); in training, writes the running statistics (unbiased)."""
@@ -217,6 +240,24 @@ def native_group_norm_backward(
     return grad_x, grad_weight, grad_bias
 
 
+# Dropout: a random 0/1 tensor, lifted to an input by mixlist.training.randomness
+
+
+def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Any, Any]:
+    """x times 0 or 1 / (1 - p); the second result is the draw, for the gradient."""
+    if not train or p == 0:
+        return x, torch.ones_like(x)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x)
+    draw = aten.bernoulli.p(torch.empty_like(x), 1 - p)
+    return x * (draw / (1 - p)), draw
+
+
+def native_dropout_backward(grad: Any, draw: Any, scale: float) -> Any:
+    """As the forward pass: by the same division, which the exporter then does once."""
+    return grad * (draw / (1 / scale if scale else 1.0))
+
+
 # Parts of a tensor: the gradient is the part with zeros around it
 
 
@@ -245,6 +286,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool3d.default: adaptive_max_pool,
     aten.adaptive_max_pool2d_backward.default: partial(max_pool_backward, 2),
     aten.adaptive_max_pool3d_backward.default: partial(max_pool_backward, 3),
+    aten.avg_pool2d.default: avg_pool,
+    aten.avg_pool3d.default: avg_pool,
     aten.avg_pool2d_backward.default: avg_pool_backward,
     aten.avg_pool3d_backward.default: avg_pool_backward,
     aten._adaptive_avg_pool2d.default: adaptive_avg_pool,
@@ -253,6 +296,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten._adaptive_avg_pool3d_backward.default: partial(adaptive_avg_pool_backward, 3),
     aten.native_group_norm.default: native_group_norm,
     aten.native_group_norm_backward.default: native_group_norm_backward,
+    aten.native_dropout.default: native_dropout,
+    aten.native_dropout_backward.default: native_dropout_backward,
     aten.slice_backward.default: slice_backward,
     aten.select_backward.default: select_backward,
 }

@@ -65,11 +65,16 @@ def _exported_program(graph: Any, inputs: Sequence[str], constants: Mapping[str,
         name = f"constant.{len(lifted)}"
         node.replace_all_uses_with(holder)
         graph.graph.erase_node(node)
-        specs.insert(0, signature.InputSpec(signature.InputKind.CONSTANT_TENSOR, signature.TensorArgument(holder.name), name))
+        specs.insert(
+            0, signature.InputSpec(signature.InputKind.CONSTANT_TENSOR, signature.TensorArgument(holder.name), name)
+        )
         holders.insert(0, holder)
         lifted[name] = value.detach()
     results = graph.graph.output_node().args[0]
-    ends = [signature.OutputSpec(signature.OutputKind.USER_OUTPUT, signature.TensorArgument(node.name), None) for node in results]
+    ends = [
+        signature.OutputSpec(signature.OutputKind.USER_OUTPUT, signature.TensorArgument(node.name), None)
+        for node in results
+    ]
     fed = tuple(node.meta["val"] for node, spec in zip(holders, specs, strict=True) if spec.target is None)
     call = torch.export.ModuleCallSignature(
         inputs=[], outputs=[], in_spec=tree_flatten((fed, {}))[1], out_spec=tree_flatten(tuple(results))[1]
