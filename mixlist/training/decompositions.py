@@ -43,8 +43,8 @@ def convolution_backward(
     if output_mask[0] and transposed:
         grad_x = aten.convolution(grad, weight, None, stride, padding, dilation, False, [0] * rank, groups)
     elif output_mask[0]:
-        reach = [(o - 1) * s - 2 * p + d * (k - 1) + 1
-                 for o, s, p, d, k in zip(grad.shape[2:], stride, padding, dilation, weight.shape[2:], strict=True)]  # fmt: skip
+        axes = zip(grad.shape[2:], stride, padding, dilation, weight.shape[2:], strict=True)
+        reach = [(o - 1) * s - 2 * p + d * (k - 1) + 1 for o, s, p, d, k in axes]
         missing = [size - got for size, got in zip(x.shape[2:], reach, strict=True)]  # rows no window begins at
         grad_x = aten.convolution(grad, weight, None, stride, padding, dilation, True, missing, groups)
     if output_mask[1]:
@@ -134,7 +134,7 @@ def avg_pool_backward(
 def _pool_averages(
     sizes: Any, outs: Any, kernel: Any, steps: Any, pads: Any, include_pad: bool, divisor: int | None
 ) -> list[Any]:
-    matrices = []
+    matrices: list[Any] = []
     for length, out, size, step, pad in zip(sizes, outs, kernel, steps, pads, strict=True):
         starts = [index * step - pad for index in range(out)]
         windows = [(max(start, 0), min(start + size, length)) for start in starts]

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +19,10 @@ from torch.export import graph_signature as signature
 from torch.utils._pytree import tree_flatten
 
 from mixlist.errors import ModelError
+from mixlist.training.randomness import scope_of
 
 OPSET, IR_VERSION = 18, 8
+_OTHER_OPERATORS = "write this part with other operators, or compute it ahead of the step as a batch input"
 BATCH = "batch"
 
 
@@ -34,13 +37,17 @@ def to_onnx(
     program = _exported_program(graph, inputs, constants)
     with _quiet():
         try:
-            model = torch.onnx.export(program, opset_version=OPSET, dynamo=True, optimize=True, verbose=False).model
+            model: ir.Model = torch.onnx.export(
+                program, opset_version=OPSET, dynamo=True, optimize=True, verbose=False
+            ).model
         except torch.onnx.OnnxExporterError as error:
-            raise _refusal(error) from None
+            raise _refusal(error, graph.graph) from None
     _name_ends(model.graph, [name for name in inputs if name not in constants], outputs)
+    passes.DeduplicateInitializersPass()(model)
     passes.CommonSubexpressionEliminationPass()(model)
     passes.RemoveUnusedNodesPass()(model)
     _name_nodes(model.graph)
+    _name_constants(model.graph, constants)
     _name_batch(model.graph, str(batch))
     _strip(model)
     model.ir_version = IR_VERSION
@@ -105,11 +112,18 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _refusal(error: BaseException) -> ModelError:
+def _refusal(error: BaseException, graph: Any) -> ModelError:
+    """Names the operator and the first module that has it."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    return ModelError(f"torch's exporter refused the step: {str(cause).splitlines()[0]}")
+    text = str(cause).splitlines()[0]
+    name = re.search(r"op='([\w.]+)'", text)
+    if name is None:
+        return ModelError(f"torch's exporter refused the step: {text}", hint=_OTHER_OPERATORS)
+    found = [node for node in graph.nodes if str(node.target).startswith(name[1])]
+    where = f" of {scope_of(found[0])}" if found else ""
+    return ModelError(f"ONNX has no counterpart for the operator {name[1]}{where}", hint=_OTHER_OPERATORS)
 
 
 def _name_ends(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
@@ -131,9 +145,12 @@ def _name_nodes(graph: ir.Graph) -> None:
     """/module/path/Operator, and /grad/module/path/Operator in the backward pass; values after their node."""
     ends = {value.name for value in graph.outputs}
     counts: Counter[str] = Counter()
+    scopes: dict[ir.Node | None, str] = {}
     for node in graph:
-        scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
-        scope = scopes[0] if len(scopes) > 1 else ""
+        scope = _scope(node)
+        if scope is None:  # made by an optimisation: it belongs where its first input comes from
+            scope = next((scopes[value.producer()] for value in node.inputs if value and value.producer()), "")
+        scopes[node] = scope
         name = "/" + "/".join([*(part for part in scope.split(".") if part), node.op_type])
         count = counts[name]
         counts[name] += 1
@@ -141,6 +158,20 @@ def _name_nodes(graph: ir.Graph) -> None:
         for index, value in enumerate(node.outputs):
             if value.name and value.name not in ends:
                 value.name = f"{node.name}_output_{index}"
+
+
+def _name_constants(graph: ir.Graph, own: Mapping[str, Any]) -> None:
+    """constant.<n> for what is no tensor of the module's."""
+    others = [value for name, value in graph.initializers.items() if name not in own]
+    for index, value in enumerate(others):  # twice: a new name may be another's old one
+        value.name = f"renamed.{index}"
+    for index, value in enumerate(others):
+        value.name = f"constant.{index}"
+
+
+def _scope(node: ir.Node) -> str | None:
+    names = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
+    return None if len(names) < 2 or names[0].startswith("_empty_nn_module") else names[0]
 
 
 def _name_batch(graph: ir.Graph, symbol: str) -> None:
@@ -151,8 +182,8 @@ def _name_batch(graph: ir.Graph, symbol: str) -> None:
 
 
 def _dimension(size: Any, symbol: str) -> Any:
-    text = str(size.value) if isinstance(size, ir.SymbolicDim) else ""
-    return size if not text else ir.SymbolicDim(text.replace(symbol, BATCH))
+    named = isinstance(size, ir.SymbolicDim) and size.value is not None
+    return ir.SymbolicDim(size.value.replace(symbol, BATCH)) if named else size
 
 
 def _strip(model: ir.Model) -> None:

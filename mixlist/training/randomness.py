@@ -52,9 +52,20 @@ def lift(graph: Any, mode: Any, batch: Any) -> list[tuple[str, dict[str, Any]]]:
 
         with graph.inserting_before(node):
             node.replace_all_uses_with(rule(graph, node, draw))
+        _describe_new(graph, node, mode)
         graph.erase_node(node)
     graph.eliminate_dead_code()
     return found
+
+
+def _describe_new(graph: Any, instead_of: Any, mode: Any) -> None:
+    """The nodes put there for another: they come from its module, and have types and shapes."""
+    for node in graph.nodes:
+        if node.op == "call_function" and "val" not in node.meta:
+            node.meta = {key: value for key, value in instead_of.meta.items() if key == "nn_module_stack"}
+            with mode:
+                args, named = torch.fx.node.map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
+                node.meta["val"] = node.target(*args, **named)
 
 
 def _declared(shape: list[Any], batch: Any) -> list[Any]:
@@ -97,13 +108,18 @@ def _normal(graph: Any, node: Any, draw: Draw) -> Any:
 
 
 def _uniform_between(graph: Any, node: Any, draw: Draw) -> Any:
-    low, high = (*node.args[1:], *(0.0, 1.0)[len(node.args) - 1 :])
+    low, high = _parameters(node, 0.0, 1.0)
     return _affine(graph, draw("uniform"), high - low, low)
 
 
 def _normal_around(graph: Any, node: Any, draw: Draw) -> Any:
-    mean, deviation = (*node.args[1:], *(0.0, 1.0)[len(node.args) - 1 :])
+    mean, deviation = _parameters(node, 0.0, 1.0)
     return _affine(graph, draw("normal"), deviation, mean)
+
+
+def _parameters(node: Any, *defaults: float) -> list[Any]:
+    given = list(node.args[1:])
+    return given + list(defaults[len(given) :])
 
 
 def _affine(graph: Any, value: Any, factor: Any, term: Any) -> Any:

@@ -11,6 +11,8 @@ from mixlist.training.tracing import Step
 aten = torch.ops.aten
 COPIES = (aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default)
 
+RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
+
 
 def tidy(step: Step) -> set[str]:
     """Simplifies ``step.graph`` in place; returns the buffers whose value the step changes.
@@ -21,12 +23,14 @@ def tidy(step: Step) -> set[str]:
     for node in list(graph.nodes):
         if node.target in COPIES:
             _replace(graph, node, node.args[0])
-        elif node.target in (aten.view.default, aten.reshape.default, aten._unsafe_view.default):
+        elif node.target in RESHAPES:
             _free_axis(node)
         elif node.target is aten.expand.default and _sizes(node) == _sizes(node.args[0]):
             _replace(graph, node, node.args[0])
         elif node.target is aten.permute.default:
             _join_permutations(graph, node)
+        elif node.target is aten.where.self and _guards_unmasked_softmax(node):
+            _replace(graph, node, node.args[2])
     changed = _drop_kept_state(step)
     graph.eliminate_dead_code()
     step.graph.recompile()
@@ -66,6 +70,26 @@ def _join_permutations(graph: Any, node: Any) -> None:
         _replace(graph, node, source)
     else:
         node.args = (source, order)
+
+
+def _guards_unmasked_softmax(node: Any) -> bool:
+    """torch's attention sets rows of a softmax to zero where a mask left nothing; without a mask there are none.
+
+    A row of scores that are all -inf by overflow then gives NaN, as an overflow should.
+    """
+    softmax = node.args[2]
+    if getattr(softmax, "target", None) is not aten._softmax.default:
+        return False
+    scores = softmax.args[0]
+    condition = node.args[0]
+    chain = (aten.logical_not.default, aten.any.dim, aten.logical_not.default, aten.eq.Scalar)
+    for target in chain:
+        if getattr(condition, "target", None) is not target:
+            return False
+        condition = condition.args[0]
+    while scores.target in RESHAPES:
+        scores = scores.args[0]
+    return scores.target in (aten.bmm.default, aten.mm.default)
 
 
 def _drop_kept_state(step: Step) -> set[str]:

@@ -11,16 +11,24 @@ the example's size alone, so it is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
 import torch.fx.traceback as traceback
+from sympy import Symbol
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
@@ -28,6 +36,8 @@ from mixlist.training.decompositions import in_place_table, table
 
 # Stands for the batch size while tracing: many divisors, so that `x.view(-1, 2, ...)` passes, and no likely other size.
 BATCH_HINT = 27720
+# What torch raises where Python code needs the value of a tensor: a branch, a size, a boolean index.
+_VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 LOSS_SCOPE = "loss"
 GRAD_SCOPE = "grad"
 
@@ -71,7 +81,10 @@ def trace(module: Any, loss_fn: Callable[..., Any], batch: Mapping[str, Any], *,
     inputs = (*learned, *fixed, *state, *batch, "loss_scale")
     with mode, _as_traced():
         flat = [*values, *rows, scale]
-        joint = make_fx(step, decomposition_table=in_place_table(), _allow_non_fake_inputs=True)(*flat)
+        try:
+            joint = make_fx(step, decomposition_table=in_place_table(), _allow_non_fake_inputs=True)(*flat)
+        except _VALUE_ERRORS as error:
+            raise _refusal(error) from error
         joint.graph.eliminate_dead_code()
         graph = _functional(joint, flat)
     outputs = ("loss", *(f"grad.{name}" for name in learned), *(f"state.{name}" for name in state), *metrics)
@@ -98,10 +111,14 @@ def _fake(mode: Any, value: Any, *, batched: bool = False) -> Any:
 @contextmanager
 def _as_traced() -> Iterator[None]:
     """Plain operators only: no fused attention or MKLDNN kernels, which have no counterpart in ONNX."""
-    with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False), torch.enable_grad():
-        # The Python dispatcher's kernels keep sizes symbolic where some C++ ones read their value.
-        with traceback.preserve_node_meta(), enable_python_dispatcher():
-            yield
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        torch.backends.mkldnn.flags(enabled=False),
+        torch.enable_grad(),
+        traceback.preserve_node_meta(),
+        enable_python_dispatcher(),  # its kernels keep sizes symbolic where some C++ ones read their value
+    ):
+        yield
 
 
 def _forward(module: Any, loss_fn: Any, values: dict[str, Any], batch: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -126,7 +143,7 @@ def _check_result(loss: Any, metrics: Any) -> None:
         found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise UsageError(
             f"loss_fn returned {found} as the loss",
-            hint="return a float scalar, or a pair of it and a dict of named tensors; reduce a loss per row with .mean()",
+            hint="return a float scalar (.mean() of a loss per row), or a pair of it and a dict of named tensors",
         )
     if not isinstance(metrics, dict) or not all(isinstance(value, torch.Tensor) for value in metrics.values()):
         raise UsageError(
@@ -230,6 +247,17 @@ def _functional(joint: Any, flat: list[Any]) -> Any:
     return graph
 
 
+def _refusal(error: BaseException) -> ModelError:
+    """Names the line of the user's code: the innermost outside of torch and this package."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
+    own = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<")]
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line})" if own else ""
+    return ModelError(
+        f"the step depends on the value of a tensor{where}",
+        hint="a graph has no Python branches on values: use torch.where, or a mask in place of a boolean index",
+    )
+
+
 def _refuse_fixed_batch(env: Any, size: Any) -> None:
     expression = env.replace(size.node.expr)
     # The tests of fake_impls choose a memory layout, which the graph does not hold.
@@ -237,11 +265,11 @@ def _refuse_fixed_batch(env: Any, size: Any) -> None:
              if size.node.expr in guard.expr.free_symbols and "fake_impls" not in str(guard.sloc)]  # fmt: skip
     if expression.free_symbols and not tests:
         return
-    rule = str(tests[0].expr) if tests else f"size == {expression}"
-    with suppress(Exception):
-        where = str(tests[0].sloc)
-        rule = f"{rule} ({where})"
+    if tests:
+        rule = f"{tests[0].expr.subs(size.node.expr, Symbol('batch'))} ({tests[0].sloc})"
+    else:
+        rule = "its size was read as a number"
     raise ModelError(
         f"the step holds for some batch sizes only: {rule}",
-        hint="take shapes from the tensors (x.shape[0]), or export one size with dynamic_batch=False",
+        hint="take sizes as x.shape[0] (len(x) is a fixed number), or export one size with dynamic_batch=False",
     )

@@ -21,7 +21,7 @@ class Case:
 
 
 def weighted(module: nn.Module, x: Tensor, **more: Tensor) -> Any:
-    """A sine of each output times a weight of its own: no gradient cancels, as sums and squares of normalised ones do."""
+    """A sine of each output times a weight of its own: sums and squares of normalised values have no gradient."""
     out = module(x, **more)
     out = out[0] if isinstance(out, tuple) else out
     weights = torch.linspace(0.5, 2, out[0].numel(), dtype=out.dtype).view(out.shape[1:])
@@ -141,10 +141,12 @@ CASES = [
     Case("adaptive_avg_uneven", pooled(nn.AdaptiveAvgPool2d((4, 5))), images(2, 9, 8)),
     Case("adaptive_max", pooled(nn.AdaptiveMaxPool2d((3, 2))), images(2, 8, 8)),
     Case("batch_norm_1d", lambda: nn.Sequential(nn.Linear(4, 5, bias=False), nn.BatchNorm1d(5)), images(4)),
-    Case("batch_norm_2d", lambda: nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU()), images(2, 6, 6)),
+    Case("batch_norm_2d", lambda: nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU()),
+         images(2, 6, 6)),
     Case("batch_norm_plain", lambda: nn.Sequential(
         nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3, affine=False, track_running_stats=False)), images(2, 6, 6)),
-    Case("batch_norm_eval", lambda: nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3).eval()), images(2, 6, 6)),
+    Case("batch_norm_eval", lambda: nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3).eval()),
+         images(2, 6, 6)),
     Case("layer_norm", lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 2)), images(5, 4)),
     Case("layer_norm_two_axes", lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm((5, 6))), images(5, 4)),
     Case("group_norm", lambda: nn.Sequential(nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6)), images(2, 6, 6)),
@@ -163,10 +165,13 @@ CASES = [
     *(Case(f"act_{name}", lambda act=act: Lambda(act, 6), images(6)) for name, act in {
         "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "sigmoid": torch.sigmoid,
         "tanh": torch.tanh, "elu": F.elu, "leaky": F.leaky_relu, "softplus": F.softplus, "hardswish": F.hardswish,
-        "mish": F.mish, "relu6": F.relu6, "softmax": lambda x: x.softmax(-1), "log_softmax": lambda x: x.log_softmax(-1),
+        "mish": F.mish, "relu6": F.relu6, "softmax": lambda x: x.softmax(-1),
+        "log_softmax": lambda x: x.log_softmax(-1),
         "glu": F.glu}.items()),
     Case("slices", lambda: Lambda(lambda x: torch.cat([x[:, 1:4], x[:, ::2], x[:, -1:], x[:, 2, None]], 1), 6),
          images(6)),
+    Case("boolean_index", lambda: Lambda(lambda x: x * x[x > 0].mean(), 6), images(6)),
+    Case("value", lambda: Lambda(lambda x: x * x.sum().item(), 6), images(6)),
     Case("upsample", lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Upsample(scale_factor=2)), images(2, 5, 5)),
     Case("lstm", lambda: nn.LSTM(4, 3, batch_first=True), images(5, 4)),
     Case("gru", lambda: nn.GRU(4, 3, batch_first=True), images(5, 4)),

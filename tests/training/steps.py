@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 # The exported step computes in float32, the reference in float64. A sum of n float32 terms in any order is off by about
-# sqrt(n) * 6e-8 of its largest partial sum, and the cases here sum at most some ten thousand terms, through a few layers.
+# sqrt(n) * 6e-8 of its largest partial sum; the cases here sum at most some ten thousand terms, through a few layers.
 TOLERANCE = 2e-5
 Batch = Mapping[str, torch.Tensor]
 Loss = Callable[..., Any]
