@@ -2,8 +2,8 @@
 
 The order within a step is MindSpore's: parameters are kept in float32, the forward pass casts them for low operators,
 the loss is multiplied by the scale before the backward pass, gradients come back as float32, are divided by the scale,
-and only then looked at: a bad step skips the update. The global step, which the learning rate follows, stands still on
-a skipped step unless ``advance_on_skip``.
+and only then looked at: a bad step skips the update, and what it made of the buffers. The global step, which the
+learning rate follows, and Adam's count stand still on a skipped step unless ``advance_on_skip``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mixlist.training.feeding import Data, Order, initial, noise
+from mixlist.training.drawing import initial, noise
+from mixlist.training.feeding import Data, Order
 from mixlist.training.machine import Flat, Machine
 from mixlist.training.optimizers import Optimizer, Settings
 from mixlist.training.scalers import NoScaling, Scaler, restored, state_of
@@ -63,11 +64,15 @@ class Training:
         self.steps, self.seed = steps, seed
         self.scaler: Scaler = scaler if scaler is not None else NoScaling()
         self.advance_on_skip = advance_on_skip
-        self.parameters, self.buffers = Flat(graph.parameters), Flat(graph.buffers)
-        for index, each in enumerate((*graph.parameters, *graph.buffers)):
-            view = (self.parameters.views if index < len(graph.parameters) else self.buffers.views)[each.name]
-            known = (given or {}).get(each.name)
-            view[...] = known if known is not None else initial(each, seed, index)
+        known = given or {}
+        drawn = {
+            each.name: known[each.name] if each.name in known else initial(each, seed, index)
+            for index, each in enumerate((*graph.parameters, *graph.buffers))
+        }
+        self.parameters = Flat(graph.parameters)
+        for name, view in self.parameters.views.items():
+            view[...] = drawn[name]
+        self.buffers = {each.name: drawn[each.name] for each in graph.buffers}
         self.optimizer = Optimizer(settings, self.parameters.data.size)
         self.history = History()
         self.sampler: Sampler | None = None
@@ -84,7 +89,7 @@ class Training:
         """What a step reads, but for the scale."""
         rows = self.order.batch(step)
         batch = self.data.rows(rows)
-        return {**self.parameters.views, **self.buffers.views, **batch, **noise(self.graph, self.seed, step, len(rows))}
+        return {**self.parameters.views, **self.buffers, **batch, **noise(self.graph, self.seed, step, len(rows))}
 
     def run(self, until: int, told: Callable[[Training], None] | None = None) -> None:
         """Make steps up to ``until``, or to the end."""
@@ -103,7 +108,7 @@ class Training:
             made = self.machine.step(feed, scale)
             gradient = made.gradient
             if self.sampler is not None and not exception and self.sampler.wants(self.step):
-                self.sampler.look(feed, gradient)
+                self.sampler.look(feed, gradient, scale)
             if scale != 1:
                 with np.errstate(over="ignore", invalid="ignore"):
                     gradient /= np.float32(scale)
@@ -124,12 +129,13 @@ class Training:
             rate = self.settings.rate(self.global_step, self.steps)
             with np.errstate(all="ignore"):  # an unchecked bad step is applied too: that is the experiment
                 self.optimizer.apply(self.parameters.data, gradient, rate)
-            for name, value in made.state.items():
-                self.buffers.views[name][...] = value
+            self.buffers = made.state
+            self.global_step += 1
         else:
             self.history.skipped.append(self.step)
-        if action == "step" or self.advance_on_skip:
-            self.global_step += 1
+            if self.advance_on_skip:
+                self.optimizer.skip()
+                self.global_step += 1
         self.step += 1
 
     def _note_bad(self, feed: Mapping[str, Any], scale: float) -> None:
@@ -151,7 +157,7 @@ class Training:
         }
         return {
             "parameters": self.parameters.data,
-            "buffers": self.buffers.data,
+            "buffers": self.buffers,
             "optimizer": self.optimizer.state(),
             "scaler": state_of(self.scaler),
             "step": self.step,
@@ -163,7 +169,7 @@ class Training:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state`` was taken."""
         self.parameters.data[...] = state["parameters"]
-        self.buffers.data[...] = state["buffers"]
+        self.buffers = state["buffers"]
         self.optimizer.restore(state["optimizer"])
         self.scaler = restored(state["scaler"])
         self.step, self.global_step = int(state["step"]), int(state["global_step"])

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import ModelError
-from mixlist.graph.io import Loaded
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Flat:
-    """Arrays of one kind, one behind the other in a flat float32 array; ``views`` are the arrays in it, by name."""
+    """Parameters, one behind the other in a flat float32 array; ``views`` are the arrays in it, by name."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         import numpy as np
@@ -42,7 +41,7 @@ class Flat:
 
 @dataclass
 class Stepped:
-    """What one step gave: the unscaled loss, the scaled gradients flat, the buffers' new values, the metrics."""
+    """What one step gave: the unscaled loss, the scaled gradients flat, the buffers' new values."""
 
     loss: float
     gradient: Array
@@ -57,32 +56,40 @@ class Machine:
         self.gradient = Flat(graph.parameters)
         self._names = [LOSS, *(GRADIENT + p.name for p in graph.parameters), *(STATE + b.name for b in graph.buffers)]
         self._runner = make_runner(proto, provider=provider, folder=folder, threads=threads)
-        self._eval: Any = None
+        self._eval: Any = None  # the forward pass alone, made for the first outputs that are asked for
+        self._wanted: frozenset[str] = frozenset()
+        scale = next(i for i in graph.loaded.proto.graph.input if i.name == SCALE)
+        self._scale_shape = tuple(1 for _ in scale.type.tensor_type.shape.dim)
         self._proto, self._folder, self._provider, self._threads = proto, folder, provider, threads
 
     def step(self, feed: Mapping[str, Any], scale: float) -> Stepped:
         """One forward and backward pass; ``feed`` holds everything but the scale."""
         import numpy as np
 
-        given = {**feed, SCALE: np.array(scale, np.float32)}
+        with np.errstate(over="ignore"):  # a scale beyond float32 is infinite there, and the step is bad
+            given = {**feed, SCALE: np.full(self._scale_shape, scale, np.float32)}
         loss, *rest = self._runner.run(self._names, given)
+        if loss.size != 1:
+            raise ModelError(f"{self.graph.name}: the loss has {loss.size} values", hint="reduce it to its mean")
         count = len(self.graph.parameters)
-        for view, made in zip(self.gradient.views.values(), rest[:count], strict=True):
+        for (name, view), made in zip(self.gradient.views.items(), rest[:count], strict=True):
+            if made.shape != view.shape:
+                told = f"the gradient of {name!r} is {list(made.shape)}, the parameter {list(view.shape)}"
+                raise ModelError(f"{self.graph.name}: {told}", hint="a gradient has the shape of its parameter")
             view[...] = made
         state = dict(zip((b.name for b in self.graph.buffers), rest[count:], strict=True))
-        return Stepped(float(np.asarray(loss).reshape(())), self.gradient.data, state)
+        return Stepped(float(loss.reshape(())), self.gradient.data, state)
 
     def outputs(self, feed: Mapping[str, Any], names: Sequence[str]) -> list[Array]:
-        """Outputs of the forward pass, for evaluation: the backward pass is left out."""
+        """Outputs of the forward pass, the same ones in every call, for evaluation: the backward pass is left out."""
         import numpy as np
 
         if self._eval is None:
-            self._eval = make_runner(
-                _forward(self._proto, names), provider=self._provider, folder=self._folder, threads=self._threads
-            )
-        wanted = {i.name for i in _forward_inputs(self._proto, names)}
-        given = {n: v for n, v in {**feed, SCALE: np.array(1, np.float32)}.items() if n in wanted}
-        found: list[Array] = self._eval.run(list(names), given)
+            proto = _forward(self._proto, names)
+            self._wanted = frozenset(i.name for i in proto.graph.input)
+            self._eval = make_runner(proto, provider=self._provider, folder=self._folder, threads=self._threads)
+        given = {**feed, SCALE: np.ones(self._scale_shape, np.float32)}
+        found: list[Array] = self._eval.run(list(names), {n: v for n, v in given.items() if n in self._wanted})
         return found
 
     def close(self) -> None:
@@ -97,40 +104,27 @@ def exact_machine(graph: StepGraph, provider: str, threads: int | None) -> Machi
     return Machine(graph, raise_low(graph.loaded), graph.loaded.folder, provider, threads)
 
 
-def mixed_machine(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> tuple[Machine, Loaded]:
-    """The step as the lists make it, and the rewritten model."""
+def mixed_machine(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> Machine:
+    """The step as the lists make it."""
     plan = resolve(graph.loaded, policy)
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
     proto = emulate(mixed) if provider == "cpu" else mixed.proto
-    return Machine(graph, proto, mixed.folder, provider, threads), mixed
+    return Machine(graph, proto, mixed.folder, provider, threads)
 
 
 def _forward(proto: Any, names: Sequence[str]) -> Any:
     """The part of a model that makes some of its outputs."""
     made = type(proto)()
     made.CopyFrom(proto)
-    inputs = _forward_inputs(proto, names)
     keep = _needed(proto, names)
-    nodes = [n for n in made.graph.node if any(o in keep for o in n.output)]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    outputs = [o for o in made.graph.output if o.name in names]
-    missing = [n for n in names if n not in {o.name for o in outputs}]
-    if missing:
-        raise ModelError(f"the step graph has no output {missing[0]!r}")
-    del made.graph.output[:]
-    made.graph.output.extend(outputs)
-    del made.graph.input[:]
-    made.graph.input.extend(inputs)
-    weights = [t for t in made.graph.initializer if t.name in keep]
-    del made.graph.initializer[:]
-    made.graph.initializer.extend(weights)
+    graph, whole = made.graph, proto.graph
+    for field in ("node", "input", "output", "initializer"):
+        graph.ClearField(field)
+    graph.node.extend(n for n in whole.node if any(o in keep for o in n.output))
+    graph.input.extend(i for i in whole.input if i.name in keep)
+    graph.output.extend(o for o in whole.output if o.name in names)
+    graph.initializer.extend(t for t in whole.initializer if t.name in keep)
     return made
-
-
-def _forward_inputs(proto: Any, names: Sequence[str]) -> list[Any]:
-    keep = _needed(proto, names)
-    return [i for i in proto.graph.input if i.name in keep]
 
 
 def _needed(proto: Any, names: Sequence[str]) -> set[str]:

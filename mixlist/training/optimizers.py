@@ -49,6 +49,12 @@ class Settings:
             raise UsageError(f"there is no optimizer {self.name!r}", hint=f"it is one of {', '.join(NAMES)}")
         if self.schedule not in SCHEDULES:
             raise UsageError(f"there is no schedule {self.schedule!r}", hint=f"it is one of {', '.join(SCHEDULES)}")
+        if not (0 < self.lr < math.inf and 0 < self.eps < math.inf and 0 <= self.weight_decay < math.inf):
+            raise UsageError("lr and eps are above 0, weight_decay is at least 0, all finite")
+        if not all(0 <= each < 1 for each in (self.momentum, self.beta1, self.beta2)):
+            raise UsageError("momentum, beta1 and beta2 are at least 0 and below 1")
+        if self.warmup_steps < 0 or self.decay_steps < 1 or not 0 < self.decay <= 1:
+            raise UsageError("warmup_steps is at least 0, decay_steps at least 1, decay above 0 and at most 1")
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of the step with this number (from 0) of so many."""
@@ -71,7 +77,7 @@ class Optimizer:
         import numpy as np
 
         self.settings = settings
-        self.updates = 0  # that were applied
+        self.updates = 0  # as the bias correction of Adam counts them
         count = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[settings.name]
         self.moments: list[Flat] = [np.zeros(size, np.float32) for _ in range(count)]
         self._work = np.empty(size, np.float32)
@@ -121,6 +127,10 @@ class Optimizer:
         np.divide(first, work, out=work)
         work *= rate / (1 - s.beta1**self.updates)
         parameters -= work
+
+    def skip(self) -> None:
+        """Count an update that was left out, as Keras does: its ``iterations`` are the global step."""
+        self.updates += 1
 
     def state(self) -> dict[str, Any]:
         """Everything that ``restore`` needs."""

@@ -67,8 +67,11 @@ class TrainReport:
 
     ``exception_rate``: share of the mixed steps of all runs with a gradient that was not finite; ``limit``: the rate
     from which it fails. ``steps``: of each training. ``metric``: its name, ``higher``: whether more is better;
-    ``tolerance``: how much worse than float32 it may be. ``offenders``: nodes where exceptions start; ``suggestion``: a
-    modify_mixlist that keeps them high, or "". ``complete``: False after Ctrl-C.
+    ``tolerance``: how much worse than float32 it may be. ``scaler``: its name, parameters and state at the start.
+    ``offenders``: nodes that overflow first in the first bad step, with the loss multiplied by ``trace_scale`` (1: they
+    do so whatever the scale); ``suggestion``: a modify_mixlist under which that step does not overflow, or "".
+    ``scale_choice``: the best parameters that ``scale_trials`` found. ``complete``: False after Ctrl-C; the last run
+    may be a part then.
     """
 
     model: str
@@ -80,6 +83,7 @@ class TrainReport:
     exception_rate: float
     limit: float
     steps: int
+    batch_size: int
     metric: str
     higher: bool
     tolerance: float
@@ -88,6 +92,7 @@ class TrainReport:
     optimizer: dict[str, Any]
     underflow: Underflow | None = None
     offenders: tuple[NodeFinding, ...] = ()
+    trace_scale: float | None = None
     suggestion: str = ""
     scale_trials: tuple[Trial, ...] = ()
     scale_choice: dict[str, float] = field(default_factory=dict)

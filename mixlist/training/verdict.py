@@ -3,7 +3,7 @@
 - fewer than 0.5 % of the steps with an exception (0.1 % for a large global batch);
 - the metric is not worse than that of float32 by more than the tolerance, as means over the runs;
 - at least three runs, whose metric is as constant as that of float32 (within twice the tolerance);
-- no run diverges.
+- no run diverges, and every run learns: the loss of its last tenth is below that of its first.
 """
 
 from __future__ import annotations
@@ -14,15 +14,24 @@ from collections.abc import Sequence
 from mixlist.training.result import Run, spread
 
 RUNS = 3
-GROWN = 1.0  # the last tenth of a training whose loss is not below its first tenth has learnt nothing
 
 
 def reasons(
-    runs: Sequence[Run], steps: int, exceptions: int, limit: float, higher: bool, tolerance: float, metric: str
+    runs: Sequence[Run],
+    total: int,
+    exceptions: int,
+    limit: float,
+    higher: bool,
+    tolerance: float,
+    metric: str,
+    complete: bool,
 ) -> list[str]:
-    """Why the trainings do not qualify, one sentence each; [] where they do."""
+    """Why the trainings do not qualify, one sentence each; [] where they do.
+
+    ``exceptions`` of ``total`` mixed steps were bad; ``runs`` are those that came to their end, ``complete``: all that
+    were asked for.
+    """
     found = []
-    total = steps * len(runs)
     rate = exceptions / max(total, 1)
     if exceptions and rate >= limit:
         found.append(f"{exceptions} of {total} steps have an exception: {rate:.2%}, the limit is {limit:.2%}")
@@ -35,7 +44,7 @@ def reasons(
     mixed = [r.mixed.metric for r in runs if r.mixed.metric is not None]
     if mixed and exact:
         found += _metric(exact, mixed, higher, tolerance, metric)
-    if len(runs) < RUNS:
+    if complete and len(runs) < RUNS:
         found.append(f"{len(runs)} of at least {RUNS} runs: whether the result is constant cannot be told")
     elif mixed and spread(mixed) > spread(exact) + 2 * tolerance:
         told = f"{metric} varies by {spread(mixed):.4g} over the runs, in float32 by {spread(exact):.4g}"
@@ -61,6 +70,6 @@ def diverged(loss: Sequence[float], skipped: Sequence[int], finite: bool) -> str
         return "diverges: its loss or its parameters are not finite"
     tenth = max(1, len(applied) // 10)
     first, last = sum(applied[:tenth]) / tenth, sum(applied[-tenth:]) / tenth
-    if len(applied) >= 10 and last >= GROWN * first:
+    if len(applied) >= 10 and last >= first != 0:
         return f"does not learn: the loss goes from {first:.4g} to {last:.4g}"
     return ""
