@@ -7,8 +7,9 @@
 ``digits_cnn_step.onnx`` and ``digits_transformer_step.onnx`` compute loss and gradients of two small networks that
 read the digits of scikit-learn (see tools/train_digits.py for their origin). Inputs ``x`` float32 (N, 1, 8, 8), pixels
 0..16, and ``y`` int64 (N,); outputs ``loss``, ``logits`` and the gradients. They hold no weights: metadata says how to
-draw them. ``digits_train.npz`` holds the 1348 images that are not in digits.npz, as the step's inputs expect them but
-``x`` uint8. Same versions, same bytes.
+draw them. ``digits_train.npz`` and ``digits_eval.npz`` hold the images under the names of these inputs, ``x`` as uint8:
+every fourth (index % 4 == 3, 449 images, those of digits.npz) to evaluate on, the other 1348 to train on. Same
+versions, same bytes.
 """
 
 from __future__ import annotations
@@ -91,13 +92,14 @@ def loss(module: nn.Module, x: Tensor, y: Tensor) -> Any:
 
 
 def write_data(folder: Path) -> None:
-    """The training images and labels, under the names of the step's inputs."""
+    """The images and labels to train and to evaluate on, under the names of the step's inputs."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    kept = np.arange(len(digits.target)) % 4 != 3  # the others are digits.npz
-    images = digits.images[kept].astype(np.uint8)[:, None]
-    np.savez_compressed(folder / "digits_train.npz", x=images, y=digits.target[kept].astype(np.int64))
+    images, labels = digits.images.astype(np.uint8)[:, None], digits.target.astype(np.int64)
+    held_out = np.arange(len(labels)) % 4 == 3
+    for name, rows in (("train", ~held_out), ("eval", held_out)):
+        np.savez_compressed(folder / f"digits_{name}.npz", x=images[rows], y=labels[rows])
 
 
 def main(folder: str = "") -> int:

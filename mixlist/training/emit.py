@@ -19,6 +19,7 @@ from torch.export import graph_signature as signature
 from torch.utils._pytree import tree_flatten
 
 from mixlist.errors import ModelError
+from mixlist.training import translations
 from mixlist.training.randomness import scope_of
 
 OPSET, IR_VERSION = 18, 8
@@ -38,7 +39,12 @@ def to_onnx(
     with _quiet():
         try:
             model: ir.Model = torch.onnx.export(
-                program, opset_version=OPSET, dynamo=True, optimize=True, verbose=False
+                program,
+                opset_version=OPSET,
+                dynamo=True,
+                optimize=True,
+                verbose=False,
+                custom_translation_table=translations.table(),
             ).model
         except torch.onnx.OnnxExporterError as error:
             raise _refusal(error, graph.graph) from None

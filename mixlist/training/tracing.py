@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.fx.traceback as traceback
-from sympy import Symbol
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -266,7 +265,7 @@ def _refuse_fixed_batch(env: Any, size: Any) -> None:
     if expression.free_symbols and not tests:
         return
     if tests:
-        rule = f"{tests[0].expr.subs(size.node.expr, Symbol('batch'))} ({tests[0].sloc})"
+        rule = f"{str(tests[0].expr).replace(str(size.node.expr), 'batch')} ({tests[0].sloc})"
     else:
         rule = "its size was read as a number"
     raise ModelError(
