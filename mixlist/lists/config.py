@@ -38,6 +38,12 @@ COMMANDS: dict[str, frozenset[str]] = {
     | {"max-abs-error", "max-rel-error", "max-normalized-error", "min-cosine", "min-snr", "min-top1", "max-mismatch"}
     | {"baseline", "layerwise", "per-tensor", "format", "html"},
     "bench": DATA | {"rounds", "warmup", "transfers", "threads", "estimate", "profile", "format", "type-hints"},
+    "train": frozenset(
+        {"data", "eval-data", "batch-size", "steps", "epochs", "init", "runs", "seed", "metric", "optimizer", "lr"}
+        | {"momentum", "nesterov", "beta1", "beta2", "eps", "weight-decay", "lr-schedule", "warmup-steps", "lr-decay"}
+        | {"lr-decay-steps", "provider", "loss-scaler", "loss-scale", "scaler-arg", "advance-on-skip", "large-batch"}
+        | {"max-exception-rate", "tolerance", "trace-overflow", "tune-scale", "resume", "format", "html"}
+    ),
 }
 _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "model", "output", "report"}) | {
     "type-hints",
@@ -48,6 +54,9 @@ _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "mo
     "profile",
     "against",
     "html",
+    "eval-data",
+    "init",
+    "resume",
 }
 
 

@@ -18,7 +18,7 @@ from mixlist.training.loop import Training, all_finite
 from mixlist.training.machine import Machine
 from mixlist.training.optimizers import Settings
 from mixlist.training.result import Curve
-from mixlist.training.scalers import Scaler, ScalerError, make_scaler, state_of
+from mixlist.training.scalers import Scaler, ScalerError, described, make_scaler
 from mixlist.training.stepgraph import StepGraph
 from mixlist.training.verdict import diverged
 
@@ -121,7 +121,7 @@ class Job:
         from mixlist import __version__
 
         proto = self.graph.loaded.proto
-        scaler = state_of(make_scaler(self.scaler[0], **self.scaler[1]))
+        scaler = described(make_scaler(self.scaler[0], **self.scaler[1]))
         return {
             "step graph": hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest(),
             "data": f"{_digest(self.samples.arrays)} {_digest(self.held.arrays)}",

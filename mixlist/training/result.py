@@ -67,7 +67,7 @@ class TrainReport:
 
     ``exception_rate``: share of the mixed steps of all runs with a gradient that was not finite; ``limit``: the rate
     from which it fails. ``steps``: of each training. ``metric``: its name, ``higher``: whether more is better;
-    ``tolerance``: how much worse than float32 it may be. ``scaler``: its name, parameters and state at the start.
+    ``tolerance``: how much worse than float32 it may be. ``scaler``: its name and parameters.
     ``offenders``: nodes that overflow first in the first bad step, with the loss multiplied by ``trace_scale`` (1: they
     do so whatever the scale); ``suggestion``: a modify_mixlist under which that step does not overflow, or "".
     ``scale_choice``: the best parameters that ``scale_trials`` found. ``complete``: False after Ctrl-C; the last run

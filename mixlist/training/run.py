@@ -22,7 +22,7 @@ from mixlist.training.job import Job, Progress
 from mixlist.training.machine import exact_machine, mixed_machine
 from mixlist.training.optimizers import Settings
 from mixlist.training.result import Curve, Run, TrainReport
-from mixlist.training.scalers import make_scaler, state_of
+from mixlist.training.scalers import described, make_scaler
 from mixlist.training.stepgraph import StepGraph, read_step
 from mixlist.training.tuning import tune_scale
 from mixlist.training.verdict import reasons
@@ -216,7 +216,7 @@ def _report(
         higher=job.metric.higher,
         tolerance=tolerance,
         runs=tuple(every),
-        scaler=state_of(make_scaler(job.scaler[0], **job.scaler[1])),
+        scaler=described(make_scaler(job.scaler[0], **job.scaler[1])),
         optimizer=asdict(job.settings),
         underflow=sampler.result(),
         complete=complete,

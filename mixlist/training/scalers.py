@@ -302,6 +302,12 @@ def parameters_of(name: str) -> dict[str, Any]:
     return {each.name: each.default for each in every[: len(every) - _STATE.get(name, 0)]}
 
 
+def described(scaler: Scaler) -> dict[str, Any]:
+    """Name and parameters of a scaler, those with their defaults included."""
+    name = next(name for name, kind in SCALERS.items() if kind is type(scaler))
+    return {"name": name, **{each: getattr(scaler, each) for each in parameters_of(name)}}
+
+
 def state_of(scaler: Scaler) -> dict[str, Any]:
     """Everything that ``restored`` needs, as plain numbers."""
     name = next(name for name, kind in SCALERS.items() if kind is type(scaler))
