@@ -91,6 +91,16 @@ def loss(module: nn.Module, x: Tensor, y: Tensor) -> Any:
     return F.cross_entropy(logits, y), {"logits": logits}
 
 
+def write_step(name: str, folder: Path) -> Path:
+    """Write the step graph of ``cnn`` or ``transformer``; returns its path."""
+    torch.manual_seed(SEED)
+    module = {"cnn": Cnn, "transformer": Transformer}[name]().train()
+    batch = {"x": torch.zeros(2, 1, 8, 8), "y": torch.zeros(2, dtype=torch.int64)}
+    path = folder / f"digits_{name}_step.onnx"
+    export_step(module, loss, batch, path=path)
+    return path
+
+
 def write_data(folder: Path) -> None:
     """The images and labels to train and to evaluate on, under the names of the step's inputs."""
     from sklearn.datasets import load_digits
@@ -107,12 +117,9 @@ def main(folder: str = "") -> int:
     torch.set_num_threads(1)
     out = Path(folder) if folder else DEFAULT_FOLDER
     out.mkdir(parents=True, exist_ok=True)
-    batch = {"x": torch.zeros(2, 1, 8, 8), "y": torch.zeros(2, dtype=torch.int64)}
-    for name, kind in (("cnn", Cnn), ("transformer", Transformer)):
-        torch.manual_seed(SEED)
-        path = out / f"digits_{name}_step.onnx"
-        model = export_step(kind().train(), loss, batch, path=path)
-        print(f"{path.name}: {len(model.graph.node)} nodes, {path.stat().st_size / 1000:.1f} kB")
+    for name in ("cnn", "transformer"):
+        path = write_step(name, out)
+        print(f"{path.name}: {path.stat().st_size / 1000:.1f} kB")
     write_data(out)
     return 0
 

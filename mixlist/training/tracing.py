@@ -110,14 +110,18 @@ def _fake(mode: Any, value: Any, *, batched: bool = False) -> Any:
 @contextmanager
 def _as_traced() -> Iterator[None]:
     """Plain operators only: no fused attention or MKLDNN kernels, which have no counterpart in ONNX."""
+    enabled = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
     with (
         sdpa_kernel(SDPBackend.MATH),
-        torch.backends.mkldnn.flags(enabled=False),
         torch.enable_grad(),
         traceback.preserve_node_meta(),
         enable_python_dispatcher(),  # its kernels keep sizes symbolic where some C++ ones read their value
     ):
-        yield
+        try:
+            yield
+        finally:
+            torch.backends.mkldnn.enabled = enabled
 
 
 def _forward(module: Any, loss_fn: Any, values: dict[str, Any], batch: dict[str, Any]) -> tuple[Any, Any, Any]:
