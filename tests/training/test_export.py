@@ -36,7 +36,8 @@ def test_a_step_agrees_with_torch_for_any_batch_size(case: cases.Case) -> None:
     proto = export_step(module, cases.weighted, case.rows(3))
     assert_plain(proto)
     step = open_step(proto, module)
-    for rows in (3, 1 if "batch_norm" not in case.name else 2, 7):
+    # Two rows that are normalised give -1 and 1, with a gradient of nothing but rounding; one has no variance.
+    for rows in (3, 4 if "batch_norm" in case.name else 1, 7):
         assert_agrees(step, cases.weighted, case.rows(rows))
 
 
