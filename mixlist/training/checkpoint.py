@@ -102,7 +102,7 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> dict[str, Any]
         return None
     shown = os.fspath(path)
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files}
         told = json.loads(found.pop(_REST).tobytes().decode())
         theirs = told["key"] if told["format"] == FORMAT else None

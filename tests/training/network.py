@@ -119,3 +119,22 @@ def mixed(low: str = "float16") -> Policy:
 def all_low() -> Policy:
     """Everything low, the loss layer too."""
     return policy(white=(*LOW, *HIGH, "OneHot"))
+
+
+def noisy() -> onnx.ModelProto:
+    """The step with dropout by an input (``keep``, 1 with probability 0.75) and a counter of its steps (``seen``)."""
+    given, made = _sizes(2, 2, 2)
+    forward = FORWARD.replace("MatMul (h, w2)", "MatMul (dropped, w2)").replace(
+        "[out] c", "[drop] kept = Mul (h, keep) [up] dropped = Div (kept, share) [out] c"
+    )
+    backward = BACKWARD.replace("Where (positive, gh, zero)", "Where (positive, gd, zero)").replace(
+        "[positive]", "[gdrop] gk = Mul (gh, keep) [gup] gd = Div (gk, share) [positive]"
+    )
+    made_step = step(
+        f"step ({given}, int64[1] seen, float[N, 2] x, float[N, 2] t, float[N, 2] keep, float loss_scale)"
+        f" => (float loss, {made}, int64[1] state_seen)"
+        f" <float half = {{0.5}}, float zero = {{0}}, int64[1] rows = {{0}}, float share = {{0.75}}, int64[1] one = {{1}}>"
+        f" {{ {forward} {SQUARES} {backward} state_seen = Add (seen, one) }}"
+    )
+    made_step.metadata_props.add(key="pkg.mixlist.random.keep", value='{"kind": "bernoulli", "p": 0.75, "off": 0.75}')
+    return made_step
