@@ -39,6 +39,7 @@ BATCH_HINT = 27720
 _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 LOSS_SCOPE = "loss"
 GRAD_SCOPE = "grad"
+Ranges = list[tuple[int, int, str]]  # first and last autograd number (one past) and name of each module that ran
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,15 @@ def trace(module: Any, loss_fn: Callable[..., Any], batch: Mapping[str, Any], *,
     rows = [_fake(mode, value, batched=dynamic_batch and value.ndim > 0) for value in batch.values()]
     scale = _fake(mode, torch.ones(()))
     metrics: list[str] = []
+    ranges: Ranges = []
 
     def step(*flat: Any) -> list[Any]:
         named = dict(zip((*learned, *fixed, *state), flat, strict=False))
         leaves = {name: named[name].detach().requires_grad_() for name in learned}
         own = dict(zip(batch, flat[len(named) :], strict=False))
-        loss, extra, after = _forward(module, loss_fn, {**named, **leaves}, own)
+        loss, extra, after = _forward(module, loss_fn, {**named, **leaves}, own, ranges)
         metrics[:] = extra
-        grads = _gradients(loss * flat[-1], leaves)
+        grads = _gradients(loss * flat[-1], leaves, ranges)
         results = [loss, *grads, *(after[name] for name in state), *extra.values()]
         return [value.detach() for value in results]
 
@@ -124,13 +126,15 @@ def _as_traced() -> Iterator[None]:
             torch.backends.mkldnn.enabled = enabled
 
 
-def _forward(module: Any, loss_fn: Any, values: dict[str, Any], batch: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _forward(
+    module: Any, loss_fn: Any, values: dict[str, Any], batch: dict[str, Any], ranges: Ranges
+) -> tuple[Any, Any, Any]:
     """Loss, metrics, and the buffers after the forward pass."""
     holder = torch.nn.Module()
     holder.inner = module
 
     def forward() -> tuple[Any, Any]:
-        with _scopes(module):
+        with _scopes(module, ranges):
             result = loss_fn(module, **batch)
         return result, dict(module.named_buffers())
 
@@ -154,10 +158,10 @@ def _check_result(loss: Any, metrics: Any) -> None:
         )
 
 
-def _gradients(scaled: Any, leaves: dict[str, Any]) -> list[Any]:
+def _gradients(scaled: Any, leaves: dict[str, Any], ranges: Ranges) -> list[Any]:
     if not scaled.requires_grad:
         raise UsageError("the loss does not depend on any trainable parameter", hint="see that nothing detaches it")
-    with _backward_scopes(scaled):
+    with _backward_scopes(scaled, ranges):
         grads = torch.autograd.grad(scaled, list(leaves.values()), allow_unused=True)
     unused = [name for name, grad in zip(leaves, grads, strict=True) if grad is None]
     if unused:
@@ -170,7 +174,6 @@ def _gradients(scaled: Any, leaves: dict[str, Any]) -> list[Any]:
 
 # Scopes: which module a node comes from. A forward node gets the module that runs, a backward node that of the forward
 # node whose autograd function it computes, found by autograd's sequence numbers.
-_ranges: list[tuple[int, int, str]] = []
 
 
 def _enter_scope(name: str) -> None:
@@ -178,8 +181,7 @@ def _enter_scope(name: str) -> None:
 
 
 @contextmanager
-def _scopes(module: Any) -> Iterator[None]:
-    _ranges.clear()
+def _scopes(module: Any, ranges: Ranges) -> Iterator[None]:
     stack: list[tuple[str, int]] = []
 
     def before(name: str) -> Callable[..., None]:
@@ -191,7 +193,7 @@ def _scopes(module: Any) -> Iterator[None]:
 
     def after(*_: Any) -> None:
         name, start = stack.pop()
-        _ranges.append((start, torch.autograd._get_sequence_nr(), name))
+        ranges.append((start, torch.autograd._get_sequence_nr(), name))
         _enter_scope(stack[-1][0] if stack else LOSS_SCOPE)
 
     handles = []
@@ -206,7 +208,7 @@ def _scopes(module: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _backward_scopes(scaled: Any) -> Iterator[None]:
+def _backward_scopes(scaled: Any, ranges: Ranges) -> Iterator[None]:
     def hook(name: str) -> Callable[..., None]:
         return lambda *_: _enter_scope(f"{GRAD_SCOPE}.{name}")
 
@@ -220,7 +222,7 @@ def _backward_scopes(scaled: Any) -> Iterator[None]:
         seen.add(function)
         number = function._sequence_nr()
         inner = max(
-            (entry for entry in _ranges if entry[0] <= number < entry[1]),
+            (entry for entry in ranges if entry[0] <= number < entry[1]),
             key=lambda entry: (entry[0], -entry[1]),
             default=(0, 0, LOSS_SCOPE),
         )
