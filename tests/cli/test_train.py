@@ -41,7 +41,7 @@ def told(text: str) -> dict[str, Any]:
     schema = next(each for each in SCHEMAS if each["$id"] == "urn:mixlist:schema:train:1")
     Draft202012Validator(schema, registry=REGISTRY).validate(result)
     assert set(result) == set(schema["properties"])
-    assert list(result)[0] == "format"
+    assert next(iter(result)) == "format"
     for run in result["runs"]:
         assert {"loss", "metric"} <= set(run["float32"])
         assert {"loss", "metric", "scale", "skipped"} <= set(run["mixed"])

@@ -79,12 +79,12 @@ def _dotted(name: str) -> str:
     return name.replace("_", ".", 1) if name.startswith(("grad_", "state_")) else name
 
 
-def squares(inputs: int = 2, hidden: int = 2, outputs: int = 2, extra: str = "") -> onnx.ModelProto:
-    """The step with the mean square; ``extra`` nodes come before the rest and may redefine nothing."""
+def squares(inputs: int = 2, hidden: int = 2, outputs: int = 2) -> onnx.ModelProto:
+    """The step with the mean square."""
     given, made = _sizes(inputs, hidden, outputs)
     return step(
         f"step ({given}, float[N, {inputs}] x, float[N, {outputs}] t, float loss_scale) => (float loss, {made})"
-        f" <float half = {{0.5}}, float zero = {{0}}, int64[1] rows = {{0}}> {{ {FORWARD} {SQUARES} {extra} {BACKWARD} }}"
+        f" <float half = {{0.5}}, float zero = {{0}}, int64[1] rows = {{0}}> {{ {FORWARD} {SQUARES} {BACKWARD} }}"
     )
 
 
@@ -133,7 +133,8 @@ def noisy() -> onnx.ModelProto:
     made_step = step(
         f"step ({given}, int64[1] seen, float[N, 2] x, float[N, 2] t, float[N, 2] keep, float loss_scale)"
         f" => (float loss, {made}, int64[1] state_seen)"
-        f" <float half = {{0.5}}, float zero = {{0}}, int64[1] rows = {{0}}, float share = {{0.75}}, int64[1] one = {{1}}>"
+        f" <float half = {{0.5}}, float zero = {{0}}, int64[1] rows = {{0}}, float share = {{0.75}},"
+        f" int64[1] one = {{1}}>"
         f" {{ {forward} {SQUARES} {backward} state_seen = Add (seen, one) }}"
     )
     made_step.metadata_props.add(key="pkg.mixlist.random.keep", value='{"kind": "bernoulli", "p": 0.75, "off": 0.75}')
