@@ -16,7 +16,7 @@ def curve(seed: int, mixed: bool) -> Curve:
     loss = tuple(2.3 * math.exp(-k / 150) + 0.05 * math.sin(k * (seed + 2)) + 0.06 for k in range(STEPS))
     if not mixed:
         return Curve(loss, 0.98 + 0.001 * seed)
-    skipped = tuple(range(3 + seed)) + (300 + seed,)
+    skipped = (*range(3 + seed), 300 + seed)
     scale, scales = 2.0**16, []
     for step in range(STEPS):
         scales.append(scale)
