@@ -83,7 +83,7 @@ class Job:
         keeper.resume(name, training)
         training.sampler = sampler
         ended = ""
-        while not training.done and not ended:
+        while not training.done:
             try:
                 training.run(training.step + 1)
             except ScalerError as problem:

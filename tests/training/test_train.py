@@ -191,6 +191,24 @@ def test_ctrl_c_gives_what_there_is(count: int, runs: int, mixed_steps: int) -> 
     json.dumps(found.to_json(), allow_nan=False)
 
 
+@pytest.mark.parametrize("what", ["advise", "tune_scale"])
+def test_ctrl_c_behind_the_trainings_keeps_their_report(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"mixlist.training.run.{what}", stopped)
+    found = run(scaler_parameters={"init_scale": 2.0**30}, trace_overflow=True, tune=True)
+    assert (found.verdict, found.complete, len(found.runs)) == ("fail", False, 3)
+    assert found.reasons[0].startswith("interrupted before")
+    assert "steps have an exception" in found.reasons[1]
+
+
+def test_a_scale_beyond_float32_is_a_bad_step() -> None:
+    found = run(scaler_parameters={"init_scale": 1e300}, epochs=1, trace_overflow=True)
+    assert found.exception_rate == 1
+    json.dumps(found.to_json(), allow_nan=False)
+
+
 def test_without_evaluation_data_the_metric_is_taken_on_the_training_data() -> None:
     found = run(eval_data=None, epochs=1)
     assert any("taken on the training data" in warning for warning in found.warnings)
