@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mixlist.errors import ModelError, UsageError
+from mixlist.errors import ModelError
 from mixlist.training.stepgraph import Parameter, StepGraph
 
 if TYPE_CHECKING:
@@ -37,21 +37,22 @@ def noise(graph: StepGraph, seed: int, step: int, rows: int) -> dict[str, Array]
 
 
 def no_noise(graph: StepGraph, rows: int) -> dict[str, Array]:
-    """The random inputs that switch dropout and the like off, for evaluation.
-
-    Raises UsageError for an input that does not say what switches it off.
-    """
+    """The random inputs that switch dropout and the like off, for evaluation: ``off``, else the mean of the draw."""
     import numpy as np
 
     found = {}
     for given, what in graph.random:
-        if not isinstance(what.get("off"), int | float):
-            raise UsageError(
-                f"{graph.name} does not say how its random input {given.name!r} is switched off for evaluation",
-                hint=f'add "off" to the metadata pkg.mixlist.random.{given.name}',
-            )
-        found[given.name] = np.full(_rows(given, rows), what["off"], np.float32)
+        off = what.get("off")
+        if not isinstance(off, int | float):
+            off = _mean(what)
+        found[given.name] = np.full(_rows(given, rows), off, np.float32)
     return found
+
+
+def _mean(what: Mapping[str, Any]) -> float:
+    if what.get("kind") == "uniform" and "bound" not in what:
+        return (float(what.get("low", 0.0)) + float(what.get("high", 1.0))) / 2
+    return float(what.get("p", 0.5) if what.get("kind") == "bernoulli" else what.get("mean", 0.0))
 
 
 def initial(parameter: Parameter, seed: int, index: int) -> Array:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,22 @@ def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
     assert result["reasons"] == ["interrupted after 0 of 3 runs"]
     assert result["runs"][0]["float32"]["loss"]
     assert result["runs"][0]["mixed"]["loss"] == []
+
+
+def test_progress_is_shown_on_a_terminal_alone(step: tuple[str, ...]) -> None:
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "mixlist", *step, "--format", "json"]
+    shown = b""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as process:
+        os.close(theirs)
+        with suppress(OSError):  # how the end of a terminal is told
+            while piece := os.read(ours, 2**16):
+                shown += piece
+        out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert b"training" in shown or b"seed 0" in shown
+    assert told(out)["verdict"] == "pass"
 
 
 def test_text_that_would_steer_a_terminal(run, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mixlist.errors import UsageError
+from mixlist.errors import ModelError, UsageError
 from mixlist.training.drawing import initial, no_noise, noise
 from mixlist.training.feeding import Data, Order
 from mixlist.training.loop import Training, all_finite
@@ -113,6 +113,25 @@ def test_random_inputs_depend_on_seed_and_step_alone() -> None:
     assert many.mean() == pytest.approx(0.75, abs=0.03)
     assert (many[:6] != noise(graph, 2, 6, 4000)["keep"][:6]).any()
     assert (no_noise(graph, 3)["keep"] == 0.75).all()
+
+
+@pytest.mark.parametrize(
+    ("told", "off"),
+    [('"kind": "bernoulli", "p": 0.75', 0.75), ('"kind": "normal", "std": 2', 0), ('"kind": "normal", "mean": 3', 3),
+     ('"kind": "uniform"', 0.5), ('"kind": "uniform", "low": -1, "high": 3', 1), ('"kind": "uniform", "bound": 2', 0)],
+)  # fmt: skip
+def test_noise_is_switched_off_by_its_mean(told: str, off: float) -> None:
+    model = noisy()
+    model.metadata_props[0].value = f"{{{told}}}"
+    assert (no_noise(read_step(model), 3)["keep"] == off).all()
+
+
+def test_noise_of_no_known_kind() -> None:
+    model = noisy()
+    for text in ('{"kind": "poisson"}', '{"mean": 1}', '{"kind": "normal", "std": "wide"}'):
+        model.metadata_props[0].value = text
+        with pytest.raises(ModelError, match="'keep' is to be drawn cannot be read"):
+            noise(read_step(model), 0, 0, 3)
 
 
 def test_a_training_with_noise_goes_on_anywhere() -> None:
