@@ -72,3 +72,12 @@ def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for target in re.findall(r"^make ([a-z]+)", README, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_training(capsys, monkeypatch) -> None:
+    (command, shown) = re.findall(r"```\n\$ mixlist (train .+)\n((?:.*\n)+?)```", README)[0]
+    monkeypatch.chdir(folder("demo_data"))
+    assert main(command.split()) == 1
+    lines = iter(capsys.readouterr().out.splitlines())
+    missing = [line for line in shown.splitlines() if line not in lines]
+    assert not missing

@@ -13,6 +13,7 @@ COMMANDS = {
     "check": "Check a mixed model for overflow and accuracy on data.",
     "bench": "Time the mixed model against the original.",
     "tune": "Find the smallest list that is safe and fast.",
+    "train": "Find out whether a network may be trained in mixed precision.",
     "diff": "Print the modify_mixlist that turns one set of lists into another.",
     "fmt": "Rewrite list files in the strict canonical form.",
     "ops-info": "Edit an operator information library in place.",

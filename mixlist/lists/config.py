@@ -47,6 +47,12 @@ COMMANDS: dict[str, frozenset[str]] = {
     | LIMITS
     | {"output", "node-rules", "force", "objective", "type-hints", "validate-on", "max-accuracy-loss", "state"}
     | {"jobs", "scheduler", "trace", "format"},
+    "train": frozenset(
+        {"data", "eval-data", "batch-size", "steps", "epochs", "init", "runs", "seed", "metric", "optimizer", "lr"}
+        | {"momentum", "nesterov", "beta1", "beta2", "eps", "weight-decay", "lr-schedule", "warmup-steps", "lr-decay"}
+        | {"lr-decay-steps", "provider", "loss-scaler", "loss-scale", "scaler-arg", "advance-on-skip", "large-batch"}
+        | {"max-exception-rate", "tolerance", "trace-overflow", "tune-scale", "resume", "format", "html"}
+    ),
 }
 _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "model", "output", "report"}) | {
     "type-hints",
@@ -60,6 +66,9 @@ _PATHS = frozenset({"ops-info", "mixlist", "keep-dtype", "customize-dtypes", "mo
     "node-rules",
     "validate-on",
     "state",
+    "eval-data",
+    "init",
+    "resume",
 }
 
 

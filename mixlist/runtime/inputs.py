@@ -48,15 +48,15 @@ def model_inputs(proto: Any) -> tuple[Input, ...]:
     for value in graph.input:
         kind = types.from_proto(value.type)
         optional = value.name in defaults or (isinstance(kind, tuple) and kind[0] == "optional")
-        found.append(Input(value.name, kind, _shape(value.type), optional))
+        found.append(Input(value.name, kind, declared_shape(value.type), optional))
     return tuple(found)
 
 
-def _shape(kind: Any) -> tuple[int | str | None, ...] | None:
-    """The shape of a TypeProto's tensor, inside any container."""
+def declared_shape(kind: Any) -> tuple[int | str | None, ...] | None:
+    """The shape of a TypeProto's tensor, inside any container; None where it is not told."""
     which = kind.WhichOneof("value")
     if which in ("sequence_type", "optional_type"):
-        return _shape(getattr(kind, which).elem_type)
+        return declared_shape(getattr(kind, which).elem_type)
     if which != "tensor_type" or not kind.tensor_type.HasField("shape"):
         return None
     return tuple(

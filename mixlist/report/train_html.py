@@ -1,0 +1,82 @@
+"""A training as one self-contained HTML page: styles and pictures inside, no script, nothing fetched."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from mixlist import __version__
+from mixlist.files import write_whole
+from mixlist.report import check_words as words
+from mixlist.report import train_charts as charts
+from mixlist.report import train_words
+from mixlist.report.terminal import clean
+from mixlist.resources import PACKAGE
+from mixlist.training.result import TrainReport
+
+_BARS = 40  # parameters whose exceptions are drawn
+
+
+def write_html(report: TrainReport, path: str | os.PathLike[str]) -> None:
+    """Writes the page whole or not at all; an existing file is replaced. Raises FileError."""
+    write_whole(path, render(report).encode("utf-8", "backslashreplace"))
+
+
+def render(report: TrainReport) -> str:
+    """The page; every name out of the model is escaped by the template, control characters spelled out."""
+    import jinja2
+    from markupsafe import Markup
+
+    folder = PACKAGE / "report" / "templates"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"clean": clean, "figure": words.figure}
+    parts: Any = environment.get_template("parts.html").module
+    style = "".join((folder / name).read_text("utf-8") for name in ("check.css", "train.css"))
+    rows = train_words.rows(report)
+    return environment.get_template("train.html").render(
+        report=report,
+        version=__version__,
+        style=Markup(style),
+        bars=parts.bars,
+        headline=train_words.headline(report),
+        exceptions=train_words.exceptions(report),
+        remedies=train_words.remedies(report),
+        columns=train_words.columns(report),
+        rows=rows[: len(report.runs)],
+        mean=rows[len(report.runs) :],
+        underflow=train_words.underflow(report),
+        looked_at=words.count(report.underflow.steps, "step") if report.underflow is not None else "",
+        scaler=train_words.settings(report.scaler),
+        optimizer=train_words.settings(report.optimizer),
+        losses=charts.losses(report),
+        scales=charts.scales(report),
+        metrics=charts.metrics(report),
+        step_ticks=charts.step_ticks(report.steps),
+        width=charts.WIDTH,
+        height=charts.HEIGHT,
+        bad=_bars({name: (f"{count}", count) for name, count in list(report.bad.items())[:_BARS]}, code=True),
+        bad_left=max(0, len(report.bad) - _BARS),
+        trace=train_words.trace(report),
+        offenders=[(found, words.node_name(found), words.made_low_by(found)) for found in report.offenders],
+        trials=[
+            (train_words.settings(dict(t.parameters)), f"{t.exceptions} of {t.steps}", words.share(t.zero))
+            for t in report.scale_trials
+        ],
+        choice=train_words.settings(dict(report.scale_choice)),
+        times=_bars({phase: (f"{seconds:.2f} s", seconds) for phase, seconds in report.seconds.items()}, code=False),
+        emulated=train_words.EMULATED if report.mode == "emulated" else "",
+    )
+
+
+def _bars(figures: dict[str, tuple[str, float]], *, code: bool) -> list[dict[str, Any]]:
+    longest = max((value for _, value in figures.values()), default=0) or 1
+    return [
+        {"title": title, "text": text, "percent": round(100 * value / longest, 1), "code": code}
+        for title, (text, value) in figures.items()
+    ]

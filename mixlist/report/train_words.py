@@ -1,0 +1,133 @@
+"""The words and figures that the terminal and the HTML report of a training share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mixlist.report import check_words as words
+from mixlist.training.result import Run, TrainReport
+
+RUN_COLUMNS = (
+    "seed",
+    "loss in float32",
+    "mixed",
+    "{metric} in float32",
+    "mixed",
+    "exceptions",
+    "skipped",
+    "last scale",
+)
+EMULATED = (
+    "Emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32, so the mixed step itself would show"
+    " neither overflow nor underflow there. Instead a float32 step ran in which every low-precision value is rounded to"
+    " the low type."
+)
+
+
+def headline(report: TrainReport) -> str:
+    """What was trained, how, and how long."""
+    how = f"{report.precision}, {report.mode} on {report.provider}"
+    return f"{report.model} in {how}, {words.count(len(report.runs), 'run')} of {words.count(report.steps, 'step')}"
+
+
+def exceptions(report: TrainReport) -> str:
+    """How many steps had a gradient that was not finite; "" where that is a reason of the verdict already."""
+    if report.exception_rate >= report.limit and report.exception_rate:
+        return ""
+    total = sum(len(run.mixed.loss) for run in report.runs)
+    bad = sum(len(run.mixed.exceptions) for run in report.runs)
+    tries = sum(run.mixed.tries for run in report.runs)
+    again = f", {words.count(tries, 'batch')} tried again" if tries else ""
+    rate = f"{report.exception_rate:.2%}, the limit is {report.limit:.2%}"
+    return f"{bad} of {words.count(total, 'mixed step')} with an exception: {rate}{again}"
+
+
+def columns(report: TrainReport) -> tuple[str, ...]:
+    """The heads of the table of runs."""
+    return tuple(name.format(metric=report.metric) for name in RUN_COLUMNS)
+
+
+def rows(report: TrainReport) -> list[tuple[str, ...]]:
+    """The table of runs; a last row of means and deviations where there are several."""
+    found = [_row(run) for run in report.runs]
+    if len(report.runs) > 1:
+        sides = [(run.float32, run.mixed) for run in report.runs]
+        cells = [
+            mean_and_deviation([value for pair in sides if (value := take(pair[side])) is not None])
+            for take in (lambda curve: end(curve.loss), lambda curve: curve.metric)
+            for side in (0, 1)
+        ]
+        found.append(("mean", *cells, "", "", ""))
+    return found
+
+
+def _row(run: Run) -> tuple[str, ...]:
+    exact, mixed = run.float32, run.mixed
+    figures = [end(exact.loss), end(mixed.loss), exact.metric, mixed.metric]
+    counts = str(len(mixed.exceptions)), str(len(mixed.skipped))
+    return str(run.seed), *map(words.figure, figures), *counts, words.figure(mixed.scale[-1]) if mixed.scale else "-"
+
+
+def end(loss: Sequence[float]) -> float | None:
+    """The mean loss of the last tenth of a training."""
+    last = loss[-max(1, len(loss) // 10) :]
+    return sum(last) / len(last) if last else None
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """``0.985 ± 0.0021``: the mean and the standard deviation of a sample."""
+    if not values:
+        return "-"
+    mean = sum(values) / len(values)
+    if len(values) < 2 or not math.isfinite(mean):
+        return words.figure(mean)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return f"{words.figure(mean)} ± {words.figure(deviation, 2)}"
+
+
+def underflow(report: TrainReport) -> list[tuple[str, str, str]]:
+    """What becomes of gradient values, with the loss scaled as in training and unscaled."""
+    found = report.underflow
+    if found is None:
+        return []
+    return [
+        ("became zero", words.share(found.zero), words.share(found.zero_unscaled)),
+        ("subnormal", words.share(found.subnormal), words.share(found.subnormal_unscaled)),
+    ]
+
+
+def settings(parameters: dict[str, object]) -> str:
+    """``init_scale = 1024, growth_interval = 200``."""
+    return ", ".join(f"{name} = {_setting(value)}" for name, value in parameters.items())
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 2**53 else f"{value:g}"
+    return str(value)
+
+
+def trace(report: TrainReport) -> str:
+    """At which scale the offenders overflow, in a sentence; "" where nothing was traced."""
+    if report.trace_scale is None:
+        return ""
+    if not report.offenders:
+        return "No node overflows in the first bad step by itself: float32 overflows there as well, or masks do."
+    if report.trace_scale == 1:
+        return "They overflow in the first bad step with the loss unscaled, too: no loss scale helps."
+    return (
+        f"With the loss unscaled nothing overflows in the first bad step; with {words.figure(report.trace_scale)} these"
+        " nodes do. The scale is too large: --tune-scale searches one."
+    )
+
+
+def remedies(report: TrainReport) -> list[str]:
+    """What could be asked for, where the verdict does not say what to change."""
+    found = []
+    if report.verdict == "fail" and report.exception_rate > 0 and report.trace_scale is None:
+        found.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
+    lost = report.underflow is not None and report.underflow.zero > 0.01
+    if report.verdict == "fail" and (report.exception_rate > 0 or lost) and not report.scale_trials:
+        found.append("--tune-scale searches the scaler's first scale and its growth")
+    return found

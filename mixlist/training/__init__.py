@@ -1,0 +1,34 @@
+"""Training in mixed precision: step graphs, loss scaling, and whether a model may be trained so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mixlist.training.export import export_step as export_step
+    from mixlist.training.optimizers import Settings as Settings
+    from mixlist.training.run import train as train
+    from mixlist.training.scalers import make_scaler as make_scaler
+
+_HOME = {
+    "Settings": "mixlist.training.optimizers",
+    "export_step": "mixlist.training.export",
+    "make_scaler": "mixlist.training.scalers",
+    "train": "mixlist.training.run",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'mixlist.training' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

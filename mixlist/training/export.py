@@ -1,0 +1,131 @@
+"""A PyTorch module's training step as an ONNX graph: loss and gradients as functions of parameters and batch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mixlist.errors import ModelError, UsageError
+from mixlist.files import write_whole
+
+if TYPE_CHECKING:
+    import onnx
+
+INIT_KEY = "pkg.mixlist.init."
+RANDOM_KEY = "pkg.mixlist.random."
+
+
+def export_step(
+    module: Any,
+    loss_fn: Callable[..., Any],
+    example_batch: Mapping[str, Any],
+    *,
+    path: str | os.PathLike[str] | None = None,
+    dynamic_batch: bool = True,
+) -> onnx.ModelProto:
+    """The training-step graph of ``module`` under ``loss_fn``; written to ``path`` too if one is given.
+
+    ``loss_fn(module, **batch)`` computes the loss, a float scalar, or a pair of it and a dict of further outputs by
+    name, such as ``{"logits": logits}``. ``example_batch`` maps names to tensors with the batch along the first axis;
+    they become inputs of these names and types, of any batch size unless ``dynamic_batch`` is False. Their values do
+    not matter, and the module is not changed. It is exported in the mode it is in: call ``module.train()`` first.
+
+    Inputs of the graph, in this order:
+
+    - one per trainable parameter, float32, under the module's name for it; tied parameters are one input.
+    - one per buffer that the step changes (running statistics), under the module's name for it.
+    - the batch; ``loss_scale``, a float32 scalar; ``random.<n>``, float32, see `mixlist.training.randomness`.
+
+    Outputs: ``loss``, not scaled; ``grad.<parameter>``, the gradient of loss * loss_scale, scaled before the backward
+    pass; ``state.<buffer>``, its value after the step; what ``loss_fn`` named.
+
+    Parameters with ``requires_grad`` False and buffers that do not change are initializers. The values that trainable
+    parameters have are not in the graph; metadata says how to draw some, see `mixlist.training.initial`.
+
+    Opset 18, IR version 8; the same module gives the same bytes. Needs the extra ``torch``.
+    Raises UsageError for arguments that cannot be used (and where torch is missing), ModelError for a step that
+    cannot be expressed, which names the operator and its module.
+    """
+    try:
+        import onnxscript  # noqa: F401  (torch's exporter needs it and says so late)
+        import torch
+    except ImportError as error:
+        raise UsageError(
+            f"export_step needs PyTorch and onnxscript: {error.name} is not installed",
+            hint="pip install 'mixlist[torch]'",
+        ) from None
+    _check_arguments(module, example_batch, torch)
+    model = _export(module, loss_fn, example_batch, dynamic_batch)
+    if path is not None:
+        write_whole(path, model.SerializeToString(deterministic=True))
+    return model
+
+
+def _export(module: Any, loss_fn: Any, batch: Mapping[str, Any], dynamic_batch: bool) -> onnx.ModelProto:
+    import onnx
+    import onnx_ir as ir
+
+    from mixlist.training import emit, initial, randomness, tidy, tracing
+
+    step = tracing.trace(module, loss_fn, batch, dynamic_batch=dynamic_batch)
+    changed = tidy.tidy(step)
+    draws = randomness.lift(step.graph.graph, step.mode, step.batch)
+    learned = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    constants = {name: value for name, value in module.named_parameters() if not value.requires_grad}
+    constants |= {name: value for name, value in module.named_buffers() if name not in changed}
+    inputs = [*step.inputs, *(name for name, _ in draws)]
+    outputs = [name for name in step.outputs if not name.startswith("state.") or name[6:] in changed]
+    model = emit.to_onnx(step.graph, inputs, outputs, constants, step.batch)
+    for name, value in learned.items():
+        model.metadata_props[INIT_KEY + name] = json.dumps(initial.describe_parameter(value.detach().cpu().numpy()))
+    for name, value in module.named_buffers():
+        if name in changed:
+            model.metadata_props[INIT_KEY + name] = json.dumps(initial.describe_state(name, value.cpu().numpy()))
+    for name, rule in draws:
+        model.metadata_props[RANDOM_KEY + name] = json.dumps(rule)
+    proto: onnx.ModelProto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
+
+
+def _check_arguments(module: Any, batch: Mapping[str, Any], torch: Any) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"module is a {type(module).__name__}", hint="pass a torch.nn.Module")
+    learned = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    if not learned:
+        raise UsageError("the module has no trainable parameter", hint="call requires_grad_() on what is to be trained")
+    for name, value in learned.items():
+        if value.dtype != torch.float32:
+            raise UsageError(
+                f"parameter {name} is {str(value.dtype).removeprefix('torch.')}",
+                hint="a step holds float32 parameters, which the lists lower: call module.float()",
+            )
+        if not value.numel():
+            raise UsageError(f"parameter {name} has no values (shape {list(value.shape)})", hint="freeze or remove it")
+    if not isinstance(batch, Mapping) or not batch:
+        raise UsageError("example_batch must be a dict of named tensors", hint="for example {'x': x, 'y': y}")
+    rows = {}
+    for name, value in batch.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise UsageError(f"example_batch[{name!r}] is a {type(value).__name__}", hint="use names and tensors")
+        rows[name] = len(value) if value.ndim else None
+    if len({count for count in rows.values() if count is not None}) > 1:
+        raise UsageError(
+            f"the batch inputs differ in their number of rows: {', '.join(f'{k} {v}' for k, v in rows.items())}",
+            hint="the first axis of every input is the batch; pass constants to the module instead",
+        )
+    _check_names(module, batch)
+
+
+def _check_names(module: Any, batch: Mapping[str, Any]) -> None:
+    own = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    reserved = ("grad.", "state.", "random.")
+    for name in (*batch, *own):
+        if name in ("loss", "loss_scale") or name.startswith(reserved) or (name in batch and name in own):
+            taken = "is both in the batch and in the module" if name in batch and name in own else "has a meaning here"
+            raise UsageError(f"the name {name!r} {taken}", hint="rename the batch input or the module's attribute")
+
+
+__all__ = ["ModelError", "export_step"]

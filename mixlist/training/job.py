@@ -1,0 +1,156 @@
+"""What all trainings of one command have in common, and one of them from its start, or its state, to its curve."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mixlist.lists.policy import Policy
+from mixlist.training.checkpoint import Keeper
+from mixlist.training.evaluation import Metric, evaluate
+from mixlist.training.feeding import Data
+from mixlist.training.gradients import Sampler
+from mixlist.training.loop import Training, all_finite
+from mixlist.training.machine import Machine
+from mixlist.training.optimizers import Settings
+from mixlist.training.result import Curve
+from mixlist.training.scalers import Scaler, ScalerError, described, make_scaler
+from mixlist.training.stepgraph import StepGraph
+from mixlist.training.verdict import diverged
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a training is, for those who are told. ``kind``: float32 or mixed."""
+
+    seed: int
+    kind: str
+    step: int
+    steps: int
+    loss: float
+    scale: float
+
+
+@dataclass
+class Job:
+    """The trainings of one command. ``scaler``: its name and parameters; ``known``: first values that were given."""
+
+    graph: StepGraph
+    policy: Policy
+    samples: Data
+    held: Data
+    metric: Metric
+    settings: Settings
+    batch_size: int
+    steps: int
+    known: dict[str, Any]
+    scaler: tuple[str, dict[str, Any]]
+    advance_on_skip: bool
+    provider: str
+    threads: int | None
+    told: Callable[[Progress], None] | None
+    running: Training | None = field(default=None, init=False)
+
+    def training(self, machine: Machine, seed: int, scaler: Scaler | None) -> Training:
+        """A training at its start."""
+        return Training(
+            self.graph,
+            machine,
+            self.samples,
+            self.settings,
+            batch_size=self.batch_size,
+            steps=self.steps,
+            seed=seed,
+            scaler=scaler,
+            given=self.known,
+            advance_on_skip=self.advance_on_skip,
+        )
+
+    def curve(
+        self, keeper: Keeper, seed: int, kind: str, machine: Machine, sampler: Sampler | None
+    ) -> tuple[Curve, dict[str, Any] | None]:
+        """One whole training, or what is left of it; and what its first bad step read."""
+        name = f"{seed}/{kind}"
+        finished = keeper.finished(name)
+        if finished is not None:
+            return finished
+        scaler = make_scaler(self.scaler[0], **self.scaler[1]) if kind == "mixed" else None
+        training = self.running = self.training(machine, seed, scaler)
+        keeper.resume(name, training)
+        training.sampler = sampler
+        ended = ""
+        while not training.done:
+            try:
+                training.run(training.step + 1)
+            except ScalerError as problem:
+                ended = f"was ended: {problem.message}"
+                break
+            if self.told is not None:
+                last = training.history
+                self.told(Progress(seed, kind, training.step, self.steps, last.loss[-1], last.scale[-1]))
+            keeper.keep(name, training, sampler)
+        curve = self._judged(training, machine, kind, ended)
+        self.running = None
+        keeper.finish(name, curve, training.first_bad, sampler)
+        return curve, training.first_bad
+
+    def cut_off(self) -> Curve | None:
+        """What there is of the training that was interrupted, unjudged."""
+        return _curve(self.running, None, "") if self.running is not None else None
+
+    def measure(self, training: Training, machine: Machine, data: Data) -> float:
+        """The metric of a training as it stands."""
+        values = {**training.parameters.views, **training.buffers}
+        return evaluate(self.graph, machine, values, data, self.metric, self.batch_size)
+
+    def _judged(self, training: Training, machine: Machine, kind: str, ended: str) -> Curve:
+        history = training.history
+        why = ended or diverged(history.loss, history.skipped, all_finite(training.parameters.data))
+        if kind == "float32" and history.exceptions and not why:
+            why = f"has gradients that are not finite in {len(history.exceptions)} of {training.step} steps"
+        return _curve(training, self.measure(training, machine, self.held), why)
+
+    def key(self) -> dict[str, str]:
+        """What the numbers of a training depend on."""
+        import onnxruntime
+
+        from mixlist import __version__
+
+        proto = self.graph.loaded.proto
+        scaler = described(make_scaler(self.scaler[0], **self.scaler[1]))
+        return {
+            "step graph": hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest(),
+            "data": f"{_digest(self.samples.arrays)} {_digest(self.held.arrays)}",
+            "lists": self.policy.digest,
+            "initial values": _digest(self.known),
+            "options": f"{self.settings} {self.batch_size} {self.steps} {scaler} {self.advance_on_skip}"
+            f" {self.provider} {self.threads} {self.metric}",
+            "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
+        }
+
+
+def _curve(training: Training, metric: float | None, why: str) -> Curve:
+    history = training.history
+    return Curve(
+        tuple(history.loss),
+        metric,
+        tuple(history.scale),
+        tuple(history.skipped),
+        tuple(history.exceptions),
+        history.tries,
+        history.bad,
+        why,
+    )
+
+
+def _digest(arrays: Mapping[str, Any]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        found.update(array.astype("U").tobytes() if array.dtype == object else array.tobytes())
+    return found.hexdigest()

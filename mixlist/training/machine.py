@@ -1,0 +1,156 @@
+"""A step graph in sessions: one training step, and evaluation, in float32 or as the lists make it.
+
+On the CPU the mixed step is emulated: every low value is rounded through a pair of Casts, since ONNX Runtime's CPU
+provider hides float16. On CUDA it runs as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mixlist.errors import ModelError
+from mixlist.lists.policy import Policy
+from mixlist.resolver import resolve
+from mixlist.rewriter import rewrite
+from mixlist.rewriter.emulate import emulate, raise_low
+from mixlist.runtime.isolated import make_runner
+from mixlist.training.stepgraph import GRADIENT, LOSS, SCALE, STATE, Parameter, StepGraph
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+class Flat:
+    """Parameters, one behind the other in a flat float32 array; ``views`` are the arrays in it, by name."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        import numpy as np
+
+        sizes = [int(np.prod(p.shape, dtype=np.int64)) for p in parameters]
+        self.data: Array = np.zeros(sum(sizes), np.float32)
+        self.views: dict[str, Array] = {}
+        start = 0
+        for parameter, size in zip(parameters, sizes, strict=True):
+            self.views[parameter.name] = self.data[start : start + size].reshape(parameter.shape)
+            start += size
+
+
+@dataclass
+class Stepped:
+    """What one step gave: the unscaled loss, the scaled gradients flat, the buffers' new values."""
+
+    loss: float
+    gradient: Array
+    state: dict[str, Array]
+
+
+class Machine:
+    """A session of a step graph; parameters and buffers are fed with every step."""
+
+    def __init__(self, graph: StepGraph, proto: Any, folder: Any, provider: str = "cpu", threads: int | None = None):
+        self.graph = graph
+        self.gradient = Flat(graph.parameters)
+        self._names = [LOSS, *(GRADIENT + p.name for p in graph.parameters), *(STATE + b.name for b in graph.buffers)]
+        self._runner = make_runner(proto, provider=provider, folder=folder, threads=threads)
+        self._eval: Any = None  # the forward pass alone, made for the first outputs that are asked for
+        self._wanted: frozenset[str] = frozenset()
+        scale = next(i for i in graph.loaded.proto.graph.input if i.name == SCALE)
+        self._scale_shape = tuple(1 for _ in scale.type.tensor_type.shape.dim)
+        self._proto, self._folder, self._provider, self._threads = proto, folder, provider, threads
+
+    def step(self, feed: Mapping[str, Any], scale: float) -> Stepped:
+        """One forward and backward pass; ``feed`` holds everything but the scale."""
+        import numpy as np
+
+        with np.errstate(over="ignore"):  # a scale beyond float32 is infinite there, and the step is bad
+            given = {**feed, SCALE: np.full(self._scale_shape, scale, np.float32)}
+        loss, *rest = self._runner.run(self._names, given)
+        if loss.size != 1:
+            raise ModelError(f"{self.graph.name}: the loss has {loss.size} values", hint="reduce it to its mean")
+        count = len(self.graph.parameters)
+        for (name, view), made in zip(self.gradient.views.items(), rest[:count], strict=True):
+            if made.shape != view.shape:
+                told = f"the gradient of {name!r} is {list(made.shape)}, the parameter {list(view.shape)}"
+                raise ModelError(f"{self.graph.name}: {told}", hint="a gradient has the shape of its parameter")
+            view[...] = made
+        state = dict(zip((b.name for b in self.graph.buffers), rest[count:], strict=True))
+        return Stepped(float(loss.reshape(())), self.gradient.data, state)
+
+    def outputs(self, feed: Mapping[str, Any], names: Sequence[str]) -> list[Array]:
+        """Outputs of the forward pass, the same ones in every call, for evaluation: the backward pass is left out."""
+        import numpy as np
+
+        if self._eval is None:
+            proto = _forward(self._proto, names)
+            self._wanted = frozenset(i.name for i in proto.graph.input)
+            self._eval = make_runner(proto, provider=self._provider, folder=self._folder, threads=self._threads)
+        given = {**feed, SCALE: np.ones(self._scale_shape, np.float32)}
+        found: list[Array] = self._eval.run(list(names), {n: v for n, v in given.items() if n in self._wanted})
+        return found
+
+    def close(self) -> None:
+        """Let the sessions go."""
+        for runner in (self._runner, self._eval):
+            if runner is not None:
+                runner.close()
+
+
+def exact_machine(graph: StepGraph, provider: str, threads: int | None) -> Machine:
+    """The step in float32."""
+    return Machine(graph, raise_low(graph.loaded), graph.loaded.folder, provider, threads)
+
+
+def mixed_machine(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> Machine:
+    """The step as the lists make it."""
+    plan = resolve(graph.loaded, policy)
+    mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
+    proto = emulate(mixed) if provider == "cpu" else mixed.proto
+    return Machine(graph, proto, mixed.folder, provider, threads)
+
+
+def _forward(proto: Any, names: Sequence[str]) -> Any:
+    """The part of a model that makes some of its outputs."""
+    made = type(proto)()
+    made.CopyFrom(proto)
+    keep = _needed(proto, names)
+    graph, whole = made.graph, proto.graph
+    for field in ("node", "input", "output", "initializer"):
+        graph.ClearField(field)
+    graph.node.extend(n for n in whole.node if any(o in keep for o in n.output))
+    graph.input.extend(i for i in whole.input if i.name in keep)
+    graph.output.extend(o for o in whole.output if o.name in names)
+    graph.initializer.extend(t for t in whole.initializer if t.name in keep)
+    return made
+
+
+def _needed(proto: Any, names: Sequence[str]) -> set[str]:
+    """The tensors of the main graph that some outputs need."""
+    makers = {o: n for n in proto.graph.node for o in n.output if o}
+    needed: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in needed:
+            continue
+        needed.add(name)
+        node = makers.get(name)
+        if node is not None:
+            needed.update(o for o in node.output if o)
+            waiting.extend(_reads(node))
+    return needed
+
+
+def _reads(node: Any) -> list[str]:
+    """What a node reads, its bodies' captures included."""
+    found = [i for i in node.input if i]
+    for attribute in node.attribute:
+        if attribute.type == attribute.GRAPH:
+            inside = {o for n in attribute.g.node for o in n.output}
+            for each in attribute.g.node:
+                found += [name for name in _reads(each) if name not in inside]
+            found += [o.name for o in attribute.g.output if o.name not in inside]
+    return found

@@ -1,0 +1,142 @@
+"""Optimizers in numpy, over all parameters at once as one flat float32 array; and learning-rate schedules.
+
+The rules are those of PyTorch's optimizers of the same names (torch.optim): ``weight_decay`` is added to the gradient,
+except by ``adamw``, which shrinks the parameters by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from mixlist.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Flat = NDArray[Any]
+
+Name = Literal["sgd", "momentum", "adam", "adamw"]
+NAMES: tuple[Name, ...] = ("sgd", "momentum", "adam", "adamw")
+SCHEDULES = ("constant", "linear", "cosine", "step")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """An optimizer and its learning rate over the steps.
+
+    ``schedule``: after ``warmup_steps`` of linear growth the rate stays (``constant``), falls to zero at the last step
+    (``linear``, ``cosine``), or is multiplied by ``decay`` every ``decay_steps`` (``step``).
+    """
+
+    name: Name = "adam"
+    lr: float = 1e-3
+    momentum: float = 0.9
+    nesterov: bool = False
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    decay: float = 0.1
+    decay_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise UsageError(f"there is no optimizer {self.name!r}", hint=f"it is one of {', '.join(NAMES)}")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"there is no schedule {self.schedule!r}", hint=f"it is one of {', '.join(SCHEDULES)}")
+        if not (0 < self.lr < math.inf and 0 < self.eps < math.inf and 0 <= self.weight_decay < math.inf):
+            raise UsageError("lr and eps are above 0, weight_decay is at least 0, all finite")
+        if not all(0 <= each < 1 for each in (self.momentum, self.beta1, self.beta2)):
+            raise UsageError("momentum, beta1 and beta2 are at least 0 and below 1")
+        if self.warmup_steps < 0 or self.decay_steps < 1 or not 0 < self.decay <= 1:
+            raise UsageError("warmup_steps is at least 0, decay_steps at least 1, decay above 0 and at most 1")
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of the step with this number (from 0) of so many."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
+        if self.schedule == "linear":
+            return self.lr * (1 - done)
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * done)) / 2
+        if self.schedule == "step":
+            return self.lr * self.decay ** ((step - self.warmup_steps) // self.decay_steps)
+        return self.lr
+
+
+class Optimizer:
+    """One optimizer's state. Arrays are of the shape of the flat parameters, float32."""
+
+    def __init__(self, settings: Settings, size: int) -> None:
+        import numpy as np
+
+        self.settings = settings
+        self.updates = 0  # as the bias correction of Adam counts them
+        count = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[settings.name]
+        self.moments: list[Flat] = [np.zeros(size, np.float32) for _ in range(count)]
+        self._work = np.empty(size, np.float32)
+
+    def apply(self, parameters: Flat, gradient: Flat, rate: float) -> None:
+        """Update ``parameters`` in place; ``gradient`` is used up."""
+        s = self.settings
+        self.updates += 1
+        if s.weight_decay and s.name == "adamw":
+            parameters *= 1 - rate * s.weight_decay
+        elif s.weight_decay:
+            gradient += s.weight_decay * parameters
+        if s.name == "sgd":
+            gradient *= rate
+            parameters -= gradient
+        elif s.name == "momentum":
+            self._momentum(parameters, gradient, rate)
+        else:
+            self._adam(parameters, gradient, rate)
+
+    def _momentum(self, parameters: Flat, gradient: Flat, rate: float) -> None:
+        (velocity,) = self.moments
+        velocity *= self.settings.momentum
+        velocity += gradient
+        if self.settings.nesterov:
+            gradient += self.settings.momentum * velocity
+            gradient *= rate
+            parameters -= gradient
+        else:
+            parameters -= rate * velocity
+
+    def _adam(self, parameters: Flat, gradient: Flat, rate: float) -> None:
+        import numpy as np
+
+        s, work = self.settings, self._work
+        first, second = self.moments
+        first *= s.beta1
+        np.multiply(gradient, 1 - s.beta1, out=work)
+        first += work
+        second *= s.beta2
+        np.multiply(gradient, gradient, out=gradient)
+        gradient *= 1 - s.beta2
+        second += gradient
+        np.sqrt(second, out=work)
+        work *= 1 / math.sqrt(1 - s.beta2**self.updates)
+        work += s.eps
+        np.divide(first, work, out=work)
+        work *= rate / (1 - s.beta1**self.updates)
+        parameters -= work
+
+    def skip(self) -> None:
+        """Count an update that was left out, as Keras does: its ``iterations`` are the global step."""
+        self.updates += 1
+
+    def state(self) -> dict[str, Any]:
+        """Everything that ``restore`` needs."""
+        return {"updates": self.updates, **{f"moment{k}": m for k, m in enumerate(self.moments)}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken."""
+        self.updates = int(state["updates"])
+        self.moments = [state[f"moment{k}"].copy() for k in range(len(self.moments))]

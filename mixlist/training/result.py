@@ -1,0 +1,134 @@
+"""What ``train`` found: values only, rendered by the report rooms (contract and schema: ``mixlist.train/1``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from mixlist.checker.result import NodeFinding
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One training: the unscaled loss of each step, and the evaluation metric at its end (None: none was taken).
+
+    The rest is for mixed trainings: the scale of each step, the steps whose update was skipped, those with a gradient
+    that was not finite, extra runs of batches that were tried again, and by parameter in how many steps its gradient
+    was not finite. ``diverged``: why the training came to nothing, or "".
+    """
+
+    loss: tuple[float, ...]
+    metric: float | None
+    scale: tuple[float, ...] = ()
+    skipped: tuple[int, ...] = ()
+    exceptions: tuple[int, ...] = ()
+    tries: int = 0
+    bad: dict[str, int] = field(default_factory=dict)
+    diverged: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One seed, trained twice on the same batches."""
+
+    seed: int
+    float32: Curve
+    mixed: Curve
+
+
+@dataclass(frozen=True)
+class Underflow:
+    """Of the gradient values that are not zero in float32: the share that is zero, or subnormal, in the low type.
+
+    With the loss scaled as in training, and unscaled; over ``steps`` sampled steps of all runs.
+    """
+
+    zero: float
+    subnormal: float
+    zero_unscaled: float
+    subnormal_unscaled: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of the scaler that was tried (``--tune-scale``): its exceptions and gradients lost in ``steps``."""
+
+    parameters: dict[str, float]
+    exceptions: int
+    steps: int
+    zero: float
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """The verdict on training in mixed precision and what it rests on.
+
+    ``exception_rate``: share of the mixed steps of all runs with a gradient that was not finite; ``limit``: the rate
+    from which it fails. ``steps``: of each training. ``metric``: its name, ``higher``: whether more is better;
+    ``tolerance``: how much worse than float32 it may be. ``scaler``: its name and parameters.
+    ``offenders``: nodes that overflow first in the first bad step, with the loss multiplied by ``trace_scale`` (1: they
+    do so whatever the scale); ``suggestion``: a modify_mixlist under which that step does not overflow, or "".
+    ``scale_choice``: the best parameters that ``scale_trials`` found. ``complete``: False after Ctrl-C; the last run
+    may be a part then.
+    """
+
+    model: str
+    verdict: Literal["pass", "fail"]
+    reasons: tuple[str, ...]
+    provider: str
+    mode: Literal["emulated", "native"]
+    precision: str
+    exception_rate: float
+    limit: float
+    steps: int
+    batch_size: int
+    metric: str
+    higher: bool
+    tolerance: float
+    runs: tuple[Run, ...]
+    scaler: dict[str, Any]
+    optimizer: dict[str, Any]
+    underflow: Underflow | None = None
+    offenders: tuple[NodeFinding, ...] = ()
+    trace_scale: float | None = None
+    suggestion: str = ""
+    scale_trials: tuple[Trial, ...] = ()
+    scale_choice: dict[str, float] = field(default_factory=dict)
+    complete: bool = True
+    warnings: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def bad(self) -> dict[str, int]:
+        """By parameter, in how many steps of all runs its gradient was not finite; the worst first."""
+        total: dict[str, int] = {}
+        for run in self.runs:
+            for name, count in run.mixed.bad.items():
+                total[name] = total.get(name, 0) + count
+        return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``mixlist.train/1`` object; infinities and NaN as strings, which strict JSON allows."""
+        plain: dict[str, Any] = asdict(self)
+        plain["bad"] = self.bad
+        for run in plain["runs"]:
+            for name in ("scale", "skipped", "exceptions", "tries", "bad"):
+                del run["float32"][name]
+        return {"format": "mixlist.train/1", **_plain(plain)}
+
+
+def spread(values: list[float]) -> float:
+    """The largest less the smallest."""
+    return max(values) - min(values) if values else 0.0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value

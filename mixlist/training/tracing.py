@@ -1,0 +1,280 @@
+"""The step as one graph of ATen operators: forward pass, loss, and the backward pass that autograd makes of it.
+
+Two passes. The first runs loss and ``torch.autograd.grad`` under ``make_fx`` with tensors that have shapes and no
+values; the module a node came from is noted on it, on the backward nodes too. The second replays that graph without
+mutation of its inputs and with the operators of `mixlist.training.decompositions` written out.
+
+The batch's first axis has one symbol for all inputs. A step that looks at its value (``if len(x) > 4``) would hold for
+the example's size alone, so it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+import torch
+import torch.fx.traceback as traceback
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from mixlist.errors import ModelError, UsageError
+from mixlist.training.decompositions import in_place_table, table
+
+# Stands for the batch size while tracing: many divisors, so that `x.view(-1, 2, ...)` passes, and no likely other size.
+BATCH_HINT = 27720
+# What torch raises where Python code needs the value of a tensor: a branch, a size, a boolean index.
+_VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+LOSS_SCOPE = "loss"
+GRAD_SCOPE = "grad"
+Ranges = list[tuple[int, int, str]]  # first and last autograd number (one past) and name of each module that ran
+
+
+@dataclass(frozen=True)
+class Step:
+    """A traced step: ``graph`` has one placeholder per name in ``inputs`` and one result per name in ``outputs``."""
+
+    graph: Any  # torch.fx.GraphModule
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    mode: Any  # the FakeTensorMode its values live in
+    batch: Any  # the batch size's SymInt, or None when it is fixed
+
+
+def trace(module: Any, loss_fn: Callable[..., Any], batch: Mapping[str, Any], *, dynamic_batch: bool) -> Step:
+    """The step of ``module`` on batches like ``batch``.
+
+    Inputs are the trainable parameters, the other parameters and the buffers (under their own names), the batch, and
+    ``loss_scale``. Outputs are ``loss``, ``grad.<parameter>``, ``state.<buffer>`` for every buffer, then the metrics.
+    """
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    learned = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    fixed = {name: value for name, value in module.named_parameters() if not value.requires_grad}
+    state = dict(module.named_buffers())
+    values = [_fake(mode, value) for value in (*learned.values(), *fixed.values(), *state.values())]
+    rows = [_fake(mode, value, batched=dynamic_batch and value.ndim > 0) for value in batch.values()]
+    scale = _fake(mode, torch.ones(()))
+    metrics: list[str] = []
+    ranges: Ranges = []
+
+    def step(*flat: Any) -> list[Any]:
+        named = dict(zip((*learned, *fixed, *state), flat, strict=False))
+        leaves = {name: named[name].detach().requires_grad_() for name in learned}
+        own = dict(zip(batch, flat[len(named) :], strict=False))
+        loss, extra, after = _forward(module, loss_fn, {**named, **leaves}, own, ranges)
+        metrics[:] = extra
+        grads = _gradients(loss * flat[-1], leaves, ranges)
+        results = [loss, *grads, *(after[name] for name in state), *extra.values()]
+        return [value.detach() for value in results]
+
+    inputs = (*learned, *fixed, *state, *batch, "loss_scale")
+    with mode, _as_traced():
+        flat = [*values, *rows, scale]
+        try:
+            joint = make_fx(step, decomposition_table=in_place_table(), _allow_non_fake_inputs=True)(*flat)
+        except _VALUE_ERRORS as error:
+            raise _refusal(error) from error
+        joint.graph.eliminate_dead_code()
+        graph = _functional(joint, flat)
+    outputs = ("loss", *(f"grad.{name}" for name in learned), *(f"state.{name}" for name in state), *metrics)
+    size = next((value.shape[0] for value in rows if value.ndim and not isinstance(value.shape[0], int)), None)
+    if size is not None:
+        _refuse_fixed_batch(mode.shape_env, size)
+    return Step(graph, inputs, outputs, mode, size)
+
+
+def _fake(mode: Any, value: Any, *, batched: bool = False) -> Any:
+    """A tensor with the shape and type of ``value`` and no values; the first axis has a symbol if it is ``batched``."""
+    value = value.detach()
+    sizes = [DimDynamic.STATIC] * value.ndim
+    if batched:
+        value = torch.empty((BATCH_HINT, *value.shape[1:]), dtype=value.dtype, device="meta")
+        sizes[0] = DimDynamic.DUCK  # equal sizes, one symbol
+    fake = mode.from_tensor(value, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
+    if not batched:
+        return fake
+    with mode:
+        return torch.empty(fake.shape, dtype=fake.dtype, device="cpu")
+
+
+@contextmanager
+def _as_traced() -> Iterator[None]:
+    """Plain operators only: no fused attention or MKLDNN kernels, which have no counterpart in ONNX."""
+    enabled = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        torch.enable_grad(),
+        traceback.preserve_node_meta(),
+        enable_python_dispatcher(),  # its kernels keep sizes symbolic where some C++ ones read their value
+    ):
+        try:
+            yield
+        finally:
+            torch.backends.mkldnn.enabled = enabled
+
+
+def _forward(
+    module: Any, loss_fn: Any, values: dict[str, Any], batch: dict[str, Any], ranges: Ranges
+) -> tuple[Any, Any, Any]:
+    """Loss, metrics, and the buffers after the forward pass."""
+    holder = torch.nn.Module()
+    holder.inner = module
+
+    def forward() -> tuple[Any, Any]:
+        with _scopes(module, ranges):
+            result = loss_fn(module, **batch)
+        return result, dict(module.named_buffers())
+
+    holder.forward = forward
+    result, after = torch.func.functional_call(holder, {f"inner.{name}": value for name, value in values.items()}, ())
+    loss, metrics = result if isinstance(result, tuple) else (result, {})
+    _check_result(loss, metrics)
+    return loss, {name: value.detach() for name, value in metrics.items()}, after
+
+
+def _check_result(loss: Any, metrics: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
+        found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise UsageError(
+            f"loss_fn returned {found} as the loss",
+            hint="return a float scalar (.mean() of a loss per row), or a pair of it and a dict of named tensors",
+        )
+    if not isinstance(metrics, dict) or not all(isinstance(value, torch.Tensor) for value in metrics.values()):
+        raise UsageError(
+            "loss_fn's second result must be a dict of named tensors", hint="return loss, {'logits': logits}"
+        )
+
+
+def _gradients(scaled: Any, leaves: dict[str, Any], ranges: Ranges) -> list[Any]:
+    if not scaled.requires_grad:
+        raise UsageError("the loss does not depend on any trainable parameter", hint="see that nothing detaches it")
+    with _backward_scopes(scaled, ranges):
+        grads = torch.autograd.grad(scaled, list(leaves.values()), allow_unused=True)
+    unused = [name for name, grad in zip(leaves, grads, strict=True) if grad is None]
+    if unused:
+        raise UsageError(
+            f"the loss does not depend on {', '.join(unused)}",
+            hint="freeze what is not trained, with requires_grad_(False), or see that nothing detaches it",
+        )
+    return list(grads)
+
+
+# Scopes: which module a node comes from. A forward node gets the module that runs, a backward node that of the forward
+# node whose autograd function it computes, found by autograd's sequence numbers.
+
+
+def _enter_scope(name: str) -> None:
+    traceback.get_current_meta()["nn_module_stack"] = {"scope": (name, "")}
+
+
+@contextmanager
+def _scopes(module: Any, ranges: Ranges) -> Iterator[None]:
+    stack: list[tuple[str, int]] = []
+
+    def before(name: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            stack.append((name, torch.autograd._get_sequence_nr()))
+            _enter_scope(name)
+
+        return hook
+
+    def after(*_: Any) -> None:
+        name, start = stack.pop()
+        ranges.append((start, torch.autograd._get_sequence_nr(), name))
+        _enter_scope(stack[-1][0] if stack else LOSS_SCOPE)
+
+    handles = []
+    for name, part in module.named_modules():
+        handles += [part.register_forward_pre_hook(before(name)), part.register_forward_hook(after)]
+    _enter_scope(LOSS_SCOPE)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _backward_scopes(scaled: Any, ranges: Ranges) -> Iterator[None]:
+    def hook(name: str) -> Callable[..., None]:
+        return lambda *_: _enter_scope(f"{GRAD_SCOPE}.{name}")
+
+    seen: set[Any] = set()
+    waiting = [scaled.grad_fn]
+    handles = []
+    while waiting:
+        function = waiting.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        number = function._sequence_nr()
+        inner = max(
+            (entry for entry in ranges if entry[0] <= number < entry[1]),
+            key=lambda entry: (entry[0], -entry[1]),
+            default=(0, 0, LOSS_SCOPE),
+        )
+        handles.append(function.register_prehook(hook(inner[2])))
+        waiting += [after for after, _ in function.next_functions]
+    _enter_scope(GRAD_SCOPE)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _functional(joint: Any, flat: list[Any]) -> Any:
+    """The graph without mutations and with our decompositions."""
+
+    def replay(*args: Any) -> Any:
+        return torch.fx.Interpreter(joint).run(*args)
+
+    graph = make_fx(torch.func.functionalize(replay), decomposition_table=table(), _allow_non_fake_inputs=True)(*flat)
+    for node in list(graph.graph.nodes):  # functionalize writes buffers back at the end: they are outputs here
+        if node.target is torch.ops.aten.copy_.default:
+            node.replace_all_uses_with(node.args[1])
+            graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def _refusal(error: BaseException) -> ModelError:
+    """Names the line of the user's code: the innermost outside of torch and this package."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
+    own = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<")]
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line})" if own else ""
+    return ModelError(
+        f"the step depends on the value of a tensor{where}",
+        hint="a graph has no Python branches on values: use torch.where, or a mask in place of a boolean index",
+    )
+
+
+def _refuse_fixed_batch(env: Any, size: Any) -> None:
+    expression = env.replace(size.node.expr)
+    # The tests of fake_impls choose a memory layout, which the graph does not hold.
+    tests = [guard for guard in env.guards
+             if size.node.expr in guard.expr.free_symbols and "fake_impls" not in str(guard.sloc)]  # fmt: skip
+    if expression.free_symbols and not tests:
+        return
+    if tests:
+        rule = f"{str(tests[0].expr).replace(str(size.node.expr), 'batch')} ({tests[0].sloc})"
+    else:
+        rule = "its size was read as a number"
+    raise ModelError(
+        f"the step holds for some batch sizes only: {rule}",
+        hint="take sizes as x.shape[0] (len(x) is a fixed number), or export one size with dynamic_batch=False",
+    )

@@ -1,0 +1,197 @@
+"""A training on the terminal and as a page, the page in a real browser too."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from mixlist.report.train_html import render, write_html
+from mixlist.report.train_terminal import write_train
+from mixlist.training.result import TrainReport
+
+from . import browser
+from .check_reports import EVIL
+from .test_check_page import _CONTRAST
+from .train_reports import EXTREME, FAILING, NOTHING, PASSING
+
+REPORTS = {"passing": PASSING, "failing": FAILING, "nothing": NOTHING, "extreme": EXTREME}
+in_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
+
+
+def text(report: TrainReport) -> str:
+    stream = io.StringIO()
+    write_train(report, stream)
+    return stream.getvalue()
+
+
+def test_the_verdict_and_its_reasons_come_first() -> None:
+    lines = text(FAILING).splitlines()
+    assert lines[0].startswith("FAIL  models/")
+    assert lines[1:3] == [f"      {reason}" for reason in FAILING.reasons]
+    passing = text(PASSING).splitlines()
+    assert passing[0] == "PASS  good_step.onnx in float16, emulated on cpu, 3 runs of 600 steps"
+    assert passing[2] == "      0 of 1800 mixed steps with an exception: 0.00%, the limit is 0.50%"
+
+
+def test_what_the_terminal_shows() -> None:
+    shown = text(FAILING)
+    for part in (
+        "0.981 ± 0.001", "gradient of", "fc.weight", "15", "became zero", "12 %", "name = torch, init_scale = 65536",
+        "/grad/fc/MatMul", "no loss scale helps", "best: init_scale = 1024", "to-remove",
+    ):  # fmt: skip
+        assert part in shown, part
+    assert "hint:" not in shown
+    bare = text(EXTREME)
+    assert "nan" in bare
+    assert "inf" in bare
+
+
+def test_remedies_are_told_where_nothing_was_asked_for() -> None:
+    from dataclasses import replace
+
+    shown = text(replace(FAILING, trace_scale=None, offenders=(), scale_trials=(), suggestion=""))
+    assert "hint: --trace-overflow" in shown
+    assert "hint: --tune-scale" in shown
+    assert "hint:" not in text(PASSING)
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_the_terminal_takes_any_report(report: TrainReport) -> None:
+    assert text(report)
+
+
+class Tags(HTMLParser):
+    """Checks that tags nest, and keeps those that could run or fetch something."""
+
+    VOID = ("meta", "img", "br", "input", "link")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.odd: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "img", "link", "iframe") or any(name.startswith("on") for name, _ in attrs):
+            self.odd.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_the_page_is_self_contained_and_escapes_names(report: TrainReport) -> None:
+    page = render(report)
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.odd == []
+    assert EVIL not in page
+    assert "http" not in page.replace('http-equiv="Content-Security-Policy"', "")
+    assert not re.search(r'd="[^"]*(nan|inf)', page)
+    assert not re.search(r'="-?(nan|inf)"', page)
+
+
+def test_an_existing_page_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    write_html(PASSING, path)
+    assert path.read_text("utf-8") == render(PASSING)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
+    with browser.Page(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def shown(page: browser.Page, report: TrainReport, tmp_path: Path) -> Path:
+    path = tmp_path / "report.html"
+    write_html(report, path)
+    page.requests.clear()
+    page.messages.clear()
+    page.open(path)
+    return path
+
+
+@in_browser
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_it_opens_alone_and_without_complaint(page: browser.Page, tmp_path: Path, report: TrainReport) -> None:
+    path = shown(page, report, tmp_path)
+    assert page.requests == [path.as_uri()]
+    assert page.messages == []
+    assert page.ask("document.title").startswith("FAIL" if report.verdict == "fail" else "PASS")
+    assert page.ask("document.querySelector('h1, .verdict').getBoundingClientRect().top") < 100
+
+
+BOX = "(() => {{ const b = document.querySelector('{}').getBBox(); return [b.x, b.y, b.width, b.height]; }})()"
+
+
+@in_browser
+def test_the_curves_are_where_they_belong(page: browser.Page, tmp_path: Path) -> None:
+    shown(page, FAILING, tmp_path)
+    for name in ("#loss path.float32", "#loss path.band.mixed", "#scale path.scale"):
+        x, y, width, height = page.ask(BOX.format(name))
+        assert -1 <= x < 50, name
+        assert 900 < x + width <= 1001, name
+        assert y >= -1, name
+        assert y + height <= 261, name
+        assert height > 50, name
+    assert page.ask("document.querySelectorAll('#loss path').length") == 4
+    assert page.ask("document.querySelectorAll('#scale path.scale').length") == 3
+    marks = page.ask(
+        "[...document.querySelectorAll('#scale .skipped[d]')].map(p => p.getAttribute('d').match(/M/g).length)"
+    )
+    assert marks == [len(run.mixed.skipped) for run in FAILING.runs]
+    assert page.ask("document.querySelectorAll('#metrics circle').length") == 6
+    ends = "document.querySelector('#scale path.scale').getAttribute('d')"
+    drops = page.ask(ends).count("V")
+    changes = FAILING.runs[0].mixed.scale
+    assert drops == sum(a != b for a, b in itertools.pairwise(changes))
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_schemes(page: browser.Page, tmp_path: Path, scheme: str) -> None:
+    page.show(scheme)
+    try:
+        shown(page, FAILING, tmp_path)
+        worst = page.ask(_CONTRAST)
+    finally:
+        page.show()
+    assert worst["checked"] > 50
+    assert worst["ratio"] >= 4.5, worst
+
+
+@in_browser
+def test_a_narrow_screen_scrolls_pictures_and_not_the_page(page: browser.Page, tmp_path: Path) -> None:
+    page.resize(380, 800)
+    try:
+        shown(page, FAILING, tmp_path)
+        assert page.ask("document.documentElement.scrollWidth") <= 380
+    finally:
+        page.resize(1280, 900)
+
+
+@in_browser
+def test_it_prints(page: browser.Page, tmp_path: Path) -> None:
+    shown(page, FAILING, tmp_path)
+    page.show("dark", "print")
+    try:
+        assert page.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.pdf().startswith(b"%PDF")
+    finally:
+        page.show()

@@ -1,0 +1,113 @@
+"""Each scaler step by step against a table of its rule, written by hand from the rule's text."""
+
+from __future__ import annotations
+
+import pytest
+
+from mixlist.errors import UsageError
+from mixlist.training.scalers import SCALERS, ScalerError, make_scaler, parameters_of, restored, state_of
+
+# name, parameters, the steps (g good, b bad), what to do with each (s step, k skip, r retry), the scale after each
+TABLE = [
+    ("none", {}, "gbg", "sks", [1, 1, 1]),
+    ("fixed", {"loss_scale": 64}, "gbbg", "skks", [64] * 4),
+    ("fixed", {"loss_scale": 64, "enable_overflow_check": False}, "gb", "ss", [64] * 2),
+    ("mindspore-fixed", {}, "gbg", "sks", [128] * 3),
+    ("mindspore-fixed", {"drop_overflow_update": False}, "gb", "ss", [128] * 2),
+    # growth at every third good step; bad steps add up over the good one between them, growth clears them
+    ("npu", {"init_loss_scale": 100, "incr_every_n_steps": 3}, "gggbgb", "sssksk", [100, 100, 200, 200, 200, 160]),
+    ("npu", {"init_loss_scale": 100, "incr_every_n_steps": 2}, "bggb", "kssk", [100, 100, 200, 200]),
+    ("npu", {"init_loss_scale": 100, "incr_every_n_steps": 2}, "gbggbb", "sksskk", [100, 100, 100, 200, 200, 160]),
+    ("npu", {"init_loss_scale": 1, "incr_every_n_steps": 9, "decr_every_n_nan_or_inf": 1}, "b", "k", [1]),
+    ("npu", {"init_loss_scale": 3e38, "incr_every_n_steps": 1}, "gg", "ss", [3e38, 3e38]),
+    ("npu-tf2", {"initial_scale": 8, "dynamic_growth_steps": 2}, "ggggbg", "ssssks", [8, 16, 16, 32, 16, 16]),
+    ("npu-tf2", {"initial_scale": 2, "dynamic_growth_steps": 2}, "bbb", "kkk", [1, 1, 1]),
+    # the window counts from the last overflow, which was step 2: growth at 4 and 6
+    ("mindspore", {"init_loss_scale": 8, "scale_window": 2}, "gbgggg", "skssss", [8, 4, 4, 8, 8, 16]),
+    ("mindspore", {"init_loss_scale": 2, "scale_window": 5}, "bbb", "kkk", [1, 1, 1]),
+    ("torch", {"init_scale": 8, "growth_interval": 2}, "gggbgg", "ssskss", [8, 16, 16, 8, 8, 16]),
+    ("torch", {"init_scale": 1, "growth_interval": 2}, "bb", "kk", [0.5, 0.25]),
+    # N = 1: the first growth at the third good step, then at every second one
+    ("nnabla", {"N": 1}, "ggggggg", "s" * 7, [8, 8, 16, 16, 32, 32, 64]),
+    ("nnabla", {"N": 1}, "ggbggg", "ssrsss", [8, 8, 4, 4, 4, 8]),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "steps", "actions", "scales"), TABLE)
+def test_the_rule_step_by_step(name: str, parameters: dict, steps: str, actions: str, scales: list[float]) -> None:
+    scaler = make_scaler(name, **parameters)
+    done = {"step": "s", "skip": "k", "retry": "r"}
+    found = [(done[scaler.update(step == "g")], scaler.scale) for step in steps]
+    assert "".join(action for action, _ in found) == actions
+    assert [scale for _, scale in found] == pytest.approx(scales, rel=1e-12)
+
+
+def test_defaults_are_those_of_the_frameworks() -> None:
+    first = {"mindspore": 2.0**24, "mindspore-fixed": 128.0, "torch": 2.0**16, "nnabla": 8.0, "none": 1.0}
+    assert {name: make_scaler(name).scale for name in first} == first
+    assert parameters_of("npu")["decr_ratio"] == 0.8
+    assert parameters_of("npu")["decr_every_n_nan_or_inf"] == 2
+    assert (parameters_of("mindspore")["scale_window"], parameters_of("torch")["growth_interval"]) == (2000, 2000)
+
+
+def test_nnabla_grows_first_at_step_n_plus_2_and_then_every_n_plus_1() -> None:
+    scaler = make_scaler("nnabla", N=10)
+    grown = []
+    for step in range(1, 50):
+        before = scaler.scale
+        scaler.update(True)
+        if scaler.scale > before:
+            grown.append(step)
+    assert grown == [12, 23, 34, 45]
+
+
+def test_nnabla_tries_a_batch_a_hundred_times_more_and_skips_it() -> None:
+    scaler = make_scaler("nnabla")
+    assert [scaler.update(False) for _ in range(102)] == ["retry"] * 100 + ["skip", "retry"]
+
+
+def test_mindspore_ends_after_a_thousand_bad_steps_in_a_row() -> None:
+    scaler = make_scaler("mindspore")
+    for _ in range(1000):
+        assert scaler.update(False) == "skip"
+    with pytest.raises(ScalerError, match="1000"):
+        scaler.update(False)
+    scaler = make_scaler("mindspore")
+    for _ in range(1500):
+        scaler.update(False)
+        scaler.update(True)
+
+
+@pytest.mark.parametrize("name", [n for n in SCALERS if n not in ("fixed", "npu")])
+def test_a_restored_scaler_goes_on_alike(name: str) -> None:
+    scaler = make_scaler(name)
+    steps = [True, False, True, True, False, False, True] * 5
+    for step in steps[:17]:
+        scaler.update(step)
+    other = restored(state_of(scaler))
+    assert [(scaler.update(s), scaler.scale) for s in steps] == [(other.update(s), other.scale) for s in steps]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("amp", {}, "no loss scaler 'amp'"),
+        ("torch", {"growth": 2}, "no parameter 'growth'"),
+        ("torch", {"tracker": 2}, "no parameter 'tracker'"),
+        ("none", {"scale": 2}, "no parameter 'scale'"),
+        ("npu", {"init_loss_scale": 4}, "needs incr_every_n_steps"),
+        ("fixed", {"loss_scale": 0.5}, "at least 1"),
+        ("torch", {"backoff_factor": 1}, "between 0 and 1"),
+        ("torch", {"growth_interval": "soon"}, "a whole number"),
+        ("mindspore-fixed", {"drop_overflow_update": "maybe"}, "true or false"),
+        ("nnabla", {"scale": float("nan")}, "above 0"),
+    ],
+)
+def test_wrong_parameters_are_named(name: str, parameters: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_scaler(name, **parameters)
+
+
+def test_texts_of_a_command_line_are_read() -> None:
+    scaler = make_scaler("mindspore-fixed", loss_scale="2e3", drop_overflow_update="false")
+    assert (scaler.scale, scaler.update(False)) == (2000.0, "step")

@@ -1,0 +1,85 @@
+"""The rules of the verdict, one by one, on curves made by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from mixlist.training.result import Curve, Run
+from mixlist.training.verdict import diverged, reasons
+
+LOSS = tuple(1 / (1 + k) for k in range(100))
+
+
+def run(seed: int = 0, exact: float | None = 0.98, mixed: float | None = 0.98, **changed: Any) -> Run:
+    return Run(seed, Curve(LOSS, exact), Curve(LOSS, mixed, **changed))
+
+
+def judged(runs: list[Run], exceptions: int = 0, limit: float = 0.005, **changed: Any) -> list[str]:
+    given: dict[str, Any] = {"higher": True, "tolerance": 0.005, "metric": "accuracy", "complete": True, **changed}
+    return reasons(runs, 100 * len(runs), exceptions, limit, **given)
+
+
+THREE = [run(seed) for seed in range(3)]
+
+
+def test_three_equal_runs_pass() -> None:
+    assert judged(THREE) == []
+
+
+def test_the_exception_rate_fails_at_its_limit() -> None:
+    ten = [run(seed) for seed in range(10)]
+    assert judged(ten, exceptions=4) == []
+    assert judged(ten, exceptions=5) == ["5 of 1000 steps have an exception: 0.50%, the limit is 0.50%"]
+    assert judged(ten, exceptions=1, limit=0.001) == ["1 of 1000 steps have an exception: 0.10%, the limit is 0.10%"]
+    assert judged(ten, exceptions=0, limit=0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("exact", "mixed", "higher", "worse"),
+    [(0.98, 0.976, True, False), (0.98, 0.974, True, True), (0.97, 0.99, True, False),
+     (0.5, 0.504, False, False), (0.5, 0.506, False, True), (0.5, 0.1, False, False),
+     (0.98, math.nan, True, True), (math.nan, 0.98, True, True)],
+)  # fmt: skip
+def test_the_metric_may_be_worse_by_the_tolerance(exact: float, mixed: float, higher: bool, worse: bool) -> None:
+    runs = [run(seed, exact, mixed) for seed in range(3)]
+    assert any("worse by" in reason for reason in judged(runs, higher=higher)) == worse
+
+
+def test_means_are_compared() -> None:
+    assert judged([run(0, 0.98, 0.974), run(1, 0.98, 0.979), run(2, 0.98, 0.983)]) == []
+
+
+def test_fewer_than_three_runs_do_not_qualify() -> None:
+    assert judged(THREE[:2]) == ["2 of at least 3 runs: whether the result is constant cannot be told"]
+    assert judged(THREE[:2], complete=False) == []
+
+
+def test_constancy() -> None:
+    runs = [run(0, 0.98, 0.96), run(1, 0.98, 0.98), run(2, 0.98, 1.0)]
+    assert judged(runs) == ["accuracy varies by 0.04 over the runs, in float32 by 0: it is not constant within 0.01"]
+    assert judged([run(k, 0.96 + 0.02 * k, 0.96 + 0.02 * k) for k in range(3)]) == []  # as float32 does
+
+
+def test_divergence() -> None:
+    bad = run(1, diverged="diverges: its loss or its parameters are not finite")
+    assert judged([THREE[0], bad, THREE[2]]) == [
+        "seed 1: training in mixed precision diverges: its loss or its parameters are not finite"
+    ]
+    exact = Run(1, Curve(LOSS, 0.98, diverged="does not learn"), Curve(LOSS, 0.98))
+    assert judged([THREE[0], exact, THREE[2]]) == [
+        "seed 1: training in float32 does not learn: nothing to compare with"
+    ]
+
+
+def test_what_divergence_is() -> None:
+    assert diverged(LOSS, (), True) == ""
+    assert diverged(LOSS, (), False).startswith("diverges")
+    assert diverged((*LOSS, math.nan), (), True).startswith("diverges")
+    assert diverged((*LOSS, math.inf), (100,), True) == ""  # of a skipped step
+    assert diverged(LOSS, range(100), True).startswith("made no step")
+    assert diverged(LOSS[::-1], (), True).startswith("does not learn")
+    assert diverged([2.3] * 100, (), True).startswith("does not learn")
+    assert diverged([0.0] * 100, (), True) == ""  # there was nothing to learn
