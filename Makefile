@@ -7,8 +7,8 @@ BIN := .venv/bin
 demo: .venv/installed       ## the main job on the bundled model
 	@$(BIN)/mixlist demo
 
-test: .venv/installed-dev   ## the whole test suite
-	@$(BIN)/python -m pytest
+test: .venv/installed-dev   ## the whole test suite, in up to four processes
+	@$(BIN)/python -m pytest -n auto --maxprocesses=4
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
