@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
-from mixlist.graph.model import Graph, Node
+from mixlist.graph.model import Graph, Node, Scope
 from mixlist.graph.naming import label, scope_path, scopes_of
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
@@ -105,11 +105,13 @@ class Rules:
     def _pairs(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
         if not self._rules:
             return
-        paths = {scope: scope_path(graph, scope) for scope in scopes_of(graph)}
+        scopes = [_Names(graph, scope) for scope in scopes_of(graph)]
         for rule in self._rules:
-            for scope, path in paths.items():
-                hits = [n for n in scope.nodes if self._names(rule, n, path)]
-                if rule.by == "name" and not _is_pattern(rule.pattern) and len(hits) > 1:
+            exact = rule.by == "name" and not _is_pattern(rule.pattern)
+            for each in scopes:
+                path = each.path
+                hits = each.called(rule.pattern) if exact else [n for n in each.nodes if self._names(rule, n, path)]
+                if exact and len(hits) > 1:
                     listed = ", ".join(f"{n.op_type} with output {n.proto.output[0]!r}" for n in hits)
                     where = path or "the main graph"
                     raise ListError(
@@ -133,6 +135,25 @@ class Rules:
         if self._policy.mode.action != "lists":
             return "none"
         return listed(self._policy.lists, self._policy.space, node.domain, node.op_type, lambda: None).list
+
+
+class _Names:
+    """The nodes of one scope by display name: rules that name single nodes may be as many as there are nodes."""
+
+    def __init__(self, graph: Graph, scope: Scope) -> None:
+        self.path, self.nodes = scope_path(graph, scope), scope.nodes
+        self._by_name: dict[str, list[Node]] = {}
+        for node in scope.nodes:
+            self._by_name.setdefault(label(node), []).append(node)
+
+    def called(self, name: str) -> list[Node]:
+        """The nodes of this name, or of what stands behind the scope's path in it, in order."""
+        own = self._by_name.get(name, [])
+        below = self._by_name.get(name[len(self.path) + 1 :], []) if self._is_below(name) else []
+        return sorted([*own, *below], key=lambda node: node.id) if own and below else own or below
+
+    def _is_below(self, name: str) -> bool:
+        return bool(self.path) and name.startswith(f"{self.path}/")
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
