@@ -115,7 +115,13 @@ def check(
     if not compare_emulated:
         return report
     rest: dict[str, Any] = {"steps": steps, "max_exception_rate": max_exception_rate, "limits": limits}
-    rest |= {"overflow_mode": overflow_mode, "against": against, "type_hints": type_hints, "isolate": bool(isolate)}
+    rest |= {
+        "full_statistics": full_statistics,
+        "overflow_mode": overflow_mode,
+        "against": against,
+        "type_hints": type_hints,
+        "isolate": bool(isolate),
+    }
     return replace(report, emulated=compare(report, check(original, policy, batches, **rest)))
 
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 import math
 
 from mixlist.checker.estimate import Work, work
+from mixlist.errors import ModelError
 from mixlist.rewriter import rewrite
-from mixlist.tuner.candidates import Choice, policy_of
+from mixlist.runtime.timed import TimedWorker
+from mixlist.tuner.candidates import Choice
 from mixlist.tuner.rig import Rig
 
 INTENSITY = 100.0
-ROUNDS = 10  # of a measured time
+WARMUP, ROUNDS, RUNS = 5, 10, 5  # of a measured time: the least of so many rounds counts
 
 
 class Price:
-    """The price of a choice: bytes on the CPU, whose times say nothing, elsewhere the time against the original's."""
+    """The price of a choice: bytes on the CPU, whose times say nothing, elsewhere seconds."""
 
     def __init__(self, rig: Rig, provider: str) -> None:
         self.rig, self.provider = rig, provider
@@ -37,12 +39,16 @@ class Price:
         return price_of(work(made.proto, None, self.rig.shapes))
 
     def _measured(self, choice: Choice) -> float:
-        from mixlist.checker.timing import bench
-
-        tuned = policy_of(self.rig.base, choice)
-        feeds = list(self.rig.feeds[:1])
-        report = bench(self.rig.resolver.loaded, tuned, feeds, provider=self.provider, rounds=ROUNDS)
-        return math.inf if report.ratio is None else report.ratio.value
+        """The least seconds of a run of the first batch, its inputs on the device; infinite for what does not run."""
+        plan = self.rig.plan(choice)
+        made = rewrite(plan.solution.loaded, plan)
+        try:
+            with TimedWorker(made.proto, provider=self.provider, folder=plan.solution.loaded.folder) as worker:
+                worker.hold(self.rig.feeds[:1], False)
+                worker.time(0, WARMUP)
+                return min(worker.time(0, RUNS) for _ in range(ROUNDS))
+        except ModelError:
+            return math.inf
 
 
 def price_of(account: Work) -> float:

@@ -1,0 +1,43 @@
+"""What max-speed goes by: an account where nothing real runs, times elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.resolver import Resolver
+from mixlist.tuner.candidates import Choice, ListEdit
+from mixlist.tuner.price import Price
+from mixlist.tuner.rig import Rig
+from tests.builders import model
+
+TEXT = "g (float[N,64] x, float[64,64] w) => (float[N,64] y) { m = MatMul(x, w) y = Relu(m) }"
+HIGH: Choice = frozenset({ListEdit("MatMul", "white", "black")})
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    feed = {"x": np.ones((256, 64), np.float32), "w": np.ones((64, 64), np.float32)}
+    made = Rig(Resolver(model(TEXT)), mixlist.load_policy(), [feed], [])
+    yield made
+    made.close()
+
+
+def test_low_precision_costs_half_the_traffic_and_its_casts(rig: Rig) -> None:
+    price = Price(rig, "cpu")
+    high = price(HIGH)
+    assert high == 4 * (2 * 256 * 64 + 64 * 64) + 4 * 2 * 256 * 64  # bytes of MatMul and Relu in float32
+    assert price(frozenset()) != high
+
+
+def test_a_measured_price_is_a_time_and_what_does_not_run_is_infinite(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    price = Price(rig, "cpu")
+    assert 0 < price._measured(HIGH) < 1
+    monkeypatch.setattr(rig, "feeds", ({"x": np.ones((2, 3), np.float32)},))
+    assert price._measured(HIGH) == math.inf
