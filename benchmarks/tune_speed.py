@@ -8,14 +8,15 @@ FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); data are the 
 trials   one trial as the search makes it (resolve under the edit, flags, run through the default executor, judge; the
          choice differs each time) against a new session per trial: ``occ`` as onnxconverter_common's
          auto_mixed_precision does it (copy, convert_float_to_float16 with the nodes that the choice keeps high as
-         node_block_list, InferenceSession, run; until it fails, where it does), and ``session``: resolve, rewrite and
+         node_block_list, InferenceSession, run; until it fails, where it does; recurrent models, of which the CPU
+         provider may crash in float16, are converted alone), and ``session``: resolve, rewrite and
          emulate by mixlist, InferenceSession, run, without the judging. One batch, and 16.
 solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, at most 1e-2 normalised error.
 share    work of matrix products and convolutions left low, by ``mixlist.checker.estimate.work``, against
          ``auto_convert_mixed_precision`` with the same data. It is given a ``validate_fn`` that takes a result whose
          normalised error is at most what mixlist's result has by the check, or 1e-2 where that is more, and LIMIT
          seconds. It is judged by what ONNX Runtime's CPU provider computes, which hides the overflows of float16.
-planted  trials for planted sets of k among n op types' worth of elements, against 4 k log2 n.
+planted  trials for planted sets of k among n, anywhere in the order, against 4 k log2 n.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import copy
 import json
 import math
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -219,7 +221,8 @@ def _share(models: Mapping[str, Path]) -> None:
             except subprocess.TimeoutExpired:
                 line += f"; occ not done in {LIMIT:.0f} s"
             except (RuntimeError, ValueError, IndexError) as problem:
-                line += f"; occ fails: {str(problem).strip().splitlines()[-1][:150]}"
+                crash = re.search(r"ended with (-\d+)", str(problem))
+                line += f"; occ fails: {f'signal {crash[1]}' if crash else str(problem).strip().splitlines()[-1][:150]}"
         print(line, flush=True)
 
 

@@ -1,0 +1,35 @@
+"""Every corpus model is brought within a normalised error of 1e-2 and no overflow, from two libraries."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mixlist
+from mixlist.checker.accuracy import Limits
+from tests.corpus.conftest import MODELS
+from tests.corpus.feeds import feeds
+
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
+LIMITS = Limits(normalized=1e-2, cosine=None)
+
+
+@pytest.mark.parametrize("library", ["onnx", "mindspore-o3"])
+@pytest.mark.parametrize("model_id", MODELS)
+def test_model(model_id: str, library: str, corpus: Any, tmp_path: Path) -> None:
+    """The list that is written passes a check of its own; the time is printed (60 s on two idle cores is the aim)."""
+    path, batches = corpus.path(model_id), feeds(model_id)
+    policy = mixlist.load_policy(ops_info=library)
+    start = time.perf_counter()
+    report = mixlist.tune(path, policy, batches, limits=LIMITS, node_rules=True)
+    print(f"{model_id} from {library}: {time.perf_counter() - start:.1f} s, {report.trials} trials")
+    assert (report.verdict, report.complete, report.minimal) == ("pass", True, True), report.reasons
+    report.save(tmp_path / "modify.json", tmp_path / "nodes.txt")
+    tuned = mixlist.load_policy(
+        ops_info=library, mixlist=tmp_path / "modify.json", customize_dtypes=tmp_path / "nodes.txt"
+    )
+    checked = mixlist.check(path, tuned, batches, limits=LIMITS)
+    assert checked.verdict == "pass" and checked.exception_rate == 0, checked.reasons
