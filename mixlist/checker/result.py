@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from mixlist.strictjson import strict
+
 Kind = Literal[
     "overflow", "propagated", "preexisting", "intended", "underflow", "near-limit", "saturated", "internal-risk"
 ]
@@ -163,16 +165,4 @@ class CheckReport:
         plain: dict[str, Any] = asdict(self)
         for output in plain["outputs"]:
             output["pass"] = output.pop("passed")
-        return {"format": "mixlist.check/1", **_finite(plain)}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and value != value:
-        return "nan"
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return "inf" if value > 0 else "-inf"
-    return value
+        return {"format": "mixlist.check/1", **strict(plain)}

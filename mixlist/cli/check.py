@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,11 +17,11 @@ from mixlist.cli.options import (
     policy_from,
     read_hints,
 )
-from mixlist.cli.outputs import check_output
+from mixlist.cli.outputs import check_output, write_report
 from mixlist.cli.workers import take_workers, worker_options
 
 if TYPE_CHECKING:
-    from mixlist.checker.result import CheckReport
+    pass
 
 
 @click.command("check", short_help="Check a mixed model for overflow and accuracy on data.")
@@ -99,6 +98,7 @@ def command(
     from mixlist.checker.accuracy import Limits
     from mixlist.checker.task import read_labels
     from mixlist.graph.io import load
+    from mixlist.report import check_html, check_terminal
     from mixlist.report.progress import count_bar
     from mixlist.runtime.isolated import Process
 
@@ -138,20 +138,5 @@ def command(
             progress=told,
             **workers,
         )
-    _write(report, form, html)
+    write_report(report, form, html, check_html.write_html, check_terminal.write_check)
     return int(report.verdict == "fail")
-
-
-def _write(report: CheckReport, form: str, html: str | None) -> None:
-    """The report on standard output and as a page, its warnings on standard error."""
-    from mixlist.report import as_json, check_html, check_terminal, terminal
-
-    for warning in report.warnings:
-        sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
-    if html is not None:
-        check_html.write_html(report, html)
-        sys.stderr.write(f"wrote {terminal.clean(html)}\n")
-    if form == "json":
-        as_json.write_json(report.to_json(), sys.stdout)
-    else:
-        check_terminal.write_check(report, sys.stdout)

@@ -1,9 +1,11 @@
-"""Files that a command will write, looked at before a long run: they must not be inputs, and must be writable."""
+"""What a command writes: files, looked at before a long run (no inputs, and writable), and its report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, TextIO
 
 from mixlist.errors import FileError, UsageError
 
@@ -23,3 +25,24 @@ def check_output(option: str, name: str, inputs: Iterable[object], *, force: boo
         raise FileError(f"{name}: {what}", hint="name a file in a folder that exists")
     if path.exists() and not force:
         raise UsageError(f"{name} exists", hint="use --force to replace it")
+
+
+def write_report(
+    report: Any,
+    form: str,
+    html: str | None,
+    page: Callable[[Any, str], None],
+    text: Callable[[Any, TextIO], None],
+) -> None:
+    """The report on standard output and as a page, its warnings on standard error."""
+    from mixlist.report import as_json, terminal
+
+    for warning in report.warnings:
+        sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
+    if html is not None:
+        page(report, html)
+        sys.stderr.write(f"wrote {terminal.clean(html)}\n")
+    if form == "json":
+        as_json.write_json(report.to_json(), sys.stdout)
+    else:
+        text(report, sys.stdout)

@@ -12,13 +12,12 @@ import click
 from mixlist.cli.data import PROVIDER
 from mixlist.cli.limits import Limit, exception_rate
 from mixlist.cli.options import FILE, POLICY_OPTIONS, one_standard_input, options, policy_from
-from mixlist.cli.outputs import check_output
+from mixlist.cli.outputs import check_output, write_report
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
     from mixlist.training.job import Progress
     from mixlist.training.optimizers import Settings
-    from mixlist.training.result import TrainReport
 
 SCALERS = ("fixed", "npu", "npu-tf2", "mindspore", "mindspore-fixed", "torch", "nnabla", "none")
 _RATE = Limit(0, 1)
@@ -245,7 +244,9 @@ def command(
             state=resume,
             told=told,
         )
-    _write(report, form, html)
+    from mixlist.report import train_html, train_terminal
+
+    write_report(report, form, html, train_html.write_html, train_terminal.write_train)
     return int(report.verdict == "fail")
 
 
@@ -326,18 +327,3 @@ def _watched(runs: int) -> Iterator[Callable[[Progress], None] | None]:
             bars.update(task, completed=done, total=2 * runs * now.steps, description=text + scaled)
 
         yield told
-
-
-def _write(report: TrainReport, form: str, html: str | None) -> None:
-    """The report on standard output and as a page, its warnings on standard error."""
-    from mixlist.report import as_json, terminal, train_html, train_terminal
-
-    for warning in report.warnings:
-        sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
-    if html is not None:
-        train_html.write_html(report, html)
-        sys.stderr.write(f"wrote {terminal.clean(html)}\n")
-    if form == "json":
-        as_json.write_json(report.to_json(), sys.stdout)
-    else:
-        train_terminal.write_train(report, sys.stdout)

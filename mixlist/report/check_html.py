@@ -18,8 +18,8 @@ from mixlist.checker.result import CheckReport, Kind, NodeFinding
 from mixlist.files import write_whole
 from mixlist.report import check_words as words
 from mixlist.report import range_chart as chart
+from mixlist.report.pages import TEMPLATES, page_environment
 from mixlist.report.terminal import clean
-from mixlist.resources import PACKAGE
 
 _MOST = 5  # first offenders shown at once
 _HARD_MOST = 100  # and folded away; the list of all findings has every one
@@ -33,24 +33,15 @@ def write_html(report: CheckReport, path: str | os.PathLike[str]) -> None:
 
 def render(report: CheckReport) -> str:
     """The page."""
-    import jinja2
     from markupsafe import Markup
 
-    folder = PACKAGE / "report" / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"clean": clean, "count": words.count, "share": words.share, "power": _power}
+    environment = page_environment({"count": words.count, "share": words.share, "power": _power})
     parts: Any = environment.get_template("parts.html").module
-    script = (folder / "check.js").read_text("utf-8")
-    return environment.get_template("check.html").render(
+    script = (TEMPLATES / "check.js").read_text("utf-8")
+    page: str = environment.get_template("check.html").render(
         report=report,
         version=__version__,
-        style=Markup((folder / "check.css").read_text("utf-8")),
+        style=Markup((TEMPLATES / "check.css").read_text("utf-8")),
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         offender=lambda found: parts.offender(_finding(found, report), report),
@@ -59,6 +50,7 @@ def render(report: CheckReport) -> str:
         **_ranges(report),
         **_figures(report),
     )
+    return page
 
 
 def _power(exponent: int) -> str:

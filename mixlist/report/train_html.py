@@ -10,8 +10,7 @@ from mixlist.files import write_whole
 from mixlist.report import check_words as words
 from mixlist.report import train_charts as charts
 from mixlist.report import train_words
-from mixlist.report.terminal import clean
-from mixlist.resources import PACKAGE
+from mixlist.report.pages import TEMPLATES, page_environment
 from mixlist.training.result import TrainReport
 
 _BARS = 40  # parameters whose exceptions are drawn
@@ -24,22 +23,13 @@ def write_html(report: TrainReport, path: str | os.PathLike[str]) -> None:
 
 def render(report: TrainReport) -> str:
     """The page; every name out of the model is escaped by the template, control characters spelled out."""
-    import jinja2
     from markupsafe import Markup
 
-    folder = PACKAGE / "report" / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"clean": clean, "figure": words.figure}
+    environment = page_environment({"figure": words.figure})
     parts: Any = environment.get_template("parts.html").module
-    style = "".join((folder / name).read_text("utf-8") for name in ("check.css", "train.css"))
+    style = "".join((TEMPLATES / name).read_text("utf-8") for name in ("check.css", "train.css"))
     rows = train_words.rows(report)
-    return environment.get_template("train.html").render(
+    page: str = environment.get_template("train.html").render(
         report=report,
         version=__version__,
         style=Markup(style),
@@ -72,6 +62,7 @@ def render(report: TrainReport) -> str:
         times=_bars({phase: (f"{seconds:.2f} s", seconds) for phase, seconds in report.seconds.items()}, code=False),
         emulated=train_words.EMULATED if report.mode == "emulated" else "",
     )
+    return page
 
 
 def _bars(figures: dict[str, tuple[str, float]], *, code: bool) -> list[dict[str, Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from mixlist.checker.result import NodeFinding
+from mixlist.strictjson import strict
 
 
 @dataclass(frozen=True)
@@ -116,19 +116,9 @@ class TrainReport:
         for run in plain["runs"]:
             for name in ("scale", "skipped", "exceptions", "tries", "bad"):
                 del run["float32"][name]
-        return {"format": "mixlist.train/1", **_plain(plain)}
+        return {"format": "mixlist.train/1", **strict(plain)}
 
 
 def spread(values: list[float]) -> float:
     """The largest less the smallest."""
     return max(values) - min(values) if values else 0.0
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return value
