@@ -64,6 +64,16 @@ def inputs_of(loaded: Loaded) -> list[Path]:
     return list(found)
 
 
+def content_digest(loaded: Loaded) -> str:
+    """A SHA-256 of the model and the files of its weights."""
+    found = hashlib.sha256(loaded.proto.SerializeToString(deterministic=True))
+    for path in inputs_of(loaded):
+        if path != loaded.path and path.is_file():
+            with path.open("rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
+
+
 def save(proto: Any, path: Path, loaded: Loaded, convert: Convert, options: Options) -> tuple[Path, ...]:
     """Write ``proto`` to ``path``; ``convert`` yields an external tensor's bytes as the model declares them.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
 from mixlist.training.checkpoint import Keeper
 from mixlist.training.evaluation import Metric, evaluate
@@ -120,10 +121,9 @@ class Job:
 
         from mixlist import __version__
 
-        proto = self.graph.loaded.proto
         scaler = described(make_scaler(self.scaler[0], **self.scaler[1]))
         return {
-            "step graph": hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest(),
+            "step graph": content_digest(self.graph.loaded),
             "data": f"{_digest(self.samples.arrays)} {_digest(self.held.arrays)}",
             "lists": self.policy.digest,
             "initial values": _digest(self.known),

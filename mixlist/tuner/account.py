@@ -8,6 +8,7 @@ from typing import Any
 
 from mixlist.checker.result import CheckReport
 from mixlist.graph.io import Loaded
+from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
 from mixlist.tuner.candidates import Choice, ListEdit, NodeEdit, Unit
 from mixlist.tuner.order import Suspicion
@@ -85,7 +86,7 @@ def key(
     if labels is not None:
         _digest(labels, data)
     return {
-        "model": hashlib.sha256(loaded.proto.SerializeToString(deterministic=True)).hexdigest(),
+        "model": content_digest(loaded),
         "data": data.hexdigest(),
         "lists": policy.digest,
         "limits": f"{goal} {overflow_mode}",

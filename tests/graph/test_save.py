@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 import mixlist
 from mixlist.errors import FileError, MixlistError, ModelError, UsageError
 from mixlist.graph import save, weights
+from mixlist.graph.io import load
 
 
 def write_model(folder: Path, *, location: str = "m.data", size: int = 64) -> Path:
@@ -272,3 +273,13 @@ def test_tensors_of_training_graphs_and_of_lists_move_along(tmp_path: Path) -> N
             b"".join(weights.raw_pieces(tensor, tmp_path / "elsewhere"))
             == arrays(tmp_path / "elsewhere" / "o.onnx")["B"].tobytes()
         )
+
+
+def test_the_digest_of_a_model_takes_its_weights_in(tmp_path: Path) -> None:
+    path = write_model(tmp_path)
+    before = save.content_digest(load(path))
+    assert save.content_digest(load(path)) == before
+    data = bytearray((tmp_path / "m.data").read_bytes())
+    data[5] ^= 1
+    (tmp_path / "m.data").write_bytes(data)
+    assert save.content_digest(load(path)) != before

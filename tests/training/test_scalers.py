@@ -111,3 +111,11 @@ def test_wrong_parameters_are_named(name: str, parameters: dict, message: str) -
 def test_texts_of_a_command_line_are_read() -> None:
     scaler = make_scaler("mindspore-fixed", loss_scale="2e3", drop_overflow_update="false")
     assert (scaler.scale, scaler.update(False)) == (2000.0, "step")
+
+
+@pytest.mark.parametrize("name", ["torch", "nnabla"])
+def test_a_scale_that_has_come_down_to_zero_is_restored(name: str) -> None:
+    scaler = make_scaler(name)
+    while scaler.scale:
+        scaler.update(False)
+    assert restored(state_of(scaler)) == scaler
