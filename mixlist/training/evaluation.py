@@ -52,26 +52,50 @@ def choose(graph: StepGraph, asked: str | None) -> Metric:
 
 
 def evaluate(
-    graph: StepGraph, machine: Machine, parameters: Mapping[str, Any], data: Data, metric: Metric, batch_size: int
+    graph: StepGraph,
+    machine: Machine,
+    parameters: Mapping[str, Any],
+    data: Data,
+    metric: Metric,
+    batch_size: int,
+    batches: int | None = None,
 ) -> float:
-    """The metric over all samples; random inputs are switched off.
+    """The metric over all samples, or those of the first ``batches``; random inputs are switched off.
 
     It is taken from the forward pass of the training step: batch normalisation goes by the batch's own statistics.
-    The last batch may be smaller; a graph that was made for one batch size leaves it out.
+    The last batch may be smaller; a graph that was made for one batch size leaves it out. Raises UsageError for labels
+    that do not fit the logits.
     """
     total, count = 0.0, 0
-    for start in range(0, data.count, batch_size):
+    for start in range(0, data.count, batch_size)[:batches]:
         batch = data.rows(slice(start, start + batch_size))
         rows = min(batch_size, data.count - start)
         if graph.fixed_batch is not None and rows < graph.fixed_batch:
             break
         (made,) = machine.outputs({**parameters, **batch, **no_noise(graph, rows)}, [metric.output])
         if metric.name == ACCURACY:
+            if not start:
+                _check_labels(data, made)
             right, of = _right(made, batch[LABELS])
             total, count = total + right, count + of
         else:
             total, count = total + float(made.astype("float64").mean()) * rows, count + rows
     return total / max(count, 1)
+
+
+def _check_labels(data: Data, logits: NDArray[Any]) -> None:
+    """Raises where a label is of no class, or none counts."""
+    labels, classes = data.arrays[LABELS], logits.shape[-1] if logits.ndim else 0
+    if int(labels.max()) >= classes:
+        raise UsageError(
+            f"{data.where}: the largest label in {LABELS!r} is {labels.max()}, and the logits have {classes} classes",
+            hint=f"labels count classes from 0 to {classes - 1}; a negative label does not count",
+        )
+    if int(labels.max()) < 0:
+        raise UsageError(
+            f"{data.where}: every label in {LABELS!r} is negative, so that none counts",
+            hint="give labels, or name another output with --metric",
+        )
 
 
 def _right(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[int, int]:

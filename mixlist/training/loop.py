@@ -143,8 +143,7 @@ class Training:
 
         if self.first_bad is None:
             self.first_bad = {name: np.array(value) for name, value in feed.items()}
-            with np.errstate(over="ignore"):
-                self.first_bad[SCALE] = np.array(scale, np.float32)
+            self.first_bad[SCALE] = self.machine.scale(scale)
         for name, view in self.machine.gradient.views.items():
             if not np.isfinite(view).all():
                 self.history.bad[name] = self.history.bad.get(name, 0) + 1

@@ -49,7 +49,9 @@ class Stepped:
 
 
 class Machine:
-    """A session of a step graph; parameters and buffers are fed with every step."""
+    """A session of a step graph; parameters and buffers are fed with every step. ``warnings``: of what was made low."""
+
+    warnings: tuple[str, ...] = ()
 
     def __init__(self, graph: StepGraph, proto: Any, folder: Any, provider: str = "cpu", threads: int | None = None):
         self.graph = graph
@@ -64,11 +66,7 @@ class Machine:
 
     def step(self, feed: Mapping[str, Any], scale: float) -> Stepped:
         """One forward and backward pass; ``feed`` holds everything but the scale."""
-        import numpy as np
-
-        with np.errstate(over="ignore"):  # a scale beyond float32 is infinite there, and the step is bad
-            given = {**feed, SCALE: np.full(self._scale_shape, scale, np.float32)}
-        loss, *rest = self._runner.run(self._names, given)
+        loss, *rest = self._runner.run(self._names, {**feed, SCALE: self.scale(scale)})
         if loss.size != 1:
             raise ModelError(f"{self.graph.name}: the loss has {loss.size} values", hint="reduce it to its mean")
         count = len(self.graph.parameters)
@@ -80,15 +78,20 @@ class Machine:
         state = dict(zip((b.name for b in self.graph.buffers), rest[count:], strict=True))
         return Stepped(float(loss.reshape(())), self.gradient.data, state)
 
-    def outputs(self, feed: Mapping[str, Any], names: Sequence[str]) -> list[Array]:
-        """Outputs of the forward pass, the same ones in every call, for evaluation: the backward pass is left out."""
+    def scale(self, value: float) -> Array:
+        """The loss scale as the graph takes it; one beyond float32 is infinite there, and the step is bad."""
         import numpy as np
 
+        with np.errstate(over="ignore"):
+            return np.full(self._scale_shape, value, np.float32)
+
+    def outputs(self, feed: Mapping[str, Any], names: Sequence[str]) -> list[Array]:
+        """Outputs of the forward pass, the same ones in every call, for evaluation: the backward pass is left out."""
         if self._eval is None:
             proto = _forward(self._proto, names)
             self._wanted = frozenset(i.name for i in proto.graph.input)
             self._eval = make_runner(proto, provider=self._provider, folder=self._folder, threads=self._threads)
-        given = {**feed, SCALE: np.ones(self._scale_shape, np.float32)}
+        given = {**feed, SCALE: self.scale(1.0)}
         found: list[Array] = self._eval.run(list(names), {n: v for n, v in given.items() if n in self._wanted})
         return found
 
@@ -109,7 +112,11 @@ def mixed_machine(graph: StepGraph, policy: Policy, provider: str, threads: int 
     plan = resolve(graph.loaded, policy)
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
     proto = emulate(mixed) if provider == "cpu" else mixed.proto
-    return Machine(graph, proto, mixed.folder, provider, threads)
+    made = Machine(graph, proto, mixed.folder, provider, threads)
+    made.warnings = tuple(map(str, plan.warnings))
+    if policy.mode.low not in plan.counts:
+        made.warnings += ("no node is low: the mixed training is the one in float32",)
+    return made
 
 
 def _forward(proto: Any, names: Sequence[str]) -> Any:

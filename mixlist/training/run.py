@@ -121,6 +121,7 @@ def train(
     except KeyboardInterrupt:
         cut = _cut_off(job, seed + len(found), plain)
     report = _report(job, found, cut, runs, max_exception_rate, tolerance, sampler)
+    report = replace(report, warnings=(*report.warnings, *mixed.warnings))
     try:
         if len(found) == runs and trace_overflow and first_bad is not None:
             with clock.phase("trace"):
@@ -156,9 +157,8 @@ def _refuse_batch(graph: StepGraph, batch_size: int, samples: Data, held: Data) 
 def _try_out(job: Job, exact: Any, seed: int) -> None:
     """One batch through evaluation, so that what does not fit is told before the long run."""
     start = job.training(exact, seed, None)
-    few = {name: value[: job.batch_size] for name, value in job.held.arrays.items()}
-    data = Data(job.graph, few, job.held.where)
-    evaluate(job.graph, exact, {**start.parameters.views, **start.buffers}, data, job.metric, job.batch_size)
+    values = {**start.parameters.views, **start.buffers}
+    evaluate(job.graph, exact, values, job.held, job.metric, job.batch_size, batches=1)
 
 
 def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Any]:

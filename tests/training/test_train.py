@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mixlist
+from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training import Settings, train
 from mixlist.tuner.written import read_back
@@ -220,3 +221,27 @@ def test_other_metrics() -> None:
     assert run(metric="logits", epochs=1).higher is True
     found = train(squares(), mixed(), {"x": np.ones((8, 2)), "t": np.zeros((8, 2))}, batch_size=4, epochs=4)
     assert (found.metric, found.higher) == ("loss", False)
+
+
+def test_a_scale_with_an_axis_is_traced_too() -> None:
+    """``loss_scale`` may be declared float32[1]."""
+    step = classifier()
+    next(i for i in step.graph.input if i.name == "loss_scale").type.tensor_type.shape.dim.add().dim_value = 1
+    found = run(step, epochs=1, scaler="fixed", scaler_parameters={"loss_scale": 2.0**30}, trace_overflow=True)
+    assert found.trace_scale == 2.0**30 and found.offenders
+
+
+def test_labels_of_no_class_are_refused() -> None:
+    """Before the training, and wherever they stand in the data."""
+    data = clusters(seed=4)
+    data["y"][-1] = 3
+    with pytest.raises(UsageError, match=r"the evaluation data: the largest label in 'y' is 3.*3 classes"):
+        run(eval_data=data)
+    with pytest.raises(UsageError, match="none counts"):
+        run(eval_data={**data, "y": np.full_like(data["y"], -1)})
+
+
+def test_a_training_of_which_nothing_is_low_says_so() -> None:
+    told = "no node is low: the mixed training is the one in float32"
+    assert told in run(rules=mixlist.load_policy(precision_mode_v2="origin"), epochs=1).warnings
+    assert told not in run(epochs=1).warnings
