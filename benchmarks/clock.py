@@ -8,6 +8,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -78,7 +79,10 @@ def verdict(figure: float, goal: float | None, aim: float | None = None) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    """That of this process, with the checkout's mixlist; bytecode is kept, as that of installed packages is."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**kept, "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir(), "mixlist-bytecode"))}
 
 
 def machine() -> str:

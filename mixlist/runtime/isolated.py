@@ -358,11 +358,8 @@ def _close(child: subprocess.Popen[bytes]) -> None:
 
 
 def _dispose(child: subprocess.Popen[bytes], home: Path) -> None:
-    """End the child, which ends by itself when its input does, unless it is at work."""
+    """End the child at once: it holds nothing that others need, and to wait for its own end takes a tenth of a check."""
+    child.kill()
     _close(child)
-    try:
-        child.wait(0.2)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    child.wait()
     shutil.rmtree(home, ignore_errors=True)
