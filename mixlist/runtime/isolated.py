@@ -358,7 +358,7 @@ def _close(child: subprocess.Popen[bytes]) -> None:
 
 
 def _dispose(child: subprocess.Popen[bytes], home: Path) -> None:
-    """End the child at once: it holds nothing that others need, and to wait for its own end takes a tenth of a check."""
+    """End the child at once: it holds nothing that others need, and waiting for its own end takes time."""
     child.kill()
     _close(child)
     child.wait()
