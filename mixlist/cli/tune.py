@@ -187,7 +187,7 @@ class _Outputs:
 def _partial(name: str) -> str:
     """``modify.partial.json`` for ``modify.json``."""
     path = Path(name)
-    return str(path.with_name(f"{path.stem}.partial{path.suffix}"))
+    return str(path.parent / f"{path.stem}.partial{path.suffix}")
 
 
 def _files(source: Loaded, batches: Batches, others: Batches | None, ops_info: str | None) -> tuple[object, ...]:

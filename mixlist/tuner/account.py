@@ -18,12 +18,16 @@ from mixlist.tuner.rig import Rig
 from mixlist.tuner.strategy import Strategy
 from mixlist.tuner.trials import Trial, Trials
 
+SPARE = "keeps the limits too"  # what an edit is told with that could go
+
 
 def broken(report: CheckReport, goal: Goal) -> tuple[str, ...]:
     """Why a check says no to the goal; () where it says yes."""
     told = report.reasons if report.verdict == "fail" else ()
     if report.task is not None and goal.accuracy_loss is not None:
-        loss = report.task.reference - report.task.mixed
+        count = max(report.task.count, 1)
+        right, kept = (round(share * count) for share in (report.task.reference, report.task.mixed))
+        loss = (right - kept) / count  # as the trials have it: a difference of shares is off by a rounding
         if loss > goal.accuracy_loss:
             told = (*told, f"task accuracy falls by {loss:.4g}, the limit is {goal.accuracy_loss:g}")
     return told
@@ -37,7 +41,7 @@ def edits(
     for edit in sorted(choice, key=lambda e: (isinstance(e, NodeEdit), str(e))):
         unit = strategy.units.get(edit, Unit(edit, ()))
         rest = choice - {edit}
-        without = "" if quick else _without(edit, rest, trials)
+        without = "" if quick else _without(edit, choice, trials, strategy)
         share, other = rig.share(choice), rig.share(rest)
         high, low = rig.low_nodes(choice), rig.low_nodes(rest)
         found.append(
@@ -55,9 +59,12 @@ def edits(
     return tuple(found)
 
 
-def _without(edit: ListEdit | NodeEdit, rest: Choice, trials: Trials) -> str:
-    outcome = trials.outcome(rest)
-    return "keeps the limits too" if outcome.passed else outcome.why
+def _without(edit: ListEdit | NodeEdit, choice: Choice, trials: Trials, strategy: Strategy) -> str:
+    outcome = trials.outcome(choice - {edit})
+    if not outcome.passed:
+        return outcome.why
+    gain = strategy.gain(edit, choice)
+    return f"{SPARE}, {gain}" if gain else SPARE
 
 
 def logged(trial: Trial) -> dict[str, Any]:
@@ -71,7 +78,13 @@ def logged(trial: Trial) -> dict[str, Any]:
 
 
 def key(
-    loaded: Loaded, policy: Policy, feeds: Sequence[Mapping[str, Any]], labels: Any, goal: Goal, overflow_mode: str
+    loaded: Loaded,
+    policy: Policy,
+    feeds: Sequence[Mapping[str, Any]],
+    labels: Any,
+    goal: Goal,
+    overflow_mode: str,
+    type_hints: Mapping[str, str] | None,
 ) -> dict[str, str]:
     """What the outcomes of trials depend on, each as a digest or text."""
     import onnxruntime
@@ -89,6 +102,7 @@ def key(
         "model": content_digest(loaded),
         "data": data.hexdigest(),
         "lists": policy.digest,
+        "type hints": repr(sorted((type_hints or {}).items())),
         "limits": f"{goal} {overflow_mode}",
         "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
     }

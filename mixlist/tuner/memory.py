@@ -71,6 +71,10 @@ class Memory:
         if not entries or entries[0].get("format") != FORMAT:
             raise FileError(f"{path}: this is no state of a search", hint="name a file that does not exist yet")
         other = sorted(name for name in head if entries[0].get(name) != head[name])
+        if other and len(entries) == 1:  # nothing was tried: its command had failed
+            path.write_bytes(b"")
+            self._append(head)
+            return
         if other:
             raise UsageError(
                 f"{path} is the state of another search: {', '.join(other)} differs",

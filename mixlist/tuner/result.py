@@ -36,8 +36,9 @@ class TuneReport:
     """The list that was found, and what it rests on.
 
     ``verdict``: that of the final check (and of the one on other data, where there was one). ``complete``: False after
-    Ctrl-C. ``minimal``: every edit was left out once, and a limit broke. ``modify_mixlist`` and ``customize_dtypes``:
-    the texts of the files that take the place of the base's own, the first empty where no list keeps the limits.
+    Ctrl-C. ``minimal``: every edit was left out once, and a limit broke, or the objective (``max-low``, ``max-speed``)
+    lost by it. ``modify_mixlist`` and ``customize_dtypes``: the texts of the files that take the place of the base's
+    own, the first empty where no list keeps the limits.
     ``low_share``: share of matrix and convolution work in low precision under the base lists and under the result, None
     where there is none. ``trials`` were run, ``remembered`` came from the state.
     """

@@ -87,7 +87,7 @@ def tune(
     }
     own = {"labels": labels, "steps": steps}
     feeds = [feed for at, feed in enumerate(batches) if steps is None or at < steps]
-    memory = Memory(state, account.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode))
+    memory = Memory(state, account.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode, type_hints))
     with clock.phase("base check"):
         base = check(resolver.loaded, policy, batches, layerwise=True, per_tensor=True, **asked, **own)
     if not base.batches:
@@ -178,7 +178,7 @@ class _Search:
             return self._interrupted()
 
     def _interrupted(self) -> TuneReport:
-        best = self.trials.best
+        best = min(self.trials.passing, key=self.strategy.merit, default=None)
         told = "interrupted: the best list so far, not minimal and not checked"
         if best is None:
             told = "interrupted before any list kept the limits"
@@ -190,15 +190,16 @@ class _Search:
         policy = self.rig.base
         chosen: Choice = choice or frozenset()
         told = reasons or ("the lists keep every limit",)
+        edits = account.edits(chosen, self.rig, self.trials, self.strategy, self.suspicion, quick=not minimal)
         remembered = sum(t.remembered for t in self.trials.log)
         return TuneReport(
             model=self.rig.resolver.loaded.name,
             objective=self.objective,
             verdict="fail" if reasons else "pass",
             complete=True,
-            minimal=minimal,
+            minimal=minimal and all(edit.without != account.SPARE for edit in edits),
             reasons=told,
-            edits=account.edits(chosen, self.rig, self.trials, self.strategy, self.suspicion, quick=not minimal),
+            edits=edits,
             modify_mixlist="" if choice is None else mixlist_text(policy, choice),
             customize_dtypes="" if choice is None else rules_text(policy, choice),
             low_share={"base": self.rig.share(frozenset()), "tuned": self.rig.share(chosen)},

@@ -63,10 +63,6 @@ class Strategy:
                 found = self._refine(found, edit)
         return self._tight(found)
 
-    def ceiling(self) -> Choice:
-        """Every op type black that has low nodes."""
-        return frozenset(unit.edit for unit in self._black())
-
     # --- op types ---
 
     def _lists(self, objective: Objective) -> Choice | None:
@@ -189,11 +185,30 @@ class Strategy:
         return None if chosen is None else start | chosen
 
     def _tight(self, choice: Choice) -> Choice:
-        """The choice without what can go; edits that gain low work stay."""
-        gains = {e for e in choice if isinstance(e, ListEdit) and e.after == "white"}
-        order = sorted(choice - gains, key=self._weight)
-        kept = tighten(frozenset(choice - gains), order, lambda rest: self.trials.passes(rest | gains))
-        return kept | gains
+        """The choice without what can go; edits stay that bring what the objective asks for."""
+        gains = {e for e in choice if self.gain(e, choice)}
+        least = 0.0 if self.objective == "min-edits" else self._share(choice)
+
+        def can_go(rest: Choice) -> bool:
+            return self._share(rest | gains) >= least and self.trials.passes(rest | gains)
+
+        return tighten(frozenset(choice - gains), sorted(choice - gains, key=self._weight), can_go) | gains
+
+    def gain(self, edit: Edit, choice: Choice) -> str:
+        """What the objective would lose if an edit of a choice were left out, in words; "" for nothing."""
+        rest = choice - {edit}
+        if self.objective != "min-edits" and self._share(rest) < self._share(choice):
+            return "with less in low precision"
+        if self.objective == "max-speed" and self.price(choice) < CHEAPER * self.price(rest):
+            return "at a higher cost"
+        return ""
+
+    def merit(self, choice: Choice) -> tuple[float, float, list[str]]:
+        """How choices that keep the limits compare: smaller is better."""
+        edits, share = float(len(choice)), self._share(choice)
+        few, much = edits - share / WORTH, -share
+        first = (few, much) if self.objective == "min-edits" else (much, few)
+        return *first, sorted(map(str, choice))
 
     def _know(self, units: Sequence[Unit]) -> None:
         for unit in units:

@@ -38,7 +38,6 @@ class Trials:
         self.told = told
         self.log: list[Trial] = []
         self.order = list(range(len(rig.feeds)))  # what failed last goes first
-        self.best: Choice | None = None
         self._seen: dict[Choice, Outcome] = {}
         self._sent: dict[str, Any] = {}
 
@@ -59,6 +58,11 @@ class Trials:
             self._note(choice, Trial(edits, found, known is not None))
         return found
 
+    @property
+    def passing(self) -> tuple[Choice, ...]:
+        """The choices that keep all limits, as far as is known."""
+        return tuple(choice for choice, outcome in self._seen.items() if outcome.passed)
+
     def reference(self) -> Outcome:
         """Everything in float32, tried: what fails here no list can mend."""
         known = self.memory.get(REFERENCE)
@@ -75,14 +79,11 @@ class Trials:
         edits = tuple(sorted(map(str, choice)))
         found = Outcome(False, why)
         self.memory.put("; ".join(edits), found)
-        self.best = None if self.best == choice else self.best
         self._note(choice, Trial(edits, found))
 
     def _note(self, choice: Choice, made: Trial) -> None:
         self._seen[choice] = made.outcome
         self.log.append(made)
-        if made.outcome.passed and (self.best is None or len(choice) < len(self.best)):
-            self.best = choice
         if self.told is not None:
             self.told(made)
 

@@ -355,3 +355,10 @@ def test_a_state_of_another_search(run, planted: Path, data: Path, calm: Path, t
     assert ran.status == 2
     assert f"{state}:1:1" in ran.err
     assert state.read_text() == "something else\n"
+
+
+@pytest.mark.parametrize("target", [".", "..", "/"])
+def test_a_folder_is_no_output(run, planted: Path, data: Path, target: str) -> None:
+    ran = run("tune", planted, "-o", target, "--data", data)
+    assert (ran.status, ran.out) == (2, "")
+    assert "is a folder" in ran.err
