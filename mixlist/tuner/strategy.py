@@ -107,7 +107,7 @@ class Strategy:
         return frozenset(kept | {edit for edit in black if isinstance(edit, ListEdit) and edit.before != "black"})
 
     def _cheaper(self, start: Choice) -> Choice:
-        """Single edits that lower the static cost and keep the limits."""
+        """Single edits that lower the static cost and keep the limits; the last low node stays low."""
         best, price = start, self.price(start)
         for unit in (*self._units(start, "black"), *self._units(start, "white")):
             edit = unit.edit
@@ -116,7 +116,7 @@ class Strategy:
                 continue
             tried = best | {edit}
             cost = self.price(tried)
-            if cost < CHEAPER * price:
+            if cost < CHEAPER * price and self.rig.low_nodes(tried):
                 self.rig.offer(self.rig.plan(tried))
                 if self.trials.passes(tried):
                     best, price = tried, cost

@@ -15,12 +15,14 @@ from tests.builders import model, policy
 from tests.tuner.local import Here
 
 OVER = {"x": np.full((1, 8), 300.0, np.float32)}
-LARGE = "float[1] k = {0.001}, float[1] back = {100000}"
-# The outer products must be high, so that Tanh in low precision costs two Casts and saves nothing.
-BETWEEN = f"g (float[1,8] x) => (float[1,8] y) <{LARGE}> {{ [a] a = Mul(x, x) [b] b = Mul(a, k) [c] c = Tanh(b) [d] y = Mul(c, back) }}"  # noqa: E501
+WEIGHTS = ", ".join(["0.1"] * 64)
+# The outer products must be high, so that Tanh in low precision costs two Casts and saves nothing; MatMul does save.
+BETWEEN = f"""g (float[1,8] x) => (float[1,8] y, float[1,8] z)
+  <float[1] k = {{0.001}}, float[1] back = {{100000}}, float[8,8] w = {{{WEIGHTS}}}> {{
+  [a] a = Mul(x, x) [b] b = Mul(a, k) [c] c = Tanh(b) [d] y = Mul(c, back) [e] z = MatMul(x, w) }}"""
 # Mul overflows; the product is high at first, low if it may be.
-PRODUCT = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[8,8] w = {0}> {
-  [a] a = Mul(x, x) [b] b = Mul(a, k) [c] c = Tanh(b) [d] d = MatMul(c, w) [e] y = Neg(d) }"""
+PRODUCT = f"""g (float[1,8] x) => (float[1,8] y) <float[1] k = {{0.001}}, float[8,8] w = {{{WEIGHTS}}}> {{
+  [a] a = Mul(x, x) [b] b = Mul(a, k) [c] c = Tanh(b) [d] d = MatMul(c, w) [e] y = Neg(d) }}"""
 
 
 def tune(text: str, state: Path | None = None, **options: Any) -> TuneReport:
@@ -28,20 +30,23 @@ def tune(text: str, state: Path | None = None, **options: Any) -> TuneReport:
     return mixlist.tune(model(text), lists, options.pop("data", [OVER]), executor=Here(), state=state, **options)
 
 
-def product() -> str:
-    values = ", ".join(["0.1"] * 64)
-    return PRODUCT.replace("{0}> {", f"{{{values}}}> {{")
-
-
 def test_max_speed_keeps_an_edit_that_saves_casts() -> None:
-    found = tune(BETWEEN, white=["Tanh"], black=["Mul"], objective="max-speed")
+    found = tune(BETWEEN, white=["Tanh", "MatMul"], black=["Mul"], objective="max-speed")
     assert [(e.op, e.before, e.after) for e in found.edits] == [("Tanh", "white", "black")]
     assert found.edits[0].without == "keeps the limits too, at a higher cost"
     assert found.verdict == "pass" and found.minimal
 
 
+def test_max_speed_leaves_something_low() -> None:
+    """Also where everything in float32 were cheapest: that is no mixed model."""
+    found = tune(BETWEEN, white=["Tanh"], black=["Mul", "MatMul"], objective="max-speed")
+    assert found.check is not None and not any("no node is low" in told for told in found.check.warnings)
+    only = tune(BETWEEN.replace("MatMul(x, w)", "Mul(x, k)"), white=["Tanh"], black=["Mul"], objective="max-speed")
+    assert not only.edits
+
+
 def test_an_edit_for_more_work_in_low_precision_is_told_as_one() -> None:
-    found = tune(product(), white=["Tanh"], black=["Mul", "MatMul"], objective="max-low")
+    found = tune(PRODUCT, white=["Tanh"], black=["Mul", "MatMul"], objective="max-low")
     assert [(e.op, e.after) for e in found.edits] == [("MatMul", "white")]
     assert found.edits[0].without == "keeps the limits too, with less in low precision"
     assert found.minimal and found.edits[0].cost == -1
@@ -50,7 +55,7 @@ def test_an_edit_for_more_work_in_low_precision_is_told_as_one() -> None:
 def test_a_stopped_search_for_low_work_hands_back_the_most() -> None:
     """Not the fewest edits: the first list that passes keeps nothing low, the whole work comes with another one."""
     options: dict[str, Any] = {"white": ["Mul", "Tanh"], "black": ["MatMul"], "objective": "max-low"}
-    whole = tune(product(), **options)
+    whole = tune(PRODUCT, **options)
     seen: list[Any] = []
 
     def stop(trial: Any) -> None:
@@ -58,7 +63,7 @@ def test_a_stopped_search_for_low_work_hands_back_the_most() -> None:
         if len(seen) == whole.trials:
             raise KeyboardInterrupt
 
-    cut = tune(product(), told=stop, **options)
+    cut = tune(PRODUCT, told=stop, **options)
     assert not cut.complete and cut.low_share == whole.low_share == {"base": 0.0, "tuned": 1.0}
 
 
