@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from mixlist.checker.accuracy import Limits
@@ -86,7 +87,7 @@ def tune(
         "type_hints": type_hints,
     }
     own = {"labels": labels, "steps": steps}
-    feeds = [feed for at, feed in enumerate(batches) if steps is None or at < steps]
+    feeds = list(islice(batches, steps))
     memory = Memory(state, account.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode, type_hints))
     with clock.phase("base check"):
         base = check(resolver.loaded, policy, batches, layerwise=True, per_tensor=True, **asked, **own)

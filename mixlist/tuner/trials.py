@@ -55,6 +55,7 @@ class Trials:
             found = known or self._run(choice)
             if known is None:
                 self.memory.put(key, found)
+            self._bring_forward(found)
             self._note(choice, Trial(edits, found, known is not None))
         return found
 
@@ -69,6 +70,7 @@ class Trials:
         found = known or self._run(None)
         if known is None:
             self.memory.put(REFERENCE, found)
+        self._bring_forward(found)
         self.log.append(Trial((REFERENCE,), found, known is not None))
         if self.told is not None:
             self.told(self.log[-1])
@@ -87,6 +89,12 @@ class Trials:
         if self.told is not None:
             self.told(made)
 
+    def _bring_forward(self, outcome: Outcome) -> None:
+        """The batch that failed goes first from now on; a remembered one too, so that a resumed search goes alike."""
+        if outcome.batch is not None and outcome.batch in self.order:
+            self.order.remove(outcome.batch)
+            self.order.insert(0, outcome.batch)
+
     def _run(self, choice: Choice | None) -> Outcome:
         """Try a choice, or None for everything in float32."""
         flags = self.rig.no_flags() if choice is None else self.rig.flags(choice)
@@ -102,9 +110,6 @@ class Trials:
                 batch = future.result()
                 settled = judge.add(at, batch if choice is None else self.rig.settle(choice, at, batch))
                 if settled is not None:
-                    if settled.batch is not None:
-                        self.order.remove(settled.batch)
-                        self.order.insert(0, settled.batch)
                     return settled
         except Exception as problem:
             if isinstance(problem, WorkerDied) or is_loss(problem):

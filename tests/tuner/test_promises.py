@@ -93,3 +93,29 @@ def test_the_state_of_a_search_that_tried_nothing_is_anyones(tmp_path: Path) -> 
         tune(BETWEEN, state, white=["Mul"], data=[{"x": np.zeros((1, 8), np.float32)}], labels=np.zeros((3, 3), int))
     assert state.read_text().count("\n") == 1
     assert tune(BETWEEN, state, white=["Mul", "Tanh"]).verdict == "pass"
+
+
+def test_a_search_that_goes_on_tries_batches_in_the_same_order(tmp_path: Path) -> None:
+    """Each batch fails at another node, so that the order shows in what is told."""
+    text = """g (float[1,8] x, float[1,8] u, float[1,8] v) => (float[1,8] y)
+      <float[1] k = {0.001}, float[1] far = {20000}> {
+      [a] a = Mul(x, x) [b] b = Mul(u, u) [c] c = Add(v, far) [d] d = Mul(a, k) [e] e = Mul(b, k) [f] f = Sub(c, far)
+      [g] y = Sum(d, e, f) }"""
+    sizes = ({"x": 1, "u": 1, "v": 1}, {"x": 300, "u": 1, "v": 1}, {"x": 1, "u": 300, "v": 60000})
+    data = [{name: np.full((1, 8), value, np.float32) for name, value in size.items()} for size in sizes]
+    given: dict[str, Any] = {"white": ["Mul", "Add", "Sub"], "data": data}
+    whole = tune(text, **given)
+    assert {edit.op for edit in whole.edits} >= {"Mul", "Add"}
+    for last in range(1, whole.trials):
+        state, count = tmp_path / f"state{last}", 0
+
+        def stop(_: Any, last: int = last) -> None:
+            nonlocal count
+            count += 1
+            if count == last:
+                raise KeyboardInterrupt
+
+        tune(text, state, told=stop, **given)
+        again = tune(text, state, **given)
+        assert again.remembered
+        assert [(line["edits"], line["why"]) for line in again.log] == [(x["edits"], x["why"]) for x in whole.log]
