@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,13 +16,17 @@ from mixlist.errors import FileError
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Replaces the file's content in one step; a reader sees the old content or the new.
 
-    A symbolic link is followed, an existing file keeps its permissions and owner. Raises FileError with what the
-    system said; then nothing has changed.
+    A symbolic link is followed, an existing file keeps its permissions and owner; a device or a pipe stays what it is
+    and takes the bytes. Raises FileError with what the system said; then nothing has changed.
     """
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
     try:
         status = target.stat() if target.exists() else None
+        if status is not None and not stat.S_ISREG(status.st_mode):
+            with target.open("wb") as device:
+                device.write(data)
+            return
         with beside.open("xb") as file:
             file.write(data)
             file.flush()

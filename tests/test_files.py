@@ -1,0 +1,31 @@
+"""Writing a file whole, and what is no file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from mixlist.errors import FileError
+from mixlist.files import write_whole
+
+
+def test_a_pipe_takes_the_bytes_and_stays_a_pipe(tmp_path: Path) -> None:
+    """A device is no other case: root must not replace /dev/null by a file."""
+    pipe, found = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write_whole(pipe, b"text")
+    reader.join(10)
+    assert found == [b"text"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_folder_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot be written"):
+        write_whole(tmp_path, b"text")
