@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,11 @@ def test_a_scheduler_that_is_not_there() -> None:
     pytest.importorskip("distributed")
     with pytest.raises(UsageError, match="cannot be reached"):
         search(scheduler="tcp://127.0.0.1:1")
+
+
+def test_a_check_on_a_cluster(cluster: Cluster) -> None:
+    here = mixlist.check(slow(), policy(white=WHITE), feeds(), full_statistics=True)
+    there = mixlist.check(slow(), policy(white=WHITE), feeds(), full_statistics=True, scheduler=cluster.address)
+    assert replace(there, seconds={}) == replace(here, seconds={})
+    assert here.verdict == "fail"
+    assert [node.name for node in here.nodes if node.first]
