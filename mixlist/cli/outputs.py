@@ -39,10 +39,12 @@ def write_report(
 
     for warning in report.warnings:
         sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
-    if html is not None:
-        page(report, html)
-        sys.stderr.write(f"wrote {terminal.clean(html)}\n")
-    if form == "json":
-        as_json.write_json(report.to_json(), sys.stdout)
-    else:
-        text(report, sys.stdout)
+    try:
+        if html is not None:
+            page(report, html)
+            sys.stderr.write(f"wrote {terminal.clean(html)}\n")
+    finally:  # a page that cannot be written after all does not take the report of a long run with it
+        if form == "json":
+            as_json.write_json(report.to_json(), sys.stdout)
+        else:
+            text(report, sys.stdout)

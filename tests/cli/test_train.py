@@ -262,3 +262,11 @@ def test_text_that_would_steer_a_terminal(run, tmp_path: Path) -> None:
     assert ran.status == 1
     assert "\x1b" not in ran.out + ran.err
     assert "b2\\x1b[2J" in ran.out
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder where nobody writes")
+def test_a_page_that_cannot_be_written_does_not_take_the_report_with_it(run, step: tuple[str, ...]) -> None:
+    ran = run(*step, "--runs", "1", "--epochs", "1", "--html", "/proc/report.html", "--format", "json")
+    assert ran.status == 2
+    assert "/proc/report.html: cannot be written" in ran.err
+    assert told(ran.out)["verdict"] == "fail"
