@@ -32,6 +32,11 @@ class Data:
         self.where = where
         # How many samples there are is free, also where the graph takes batches of one size only.
         inputs = [replace(each, shape=(None, *each.shape[1:])) if each.shape else each for each in graph.batch]
+        lacking = [each.name for each in inputs if each.name not in arrays and not each.optional]
+        if lacking:
+            names = ", ".join(each.name for each in inputs)
+            hint = f"a batch holds {names}; what is trained has an output grad.NAME too"
+            raise UsageError(f"{where}: no data for input {lacking[0]!r} of {graph.name}", hint=hint)
         fitted, self.notes = fit(arrays, inputs, where)
         for name, value in fitted.items():
             if not value.ndim:

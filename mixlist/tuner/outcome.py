@@ -20,11 +20,15 @@ class Goal:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One choice, tried. ``why``: the limit that was broken first, in words; ``batch``: where, None for all of them."""
+    """One choice, tried. ``why``: the limit that was broken first, in words; ``batch``: where, None for all of them.
+
+    ``crashed``: its process died, which another time it may not.
+    """
 
     passed: bool
     why: str = ""
     batch: int | None = None
+    crashed: bool = False
 
 
 class Judge:

@@ -53,7 +53,7 @@ class Trials:
             key = "; ".join(edits)
             known = self.memory.get(key)
             found = known or self._run(choice)
-            if known is None:
+            if known is None and not found.crashed:
                 self.memory.put(key, found)
             self._bring_forward(found)
             self._note(choice, Trial(edits, found, known is not None))
@@ -113,7 +113,7 @@ class Trials:
                     return settled
         except Exception as problem:
             if isinstance(problem, WorkerDied) or is_loss(problem):
-                return Outcome(False, f"ONNX Runtime crashed: {problem}")
+                return Outcome(False, f"ONNX Runtime crashed: {problem}", crashed=True)
             raise
         finally:
             for _, future in running:
