@@ -1,0 +1,37 @@
+"""Training on a GPU, where the mixed steps are real."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist import training
+from mixlist.resources import folder
+from tests.cuda import missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
+
+
+@pytest.mark.parametrize("network", ["cnn", "transformer"])
+def test_native_steps_learn_as_emulated_ones_do(network: str) -> None:
+    data = folder("demo_data")
+    with np.load(data / "digits_train.npz") as arrays:
+        samples = dict(arrays)
+    found = {
+        provider: training.train(
+            data / f"digits_{network}_step.onnx",
+            mixlist.load_policy(),
+            samples,
+            steps=60,
+            runs=1,
+            scaler_parameters={"init_scale": 1024},
+            provider=provider,
+        )
+        for provider in ("cpu", "cuda")
+    }
+    assert {provider: report.mode for provider, report in found.items()} == {"cpu": "emulated", "cuda": "native"}
+    (emulated,), (native,) = (report.runs for report in found.values())
+    assert native.mixed.exceptions == emulated.mixed.exceptions == ()
+    assert native.mixed.loss[:10] == pytest.approx(emulated.mixed.loss[:10], rel=1e-2)
+    assert np.mean(native.mixed.loss[-10:]) == pytest.approx(np.mean(emulated.mixed.loss[-10:]), rel=0.1)
