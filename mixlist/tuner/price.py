@@ -16,22 +16,28 @@ from mixlist.rewriter import rewrite
 from mixlist.runtime.timed import TimedWorker
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.rig import Rig
+from mixlist.tuner.roundings import Rounding, Site
 
 INTENSITY = 100.0
 WARMUP, ROUNDS, RUNS = 5, 10, 5  # of a measured time: the least of so many rounds counts
 
 
 class Price:
-    """The price of a choice: bytes on the CPU, whose times say nothing, elsewhere seconds."""
+    """The price of a choice: bytes on the CPU, whose times say nothing, elsewhere seconds.
+
+    Choices that round alike have one price, measured once. ``edge``: below this part of another price one is lower.
+    """
 
     def __init__(self, rig: Rig, provider: str) -> None:
         self.rig, self.provider = rig, provider
-        self.known: dict[Choice, float] = {}
+        self.edge = 0.99 if provider == "cpu" else 0.95  # times vary by some percent from session to session
+        self.known: dict[frozenset[tuple[Site, Rounding]], float] = {}
 
     def __call__(self, choice: Choice) -> float:
-        if choice not in self.known:
-            self.known[choice] = self._static(choice) if self.provider == "cpu" else self._measured(choice)
-        return self.known[choice]
+        key = frozenset(self.rig.sites.of(self.rig.plan(choice)).items())
+        if key not in self.known:
+            self.known[key] = self._static(choice) if self.provider == "cpu" else self._measured(choice)
+        return self.known[key]
 
     def _static(self, choice: Choice) -> float:
         plan = self.rig.plan(choice)

@@ -16,6 +16,7 @@ from typing import Literal
 from mixlist.lists.library import ListName
 from mixlist.tuner.candidates import Choice, Edit, ListEdit, NodeEdit, Unit, list_units, node_units
 from mixlist.tuner.order import Suspicion, Where, orders, work_of
+from mixlist.tuner.price import Price
 from mixlist.tuner.rig import Rig
 from mixlist.tuner.search import minimal, tighten
 from mixlist.tuner.trials import Trials
@@ -23,7 +24,6 @@ from mixlist.tuner.trials import Trials
 Objective = Literal["min-edits", "max-low", "max-speed"]
 OBJECTIVES: tuple[Objective, ...] = ("min-edits", "max-low", "max-speed")
 WORTH = 0.1  # share of the matrix work that is worth one edit more
-CHEAPER = 0.99  # an edit has to lower the static cost by a hundredth
 FEW = 0.5  # of an op type's low nodes: more by rule than that, and the list says it better
 
 
@@ -37,7 +37,7 @@ class Strategy:
         suspicion: Suspicion,
         work: Mapping[Where, int],
         nodes_allowed: bool,
-        price: Callable[[Choice], float],
+        price: Price,
     ) -> None:
         self.rig, self.trials, self.suspicion, self.work = rig, trials, suspicion, work
         self.nodes_allowed, self.price = nodes_allowed, price
@@ -72,7 +72,7 @@ class Strategy:
         if objective == "max-low" or low is None:
             return low
         few = self._fewest()
-        return self._cheaper(min([c for c in (few, low) if c is not None], key=self.price))
+        return self._cheaper(min([c for c in (few, low) if c is not None], key=lambda c: (self.price(c), len(c))))
 
     def _fewest(self) -> Choice | None:
         """The best minimal set of op types to make black."""
@@ -116,7 +116,7 @@ class Strategy:
                 continue
             tried = best | {edit}
             cost = self.price(tried)
-            if cost < CHEAPER * price and self.rig.low_nodes(tried):
+            if cost < self.price.edge * price and self.rig.low_nodes(tried):
                 self.rig.offer(self.rig.plan(tried))
                 if self.trials.passes(tried):
                     best, price = tried, cost
@@ -199,7 +199,7 @@ class Strategy:
         rest = choice - {edit}
         if self.objective != "min-edits" and self._share(rest) < self._share(choice):
             return "with less in low precision"
-        if self.objective == "max-speed" and self.price(choice) < CHEAPER * self.price(rest):
+        if self.objective == "max-speed" and self.price(choice) < self.price.edge * self.price(rest):
             return "at a higher cost"
         return ""
 

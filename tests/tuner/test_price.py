@@ -41,3 +41,11 @@ def test_a_measured_price_is_a_time_and_what_does_not_run_is_infinite(
     assert 0 < price._measured(HIGH) < 1
     monkeypatch.setattr(rig, "feeds", ({"x": np.ones((2, 3), np.float32)},))
     assert price._measured(HIGH) == math.inf
+
+
+def test_choices_that_round_alike_have_one_price(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    price = Price(rig, "cuda")
+    times = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(price, "_measured", lambda _: next(times))
+    idle: Choice = frozenset({ListEdit("Softmax", "black", "white")})  # there is none in the model
+    assert [price(frozenset()), price(idle), price(HIGH), price(HIGH | idle)] == [1.0, 1.0, 2.0, 2.0]
