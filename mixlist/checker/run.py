@@ -90,6 +90,7 @@ def check(
         )
     if isinstance(jobs, int) and jobs < 1:
         raise UsageError("a check needs one process at least")
+    limits = limits or accuracy.Limits()
     clock = Clock()
     original = hinted(load(model), type_hints)
     judged_instead = hinted(load(against), type_hints) if against is not None else None
@@ -105,12 +106,14 @@ def check(
             way = Way(provider, process, saturate, wide, most < QUICK, workers=workers)
             feeds = islice(batches, most)
             first = next(feeds, None)
-            pair = make_pair(original, policy, judged_instead, way, first)
+            try:
+                pair = make_pair(original, policy, judged_instead, way, first)
+            except (Crashed, WorkerDied) as problem:  # while it loaded
+                return _never_ran(original.name, way, policy, max_exception_rate, limits, str(problem))
         run = _Check(pair, batches, most, clock, full_statistics, labels, progress)
         run.all_batches(chain([first] if first is not None else [], feeds))
         run.further_looks(layerwise)
         run.close()
-    limits = limits or accuracy.Limits()
     report = run.report(policy, max_exception_rate, limits, per_tensor or full_statistics)
     if not compare_emulated:
         return report
@@ -235,6 +238,23 @@ class _Check:
             warnings=tuple(warnings),
             seconds=self.clock.seconds,
         )
+
+
+def _never_ran(model: str, way: Way, policy: Policy, max_rate: float, limits: accuracy.Limits, why: str) -> CheckReport:
+    """The report where ONNX Runtime died while it loaded a model."""
+    return CheckReport(
+        model=model,
+        verdict="fail",
+        reasons=(why,),
+        provider=way.provider,
+        mode=way.mode,
+        precision=policy.mode.low,
+        batches=0,
+        exception_rate=0.0,
+        limits={"exception_rate": max_rate, **limits.asked()},
+        nodes=(),
+        outputs=(),
+    )
 
 
 def _ahead(pair: Pair, feeds: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any], Run, Run]]:

@@ -63,3 +63,10 @@ def test_a_real_crash() -> None:
     report = mixlist.check(model(text.replace("x", "bad")), policy(), FEEDS, isolate=True)
     died = [reason for reason in report.reasons if "died with SIGABRT" in reason]
     assert (report.batches == 0) if died else (report.batches == 3)
+
+
+def test_a_load_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, f"child.open_session = {DIE}")
+    report = checked()
+    assert (report.verdict, report.batches, report.outputs) == ("fail", 0, ())
+    assert "died with SIGSEGV" in report.reasons[0] and "while it loaded" in report.reasons[0]
