@@ -43,8 +43,8 @@ class Way:
 
     @property
     def mode(self) -> Literal["emulated", "native"]:
-        """Real low precision where the provider has it; the CPU provider hides it."""
-        return "emulated" if self.provider == "cpu" else "native"
+        """Real low precision where the provider has it; the CPU provider hides it, and no GPU saturates."""
+        return "emulated" if self.provider == "cpu" or self.saturate else "native"
 
     @property
     def guard(self) -> bool:

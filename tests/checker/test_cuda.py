@@ -98,3 +98,12 @@ def test_the_emulation_beside_a_native_check() -> None:
     assert report.emulated is not None
     assert report.emulated.differences == ()
     assert report.emulated.exception_rate == report.exception_rate
+
+
+@no_cuda
+def test_saturation_is_emulated_on_a_gpu_too() -> None:
+    feeds = [{"x": np.array([300.0, 1.0], np.float32)}]
+    fp16 = mixlist.load_policy(precision_mode_v2="fp16")
+    text = "g (float[N] x) => (float[N] y) { y = Mul(x, x) }"
+    report = mixlist.check(model(text), fp16, feeds, provider="cuda", overflow_mode="saturate")
+    assert (report.mode, [node.kind for node in report.nodes]) == ("emulated", ["saturated"])
