@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,13 +12,14 @@ import numpy as np
 from mixlist.checker import counts
 from mixlist.checker.instrument import Key, Probe, Statistic, instrument
 from mixlist.checker.masks import Mask, find_masks
-from mixlist.checker.overflow import Batch, Tally, has_suspects, suspects
+from mixlist.checker.overflow import Batch, Range, Tally, has_suspects, suspects
 from mixlist.checker.pair import Pair, replace_scope
 from mixlist.checker.result import ValueCounts
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 
 Totals = dict[tuple[Key, str], float]
+_FINITE = "finite"
 
 
 class Counter:
@@ -77,6 +79,8 @@ class Hidden:
         self._masks: dict[Key, Mask] | None = None
         self._levels: dict[Key, set[float]] = {}
         self._counter: Counter | None = None
+        self._mixed: Counter | None = None
+        self._mixed_keys: set[Key] = set()
 
     def look(self, feed: Mapping[str, Any], batch: Batch) -> Batch:
         """The batch with its masks and what they hide."""
@@ -101,11 +105,30 @@ class Hidden:
             bound = overflow_bound(batch.low[key])
             if totals.get((key, _name(level)), 0) > totals.get((key, _name(bound)), 0):
                 found.add(key)
-        return frozenset(found)
+        return frozenset(found | self._among_infinities(feed, batch, asked, totals))
+
+    def _among_infinities(
+        self, feed: Mapping[str, Any], batch: Batch, asked: Mapping[Key, float], totals: Totals
+    ) -> set[Key]:
+        """Tensors infinite in float32 that have fewer finite values in the mixed model: something they read overflowed.
+
+        (The trials of a search have no mixed model to count in.)
+        """
+        infinite = {key for key in asked if _has_infinities(batch.reference[key]) and _has_infinities(batch.mixed[key])}
+        if not infinite or not hasattr(self._pair, "mixed"):
+            return set()
+        if self._mixed is None or not infinite <= self._mixed_keys:
+            if self._mixed is not None:
+                self._mixed.close()
+            self._mixed_keys = infinite | self._mixed_keys
+            self._mixed = Counter(self._pair, True, (counts.below(_FINITE, math.inf),), self._mixed_keys)
+        finite, _ = self._mixed.count(feed)
+        return {key for key in infinite if finite.get((key, _FINITE), 0) < totals.get((key, _name(asked[key])), 0)}
 
     def _prepare(self, asked: Mapping[Key, float]) -> None:
         """A session that counts these too; the next batch mostly asks for the same."""
-        self.close()
+        if self._counter is not None:
+            self._counter.close()
         for key, level in asked.items():
             self._levels.setdefault(key, set()).add(level)
         edges = {overflow_bound(low) for low in self._pair.low.values()}
@@ -114,9 +137,14 @@ class Hidden:
         self._counter = Counter(self._pair, False, statistics, self._levels)
 
     def close(self) -> None:
-        """Let the session go."""
-        if self._counter is not None:
-            self._counter.close()
+        """Let the sessions go."""
+        for counter in (self._counter, self._mixed):
+            if counter is not None:
+                counter.close()
+
+
+def _has_infinities(span: Range) -> bool:
+    return not span.finite and not span.nan
 
 
 def _name(edge: float) -> str:

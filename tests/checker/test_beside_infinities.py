@@ -1,0 +1,26 @@
+"""An overflow in a tensor that has infinities of both signs in float32 already."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import mixlist
+from tests.builders import model, policy
+
+# x * c is kept in float32 and passes 65504; Div is low, so that it reads an infinity; Relu makes zeros to divide by
+TEXT = """g (float[2,2] x) => (float[2,2] y) <float[1,2] c = {-3328, 1824}> {
+    [z] z = Relu(x) [t] t = Mul(x, c) [y] y = Div(t, z)
+}"""
+
+
+def test_a_value_that_becomes_infinite_among_infinities_is_an_overflow() -> None:
+    feeds = [
+        {"x": np.array([[230.0, -238.0], [-182.0, 164.0]], np.float32)},  # -765440 / 230 is -3328 in float32
+        {"x": np.array([[2.0, -3.0], [-4.0, 5.0]], np.float32)},  # the same signs, all within the range
+    ]
+    report = mixlist.check(model(TEXT), policy(white=["Div"], black=["Relu", "Mul"]), feeds)
+    assert {node.kind: node.batches for node in report.nodes if node.name == "y"} == {
+        "overflow": (0,),
+        "preexisting": (1,),
+    }
+    assert report.exception_rate == 0.5
