@@ -55,22 +55,31 @@ class Limits:
         return {name: value for name, value in values.items() if value is not None}
 
 
+# The limits' names and the fields of an OutputFinding that they bound.
+MEASURES = {
+    "max_abs": "max_abs_error",
+    "max_rel": "max_rel_error",
+    "normalized": "normalized_error",
+    "mismatch": "mismatches",
+    "cosine": "cosine",
+    "snr": "snr_db",
+    "top1": "top1",
+}
+_UPPER = ("max_abs", "max_rel", "normalized", "mismatch")
+
+
 def judge(finding: OutputFinding, limits: Limits) -> tuple[bool, tuple[str, ...]]:
     """Whether the output keeps the limits, and the names of those that it does not.
 
     NaN keeps no limit. ``shape`` among the finding's failed limits (the outputs could not be compared) stays.
     """
     failed = ["shape"] if "shape" in finding.failed_limits else []
-    upper = {"max_abs": finding.max_abs_error, "max_rel": finding.max_rel_error}
-    upper["normalized"] = finding.normalized_error
-    lower = {"cosine": finding.cosine, "snr": finding.snr_db}
-    if finding.top1 is not None:
-        lower["top1"] = finding.top1
-    if finding.mismatches is not None:
-        upper["mismatch"] = finding.mismatches
     asked = limits.asked()
-    failed += [name for name, value in upper.items() if name in asked and not value <= asked[name]]
-    failed += [name for name, value in lower.items() if name in asked and not value >= asked[name]]
+    measured = {name: getattr(finding, field) for name, field in MEASURES.items()}
+    for name, value in measured.items():
+        if name in asked and value is not None:
+            kept = value <= asked[name] if name in _UPPER else value >= asked[name]
+            failed += [] if kept else [name]
     if finding.mismatches is not None and (limits.mismatch is not None or finding.mismatches <= FEW):
         failed = [name for name in failed if name not in ("normalized", "cosine", "snr")]
     return not failed, tuple(failed)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mixlist.checker import counts
-from mixlist.checker.instrument import Key, Probe, Statistic, instrument
+from mixlist.checker.instrument import Instrumented, Key, Probe, Statistic, instrument
 from mixlist.checker.masks import Mask, find_masks
+from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Batch, Range, Tally, has_suspects, suspects
 from mixlist.checker.pair import Pair, replace_scope
 from mixlist.checker.result import ValueCounts
+from mixlist.checker.wiring import Wired
+from mixlist.graph.io import Loaded
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 
@@ -25,21 +30,41 @@ _FINITE = "finite"
 class Counter:
     """One of the two models with counting statistics of some tensors; all Keys are those of the original."""
 
-    def __init__(self, pair: Pair, mixed: bool, statistics: tuple[Statistic, ...], keys: Iterable[Key] | None) -> None:
-        """``keys`` are the tensors to count, None for all."""
-        self._renamed = pair.renamed if mixed else {}
+    def __init__(
+        self,
+        model: Loaded,
+        probes: Iterable[Probe],
+        observe: Callable[[Loaded, Instrumented, list[str]], Observer],
+        statistics: tuple[Statistic, ...],
+        keys: Iterable[Key] | None,
+        *,
+        renamed: Mapping[str, str] | None = None,
+        guard: bool = False,
+    ) -> None:
+        """``probes`` of the model, ``observe`` what opens its session; ``keys`` are the tensors to count, None for all.
+
+        ``renamed``: what the original calls the model's functions; ``guard`` as for ``instrument``.
+        """
+        self._renamed = renamed or {}
         self._names = tuple(statistic.name for statistic in statistics)
-        probes = (pair.ours if mixed else pair.reference).instrumented.probes
         self._sources = {self._plain(p.key): self._plain(p.source) for p in probes if p.source is not None}
         asked = None if keys is None else {self._sources.get(key, key) for key in keys}
 
         def wanted(probe: Probe) -> bool:
             return asked is None or self._plain(probe.key) in asked
 
-        model = pair.mixed if mixed else pair.original
-        instrumented = instrument(model.proto, statistics, wanted, guard=pair.way.guard)
-        observe = pair.way.observe_mixed if mixed else pair.way.observe_reference
-        self._observer = observe(model, instrumented, [])
+        self._observer = observe(model, instrument(model.proto, statistics, wanted, guard=guard), [])
+
+    @classmethod
+    def of(cls, pair: Pair, mixed: bool, statistics: tuple[Statistic, ...], keys: Iterable[Key] | None) -> Counter:
+        """In the reference or the mixed model of a check."""
+        way = pair.way
+        if mixed:
+            probes = pair.ours.instrumented.probes
+            observe, renamed = way.observe_mixed, pair.renamed
+            return cls(pair.mixed, probes, observe, statistics, keys, renamed=renamed, guard=way.guard)
+        probes = pair.reference.instrumented.probes
+        return cls(pair.original, probes, way.observe_reference, statistics, keys, guard=way.guard)
 
     def _plain(self, key: Key) -> Key:
         return replace_scope(key, self._renamed)
@@ -71,23 +96,39 @@ class Counter:
         self._observer.close()
 
 
-class Hidden:
-    """Finds what overflows beside the infinities of a mask; the reference is counted only where a range asks for it."""
+MakeCounter = Callable[[tuple[Statistic, ...], Iterable[Key]], Counter]
 
-    def __init__(self, pair: Pair) -> None:
-        self._pair = pair
+
+class Hidden:
+    """Finds what overflows beside the infinities of a mask; values are counted only where a range asks for it.
+
+    ``lows`` are the low types there are; ``reference`` and ``mixed`` make a Counter in each of the two models, None
+    where there is no such model to count in.
+    """
+
+    def __init__(
+        self, wired: list[Wired], lows: AbstractSet[int], reference: MakeCounter, mixed: MakeCounter | None
+    ) -> None:
+        self._wired, self._lows = wired, lows
+        self._make_reference, self._make_mixed = reference, mixed
         self._masks: dict[Key, Mask] | None = None
         self._levels: dict[Key, set[float]] = {}
         self._counter: Counter | None = None
         self._mixed: Counter | None = None
         self._mixed_keys: set[Key] = set()
 
+    @classmethod
+    def of(cls, pair: Pair) -> Hidden:
+        """For the two models of a check."""
+        lows = frozenset(pair.low.values())
+        return cls(pair.wired, lows, partial(Counter.of, pair, False), partial(Counter.of, pair, True))
+
     def look(self, feed: Mapping[str, Any], batch: Batch) -> Batch:
         """The batch with its masks and what they hide."""
         if not has_suspects(batch):
             return batch
         if self._masks is None:  # only float16 is too narrow for the usual masks
-            self._masks = find_masks(self._pair.wired) if types.FLOAT16 in self._pair.low.values() else {}
+            self._masks = find_masks(self._wired) if types.FLOAT16 in self._lows else {}
         batch = replace(batch, masks=self._masks)
         return replace(batch, hidden=self._find(feed, batch))
 
@@ -110,18 +151,15 @@ class Hidden:
     def _among_infinities(
         self, feed: Mapping[str, Any], batch: Batch, asked: Mapping[Key, float], totals: Totals
     ) -> set[Key]:
-        """Tensors infinite in float32 that have fewer finite values in the mixed model: something they read overflowed.
-
-        (The trials of a search have no mixed model to count in.)
-        """
+        """Tensors infinite in float32 with fewer finite values in the mixed model: something they read overflowed."""
         infinite = {key for key in asked if _has_infinities(batch.reference[key]) and _has_infinities(batch.mixed[key])}
-        if not infinite or not hasattr(self._pair, "mixed"):
+        if not infinite or self._make_mixed is None:
             return set()
         if self._mixed is None or not infinite <= self._mixed_keys:
             if self._mixed is not None:
                 self._mixed.close()
             self._mixed_keys = infinite | self._mixed_keys
-            self._mixed = Counter(self._pair, True, (counts.below(_FINITE, math.inf),), self._mixed_keys)
+            self._mixed = self._make_mixed((counts.below(_FINITE, math.inf),), self._mixed_keys)
         finite, _ = self._mixed.count(feed)
         return {key for key in infinite if finite.get((key, _FINITE), 0) < totals.get((key, _name(asked[key])), 0)}
 
@@ -131,10 +169,10 @@ class Hidden:
             self._counter.close()
         for key, level in asked.items():
             self._levels.setdefault(key, set()).add(level)
-        edges = {overflow_bound(low) for low in self._pair.low.values()}
+        edges = {overflow_bound(low) for low in self._lows}
         edges.update(level for found in self._levels.values() for level in found)
         statistics = tuple(counts.below(_name(edge), edge) for edge in sorted(edges))
-        self._counter = Counter(self._pair, False, statistics, self._levels)
+        self._counter = self._make_reference(statistics, self._levels)
 
     def close(self) -> None:
         """Let the sessions go."""
@@ -168,8 +206,8 @@ class Census:
         if self._exact is None:
             low = next(iter(self._pair.low.values()), types.FLOAT16)
             if self._low:
-                self._ours = Counter(self._pair, True, counts.of_mixed(low), self._low)
-            self._exact = Counter(self._pair, False, (*counts.of_reference(low), counts.smallest()), None)
+                self._ours = Counter.of(self._pair, True, counts.of_mixed(low), self._low)
+            self._exact = Counter.of(self._pair, False, (*counts.of_reference(low), counts.smallest()), None)
         mixed = self._ours.count(feed)[0] if self._ours is not None else {}
         exact, smallest = self._exact.count(feed)
         self._last = mixed, exact

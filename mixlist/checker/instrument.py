@@ -76,10 +76,11 @@ def _reduce(op_type: str) -> Callable[[str, str, int, NewNames], list[Any]]:
     return build
 
 
+SUM = Statistic("sum", 0.0, "ReduceSum", _reduce("ReduceL1"))
 RANGE = (
     Statistic("minimum", float("inf"), "ReduceMin", _reduce("ReduceMin")),
     Statistic("maximum", float("-inf"), "ReduceMax", _reduce("ReduceMax")),
-    Statistic("sum", 0.0, "ReduceSum", _reduce("ReduceL1")),
+    SUM,
 )
 
 

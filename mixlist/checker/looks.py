@@ -43,8 +43,8 @@ def look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
     if not chosen:
         return
     keys, low = set().union(*chosen.values()), next(iter(pair.low.values()), types.FLOAT16)
-    ours = Counter(pair, True, counts.of_mixed(low), keys)
-    exact = Counter(pair, False, counts.of_reference(low), keys)
+    ours = Counter.of(pair, True, counts.of_mixed(low), keys)
+    exact = Counter.of(pair, False, counts.of_reference(low), keys)
     for index, feed in enumerate(batches):
         if index not in chosen:
             continue

@@ -124,7 +124,6 @@ class Pair:
     wired: list[Wired]
     low: dict[Key, int]
     renamed: dict[str, str]
-    sources: dict[Key, Key]  # tensors that only move another one's values
     warnings: list[str] = field(default_factory=list)
 
     def close(self) -> None:
@@ -182,7 +181,6 @@ def make_pair(model: Any, policy: Policy, against: Any, way: Way, first: Mapping
         wired,
         low,
         renamed,
-        {p.key: p.source for p in exact.probes if p.source is not None},
         warnings,
     )
 

@@ -147,7 +147,7 @@ class _Check:
         self.tallies: dict[Key, Tally] = {}
         self.spans: dict[Key, tuple[Range, Range]] = {}
         self.task = TaskAccuracy(labels) if labels is not None else None
-        self.hidden = Hidden(pair)
+        self.hidden = Hidden.of(pair)
         self.census = Census(pair) if full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
         self.exceptions, self.count, self.crash = 0, 0, ""

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from mixlist.graph.io import Loaded
-from mixlist.graph.save import set_external, set_inline, tensors
+from mixlist.graph.save import set_external
 from mixlist.graph.weights import EXACT, PENDING, byte_size, declared_size, is_external, stored_type
 from mixlist.ops import types
-from mixlist.rewriter.convert import numpy_type, stream
+from mixlist.rewriter.convert import bring_in, numpy_type, stream
 from mixlist.rewriter.emulate import LOW
 
 LARGE = 2**14  # bytes: smaller ones stay in the model, where ONNX Runtime may read them while it infers shapes
@@ -47,9 +47,7 @@ class Weights:
         for field, value in proto.graph.ListFields():
             if field.name != "initializer":
                 _copy_field(slim.graph, field.name, value)
-        for tensor in tensors(slim):
-            if is_external(tensor):  # in attributes and bodies
-                set_inline(tensor, b"".join(stream(tensor, loaded.folder, clamp, {})))
+        bring_in(slim, loaded.folder, clamp)  # what lies in attributes and bodies
         self._files += 1
         path = self.folder / f"weights_{self._files}"
         with path.open("wb") as file:

@@ -155,6 +155,13 @@ def _restored(held: list[Any]) -> Iterator[None]:
             tensor.CopyFrom(copy)
 
 
+def copied(message: Any) -> Any:
+    """A protobuf message of its own with the same content."""
+    made = type(message)()
+    made.CopyFrom(message)
+    return made
+
+
 def set_inline(tensor: Any, data: bytes) -> None:
     """Put a tensor's bytes into the model itself."""
     for name in (

@@ -171,6 +171,15 @@ def stream(tensor: Any, folder: Path | None, clamp: bool, reports: dict[Any, Con
     reports[identity(tensor)] = report
 
 
+def bring_in(proto: Any, folder: Path | None, clamp: bool = False) -> None:
+    """Set everything inline, in place, that lies in other files of ``folder``; what is pending is converted."""
+    from mixlist.graph import save, weights
+
+    for tensor in save.tensors(proto):
+        if weights.is_external(tensor):
+            save.set_inline(tensor, b"".join(stream(tensor, folder, clamp, {})))
+
+
 def identity(tensor: Any) -> tuple[str, ...]:
     """What tells a tensor in another file from others of its name: where it lies."""
     return (tensor.name, *sorted(f"{entry.key}={entry.value}" for entry in tensor.external_data))

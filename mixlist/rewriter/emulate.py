@@ -18,11 +18,11 @@ from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
-from mixlist.graph.save import set_inline, tensors
+from mixlist.graph.save import copied, set_inline, tensors
 from mixlist.graph.weights import element_count, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
-from mixlist.rewriter.convert import stream
+from mixlist.rewriter.convert import bring_in, stream
 from mixlist.rewriter.emit import Key, reorder
 
 _SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
@@ -116,7 +116,7 @@ class Emulation:
         for graph, message in [(self.graph, self.proto.graph), *self.bodies.values()]:
             self._scope(graph, graph.root, message)
         kept = [f for f in self.proto.functions if not self._is_called(f)]
-        functions = [message for _, message in self.bodies.values()] + [_copy(f) for f in kept]
+        functions = [message for _, message in self.bodies.values()] + [copied(f) for f in kept]
         del self.proto.functions[:]
         self.proto.functions.extend(functions)
         if not self.outside:
@@ -125,9 +125,7 @@ class Emulation:
 
     def inline_external(self) -> None:
         """Bring in what lies in other files: a session is made of these bytes alone."""
-        for tensor in tensors(self.proto):
-            if is_external(tensor):
-                set_inline(tensor, b"".join(stream(tensor, self.loaded.folder, False, {})))
+        bring_in(self.proto, self.loaded.folder)
 
     def _is_called(self, function: Any) -> bool:
         return any(g.root.proto is function for g, _ in self.bodies.values())
@@ -138,7 +136,7 @@ class Emulation:
             body = node.function
             if body is None or id(body) in self.bodies:
                 continue
-            message = _copy(body.root.proto)
+            message = copied(body.root.proto)
             if any(g.root.proto is body.root.proto for g, _ in self.bodies.values()):
                 message.name = self.new.make(message.name)
             self.bodies[id(body)] = (body, message)
@@ -376,9 +374,3 @@ def _make_identity(cast: Any) -> None:
     """A Cast to the type that its input has. ONNX Runtime drops such Casts even where a subgraph reads them."""
     cast.op_type = "Identity"
     del cast.attribute[:]
-
-
-def _copy(message: Any) -> Any:
-    made = type(message)()
-    made.CopyFrom(message)
-    return made

@@ -7,6 +7,7 @@ from typing import Any
 
 from mixlist.graph.model import MARK
 from mixlist.graph.naming import names_in
+from mixlist.graph.save import copied
 from mixlist.resolver import Resolved
 from mixlist.resolver.solution import Solution
 
@@ -58,17 +59,11 @@ def replace_functions(proto: Any, resolved: Resolved, emitted: dict[Solution, An
     groups: list[list[Any]] = []
     for original in resolved.loaded.proto.functions:
         key = (original.domain, original.name, original.overload)
-        groups.append(made.get(key) or [_copy(original)])
+        groups.append(made.get(key) or [copied(original)])
     known = [set(names_in(f)) - set(_names_of_casts(f)) for f in resolved.loaded.proto.functions]
     functions = _shared(proto, groups, known)
     del proto.functions[:]
     proto.functions.extend(functions)
-
-
-def _copy(message: Any) -> Any:
-    made = type(message)()
-    made.CopyFrom(message)
-    return made
 
 
 def _shared(proto: Any, groups: list[list[Any]], known: list[set[str]]) -> list[Any]:
@@ -94,7 +89,7 @@ def _shared(proto: Any, groups: list[list[Any]], known: list[set[str]]) -> list[
 
 def _digest(function: Any, known: set[str]) -> bytes:
     """What a function does: without its name, and with the names that mixlist made up numbered."""
-    bare = _copy(function)
+    bare = copied(function)
     bare.name = ""
     bare.ClearField("metadata_props")
     fresh = dict.fromkeys(name for name in names_in(bare) if name and name not in known)

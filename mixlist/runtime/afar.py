@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -13,10 +12,9 @@ from typing import Any, Self
 
 from mixlist.errors import ModelError
 from mixlist.runtime.executors import Workers, is_loss
+from mixlist.runtime.kept import Kept
 from mixlist.runtime.pool import WorkerDied
 from mixlist.runtime.sessions import Runner, make_session
-
-KEPT = 6  # sessions that a worker keeps: those of one check
 
 
 class RemoteRunner:
@@ -66,17 +64,14 @@ class RemoteRunner:
 
 def _whole(proto: Any, folder: Path | None) -> Any:
     """The model with all its data inside."""
-    from mixlist.graph.save import set_inline, tensors
+    from mixlist.graph.save import copied, tensors
     from mixlist.graph.weights import is_external
-    from mixlist.rewriter.convert import stream
+    from mixlist.rewriter.convert import bring_in
 
     if not any(is_external(tensor) for tensor in tensors(proto)):
         return proto
-    made = type(proto)()
-    made.CopyFrom(proto)
-    for tensor in tensors(made):
-        if is_external(tensor):
-            set_inline(tensor, b"".join(stream(tensor, folder, False, {})))
+    made = copied(proto)
+    bring_in(made, folder)
     return made
 
 
@@ -90,7 +85,7 @@ def awaited(future: Future[list[Any]]) -> list[Any]:
         raise
 
 
-_sessions: OrderedDict[str, Runner] = OrderedDict()
+_sessions: Kept[Runner] = Kept(6)  # those of one check
 
 
 def run_model(
@@ -99,10 +94,7 @@ def run_model(
     """One run in this process; ``model`` is serialised, or the path of a file. ``token`` names it and its options."""
     from onnx import ModelProto
 
-    runner = _sessions.get(token)
-    if runner is None:
-        data = model if isinstance(model, bytes) else Path(model).read_bytes()
-        while len(_sessions) >= KEPT:
-            _sessions.popitem(last=False)  # another thread may still run it: it goes when nobody holds it
-        runner = _sessions[token] = Runner(make_session(ModelProto.FromString(data), **options))
-    return runner.run(names, feed)
+    def make(data: bytes) -> Runner:
+        return Runner(make_session(ModelProto.FromString(data), **options))
+
+    return _sessions.get(token, model, make).run(names, feed)

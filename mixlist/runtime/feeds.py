@@ -6,6 +6,7 @@ arrays. bfloat16 arrays are those of ml_dtypes, strings are arrays of objects.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -124,3 +125,26 @@ def _raised(value: Any, elem: int) -> Any:
     if value is None or isinstance(value, list | tuple):
         return None if value is None else [_raised(part, elem) for part in value]
     return cast(np.asarray(value), elem)[0].astype(np.float32)
+
+
+def digest(feeds: Iterable[Mapping[str, Any]]) -> str:
+    """A SHA-256 of feeds, or of other arrays by name: what results depend on. The order of names does not count."""
+    found = hashlib.sha256()
+    for feed in feeds:
+        for name in sorted(feed):
+            found.update(name.encode())
+            _add(feed[name], found)
+    return found.hexdigest()
+
+
+def _add(value: Any, found: Any) -> None:
+    import numpy as np
+
+    if value is None or isinstance(value, list | tuple):
+        found.update(f"{None if value is None else len(value)}".encode())
+        for part in value or ():
+            _add(part, found)
+        return
+    array = np.asarray(value)
+    found.update(f"{array.dtype} {array.shape}".encode())
+    found.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
+from mixlist.runtime.feeds import digest
 from mixlist.training.checkpoint import Keeper
 from mixlist.training.evaluation import Metric, evaluate
 from mixlist.training.feeding import Data
@@ -124,9 +122,9 @@ class Job:
         scaler = described(make_scaler(self.scaler[0], **self.scaler[1]))
         return {
             "step graph": content_digest(self.graph.loaded),
-            "data": f"{_digest(self.samples.arrays)} {_digest(self.held.arrays)}",
+            "data": digest([self.samples.arrays, self.held.arrays]),
             "lists": self.policy.digest,
-            "initial values": _digest(self.known),
+            "initial values": digest([self.known]),
             "options": f"{self.settings} {self.batch_size} {self.steps} {scaler} {self.advance_on_skip}"
             f" {self.provider} {self.threads} {self.metric}",
             "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
@@ -145,12 +143,3 @@ def _curve(training: Training, metric: float | None, why: str) -> Curve:
         history.bad,
         why,
     )
-
-
-def _digest(arrays: Mapping[str, Any]) -> str:
-    found = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(array.astype("U").tobytes() if array.dtype == object else array.tobytes())
-    return found.hexdigest()

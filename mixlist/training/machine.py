@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mixlist.checker.trim import trim
 from mixlist.errors import ModelError
+from mixlist.graph.save import copied
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
@@ -59,7 +61,6 @@ class Machine:
         self._names = [LOSS, *(GRADIENT + p.name for p in graph.parameters), *(STATE + b.name for b in graph.buffers)]
         self._runner = make_runner(proto, provider=provider, folder=folder, threads=threads)
         self._eval: Any = None  # the forward pass alone, made for the first outputs that are asked for
-        self._wanted: frozenset[str] = frozenset()
         scale = next(i for i in graph.loaded.proto.graph.input if i.name == SCALE)
         self._scale_shape = tuple(1 for _ in scale.type.tensor_type.shape.dim)
         self._proto, self._folder, self._provider, self._threads = proto, folder, provider, threads
@@ -88,11 +89,10 @@ class Machine:
     def outputs(self, feed: Mapping[str, Any], names: Sequence[str]) -> list[Array]:
         """Outputs of the forward pass, the same ones in every call, for evaluation: the backward pass is left out."""
         if self._eval is None:
-            proto = _forward(self._proto, names)
-            self._wanted = frozenset(i.name for i in proto.graph.input)
+            proto = copied(self._proto)
+            trim(proto, names)
             self._eval = make_runner(proto, provider=self._provider, folder=self._folder, threads=self._threads)
-        given = {**feed, SCALE: self.scale(1.0)}
-        found: list[Array] = self._eval.run(list(names), {n: v for n, v in given.items() if n in self._wanted})
+        found: list[Array] = self._eval.run(list(names), {**feed, SCALE: self.scale(1.0)})
         return found
 
     def close(self) -> None:
@@ -117,47 +117,3 @@ def mixed_machine(graph: StepGraph, policy: Policy, provider: str, threads: int 
     if policy.mode.low not in plan.counts:
         made.warnings += ("no node is low: the mixed training is the one in float32",)
     return made
-
-
-def _forward(proto: Any, names: Sequence[str]) -> Any:
-    """The part of a model that makes some of its outputs."""
-    made = type(proto)()
-    made.CopyFrom(proto)
-    keep = _needed(proto, names)
-    graph, whole = made.graph, proto.graph
-    for field in ("node", "input", "output", "initializer"):
-        graph.ClearField(field)
-    graph.node.extend(n for n in whole.node if any(o in keep for o in n.output))
-    graph.input.extend(i for i in whole.input if i.name in keep)
-    graph.output.extend(o for o in whole.output if o.name in names)
-    graph.initializer.extend(t for t in whole.initializer if t.name in keep)
-    return made
-
-
-def _needed(proto: Any, names: Sequence[str]) -> set[str]:
-    """The tensors of the main graph that some outputs need."""
-    makers = {o: n for n in proto.graph.node for o in n.output if o}
-    needed: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in needed:
-            continue
-        needed.add(name)
-        node = makers.get(name)
-        if node is not None:
-            needed.update(o for o in node.output if o)
-            waiting.extend(_reads(node))
-    return needed
-
-
-def _reads(node: Any) -> list[str]:
-    """What a node reads, its bodies' captures included."""
-    found = [i for i in node.input if i]
-    for attribute in node.attribute:
-        if attribute.type == attribute.GRAPH:
-            inside = {o for n in attribute.g.node for o in n.output}
-            for each in attribute.g.node:
-                found += [name for name in _reads(each) if name not in inside]
-            found += [o.name for o in attribute.g.output if o.name not in inside]
-    return found

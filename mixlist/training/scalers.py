@@ -22,16 +22,11 @@ class ScalerError(MixlistError):
     """What the framework itself ends a training with."""
 
 
-@dataclass
-class Fixed:
-    """Ascend TensorFlow ``FixedLossScaleManager``: the scale never changes; bad steps are skipped where checked.
-
-    ``loss_scale`` is at least 1. Without ``enable_overflow_check`` bad steps are applied too.
-    """
+class _Unchanging:
+    """A scale that stays: at least 1."""
 
     INITIAL: ClassVar[str] = "loss_scale"
     loss_scale: float
-    enable_overflow_check: bool = True
 
     def __post_init__(self) -> None:
         _at_least("loss_scale", self.loss_scale, 1)
@@ -40,6 +35,17 @@ class Fixed:
     def scale(self) -> float:
         """The factor of the next step's loss."""
         return self.loss_scale
+
+
+@dataclass
+class Fixed(_Unchanging):
+    """Ascend TensorFlow ``FixedLossScaleManager``: the scale never changes; bad steps are skipped where checked.
+
+    ``loss_scale`` is at least 1. Without ``enable_overflow_check`` bad steps are applied too.
+    """
+
+    loss_scale: float
+    enable_overflow_check: bool = True
 
     def update(self, finite: bool) -> Action:
         """Take note of a step."""
@@ -47,20 +53,11 @@ class Fixed:
 
 
 @dataclass
-class MindsporeFixed:
+class MindsporeFixed(_Unchanging):
     """MindSpore ``FixedLossScaleManager``; without ``drop_overflow_update`` bad steps are applied too."""
 
-    INITIAL: ClassVar[str] = "loss_scale"
     loss_scale: float = 128.0
     drop_overflow_update: bool = True
-
-    def __post_init__(self) -> None:
-        _at_least("loss_scale", self.loss_scale, 1)
-
-    @property
-    def scale(self) -> float:
-        """The factor of the next step's loss."""
-        return self.loss_scale
 
     def update(self, finite: bool) -> Action:
         """Take note of a step."""

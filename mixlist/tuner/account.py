@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from mixlist.checker.result import CheckReport
 from mixlist.graph.io import Loaded
 from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
+from mixlist.runtime.feeds import digest
 from mixlist.tuner.candidates import Choice, ListEdit, NodeEdit, Unit
 from mixlist.tuner.order import Suspicion
 from mixlist.tuner.outcome import Goal
@@ -91,31 +91,11 @@ def key(
 
     from mixlist import __version__
 
-    data = hashlib.sha256()
-    for feed in feeds:
-        for name, value in feed.items():
-            data.update(name.encode())
-            _digest(value, data)
-    if labels is not None:
-        _digest(labels, data)
     return {
         "model": content_digest(loaded),
-        "data": data.hexdigest(),
+        "data": digest([*feeds, {"labels": labels}]),
         "lists": policy.digest,
         "type hints": repr(sorted((type_hints or {}).items())),
         "limits": f"{goal} {overflow_mode}",
         "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
     }
-
-
-def _digest(value: Any, into: Any) -> None:
-    import numpy as np
-
-    if value is None or isinstance(value, list | tuple):
-        into.update(f"{None if value is None else len(value)}".encode())
-        for part in value or ():
-            _digest(part, into)
-        return
-    array = np.asarray(value)
-    into.update(f"{array.dtype} {array.shape}".encode())
-    into.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes())

@@ -15,6 +15,7 @@ from typing import Any
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, labels, scope_path
+from mixlist.graph.save import copied
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.rewriter.convert import ConstantReport, convert_piece
@@ -127,7 +128,7 @@ class _Gates(Emulation):
             return before, after
         if any(v is not None and not isinstance(v.type, int) for v in node.outputs):
             return [*before, *self._gate_reads(site, variants, node, target)], after
-        plain = _copy(target)
+        plain = copied(target)
         nodes = [*before, plain, *after]
         choice = self._branch(graph, node, nodes, plain, None)
         for rounding in variants:
@@ -143,7 +144,7 @@ class _Gates(Emulation):
     def _call(self, node: Node, target: Any, own: str) -> None:
         """A copy of the function for this call, with the flags of its gates as further inputs."""
         body: Graph = node.function
-        message = _copy(body.root.proto)
+        message = copied(body.root.proto)
         message.name = target.op_type = self.new.make(message.name)
         first, self.calls = len(self.names), (*self.calls, own)
         self._scope(body, body.root, message)
@@ -203,7 +204,7 @@ class _Gates(Emulation):
         names: dict[str, str] = {}
         inside: list[Any] = []
         for made in nodes:
-            copy = _copy(made)
+            copy = copied(made)
             copy.name = self.new.make(made.name or made.op_type)
             for slot, name in enumerate(made.input):
                 copy.input[slot] = read[slot] if made is plain and slot in read else names.get(name, name)
@@ -332,9 +333,3 @@ def _spread(flags: str, names: Sequence[str], opset: int, name: str) -> Any:
         return helper.make_node("Identity", [flags], list(names), name=name)
     more: dict[str, Any] = {"num_outputs": len(names)} if opset >= 18 else {}
     return helper.make_node("Split", [flags], list(names), name=name, axis=0, **more)
-
-
-def _copy(message: Any) -> Any:
-    made = type(message)()
-    made.CopyFrom(message)
-    return made

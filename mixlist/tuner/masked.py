@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
-from mixlist.checker.counting import Hidden
+from mixlist.checker.counting import Counter, Hidden
 from mixlist.checker.instrument import Key, instrument
 from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.overflow import Batch, Tally, classify
@@ -43,14 +43,10 @@ class Masked:
         return f"{key.scope}/{key.node}" if key.scope else key.node
 
     def _make_hidden(self) -> Hidden:
-        """Counts in the reference, made when first needed: the session of a check's."""
-        way = Way("cpu", False, self.saturate)
-        reference = SimpleNamespace(instrumented=instrument(self.loaded.proto))
-        low = {Key("", "", -1): self.low}  # of which type, is all that is asked
-        pair: Any = SimpleNamespace(
-            original=self.loaded, way=way, reference=reference, wired=self.wired, low=low, renamed={}
-        )
-        return Hidden(pair)
+        """Counts in the reference, by a session made when first needed; a trial has no mixed model to count in."""
+        observe = Way("cpu", False, self.saturate).observe_reference
+        probes = instrument(self.loaded.proto).probes
+        return Hidden(self.wired, {self.low}, partial(Counter, self.loaded, probes, observe), None)
 
     def close(self) -> None:
         """Let the session go."""

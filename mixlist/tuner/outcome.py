@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mixlist.checker.accuracy import Limits, OutputAccuracy
+from mixlist.checker.accuracy import MEASURES, Limits, OutputAccuracy
 from mixlist.tuner.station import Batch
 
 
@@ -74,14 +74,6 @@ def _overflow(node: str, count: int, batches: int) -> str:
 def _broken(output: OutputAccuracy, limits: Limits) -> str:
     finding = output.finding(limits)
     asked = limits.asked()
-    values = {
-        "max_abs": finding.max_abs_error,
-        "max_rel": finding.max_rel_error,
-        "normalized": finding.normalized_error,
-        "cosine": finding.cosine,
-        "snr": finding.snr_db,
-        "mismatch": finding.mismatches,
-        "top1": finding.top1,
-    }
+    values = {name: getattr(finding, field) for name, field in MEASURES.items()}
     told = [f"{n} {values[n]:.3g} (limit {asked[n]:g})" for n in finding.failed_limits if n in asked]
     return f"output {output.name!r}: {', '.join(told) or ', '.join(finding.failed_limits)}"

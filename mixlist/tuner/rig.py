@@ -54,7 +54,7 @@ class Rig:
         self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.masked.masks, self.low, saturate)
         self.sites = Sites()
         self.wanted: dict[Site, tuple[Rounding, ...]] = {}
-        self.plans: dict[Choice, Plan] = {}
+        self._last: tuple[Choice, Plan] | None = None  # one only: a plan is as large as the graph
         self.gated: Gated | None = None
         self.token = ""
         self.payload: str = ""
@@ -64,11 +64,9 @@ class Rig:
 
     def plan(self, choice: Choice) -> Plan:
         """What ``resolve`` says under the choice."""
-        found = self.plans.get(choice)
-        if found is None:
-            found = self.resolver.plan(policy_of(self.base, choice))
-            self.plans = {choice: found}  # the last one only: a plan is as large as the graph
-        return found
+        if self._last is None or self._last[0] != choice:
+            self._last = choice, self.resolver.plan(policy_of(self.base, choice))
+        return self._last[1]
 
     def offer(self, plan: Plan) -> None:
         """Let the gated graph round as the plan does, also where one of its nodes alone is low."""

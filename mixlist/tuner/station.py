@@ -5,24 +5,20 @@ A station lives in the process that works; a trial of one batch is one run with 
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.task import TaskAccuracy
+from mixlist.runtime.kept import Kept
 from mixlist.runtime.sessions import Runner, make_session
 from mixlist.tuner.watching import Ranges, Watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-KEPT = 2  # stations that a process keeps: those of the search, and one before it
 
 
 @dataclass(frozen=True)
@@ -124,8 +120,7 @@ class Station:
         return found.reference * found.count, found.mixed * found.count, found.count
 
 
-_stations: OrderedDict[str, Station] = OrderedDict()
-_making = threading.Lock()  # a process may work in several threads
+_stations: Kept[Station] = Kept(2)  # that of the search, and one before it
 
 
 def trial(token: str, payload: bytes | str, flags: bytes, batch: int) -> Batch:
@@ -138,15 +133,7 @@ def trial(token: str, payload: bytes | str, flags: bytes, batch: int) -> Batch:
 
 def station(token: str, payload: bytes | str) -> Station:
     """The station of this process for a payload."""
-    with _making:
-        found = _stations.get(token)
-        if found is None:
-            data = payload if isinstance(payload, bytes) else Path(payload).read_bytes()
-            while len(_stations) >= KEPT:
-                _stations.popitem(last=False)  # its session goes when no thread runs it any more
-            found = _stations[token] = Station(pickle.loads(data))
-        _stations.move_to_end(token)
-    return found
+    return _stations.get(token, payload, lambda data: Station(pickle.loads(data)))
 
 
 def pack(flags: Sequence[bool]) -> bytes:
@@ -154,8 +141,3 @@ def pack(flags: Sequence[bool]) -> bytes:
     import numpy as np
 
     return np.packbits(np.array(flags, bool)).tobytes()
-
-
-def threads_of(processes: int) -> int:
-    """ONNX Runtime's threads in each of so many processes on this machine."""
-    return max(1, (os.cpu_count() or 1) // processes)

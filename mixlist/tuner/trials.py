@@ -49,14 +49,8 @@ class Trials:
         """What came of a choice, tried now or before."""
         found = self._seen.get(choice)
         if found is None:
-            edits = tuple(sorted(map(str, choice)))
-            key = "; ".join(edits)
-            known = self.memory.get(key)
-            found = known or self._run(choice)
-            if known is None and not found.crashed:
-                self.memory.put(key, found)
-            self._bring_forward(found)
-            self._note(choice, Trial(edits, found, known is not None))
+            found = self._tried(tuple(sorted(map(str, choice))), choice)
+            self._seen[choice] = found
         return found
 
     @property
@@ -66,25 +60,28 @@ class Trials:
 
     def reference(self) -> Outcome:
         """Everything in float32, tried: what fails here no list can mend."""
-        known = self.memory.get(REFERENCE)
-        found = known or self._run(None)
-        if known is None:
-            self.memory.put(REFERENCE, found)
-        self._bring_forward(found)
-        self.log.append(Trial((REFERENCE,), found, known is not None))
-        if self.told is not None:
-            self.told(self.log[-1])
-        return found
+        return self._tried((REFERENCE,), None)
 
     def forget(self, choice: Choice, why: str) -> None:
         """A choice that passed here has failed an independent check: it counts as failed."""
         edits = tuple(sorted(map(str, choice)))
         found = Outcome(False, why)
         self.memory.put("; ".join(edits), found)
-        self._note(choice, Trial(edits, found))
+        self._seen[choice] = found
+        self._note(Trial(edits, found))
 
-    def _note(self, choice: Choice, made: Trial) -> None:
-        self._seen[choice] = made.outcome
+    def _tried(self, edits: tuple[str, ...], choice: Choice | None) -> Outcome:
+        """What came of ``edits``, from memory or tried now; a crash, which may not happen again, is not kept."""
+        key = "; ".join(edits)
+        known = self.memory.get(key)
+        found = known or self._run(choice)
+        if known is None and not found.crashed:
+            self.memory.put(key, found)
+        self._bring_forward(found)
+        self._note(Trial(edits, found, known is not None))
+        return found
+
+    def _note(self, made: Trial) -> None:
         self.log.append(made)
         if self.told is not None:
             self.told(made)

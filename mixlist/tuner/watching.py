@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from mixlist.checker.instrument import Instrumented, Key, Probe, Statistic, instrument
+from mixlist.checker.instrument import SUM, Instrumented, Key, Probe, instrument
 from mixlist.checker.masks import Mask
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Range
 from mixlist.checker.result import TensorRange
-from mixlist.graph.naming import NewNames
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 from mixlist.rewriter.emulate import FINITE_MAX
@@ -114,7 +113,7 @@ def watched(
     def own(key: Key) -> bool:
         return key in wanted or (key.scope, key.node) in near
 
-    sums = instrument(proto, (_SUM,), lambda probe: not doubtful(probe), own=own)
+    sums = instrument(proto, (SUM,), lambda probe: not doubtful(probe), own=own)
     ranged = instrument(sums.proto, wanted=doubtful, own=own)
     return ranged.proto, Watch(_columns(sums), replace(ranged, proto=None), low, saturate)
 
@@ -128,12 +127,3 @@ def _columns(made: Instrumented) -> dict[str, tuple[Column, ...]]:
             column = Column(key.scope, key.node, probes[key].elem == types.DOUBLE)
             found.setdefault(place.output, {})[place.column] = column
     return {output: tuple(of[at] for at in sorted(of)) for output, of in found.items()}
-
-
-def _sum(tensor: str, out: str, elem: int, names: NewNames) -> list[Any]:
-    from onnx import helper
-
-    return [helper.make_node("ReduceL1", [tensor], [out], name=names.make(f"ReduceL1_{out}"), keepdims=0)]
-
-
-_SUM = Statistic("sum", 0.0, "ReduceSum", _sum)
