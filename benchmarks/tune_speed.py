@@ -113,7 +113,7 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
     if not resolver.plan(policy).counts.get("float16"):  # nothing to search in
         policy = mixlist.load_policy(ops_info=LIBRARIES[1])
     base = mixlist.check(path, policy, feeds[:1], per_tensor=True)
-    with open_workers(None, None, None, len(feeds)) as crew:
+    with open_workers(None, None, None, 1) as crew:
         rig = Rig(resolver, policy, feeds, base.tensors, threads=crew.threads)
         plan = rig.plan(frozenset())
         rig.offer(plan)

@@ -52,6 +52,7 @@ class Costs:
     """The nodes of one graph by their id, the graphs of functions by the call's; ``once`` names control flow."""
 
     graph: Graph
+    sizes: Sizes
     nodes: dict[int, NodeCost] = field(default_factory=dict)
     calls: dict[int, Costs] = field(default_factory=dict)
     once: list[str] = field(default_factory=list)
@@ -202,7 +203,7 @@ class _Walk:
 
     def graph(self, graph: Graph, sizes: Sizes, weights: dict[Value, Value], times: int) -> Costs:
         """``weights``: the weight behind each argument of a function that is one."""
-        found = Costs(graph)
+        found = Costs(graph, sizes)
         self._scope(found, graph.root, sizes, weights, times)
         return found
 
@@ -242,7 +243,7 @@ class _Walk:
             return "then_branch" if bool(condition.reshape(())) else "else_branch"
         prices = {}
         for name, body in node.bodies.items():
-            trial, probe = Costs(found.graph), _Walk()
+            trial, probe = Costs(found.graph, sizes), _Walk()
             probe._scope(trial, body, sizes, weights, 1)
             each = [c for part in trial.graphs() for c in part.nodes.values()]
             prices[name] = (sum(c.flops for c in each), sum(c.bytes for c in each))

@@ -15,7 +15,7 @@ a sum in float16 overflows where no value does. In an emulation, float32 already
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,12 +87,14 @@ RANGE = (
 @dataclass
 class Instrumented:
     """A model with statistics: ``proto``; ``outputs`` where each (Key, statistic) is found, in several places where
-    a function is called several times; ``widths`` the columns of each output; ``probes`` in order of computation."""
+    a function is called several times; ``widths`` the columns of each output; ``probes`` in order of computation;
+    ``parts`` what stands last before each cut: the tensor, and the statistics packed there."""
 
     proto: Any
     probes: list[Probe] = field(default_factory=list)
     outputs: dict[tuple[Key, str], list[Place]] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)
+    parts: list[tuple[str, ...]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -132,13 +134,15 @@ def instrument(
     *,
     guard: bool = False,
     own: Callable[[Key], bool] = lambda _: False,
+    cuts: Container[str] = (),
 ) -> Instrumented:
     """A copy of ``model`` that also yields ``statistics`` of every observed tensor that is ``wanted``.
 
     ``guard``: for a provider that does not reduce empty tensors (CUDA). ``own``: tensors that are reduced themselves
-    though they only hold another one's values, because they may be rounded.
+    though they only hold another one's values, because they may be rounded. ``cuts``: tensors of the main graph; behind
+    the node that makes one, the statistics so far are packed, so that the graph can be cut there.
     """
-    return Instrumenter(model, statistics, wanted, guard, own).run()
+    return Instrumenter(model, statistics, wanted, guard, own, cuts).run()
 
 
 class Instrumenter:
@@ -151,8 +155,9 @@ class Instrumenter:
         wanted: Callable[[Probe], bool],
         guard: bool = False,
         own: Callable[[Key], bool] = lambda _: False,
+        cuts: Container[str] = (),
     ) -> None:
-        self.guard, self.own = guard, own
+        self.guard, self.own, self.cuts = guard, own, cuts
         self.proto = type(model)()
         self.proto.CopyFrom(model)
         self.graph = build_main(self.proto)
@@ -184,8 +189,15 @@ class Instrumenter:
         handed: list[Packed] = []
         path = scope_path(graph, scope)
         known: dict[str, Key] = {}
+        main = scope.owner is None and not graph.path
+        packed: list[Packed] = []
+        opset = graph.opsets.get("") or self.graph.opsets.get("", 0)
         keys: list[Order | None] = [(position, 0, 0) for position in range(len(proto.node))]
         behind: list[tuple[int, list[Any]]] = []
+        if main:
+            first: list[Any] = []
+            results += self._inputs(scope, first)
+            behind.append((-1, first))
         for node in scope.nodes:
             added: list[Any] = []
             target = proto.node[node.position]
@@ -199,12 +211,13 @@ class Instrumenter:
                 made, nodes = self.observe(probe, node, target)
                 results += made
                 added += nodes
+            if main and any(name in self.cuts for name in target.output):
+                part = self._pack(results, handed, opset, added)
+                self.made.parts.append((*target.output, *(each.name for each in part if not each.stacked)))
+                packed, results, handed = packed + part, [], []
             behind.append((node.position, added))
-        if scope.owner is None and not graph.path:
-            first: list[Any] = []
-            results += self._inputs(scope, first)
-            behind.append((-1, first))
-        packed, last = self._pack(results, handed, graph.opsets.get("") or self.graph.opsets.get("", 0))
+        last: list[Any] = []
+        packed += self._pack(results, handed, opset, last)
         behind.append((len(proto.node), last))
         for place, nodes in behind:
             for order, made_node in enumerate(nodes):
@@ -213,12 +226,11 @@ class Instrumenter:
         reorder(proto.node, keys)
         return packed
 
-    def _pack(self, results: list[Result], handed: list[Packed], opset: int) -> tuple[list[Packed], list[Any]]:
-        """The statistics of a scope, own and handed up, in as few tensors as may be; and the nodes that pack them."""
+    def _pack(self, results: list[Result], handed: list[Packed], opset: int, nodes: list[Any]) -> list[Packed]:
+        """Statistics of a scope, own and handed up, in as few tensors as may be; adds the nodes that pack them."""
         from onnx import helper
 
         packed = [each for each in handed if each.stacked]
-        nodes: list[Any] = []
         single: dict[tuple[str, int], list[Result]] = {}
         several: dict[tuple[str, int], list[Packed]] = {}
         for result in results:
@@ -237,7 +249,7 @@ class Instrumenter:
                 nodes.append(helper.make_node("Concat", vectors, [name], name=self.new.make(f"Concat_{name}"), axis=0))
             keys = tuple(key for each in inner for key in each.keys) + tuple(result.key for result in own)
             packed.append(Packed(keys, (own or inner)[0].statistic, name, which[1]))
-        return packed, nodes
+        return packed
 
     def _vector(self, scalars: list[str], opset: int, nodes: list[Any]) -> str:
         """The scalars as one vector. A sequence takes two nodes; it is new in opset 11."""

@@ -18,7 +18,7 @@ def trim(proto: Any, outputs: Iterable[str]) -> None:
     needed, nodes = set(asked), []
     for node in reversed(graph.node):
         if any(name in needed for name in node.output):
-            needed.update(_reads(node))
+            needed.update(reads(node))
             nodes.append(node)
     if len(nodes) < len(graph.node):
         _replace(graph.node, nodes[::-1])
@@ -54,13 +54,13 @@ def _rename(node: Any, sources: dict[str, str]) -> None:
             output.name = sources.get(output.name, output.name)
 
 
-def _reads(node: Any) -> Iterator[str]:
+def reads(node: Any) -> Iterator[str]:
     """The names that a node and its bodies read; those of a body's own tensors among them."""
     yield from node.input
     for body in _bodies(node):
         yield from (output.name for output in body.output)
         for inside in body.node:
-            yield from _reads(inside)
+            yield from reads(inside)
 
 
 def _defined(body: Any) -> Iterator[str]:

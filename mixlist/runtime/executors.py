@@ -28,8 +28,8 @@ class Workers:
 
 
 @contextmanager
-def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, batches: int) -> Iterator[Workers]:
-    """Processes here, as many as there are batches and cores, or a Dask scheduler's workers; or the caller's.
+def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, most: int) -> Iterator[Workers]:
+    """Processes here, ``jobs`` or one for each core but ``most``, or a Dask scheduler's workers; or the caller's.
 
     Raises UsageError for a scheduler that cannot be reached.
     """
@@ -42,7 +42,7 @@ def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | N
         with _dask(scheduler) as workers:
             yield workers
     else:
-        count = jobs if jobs is not None else max(1, min(cores, batches))
+        count = jobs if jobs is not None else max(1, min(cores, most))
         with ProcessPool(count) as pool:
             yield Workers(pool, count, max(1, cores // count), str)
 

@@ -30,13 +30,18 @@ Gate = tuple[Site, Rounding]
 class Gated:
     """``proto`` with the boolean input ``flags`` [number of gates]; ``gates`` says what each flag turns on.
 
-    ``outputs`` are the names of the graph's outputs, in the model's order: one that may be rounded has another name.
+    Nodes read the flags one by one, by ``names``. ``outputs`` are the names of the graph's outputs, in the model's
+    order: one that may be rounded has another name. ``kinds`` are the types of the main graph's tensors; ``constants``
+    those that nodes compute of constants alone, rounded or not.
     """
 
     proto: Any
     flags: str
     gates: tuple[Gate, ...]
+    names: tuple[str, ...]
     outputs: tuple[str, ...]
+    kinds: Mapping[str, types.Type]
+    constants: frozenset[str]
 
     @cached_property
     def _by_site(self) -> dict[Site, list[int]]:
@@ -82,11 +87,14 @@ class _Gates(Emulation):
         flags = self.new.make("mixlist_gates")
         proto = self.run()
         if self.names:
-            proto.graph.input.append(_flags_info(flags, len(self.names)))
-            spread = _spread(flags, self.names, self.graph.opsets.get("", 13), self.new.make("mixlist_spread"))
-            proto.graph.node.insert(0, spread)
+            proto.graph.input.append(flags_info(flags, len(self.names)))
+            proto.graph.node.insert(0, spread(flags, self.names, self.graph.opsets.get("", 13)))
         proto.ir_version = max(proto.ir_version, 4)  # initializers need not be inputs from there on
-        return Gated(proto, flags, tuple(self.gates), tuple(o.name for o in proto.graph.output))
+        outputs = tuple(output.name for output in proto.graph.output)
+        values = self.graph.root.values
+        kinds = {name: _as_float32(value.type) for name, value in values.items()}
+        constants = frozenset(name for name, value in values.items() if value.constant and value.kind == "node")
+        return Gated(proto, flags, tuple(self.gates), tuple(self.names), outputs, kinds, constants)
 
     def run(self) -> Any:
         """Gate every scope; functions that are called become one copy per call."""
@@ -315,20 +323,27 @@ class _Gates(Emulation):
         for name, kind in outputs:
             info = body.output.add(name=name)
             if kind != types.UNKNOWN:
-                elem = types.element(kind)
-                types.set_proto(info.type, types.with_element(kind, types.FLOAT) if elem in LOW else kind)
+                types.set_proto(info.type, _as_float32(kind))
         return body
 
 
-def _flags_info(name: str, count: int) -> Any:
+def _as_float32(kind: types.Type) -> types.Type:
+    """The type that what was authored in ``kind`` has in the gated graph."""
+    return types.with_element(kind, types.FLOAT) if types.element(kind) in LOW else kind
+
+
+def flags_info(name: str, count: int) -> Any:
+    """The declaration of an input with flags."""
     from onnx import TensorProto, helper
 
     return helper.make_tensor_value_info(name, TensorProto.BOOL, [count])
 
 
-def _spread(flags: str, names: Sequence[str], opset: int, name: str) -> Any:
+def spread(flags: str, names: Sequence[str], opset: int) -> Any:
+    """The node that makes of the input ``flags`` one flag [1] for each name."""
     from onnx import helper
 
+    name = f"{flags}_spread"
     if len(names) == 1:
         return helper.make_node("Identity", [flags], list(names), name=name)
     more: dict[str, Any] = {"num_outputs": len(names)} if opset >= 18 else {}

@@ -17,6 +17,10 @@ class Goal:
     exception_rate: float
     accuracy_loss: float | None = None
 
+    def first_counts(self, batches: int) -> bool:
+        """Whether one batch with an overflow, among so many, breaks the limit."""
+        return 1 / max(batches, 1) >= self.exception_rate
+
 
 @dataclass(frozen=True)
 class Outcome:

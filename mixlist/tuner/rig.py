@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mixlist.checker.estimate import Costs, costs, low_share
+from mixlist.checker.estimate import costs, low_share
 from mixlist.checker.result import TensorRange
 from mixlist.errors import ModelError
 from mixlist.lists.policy import Policy
@@ -21,6 +21,7 @@ from mixlist.tuner.candidates import Choice, policy_of
 from mixlist.tuner.gates import Gated, gate
 from mixlist.tuner.masked import Masked
 from mixlist.tuner.roundings import Rounding, Site, Sites
+from mixlist.tuner.segments import cuts, split
 from mixlist.tuner.station import Batch, Payload, pack
 from mixlist.tuner.watching import watched
 
@@ -30,7 +31,8 @@ INLINE_LIMIT = 2**31 - 2**20  # protobuf holds no larger model, and a session of
 class Rig:
     """One model to be tried under many choices; ``feeds`` and ``labels`` are the data of the trials.
 
-    ``tensors`` is what the reference's values are like. Raises ModelError for a model that outgrows protobuf.
+    ``tensors`` is what the reference's values are like; ``first_counts``: one overflow settles a trial. Raises
+    ModelError for a model that outgrows protobuf.
     """
 
     def __init__(
@@ -43,23 +45,27 @@ class Rig:
         labels: Any = None,
         saturate: bool = False,
         threads: int | None = None,
+        first_counts: bool = False,
     ) -> None:
         self.resolver, self.base = resolver, base
+        self.first_counts = first_counts
         self.saturate, self.threads, self.labels = saturate, threads, labels
         inputs = model_inputs(resolver.loaded.proto)
         self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # as the gated graph takes them
         self.low = types.ELEMENT[base.mode.low]
         self.own = tuple(o.name for o in resolver.loaded.proto.graph.output)
         self.masked = Masked(resolver.loaded, resolver.graph, self.low, saturate)
-        self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.masked.masks, self.low, saturate)
+        self.costs = costs(resolver.graph, {}, self.shapes)
+        places = cuts(resolver.graph, self.costs)
+        self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.masked.masks, self.low, saturate, places)
         self.sites = Sites()
         self.wanted: dict[Site, tuple[Rounding, ...]] = {}
         self._last: tuple[Choice, Plan] | None = None  # one only: a plan is as large as the graph
         self.gated: Gated | None = None
+        self._flags: dict[Choice, bytes] = {}  # of this gated graph
         self.token = ""
         self.payload: str = ""
         self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
-        self._costs: Costs | None = None
         self._shares: dict[Choice, float | None] = {}
 
     def plan(self, choice: Choice) -> Plan:
@@ -76,19 +82,26 @@ class Rig:
             if not any(offered.covers(rounding) for offered in known):
                 self.wanted[site] = (*known, rounding)
                 self.gated = None
+                self._flags.clear()
 
     def flags(self, choice: Choice) -> bytes:
         """The flags of a choice, packed; makes the gated graph where there is none that serves."""
-        plan = self.plan(choice)
-        roundings = self.sites.of(plan)
-        found = self.gated.serve(roundings) if self.gated is not None else None
+        found = self.flags_if_served(choice)
         if found is None:
-            self.offer(plan)
+            self.offer(self.plan(choice))
             self._build()
-            assert self.gated is not None
-            found = self.gated.serve(roundings)
+            found = self.flags_if_served(choice)
             assert found is not None, "a plan that was offered is served"
-        return pack(found)
+        return found
+
+    def flags_if_served(self, choice: Choice) -> bytes | None:
+        """The flags of a choice, packed; None where there is no gated graph yet that can round as it says."""
+        if choice not in self._flags:
+            found = self.gated.serve(self.sites.of(self.plan(choice))) if self.gated is not None else None
+            if found is None:
+                return None
+            self._flags[choice] = pack(found)
+        return self._flags[choice]
 
     def settle(self, choice: Choice, at: int, batch: Batch) -> Batch:
         """A batch of a trial with its doubtful ranges judged."""
@@ -101,14 +114,8 @@ class Rig:
         """Share of the work of matrix products and convolutions that is low; None where there is none."""
         if choice not in self._shares:
             plan = self.plan(choice)
-            self._shares[choice] = low_share(plan, self.costs(plan))
+            self._shares[choice] = low_share(plan, self.costs)
         return self._shares[choice]
-
-    def costs(self, plan: Plan) -> Costs:
-        """What each node costs, with the sizes of the first batch."""
-        if self._costs is None:
-            self._costs = costs(plan.solution.graph, {}, self.shapes)
-        return self._costs
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -136,13 +143,13 @@ class Rig:
                 hint="check single lists with mixlist check",
             )
         payload = Payload(
-            made.proto.SerializeToString(),
-            made.flags,
+            split(made, self.watch.ends),
             len(made.gates),
             self.own,
             made.outputs[: len(self.own)],
             self.watch,
             self.feeds,
+            self.first_counts,
             self.labels,
             self.threads,
         )

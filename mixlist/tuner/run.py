@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -93,7 +94,8 @@ def tune(
         base = check(resolver.loaded, policy, batches, layerwise=True, per_tensor=True, **asked, **own)
     if not base.batches:
         raise ModelError(f"{resolver.loaded.name} cannot be tuned: {base.reasons[0]}")
-    with executors.open_workers(jobs, scheduler, executor, len(feeds)) as crew:
+    pairs = (os.cpu_count() or 1) // 2  # two threads on a run are as fast as two runs, of which one may be in vain
+    with executors.open_workers(jobs, scheduler, executor, pairs) as crew:
         rig = Rig(
             resolver,
             policy,
@@ -102,6 +104,7 @@ def tune(
             labels=labels,
             saturate=overflow_mode == "saturate",
             threads=crew.threads,
+            first_counts=goal.first_counts(len(feeds)),
         )
         trials = Trials(rig, goal, crew, memory, told)
         try:
@@ -150,7 +153,7 @@ class _Search:
         self.suspicion = Suspicion(base, rig.low)
         nothing: Choice = frozenset()
         rig.offer(rig.plan(nothing))
-        work = matrix_work(rig.costs(rig.plan(nothing)))
+        work = matrix_work(rig.costs)
         self.strategy = Strategy(rig, trials, self.suspicion, work, nodes_allowed, Price(rig, provider))
 
     def run(self, final: Callable[[Choice], CheckReport]) -> TuneReport:

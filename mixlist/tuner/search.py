@@ -7,10 +7,13 @@ passes, and ``tighten`` leaves no edit in it that could go.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 Passes = Callable[[frozenset[T]], bool]
+Ahead = Callable[[int], list[frozenset[T]]]  # so many of the tests to come, if this one and they all fail
 
 
 def minimal(ordered: Sequence[T], passes: Passes[T]) -> frozenset[T] | None:
@@ -38,6 +41,44 @@ def tighten(chosen: frozenset[T], order: Sequence[T], passes: Passes[T]) -> froz
             if passes(chosen - {element}):
                 chosen, again = chosen - {element}, True
     return chosen
+
+
+class _Enough(Exception):  # noqa: N818 - it is what happened
+    """As many tests as were wanted have been asked for."""
+
+
+def foreseen(search: Callable[[Passes[T]], R], passes: Callable[[frozenset[T], Ahead[T]], bool]) -> R:
+    """What ``search`` finds; ``passes`` is also told how to learn which tests will come next.
+
+    A search does nothing but ask, so it can be asked again from its start with the answers that it has got. Most tests
+    of a search for few culprits fail.
+    """
+    answers: list[bool] = []
+
+    def ask(chosen: frozenset[T]) -> bool:
+        answer = passes(chosen, lambda count: _next(search, [*answers, False], count))
+        answers.append(answer)
+        return answer
+
+    return search(ask)
+
+
+def _next(search: Callable[[Passes[T]], R], answers: list[bool], count: int) -> list[frozenset[T]]:
+    """The ``count`` tests that come after so many answers, as long as they fail."""
+    given, asked = iter(answers), list[frozenset[T]]()
+
+    def ask(chosen: frozenset[T]) -> bool:
+        answer = next(given, None)
+        if answer is not None:
+            return answer
+        if len(asked) == count:
+            raise _Enough
+        asked.append(chosen)
+        return False
+
+    with suppress(_Enough):
+        search(ask)
+    return asked
 
 
 def _shortest(ordered: Sequence[T], passes: Passes[T]) -> int | None:

@@ -7,31 +7,41 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.task import TaskAccuracy
 from mixlist.runtime.kept import Kept
-from mixlist.runtime.sessions import Runner, make_session
+from mixlist.runtime.sessions import Runner, open_session
+from mixlist.tuner.segments import Segment
 from mixlist.tuner.watching import Ranges, Watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+MEMORY = 2**28  # bytes of what pieces made that a process keeps
+
 
 @dataclass(frozen=True)
 class Payload:
-    """What a station is made of: sent once to every process. ``fetched``: what the gated graph calls the outputs."""
+    """What a station is made of: sent once to every process.
 
-    model: bytes
-    flags: str
+    ``count``: the number of flags; ``fetched``: what the gated graph calls the outputs; ``first_counts``: an overflow
+    settles a trial, so that nothing else need be known of it.
+    """
+
+    segments: tuple[Segment, ...]
     count: int
     outputs: tuple[str, ...]
     fetched: tuple[str, ...]
     watch: Watch
     feeds: tuple[Mapping[str, Any], ...]
+    first_counts: bool
     labels: Any = None
     threads: int | None = None
 
@@ -49,58 +59,66 @@ class Batch:
     doubtful: tuple[Ranges, Ranges] | None = None
 
 
-@dataclass
-class _Reference:
-    outputs: list[Any]
-    statistics: dict[str, Any]
+Values = dict[str, Any]  # arrays by tensor name
 
 
 class Station:
-    """A session of the gated graph; ``trial`` runs one batch with the flags of one plan."""
+    """Sessions of the gated graph's pieces; ``trial`` runs one batch with the flags of one plan."""
 
     def __init__(self, payload: Payload) -> None:
-        from onnx import ModelProto
-
         self.payload = payload
-        self.runner = Runner(make_session(ModelProto.FromString(payload.model), threads=payload.threads, lean=True))
-        self.references: dict[int, _Reference] = {}
+        made = [open_session(segment.model, threads=payload.threads, lean=True) for segment in payload.segments]
+        self.pieces = [*zip(map(Runner, made), payload.segments, strict=True)]
+        self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
+        self.ran = Recent(MEMORY)
+        self.references: dict[int, Values] = {}
         self.offsets = [0]  # of each batch's labels
         self.lock = threading.RLock()
 
     def trial(self, flags: bytes, batch: int) -> Batch:
         """``flags`` are packed bits, one per gate."""
-        given = self._reference(batch)
-        outputs, statistics = self._run(self._flags(flags), batch)
+        given, found = self._reference(batch), Values()
+        watch, overflow = self.payload.watch, ""
+        for made in self._run(self._flags(flags), batch):
+            found.update(made)
+            overflow = overflow or watch.overflow(given, made)
+            if overflow and self.payload.first_counts:
+                return Batch(overflow, ())
+        exact, ours = ([values[name] for name in self.payload.fetched] for values in (given, found))
         judged = []
-        for name, exact, ours in zip(self.payload.outputs, given.outputs, outputs, strict=True):
+        for name, one, other in zip(self.payload.outputs, exact, ours, strict=True):
             judged.append(OutputAccuracy(name))
-            judged[-1].add(exact, ours)
-        watch, exact = self.payload.watch, given.statistics
-        overflow = watch.overflow(exact, statistics)
-        doubtful = None if overflow else watch.doubtful(exact, statistics)
-        return Batch(overflow, tuple(judged), self._right(batch, given.outputs, outputs), doubtful)
+            judged[-1].add(one, other)
+        doubtful = None if overflow else watch.doubtful(given, found)
+        return Batch(overflow, tuple(judged), self._right(batch, exact, ours), doubtful)
 
-    def _reference(self, batch: int) -> _Reference:
-        import numpy as np
-
+    def _reference(self, batch: int) -> Values:
+        """What the trials are held against: outputs and statistics with nothing rounded."""
         with self.lock:
             if batch not in self.references:
-                self.references[batch] = _Reference(*self._run(np.zeros(self.payload.count, bool), batch))
+                kept = {*self.payload.fetched, *self.payload.watch.names}
+                every = (made for made in self._run(np.zeros(self.payload.count, bool), batch))
+                self.references[batch] = {n: value for made in every for n, value in made.items() if n in kept}
             return self.references[batch]
 
-    def _run(self, flags: NDArray[Any], batch: int) -> tuple[list[Any], dict[str, Any]]:
-        payload = self.payload
-        feed = dict(payload.feeds[batch])
-        if payload.count:
-            feed[payload.flags] = flags
-        names = payload.watch.names
-        values = self.runner.run([*payload.fetched, *names], feed)
-        own = len(payload.fetched)
-        return values[:own], dict(zip(names, values[own:], strict=True))
+    def _run(self, flags: NDArray[Any], batch: int) -> Iterator[Values]:
+        """What each piece makes, in order."""
+        values: Values = dict(self.payload.feeds[batch])
+        known: tuple[Any, ...] = (batch,)
+        for (runner, segment), gates in zip(self.pieces, self.gates, strict=True):
+            own = flags[gates]
+            known = (*known, own.tobytes())
+            made = self.ran.get(known)
+            if made is None:
+                feed = {name: values[name] for name in segment.reads if name in values}
+                if segment.flags:
+                    feed[segment.flags] = own
+                made = dict(zip(segment.makes, runner.run(segment.makes, feed), strict=True))
+                self.ran.put(known, made)
+            values.update(made)
+            yield made
 
     def _flags(self, packed: bytes) -> NDArray[Any]:
-        import numpy as np
-
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.payload.count).astype(bool)
 
     def _right(self, batch: int, exact: list[Any], ours: list[Any]) -> tuple[float, float, int]:
@@ -110,7 +128,8 @@ class Station:
             while len(self.offsets) <= batch + 1:  # how many labels each batch takes, the reference tells
                 at = len(self.offsets) - 1
                 task = TaskAccuracy(self.payload.labels[self.offsets[at] :])
-                one = dict(zip(self.payload.outputs, self._reference(at).outputs, strict=True))
+                given = self._reference(at)
+                one = {name: given[as_] for name, as_ in zip(self.payload.outputs, self.payload.fetched, strict=True)}
                 task.add(one, one)
                 self.offsets.append(self.offsets[at] + task.used)
         task = TaskAccuracy(self.payload.labels[self.offsets[batch] :])
@@ -118,6 +137,36 @@ class Station:
         task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
         found = task.result()
         return found.reference * found.count, found.mixed * found.count, found.count
+
+
+class Recent:
+    """What pieces made, by batch and flags: at most ``limit`` bytes of it; what was asked for longest ago goes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[Hashable, Values] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Values | None:
+        """What was put under a key, if it is still there."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: Hashable, values: Values) -> None:
+        """Keep what a piece made."""
+        with self._lock:
+            if key not in self._kept:
+                self._bytes += _bytes(values)
+            self._kept[key] = values
+            while self._bytes > self._limit:
+                self._bytes -= _bytes(self._kept.popitem(last=False)[1])
+
+
+def _bytes(values: Values) -> int:
+    return 256 + sum(getattr(value, "nbytes", 0) for value in values.values())
 
 
 _stations: Kept[Station] = Kept(2)  # that of the search, and one before it
@@ -138,6 +187,4 @@ def station(token: str, payload: bytes | str) -> Station:
 
 def pack(flags: Sequence[bool]) -> bytes:
     """Flags as bits."""
-    import numpy as np
-
     return np.packbits(np.array(flags, bool)).tobytes()

@@ -18,7 +18,7 @@ from mixlist.tuner.candidates import Choice, Edit, ListEdit, NodeEdit, Unit, lis
 from mixlist.tuner.order import Suspicion, Where, orders, work_of
 from mixlist.tuner.price import Price
 from mixlist.tuner.rig import Rig
-from mixlist.tuner.search import minimal, tighten
+from mixlist.tuner.search import Ahead, foreseen, minimal, tighten
 from mixlist.tuner.trials import Trials
 
 Objective = Literal["min-edits", "max-low", "max-speed"]
@@ -78,7 +78,7 @@ class Strategy:
         """The best minimal set of op types to make black."""
         found = []
         for order in orders(self._black(), self.suspicion, self.work):
-            chosen = self._minimal(frozenset(), order)
+            chosen = self._minimal(order, lambda edits: edits)
             if not chosen:
                 return chosen
             found.append(chosen)
@@ -90,7 +90,7 @@ class Strategy:
         self.rig.offer(self.rig.plan(start))
         units = self._units(start, "black")
         order = orders(units, self.suspicion, self.work)[0]
-        chosen = minimal([u.edit for u in order], lambda black: self.trials.passes(self._instead(start, black)))
+        chosen = self._minimal(order, lambda black: self._instead(start, black))
         if chosen is None:
             return None
         best = self._instead(start, chosen)
@@ -172,27 +172,35 @@ class Strategy:
         self._know(units)
         found = []
         for order in orders(units, self.suspicion, self.work):
-            chosen = self._minimal(start, order)
+            chosen = self._minimal(order, lambda edits: start | edits)
             if chosen is None:
                 return None
-            found.append(chosen)
+            found.append(start | chosen)
         return min(found, key=self._merit)
 
     # --- common ---
 
-    def _minimal(self, start: Choice, order: Sequence[Unit]) -> Choice | None:
-        chosen = minimal([u.edit for u in order], lambda edits: self.trials.passes(start | edits))
-        return None if chosen is None else start | chosen
+    def _minimal(self, order: Sequence[Unit], choice_of: Callable[[Choice], Choice]) -> Choice | None:
+        """A minimal set of edits that passes; ``choice_of`` says what is tried of a set."""
+        edits = [unit.edit for unit in order]
+
+        def passes(chosen: Choice, ahead: Ahead[Edit]) -> bool:
+            return self.trials.passes(choice_of(chosen), lambda count: map(choice_of, ahead(count)))
+
+        return foreseen(lambda passes: minimal(edits, passes), passes)
 
     def _tight(self, choice: Choice) -> Choice:
         """The choice without what can go; edits stay that bring what the objective asks for."""
         gains = {e for e in choice if self.gain(e, choice)}
         least = 0.0 if self.objective == "min-edits" else self._share(choice)
 
-        def can_go(rest: Choice) -> bool:
-            return self._share(rest | gains) >= least and self.trials.passes(rest | gains)
+        def can_go(rest: Choice, ahead: Ahead[Edit]) -> bool:
+            if self._share(rest | gains) < least:
+                return False
+            return self.trials.passes(rest | gains, lambda count: [more | gains for more in ahead(count)])
 
-        return tighten(frozenset(choice - gains), sorted(choice - gains, key=self._weight), can_go) | gains
+        order = sorted(choice - gains, key=self._weight)
+        return foreseen(lambda passes: tighten(frozenset(choice - gains), order, passes), can_go) | gains
 
     def gain(self, edit: Edit, choice: Choice) -> str:
         """What the objective would lose if an edit of a choice were left out, in words; "" for nothing."""

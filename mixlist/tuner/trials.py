@@ -1,9 +1,13 @@
-"""Trials: a choice of edits, run on batch after batch until a limit breaks or all have passed."""
+"""Trials: a choice of edits, run on batch after batch until a limit breaks or all have passed.
+
+The first batch runs alone, since most choices fail there. Meanwhile the other workers begin with the first batch of
+those choices that the search will ask for next if this one fails. The rest of the batches run side by side.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +21,11 @@ from mixlist.tuner.rig import Rig
 from mixlist.tuner.station import Batch, trial
 
 REFERENCE = "everything in float32"
+Ahead = Callable[[int], Iterable[Choice]]
+
+
+def _nothing(_: int) -> tuple[Choice, ...]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -40,16 +49,17 @@ class Trials:
         self.order = list(range(len(rig.feeds)))  # what failed last goes first
         self._seen: dict[Choice, Outcome] = {}
         self._sent: dict[str, Any] = {}
+        self._begun: dict[Choice, tuple[int, Future[Batch]]] = {}  # guesses: a batch and its run
 
-    def passes(self, choice: Choice) -> bool:
-        """Whether the choice keeps all limits."""
-        return self.outcome(choice).passed
+    def passes(self, choice: Choice, ahead: Ahead = _nothing) -> bool:
+        """Whether the choice keeps all limits. ``ahead`` tells choices that are likely to be asked for next."""
+        return self.outcome(choice, ahead).passed
 
-    def outcome(self, choice: Choice) -> Outcome:
-        """What came of a choice, tried now or before."""
+    def outcome(self, choice: Choice, ahead: Ahead = _nothing) -> Outcome:
+        """What came of a choice, tried now or before; ``ahead`` as above."""
         found = self._seen.get(choice)
         if found is None:
-            found = self._tried(tuple(sorted(map(str, choice))), choice)
+            found = self._tried(tuple(sorted(map(str, choice))), choice, ahead)
             self._seen[choice] = found
         return found
 
@@ -60,7 +70,7 @@ class Trials:
 
     def reference(self) -> Outcome:
         """Everything in float32, tried: what fails here no list can mend."""
-        return self._tried((REFERENCE,), None)
+        return self._tried((REFERENCE,), None, _nothing)
 
     def forget(self, choice: Choice, why: str) -> None:
         """A choice that passed here has failed an independent check: it counts as failed."""
@@ -70,11 +80,11 @@ class Trials:
         self._seen[choice] = found
         self._note(Trial(edits, found))
 
-    def _tried(self, edits: tuple[str, ...], choice: Choice | None) -> Outcome:
+    def _tried(self, edits: tuple[str, ...], choice: Choice | None, ahead: Ahead) -> Outcome:
         """What came of ``edits``, from memory or tried now; a crash, which may not happen again, is not kept."""
         key = "; ".join(edits)
         known = self.memory.get(key)
-        found = known or self._run(choice)
+        found = known or self._run(choice, ahead)
         if known is None and not found.crashed:
             self.memory.put(key, found)
         self._bring_forward(found)
@@ -92,17 +102,20 @@ class Trials:
             self.order.remove(outcome.batch)
             self.order.insert(0, outcome.batch)
 
-    def _run(self, choice: Choice | None) -> Outcome:
+    def _run(self, choice: Choice | None, ahead: Ahead) -> Outcome:
         """Try a choice, or None for everything in float32."""
-        flags = self.rig.no_flags() if choice is None else self.rig.flags(choice)
         judge = Judge(self.goal, self.rig.own, len(self.order))
         waiting = deque(self.order)
-        running: deque[tuple[int, Future[Batch]]] = deque()
+        first = waiting.popleft()
+        flags = self.rig.flags(choice) if choice is not None else self.rig.no_flags()
+        running = deque([(first, self._begin(choice, flags, first))])
+        alone = self._guess(ahead)
         try:
             while waiting or running:
-                while waiting and len(running) < self.workers.count:
+                while waiting and len(running) < self.workers.count and not alone:
                     at = waiting.popleft()
                     running.append((at, self._submit(flags, at)))
+                alone = False
                 at, future = running.popleft()
                 batch = future.result()
                 settled = judge.add(at, batch if choice is None else self.rig.settle(choice, at, batch))
@@ -116,6 +129,27 @@ class Trials:
             for _, future in running:
                 future.cancel()
         raise AssertionError("the last batch settles a trial")
+
+    # --- guesses ---
+
+    def _guess(self, ahead: Ahead) -> bool:
+        """Begin with choices that may be asked for next, one for each other worker; whether any are begun."""
+        others = self.workers.count - 1
+        for choice in ahead(others) if others else ():
+            flags = self.rig.flags_if_served(choice) if choice not in self._seen else None
+            if flags is not None and choice not in self._begun:
+                self._begun[choice] = self.order[0], self._submit(flags, self.order[0])
+        return bool(self._begun)
+
+    def _begin(self, choice: Choice | None, flags: bytes, batch: int) -> Future[Batch]:
+        """The run of a choice's first batch, which may have begun as a guess; if it has not, the guesses were wrong."""
+        at, run = self._begun.pop(choice, (None, None)) if choice is not None else (None, None)
+        if run is not None and at == batch:
+            return run
+        for _, other in self._begun.values():
+            other.cancel()
+        self._begun.clear()
+        return self._submit(flags, batch)
 
     def _submit(self, flags: bytes, batch: int) -> Future[Batch]:
         rig = self.rig

@@ -8,7 +8,7 @@ one of them is at the limit, ``masked`` judges as ``check`` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,13 +43,15 @@ class Column:
 @dataclass(frozen=True)
 class Watch:
     """What each column of the statistics' outputs is of: ``sums`` by output name, an output has the shape [columns],
-    or [iterations, columns] where it comes out of a loop; ``ranged`` are the tensors with ranges, without the model.
+    or [iterations, columns] where it comes out of a loop; ``ranged`` are the tensors with ranges, without the model;
+    ``ends`` what stands last before each cut.
 
     ``low``: the low type; ``saturate``: whether values beyond its range become its largest one.
     """
 
     sums: Mapping[str, tuple[Column, ...]]
     ranged: Instrumented
+    ends: Sequence[tuple[str, ...]]
     low: int
     saturate: bool
 
@@ -59,10 +61,15 @@ class Watch:
         return [*self.sums, *self.ranged.widths]
 
     def overflow(self, exact: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-        """The first node found that overflows and does not in the reference; "" for none."""
+        """The first node found that overflows and does not in the reference; "" for none.
+
+        ``ours`` may be a part of the statistics.
+        """
         import numpy as np
 
         for name, columns in self.sums.items():
+            if name not in ours:
+                continue
             theirs, mine = np.atleast_2d(exact[name]), np.atleast_2d(ours[name])
             alone = np.array([c.alone for c in columns])
             nan = np.isnan(mine).any(axis=0) & ~np.isnan(theirs).any(axis=0)
@@ -93,12 +100,18 @@ class Watch:
 
 
 def watched(
-    proto: Any, tensors: Iterable[TensorRange], masks: Mapping[Key, Mask], low: int, saturate: bool
+    proto: Any,
+    tensors: Iterable[TensorRange],
+    masks: Mapping[Key, Mask],
+    low: int,
+    saturate: bool,
+    cuts: Container[str] = (),
 ) -> tuple[Any, Watch]:
     """A copy of the model with the statistics of a trial, and what they are of.
 
     ``tensors``: what the reference's values are like over all batches; ``masks``: the tensors that carry masks;
-    ``low``: the low type; ``saturate``: whether values beyond its range become its largest one.
+    ``low``: the low type; ``saturate``: whether values beyond its range become its largest one; ``cuts`` as for
+    ``instrument``.
     """
     sizes = {(t.scope, t.node, t.tensor): max(abs(t.minimum), abs(t.maximum)) for t in tensors}
     bound = overflow_bound(low)
@@ -113,9 +126,10 @@ def watched(
     def own(key: Key) -> bool:
         return key in wanted or (key.scope, key.node) in near
 
-    sums = instrument(proto, (SUM,), lambda probe: not doubtful(probe), own=own)
-    ranged = instrument(sums.proto, wanted=doubtful, own=own)
-    return ranged.proto, Watch(_columns(sums), replace(ranged, proto=None), low, saturate)
+    sums = instrument(proto, (SUM,), lambda probe: not doubtful(probe), own=own, cuts=cuts)
+    ranged = instrument(sums.proto, wanted=doubtful, own=own, cuts=cuts)
+    ends = [(*one, *other) for one, other in zip(sums.parts, ranged.parts, strict=True)]
+    return ranged.proto, Watch(_columns(sums), replace(ranged, proto=None), ends, low, saturate)
 
 
 def _columns(made: Instrumented) -> dict[str, tuple[Column, ...]]:

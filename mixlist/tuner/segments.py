@@ -1,0 +1,193 @@
+"""The gated graph in pieces, so that a trial runs only what lies behind the first gate that changed.
+
+The main graph is cut where few bytes cross, into pieces of about the same cost. A piece is a model of its own: it reads
+the graph's inputs and what earlier pieces made, and has flags of its own for the gates in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mixlist.checker.estimate import Costs
+from mixlist.checker.trim import reads
+from mixlist.graph.model import Graph, Node, Value
+from mixlist.ops import types
+from mixlist.tuner.gates import Gated, flags_info, spread
+
+MOST = 16  # pieces: each costs a run of a session, some 30 microseconds
+LEAST = 4e7  # what a piece costs at least, in the unit of ``_weight``: some 0.4 milliseconds
+_NODE = 5e4  # what any node costs, however small its tensors
+_BYTE = 4.0  # what a byte that is moved costs, in FLOPs
+_UNKNOWN = (2**20,)  # the shape that a tensor is taken to have
+_SLACK = 0.4  # of a piece: how far a cut may move to where fewer bytes cross
+
+
+def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
+    """Tensors of the main graph behind whose nodes it is best cut: none for a small model.
+
+    ``costs`` are those of ``graph``.
+    """
+    nodes = graph.root.nodes
+    ends = _ends(graph, costs)
+    total = ends[-1] if ends else 0.0
+    pieces = min(MOST, int(total / LEAST))
+    crossing = _crossing(graph, costs)
+    found: list[str] = []
+    for number in range(1, pieces):
+        target, slack = total * number / pieces, _SLACK * total / pieces
+        near = [at for at, end in enumerate(ends[:-1]) if abs(end - target) <= slack]
+        if near:
+            best = nodes[min(near, key=lambda at: (crossing[at], abs(ends[at] - target)))]
+            name = next((v.file_name for v in best.outputs if v is not None), None)
+            if name is not None and name not in found:
+                found.append(name)
+    return tuple(found)
+
+
+def _ends(graph: Graph, costs: Costs) -> list[float]:
+    """What it costs to come to the end of each node of the main graph; bodies and functions count with their node."""
+    ends, total = [], 0.0
+    for node in graph.order:
+        total += 0.0 if _is_constant(node) else _weight(costs, node.id)
+        if node.scope is graph.root:
+            ends.append(total)
+    return ends
+
+
+def _is_constant(node: Node) -> bool:
+    return all(value.constant for value in node.outputs if value is not None)
+
+
+def _weight(costs: Costs, node: int) -> float:
+    call = costs.calls.get(node)
+    if call is not None:
+        return sum(_weight(call, each.id) for each in call.graph.order)
+    cost = costs.nodes.get(node)
+    return _NODE + (cost.flops + _BYTE * cost.bytes if cost is not None else 0.0)
+
+
+def _crossing(graph: Graph, costs: Costs) -> list[int]:
+    """The bytes that are still needed behind each node of the main graph."""
+    last: dict[Value, int] = {}
+    made: list[list[Value]] = []
+    for node in graph.order:
+        inside = [value for body in node.bodies.values() for value in (*body.captures, *body.outputs)]
+        for value in (*node.inputs, *inside):
+            if value is not None and value.scope is graph.root and value.producer is not None and not value.constant:
+                last[value] = len(made)
+        if node.scope is graph.root:
+            made.append([value for value in node.outputs if value is not None])
+    gone: dict[int, int] = {}  # bytes that are read for the last time, by node
+    live, found = 0, []
+    for at, values in enumerate(made):
+        for value in values:
+            size = 4 * prod(costs.sizes.of(value) or _UNKNOWN) if value in last else 0
+            live += size
+            gone[last.get(value, at)] = gone.get(last.get(value, at), 0) + size
+        live -= gone.pop(at, 0)
+        found.append(live)
+    return found
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One piece: ``model`` serialised, the tensors that it ``reads`` and ``makes``, and which gates it has.
+
+    Its flags [number of its gates] are the input ``flags``, which it has where ``gates`` is not empty.
+    """
+
+    model: bytes
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    flags: str
+    gates: tuple[int, ...]
+
+
+def split(gated: Gated, ends: Sequence[Iterable[str]]) -> tuple[Segment, ...]:
+    """The pieces of a gated graph in order; together they make every output.
+
+    Each of ``ends`` names tensors behind whose nodes a piece ends, unless something crosses there that is no tensor of
+    a known type. Nodes that compute constants stand in every piece that needs them.
+    """
+    return tuple(_Split(gated).run(ends))
+
+
+class _Split:
+    def __init__(self, gated: Gated) -> None:
+        self.gated, self.proto = gated, gated.proto
+        self.names = {name: at for at, name in enumerate(gated.names)}
+        graph = gated.proto.graph
+        nodes = [node for node in graph.node if not (node.input and node.input[0] == gated.flags)]
+        self.nodes = [node for node in nodes if not gated.constants.issuperset(filter(None, node.output))]
+        self.constant = {name: node for node in nodes for name in node.output if name in gated.constants}
+        self.order = {id(node): at for at, node in enumerate(nodes)}
+        self.inputs = {info.name: info for info in graph.input if info.name != gated.flags}
+        self.weights = {tensor.name: tensor for tensor in graph.initializer}
+        self.sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+        self.outputs = {info.name: info for info in graph.output}
+
+    def run(self, ends: Sequence[Iterable[str]]) -> Iterator[Segment]:
+        maker = {name: at for at, node in enumerate(self.nodes) for name in node.output if name}
+        stops = {max((maker[name] + 1 for name in end if name in maker), default=0) for end in ends}
+        places = [stop for stop in sorted(stops) if 0 < stop < len(self.nodes) and self._may_cut(stop)]
+        bounds = [*zip([0, *places], [*places, len(self.nodes)], strict=True)]
+        rest = [name for name in self.outputs if name not in maker]  # constants, inputs: the last piece hands them on
+        last = len(bounds) - 1
+        parts = [self._part(*bound, rest if at == last else ()) for at, bound in enumerate(bounds)]
+        read = [dict.fromkeys(name for node in part for name in reads(node) if name) for part in parts]
+        read[-1].update(dict.fromkeys(rest))
+        for at, ((start, stop), part) in enumerate(zip(bounds, parts, strict=True)):
+            wanted = set(self.outputs).union(*read[at + 1 :])
+            makes = [name for node in self.nodes[start:stop] for name in node.output if name in wanted]
+            makes += rest if at == last else ()
+            given = [name for name in read[at] if name in self.inputs or maker.get(name, start) < start]
+            yield self._segment(part, set(read[at]), given, makes)
+
+    def _may_cut(self, stop: int) -> bool:
+        made = {name for node in self.nodes[:stop] for name in node.output if name}
+        crossing = made.intersection(name for node in self.nodes[stop:] for name in reads(node))
+        kinds = [self.gated.kinds.get(name, types.UNKNOWN) for name in crossing]
+        return all(isinstance(kind, int) and kind != types.UNKNOWN for kind in kinds)
+
+    def _part(self, start: int, stop: int, names: Sequence[str]) -> list[Any]:
+        """Nodes, and before them those that compute the constants that they, or ``names``, need."""
+        nodes = self.nodes[start:stop]
+        found: dict[int, Any] = {}
+        waiting = [*names, *(name for node in nodes for name in reads(node))]
+        while waiting:
+            node = self.constant.get(waiting.pop())
+            if node is not None and id(node) not in found:
+                found[id(node)] = node
+                waiting += reads(node)
+        return [*sorted(found.values(), key=lambda node: self.order[id(node)]), *nodes]
+
+    def _segment(self, nodes: list[Any], read: set[str], given: list[str], makes: list[str]) -> Segment:
+        flags = self.gated.flags
+        gates = sorted(self.names[name] for name in read if name in self.names)
+        model = type(self.proto)(ir_version=self.proto.ir_version)
+        model.opset_import.extend(self.proto.opset_import)
+        model.functions.extend(self.proto.functions)
+        graph = model.graph
+        graph.name = self.proto.graph.name or "segment"
+        if gates:
+            opset = next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 13)
+            graph.node.append(spread(flags, [self.gated.names[gate] for gate in gates], opset))
+            graph.input.append(flags_info(flags, len(gates)))
+        graph.node.extend(nodes)
+        for name in given:
+            self._declare(graph.input.add(), name, self.inputs)
+        for name in makes:
+            self._declare(graph.output.add(), name, self.outputs)
+        graph.initializer.extend(tensor for name, tensor in self.weights.items() if name in read)
+        graph.sparse_initializer.extend(tensor for name, tensor in self.sparse.items() if name in read)
+        return Segment(model.SerializeToString(), tuple(given), tuple(makes), flags if gates else "", tuple(gates))
+
+    def _declare(self, info: Any, name: str, known: dict[str, Any]) -> None:
+        if name in known:
+            info.CopyFrom(known[name])
+        else:
+            info.name = name
+            types.set_proto(info.type, self.gated.kinds[name])
