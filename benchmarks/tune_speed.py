@@ -115,10 +115,12 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
     base = mixlist.check(path, policy, feeds[:1], per_tensor=True)
     with open_workers(None, None, None, 1) as crew:
         rig = Rig(resolver, policy, feeds, base.tensors, threads=crew.threads)
-        plan = rig.plan(frozenset())
-        rig.offer(plan)
+        rig.offer(frozenset())
         low = rig.low_nodes(frozenset())
-        units = (*list_units(plan, policy, "black", low), *node_units(plan, low))
+        units = (
+            *list_units(rig.solution(frozenset()), policy, "black", low),
+            *node_units(rig.solution(frozenset()), low),
+        )
         trials = Trials(rig, Goal(Limits(normalized=None, cosine=None), 2.0), crew, Memory(None, {}))  # no early stop
         trials.reference()
         rng = random.Random(0)

@@ -23,7 +23,7 @@ from mixlist.graph.naming import label, scope_path
 from mixlist.ops import types
 
 if TYPE_CHECKING:
-    from mixlist.resolver.plan import Plan
+    from mixlist.resolver.solution import Solution
 
 LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -139,16 +139,16 @@ def costs(graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[s
     return walk.graph(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
 
 
-def low_share(plan: Plan, of: Costs) -> float | None:
-    """Share of matrix and convolution operations that the plan makes low; None where there are none.
+def low_share(main: Solution, low: str, of: Costs) -> float | None:
+    """Share of matrix and convolution operations that a main graph's Solution makes low; None where there are none.
 
-    ``of``: ``costs(plan.solution.graph, ...)``, of this plan or of another one for the same model.
+    ``low``: the low type; ``of``: ``costs(main.graph, ...)``.
     """
-    total, low = _shares(plan.solution.solutions[0], of, plan.policy.mode.low)
-    return low / total if total else None
+    total, lowered = _shares(main, of, low)
+    return lowered / total if total else None
 
 
-def _shares(solution: Any, of: Costs, low_name: str) -> tuple[int, int]:
+def _shares(solution: Solution, of: Costs, low_name: str) -> tuple[int, int]:
     from mixlist.resolver.report import precision
 
     total = low = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.graph.build import build_main
@@ -18,9 +18,12 @@ from mixlist.resolver.constants import Progress, Ranges
 from mixlist.resolver.facts import Facts
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Decision, Plan
-from mixlist.resolver.solution import Solution
+from mixlist.resolver.solution import Solution, reached
 from mixlist.resolver.solve import Resolution
 from mixlist.resolver.wants import settle_constant_arguments
+
+if TYPE_CHECKING:
+    from mixlist.resolver.again import Again
 
 __all__ = ["Decision", "Plan", "Resolved", "Resolver", "resolve"]
 
@@ -57,6 +60,12 @@ class Resolver:
         self.graph = build_main(self.loaded.proto, hints)
         self._ranges = Ranges(self.loaded.folder, progress)
 
+    def again(self, policy: Policy) -> Again:
+        """What decides under many policies that are much like this one."""
+        from mixlist.resolver.again import Again
+
+        return Again(self.graph, policy, self._ranges)
+
     @no_collection()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
@@ -65,7 +74,7 @@ class Resolver:
         settle_constant_arguments(
             main, lambda value: policy.constants != "keep" or ranges.fits(value, facts.low), set()
         )
-        solutions = _in_call_order(main)
+        solutions = _numbered(main)
         resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, ranges, facts.cast_is_black)
         return Plan(self.loaded.name, policy, _warnings(resolved), resolved)
 
@@ -83,17 +92,9 @@ def resolve(
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
 
 
-def _in_call_order(main: Solution) -> tuple[Solution, ...]:
+def _numbered(main: Solution) -> tuple[Solution, ...]:
     """The main solution and the specialisations that its calls reach; numbers them per function."""
-    found: dict[Solution, None] = {main: None}
-    waiting = [main]
-    while waiting:
-        solution = waiting.pop(0)
-        for node in solution.graph.order:
-            callee = solution.callees.get(node.id)
-            if callee is not None and callee not in found:
-                found[callee] = None
-                waiting.append(callee)
+    found = reached(main)
     per_function = Counter(s.graph.path for s in found)
     numbers: Counter[str] = Counter()
     for solution in found:

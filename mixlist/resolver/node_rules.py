@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
@@ -105,7 +106,9 @@ class Rules:
     def _pairs(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
         if not self._rules:
             return
-        scopes = [_Names(graph, scope) for scope in scopes_of(graph)]
+        if graph not in _NAMES:
+            _NAMES[graph] = [_Names(graph, scope) for scope in scopes_of(graph)]
+        scopes = _NAMES[graph]
         for rule in self._rules:
             exact = rule.by == "name" and not _is_pattern(rule.pattern)
             for each in scopes:
@@ -154,6 +157,9 @@ class _Names:
 
     def _is_below(self, name: str) -> bool:
         return bool(self.path) and name.startswith(f"{self.path}/")
+
+
+_NAMES: WeakKeyDictionary[Graph, list[_Names]] = WeakKeyDictionary()  # made once for all policies of a model
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from mixlist.graph.control_flow import Link
@@ -32,6 +33,18 @@ class Solution:
     callees: dict[int, Solution] = field(default_factory=dict)
     high_by_black: set[int] = field(default_factory=set)  # values, under the black-wins policy
     number: str = ""  # "#k" where its function has several specialisations, in order of first call
+
+
+def reached(main: Solution) -> list[Solution]:
+    """A main graph's Solution and those of all calls below it, each once, in order of first call."""
+    found: dict[Solution, None] = {main: None}
+    waiting = deque([main])
+    while waiting:
+        for _, callee in sorted(waiting.popleft().callees.items()):
+            if callee not in found:
+                found[callee] = None
+                waiting.append(callee)
+    return list(found)
 
 
 def join(one: int, other: int) -> int:

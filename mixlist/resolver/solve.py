@@ -39,7 +39,7 @@ class Resolution:
 
     def solve(self, graph: Graph) -> Solution:
         """Decide the main graph."""
-        return _Solver(self, graph).run((), (), (), ())
+        return Solver(self, graph).run((), (), (), ())
 
     def specialise(
         self,
@@ -58,17 +58,19 @@ class Resolution:
         key = (id(graph), arguments, wanted, tuple([m is not None for m in misfits]), blacks)
         found = self.specialised.get(key)
         if found is None:
-            found = self.specialised[key] = _Solver(self, graph).run(arguments, wanted, misfits, blacks)
+            found = self.specialised[key] = Solver(self, graph).run(arguments, wanted, misfits, blacks)
         return found
 
 
-class _Solver:
-    def __init__(self, shared: Resolution, graph: Graph) -> None:
+class Solver:
+    """Decides one graph; without a ``solution`` to begin from, it begins with the facts alone."""
+
+    def __init__(self, shared: Resolution, graph: Graph, solution: Solution | None = None) -> None:
         self.shared = shared
         self.low = shared.low
         self.graph = graph
         count = len(graph.order)
-        self.solution = Solution(
+        self.solution = solution or Solution(
             graph,
             [shared.facts.of(graph, n) for n in graph.order],
             [types.element(v.type) if types.element(v.type) not in types.LISTED else UNDECIDED for v in graph.values],
@@ -76,6 +78,8 @@ class _Solver:
             [None] * count,
         )
         self.decided = self.solution.decided
+        self.steps: list[Step] = []
+        self.start: tuple[list[int], frozenset[int]] | None = None  # decided and high by black before a single pass
         self.between: dict[int, bool] = {}
         self.clusters: dict[Value, Cluster] = {}
         self.settling = False  # votes may still come
@@ -101,7 +105,7 @@ class _Solver:
         matched = self.shared.rules.match(self.graph)
         for node_id, fact in matched.items():
             self.solution.facts[node_id] = fact
-        steps: list[Step] = []
+        steps = self.steps
         feedback = collect(self.graph.root, steps, self.solution.links)
         calls = {n.id for n in self.graph.order if n.function is not None}
         self.clusters = clusters.find_clusters(self.graph, self.solution.links, calls, self._border(wanted))
@@ -115,8 +119,9 @@ class _Solver:
             )
             self._to_fixpoint(steps, final=not waits)
         else:
+            self.start = list(self.decided), frozenset(self.solution.high_by_black)
             for step in steps:
-                self._run(step)
+                self.step(step)
         return self.solution
 
     def _border(self, wanted: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
@@ -146,7 +151,7 @@ class _Solver:
                 readers.setdefault(value.id, []).append(step)
         self.settling = True
         for step in steps:
-            self._run(step)
+            self.step(step)
         waiting: deque[Step] = deque(dict.fromkeys(steps))
         self._drain(waiting, readers)
         if not final:
@@ -164,13 +169,13 @@ class _Solver:
         while waiting:
             step = waiting.popleft()
             queued.discard(step)
-            for value in self._run(step):
+            for value in self.step(step):
                 for reader in readers.get(value.id, ()):
                     if reader not in queued:
                         queued.add(reader)
                         waiting.append(reader)
 
-    def _run(self, step: Step) -> list[Value]:
+    def step(self, step: Step) -> list[Value]:
         """Evaluate one step; the values whose decided type rose."""
         if isinstance(step, Link):
             return self._run_link(step)

@@ -6,7 +6,7 @@ element type, or None where the reader takes what comes (Cast, Shape, a function
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSet
 from dataclasses import dataclass
 from functools import reduce
 
@@ -28,14 +28,15 @@ class Use:
     slot: int
 
 
-def uses(solution: Solution) -> Iterator[Use]:
-    """Every use in a graph, its own outputs apart."""
+def uses(solution: Solution, *, plain: bool = True) -> Iterator[Use]:
+    """Every use in a graph, its own outputs apart; without ``plain`` only those of control flow, calls and bodies."""
     linked = {(r.node, r.slot) for link in solution.links for r in link.reads if r.body is None}
     for node in solution.graph.order:
         if node.function is not None:
             yield from _call_uses(solution, node)
         elif not node.bodies:
-            yield from _node_uses(solution, node)
+            if plain:
+                yield from node_uses(solution, node)
         elif not is_control_flow(node):
             yield from _foreign_uses(solution, node)
         else:
@@ -64,7 +65,8 @@ def link_type(solution: Solution, link: Link) -> int | None:
     return reduce(join, (solution.decided[v.id] for v in reads))
 
 
-def _node_uses(solution: Solution, node: Node) -> Iterator[Use]:
+def node_uses(solution: Solution, node: Node) -> Iterator[Use]:
+    """What a node itself reads."""
     assignment = solution.assignments[node.id]
     wanted = assignment.inputs if assignment is not None else ()
     for slot, value in enumerate(node.inputs):
@@ -102,7 +104,7 @@ def _call_uses(solution: Solution, node: Node) -> Iterator[Use]:
 
 def _foreign_uses(solution: Solution, node: Node) -> Iterator[Use]:
     """An operator with bodies that is no control flow: what goes in or out of the bodies is as authored."""
-    yield from _node_uses(solution, node)
+    yield from node_uses(solution, node)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
             yield Use(value, _listed(body.yields[slot]), body, None, slot)
@@ -125,7 +127,7 @@ def _unlinked_outputs(solution: Solution) -> Iterator[Use]:
                     yield Use(value, None, body, None, slot)
 
 
-def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool], done: set[Solution]) -> None:
+def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool], done: MutableSet[Solution]) -> None:
     """A parameter that gets a constant, of a function or of a Scan's body, takes the type that all its readers want.
 
     So the constant is converted once instead of cast in the body. Callees go first. ``fits``: whether a constant

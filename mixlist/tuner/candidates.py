@@ -13,9 +13,8 @@ from mixlist.lists.node_rules import can_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import in_ascend
-from mixlist.resolver import Plan
 from mixlist.resolver.facts import is_control_flow
-from mixlist.resolver.solution import Solution
+from mixlist.resolver.solution import Solution, reached
 
 _HERE = Place("tune", 1, 1)
 
@@ -81,18 +80,18 @@ def policy_of(base: Policy, choice: Choice) -> Policy:
     return replace(base, lists=lists, rules=(*rules, *base.rules))
 
 
-def list_units(plan: Plan, base: Policy, after: ListName, low: set[tuple[str, str]] | None) -> tuple[Unit, ...]:
+def list_units(main: Solution, base: Policy, after: ListName, low: set[tuple[str, str]] | None) -> tuple[Unit, ...]:
     """The op types that could go to the list ``after``: those of nodes in ``low``, or of all (None), by name.
 
-    ``plan`` says which list they are on now, ``base`` from which one the edit moves them.
+    ``main`` says which list they are on now, ``base`` from which one the edit moves them.
     """
     nodes: dict[str, list[tuple[str, str]]] = {}
-    for solution, node in _nodes(plan):
+    for solution, node in _nodes(main):
         fact = solution.facts[node.id]
         where = scope_path(solution.graph, node.scope), label(node)
         if fact.listed is None or fact.list == after or (low is not None and where not in low):
             continue
-        if plan.policy.space == "ascend" and not in_ascend(node.domain, node.op_type):
+        if base.space == "ascend" and not in_ascend(node.domain, node.op_type):
             continue  # no name of the library means it
         nodes.setdefault(fact.listed.op, []).append(where)
     return tuple(
@@ -100,15 +99,15 @@ def list_units(plan: Plan, base: Policy, after: ListName, low: set[tuple[str, st
     )
 
 
-def node_units(plan: Plan, wanted: set[tuple[str, str]]) -> tuple[Unit, ...]:
+def node_units(main: Solution, wanted: set[tuple[str, str]]) -> tuple[Unit, ...]:
     """The nodes of ``wanted`` that a rule can name and keep in float32, in order of computation.
 
     Left out: names that several nodes share, names that no rule can hold, and nodes that a rule decides already.
     """
-    graphs = {id(s.graph): s.graph for s in plan.solution.solutions}
+    graphs = {id(s.graph): s.graph for s in reached(main)}
     shared = Counter(label(node) for graph in graphs.values() for node in graph.order)
     found: dict[str, Unit] = {}
-    for solution, node in _nodes(plan):
+    for solution, node in _nodes(main):
         path, own = scope_path(solution.graph, node.scope), label(node)
         signature = node.signature
         if (path, own) not in wanted or signature is None or signature.fixed or not signature.groups:
@@ -128,9 +127,9 @@ def _asked(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
     return tuple(["float32" if slot in there else "" for slot in range(max(there, default=-1) + 1)])
 
 
-def _nodes(plan: Plan) -> Iterator[tuple[Solution, Node]]:
+def _nodes(main: Solution) -> Iterator[tuple[Solution, Node]]:
     """Every node that lists may decide; a function's once per specialisation."""
-    for solution in plan.solution.solutions:
+    for solution in reached(main):
         for node in solution.graph.order:
             if not is_control_flow(node) and node.function is None:
                 yield solution, node

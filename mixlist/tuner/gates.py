@@ -50,18 +50,11 @@ class Gated:
             found.setdefault(site, []).append(at)
         return found
 
-    def serve(self, roundings: Mapping[Site, Rounding]) -> list[bool] | None:
-        """The flags for a plan's roundings; None where some node is rounded in a way that no gate offers."""
-        flags = [False] * len(self.gates)
-        for site, wanted in roundings.items():
-            offered = self._by_site.get(site, ())
-            chosen = next((at for at in offered if self.gates[at][1] == wanted), None)
-            if chosen is None:
-                chosen = next((at for at in offered if self.gates[at][1].covers(wanted)), None)
-            if chosen is None:
-                return None
-            flags[chosen] = True
-        return flags
+    def find(self, site: Site, wanted: Rounding) -> int | None:
+        """The flag that rounds a site so; None where no gate does."""
+        offered = self._by_site.get(site, ())
+        chosen = next((at for at in offered if self.gates[at][1] == wanted), None)
+        return chosen if chosen is not None else next((at for at in offered if self.gates[at][1].covers(wanted)), None)
 
 
 def gate(loaded: Loaded, wanted: Mapping[Site, Sequence[Rounding]], *, clamp: bool, saturate: bool) -> Gated:

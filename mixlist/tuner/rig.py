@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from mixlist.checker.estimate import costs, low_share
 from mixlist.checker.result import TensorRange
@@ -16,11 +17,12 @@ from mixlist.errors import ModelError
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver
+from mixlist.resolver.solution import Solution
 from mixlist.runtime.feeds import as_float32, model_inputs
 from mixlist.tuner.candidates import Choice, policy_of
 from mixlist.tuner.gates import Gated, gate
 from mixlist.tuner.masked import Masked
-from mixlist.tuner.roundings import Rounding, Site, Sites
+from mixlist.tuner.roundings import Calls, Rounding, Site, Sites
 from mixlist.tuner.segments import cuts, split
 from mixlist.tuner.station import Batch, Payload, pack
 from mixlist.tuner.watching import watched
@@ -58,11 +60,13 @@ class Rig:
         self.costs = costs(resolver.graph, {}, self.shapes)
         places = cuts(resolver.graph, self.costs)
         self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.masked.masks, self.low, saturate, places)
+        self.again = resolver.again(base)
         self.sites = Sites()
         self.wanted: dict[Site, tuple[Rounding, ...]] = {}
         self._last: tuple[Choice, Plan] | None = None  # one only: a plan is as large as the graph
         self.gated: Gated | None = None
-        self._flags: dict[Choice, bytes] = {}  # of this gated graph
+        # the flags that are on, of this gated graph
+        self._on: WeakKeyDictionary[Solution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
         self.token = ""
         self.payload: str = ""
         self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
@@ -74,21 +78,26 @@ class Rig:
             self._last = choice, self.resolver.plan(policy_of(self.base, choice))
         return self._last[1]
 
-    def offer(self, plan: Plan) -> None:
-        """Let the gated graph round as the plan does, also where one of its nodes alone is low."""
-        exact, every = self.sites.of(plan), self.sites.of(plan, every=True)
+    def solution(self, choice: Choice) -> Solution:
+        """The same decisions without the plan around them: from those of an earlier choice, where that can be."""
+        return self.again.decide(policy_of(self.base, choice))
+
+    def offer(self, choice: Choice) -> None:
+        """Let the gated graph round as under the choice, also where one of its low nodes alone is low."""
+        main = self.solution(choice)
+        exact, every = self.sites.of(main), self.sites.of(main, every=True)
         for site, rounding in (*every.items(), *exact.items()):
             known = self.wanted.get(site, ())
             if not any(offered.covers(rounding) for offered in known):
                 self.wanted[site] = (*known, rounding)
                 self.gated = None
-                self._flags.clear()
+                self._on.clear()
 
     def flags(self, choice: Choice) -> bytes:
         """The flags of a choice, packed; makes the gated graph where there is none that serves."""
         found = self.flags_if_served(choice)
         if found is None:
-            self.offer(self.plan(choice))
+            self.offer(choice)
             self._build()
             found = self.flags_if_served(choice)
             assert found is not None, "a plan that was offered is served"
@@ -96,12 +105,20 @@ class Rig:
 
     def flags_if_served(self, choice: Choice) -> bytes | None:
         """The flags of a choice, packed; None where there is no gated graph yet that can round as it says."""
-        if choice not in self._flags:
-            found = self.gated.serve(self.sites.of(self.plan(choice))) if self.gated is not None else None
-            if found is None:
-                return None
-            self._flags[choice] = pack(found)
-        return self._flags[choice]
+        if self.gated is None:
+            return None
+        found: list[int] = []
+        for calls, solution in self.sites.reached(self.solution(choice)):
+            known = self._on.setdefault(solution, {})
+            if calls not in known:
+                local = self.sites.local(solution, self.again.origin)
+                wanted = (*local.nodes.items(), *local.slots.items())
+                known[calls] = [self.gated.find(site.under(calls), what) for site, what in wanted]
+            for at in known[calls]:
+                if at is None:
+                    return None
+                found.append(at)
+        return pack(found, len(self.gated.gates))
 
     def settle(self, choice: Choice, at: int, batch: Batch) -> Batch:
         """A batch of a trial with its doubtful ranges judged."""
@@ -113,8 +130,7 @@ class Rig:
     def share(self, choice: Choice) -> float | None:
         """Share of the work of matrix products and convolutions that is low; None where there is none."""
         if choice not in self._shares:
-            plan = self.plan(choice)
-            self._shares[choice] = low_share(plan, self.costs)
+            self._shares[choice] = low_share(self.solution(choice), self.base.mode.low, self.costs)
         return self._shares[choice]
 
     @property
@@ -125,14 +141,16 @@ class Rig:
 
     def low_nodes(self, choice: Choice) -> set[tuple[str, str]]:
         """The nodes that round anything under the choice, by scope and display name."""
-        return {(site.scope, site.name) for site in self.sites.of(self.plan(choice)) if site.slot < 0}
+        reached = self.sites.reached(self.solution(choice))
+        sites = (self.sites.local(solution, self.again.origin).nodes for _, solution in reached)
+        return {(site.scope, site.name) for each in sites for site in each}
 
     def no_flags(self) -> bytes:
         """The flags of the reference: nothing is rounded."""
         if self.gated is None:
             self._build()
         assert self.gated is not None
-        return pack([False] * len(self.gated.gates))
+        return pack([], len(self.gated.gates))
 
     def _build(self) -> None:
         loaded = replace(self.resolver.loaded, proto=self.proto)

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from mixlist.graph.model import Node, Scope
 from mixlist.graph.naming import label, scope_path
 from mixlist.ops import types
-from mixlist.resolver import Plan
 from mixlist.resolver.solution import Solution
-from mixlist.resolver.wants import Use, uses
+from mixlist.resolver.wants import Use, node_uses, uses
 from mixlist.rewriter.emulate import EXACT, LOW
 
-Name = Callable[[Solution, Node], tuple[str, str]]
+Calls = tuple[str, ...]
 
 
 class Site(NamedTuple):
@@ -31,6 +31,10 @@ class Site(NamedTuple):
     scope: str
     name: str
     slot: int = -1
+
+    def under(self, calls: Calls) -> Site:
+        """The same in what these calls lead to."""
+        return Site((*calls, *self.calls), *self[1:]) if calls else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +51,55 @@ class Rounding:
         )
 
 
+Origin = Callable[[Solution], tuple[Solution, frozenset[Node]] | None]  # as ``Again.origin``
+
+
+@dataclass
+class Local:
+    """The roundings of one Solution, without the calls below it: at its nodes, and at single slots."""
+
+    nodes: dict[Site, Rounding]
+    slots: dict[Site, Rounding]
+
+
 class Sites:
-    """The roundings of the plans of one ``Resolver``: names of nodes are made once."""
+    """The roundings of one model under many policies: names of nodes are made once, and what stays is kept."""
 
     def __init__(self) -> None:
         self._names: dict[Node, tuple[str, str]] = {}
         self._paths: dict[Scope, str] = {}
+        self._known: WeakKeyDictionary[Solution, Local] = WeakKeyDictionary()
 
-    def of(self, plan: Plan, *, every: bool = False) -> dict[Site, Rounding]:
-        """What ``plan`` rounds. With ``every``, inputs of a low node also where what they read is low already."""
-        local: dict[Solution, dict[Site, Rounding]] = {}
+    def of(self, main: Solution, *, every: bool = False) -> dict[Site, Rounding]:
+        """What a main graph's Solution rounds. With ``every``, inputs of a low node also where they are low already."""
         found: dict[Site, Rounding] = {}
-        for calls, solution in _reached(plan.solution.solutions[0], (), self.name):
+        local: dict[Solution, Local] = {}
+        for calls, solution in self.reached(main):
             if solution not in local:
-                local[solution] = dict(self._solution(solution, every))
-            if not calls:
-                found.update(local[solution])
+                local[solution] = self._whole(solution, every)
+            for sites in (local[solution].nodes, local[solution].slots):
+                found.update((site.under(calls), what) for site, what in sites.items())
+        return found
+
+    def reached(self, solution: Solution, calls: Calls = ()) -> Iterator[tuple[Calls, Solution]]:
+        """The Solution and those of all calls below, each with the calls that lead there."""
+        yield calls, solution
+        for call, callee in solution.callees.items():
+            yield from self.reached(callee, (*calls, "/".join(self.name(solution, solution.graph.order[call]))))
+
+    def local(self, solution: Solution, origin: Origin) -> Local:
+        """The roundings of one Solution; of one that was decided from another, only what was decided anew is told."""
+        found = self._known.get(solution)
+        if found is None:
+            before, nodes = origin(solution) or (None, frozenset[Node]())
+            known = self._known.get(before) if before is not None else None
+            if before is None or known is None or _arguments(before) != _arguments(solution):
+                found = self._whole(solution, False)
             else:
-                found.update((site._replace(calls=calls), what) for site, what in local[solution].items())
+                found = Local(known.nodes.copy(), dict(self._slots(solution, False)))
+                for node in nodes:
+                    self._put(found.nodes, solution, node, False)
+            self._known[solution] = found
         return found
 
     def name(self, solution: Solution, node: Node) -> tuple[str, str]:
@@ -80,32 +115,43 @@ class Sites:
             known = self._paths[scope] = scope_path(solution.graph, scope)
         return known
 
-    def _solution(self, solution: Solution, every: bool) -> Iterator[tuple[Site, Rounding]]:
-        slots: dict[Node, list[int]] = {}
-        low: dict[Node, set[int]] = {}
-        for use in uses(solution):
-            elem = _read_as(use, solution, every)
-            node = use.node
-            if node is None:
-                if elem:
-                    yield Site((), self._path(solution, use.scope), "", use.slot), Rounding((elem,))
-            elif node.bodies or node.function is not None:
-                if elem:
-                    yield Site((), *self.name(solution, node), use.slot), Rounding((elem,))
-            else:
-                if elem:
-                    slots.setdefault(node, [0] * len(node.inputs))[use.slot] = elem
-                if elem or (solution.decided[use.value.id] if use.want is None else use.want) in LOW:
-                    low.setdefault(node, set()).add(use.slot)
-        yield from _outputs(solution, every)
+    def _whole(self, solution: Solution, every: bool) -> Local:
+        found = Local({}, dict(self._slots(solution, every)))
         for node in solution.graph.order:
-            if node.bodies or node.function is not None or node.op_type == "Constant":
-                continue
-            outputs = () if _moves_low(node, low.get(node)) else _made(solution, node)
-            inputs = slots.get(node)
-            if inputs is not None or any(outputs):
-                given = tuple(inputs) if inputs is not None else (0,) * len(node.inputs)
-                yield Site((), *self.name(solution, node)), Rounding(given, outputs)
+            self._put(found.nodes, solution, node, every)
+        return found
+
+    def _slots(self, solution: Solution, every: bool) -> Iterator[tuple[Site, Rounding]]:
+        """Where control flow, calls and outputs read."""
+        for use in uses(solution, plain=False):
+            elem = _read_as(use, solution, every)
+            if elem and use.node is None:
+                yield Site((), self._path(solution, use.scope), "", use.slot), Rounding((elem,))
+            elif elem and use.node is not None:
+                yield Site((), *self.name(solution, use.node), use.slot), Rounding((elem,))
+        yield from _outputs(solution, every)
+
+    def _put(self, found: dict[Site, Rounding], solution: Solution, node: Node, every: bool) -> None:
+        """The rounding of a node by itself, in place of what was there."""
+        if node.bodies or node.function is not None:
+            return
+        inputs = [0] * len(node.inputs)
+        low = set()
+        for use in node_uses(solution, node):
+            elem = inputs[use.slot] = _read_as(use, solution, every)
+            if elem or (solution.decided[use.value.id] if use.want is None else use.want) in LOW:
+                low.add(use.slot)
+        outputs = () if _moves_low(node, low) or node.op_type == "Constant" else _made(solution, node)
+        site = Site((), *self.name(solution, node))
+        if any(inputs) or any(outputs):
+            found[site] = Rounding(tuple(inputs), outputs)
+        else:
+            found.pop(site, None)
+
+
+def _arguments(solution: Solution) -> list[int]:
+    """The types of a function's parameters: settled last, so that no step tells that one has changed."""
+    return [solution.decided[value.id] for value in solution.graph.root.inputs]
 
 
 def _outputs(solution: Solution, every: bool) -> Iterator[tuple[Site, Rounding]]:
@@ -135,19 +181,10 @@ def _made(solution: Solution, node: Node) -> tuple[int, ...]:
     return tuple([e if e in LOW else 0 for e in elems]) if not LOW.isdisjoint(elems) else ()
 
 
-def _moves_low(node: Node, low: set[int] | None) -> bool:
+def _moves_low(node: Node, low: set[int]) -> bool:
     """Whether the outputs are values of inputs that are low, all of them: they need no rounding."""
-    if low is None or node.op_type not in EXACT or node.domain:
+    if not low or node.op_type not in EXACT or node.domain:
         return False
     return all(
         slot in low for slot, v in enumerate(node.inputs) if v is not None and types.element(v.type) in types.LISTED
     )
-
-
-def _reached(solution: Solution, calls: tuple[str, ...], name: Name) -> Iterator[tuple[tuple[str, ...], Solution]]:
-    """The Solution and those of all calls below, each with the calls that lead there."""
-    yield calls, solution
-    for node in solution.graph.order:
-        callee = solution.callees.get(node.id)
-        if callee is not None:
-            yield from _reached(callee, (*calls, "/".join(name(solution, node))), name)

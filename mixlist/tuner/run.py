@@ -152,7 +152,7 @@ class _Search:
         self.clock = clock
         self.suspicion = Suspicion(base, rig.low)
         nothing: Choice = frozenset()
-        rig.offer(rig.plan(nothing))
+        rig.offer(nothing)
         work = matrix_work(rig.costs)
         self.strategy = Strategy(rig, trials, self.suspicion, work, nodes_allowed, Price(rig, provider))
 

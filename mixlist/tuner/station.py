@@ -185,6 +185,8 @@ def station(token: str, payload: bytes | str) -> Station:
     return _stations.get(token, payload, lambda data: Station(pickle.loads(data)))
 
 
-def pack(flags: Sequence[bool]) -> bytes:
-    """Flags as bits."""
-    return np.packbits(np.array(flags, bool)).tobytes()
+def pack(on: Sequence[int], count: int) -> bytes:
+    """Flags as bits: ``count`` of them, of which these are on."""
+    flags = np.zeros(count, bool)
+    flags[list(on)] = True
+    return np.packbits(flags).tobytes()

@@ -87,7 +87,7 @@ class Strategy:
     def _lowest(self) -> Choice | None:
         """Everything white, but for what must not be; then the edits that bring nothing go."""
         start = frozenset(unit.edit for unit in self._units(frozenset(), "white"))
-        self.rig.offer(self.rig.plan(start))
+        self.rig.offer(start)
         units = self._units(start, "black")
         order = orders(units, self.suspicion, self.work)[0]
         chosen = self._minimal(order, lambda black: self._instead(start, black))
@@ -117,7 +117,7 @@ class Strategy:
             tried = best | {edit}
             cost = self.price(tried)
             if cost < self.price.edge * price and self.rig.low_nodes(tried):
-                self.rig.offer(self.rig.plan(tried))
+                self.rig.offer(tried)
                 if self.trials.passes(tried):
                     best, price = tried, cost
         return best
@@ -128,9 +128,9 @@ class Strategy:
     def _units(self, choice: Choice, after: ListName) -> tuple[Unit, ...]:
         """The op types that could go to a list under a choice; to black only those with low nodes."""
         if after == "black":
-            units = self._closed(choice, lambda low: list_units(self.rig.plan(choice), self.rig.base, after, low))
+            units = self._closed(choice, lambda low: list_units(self.rig.solution(choice), self.rig.base, after, low))
         else:
-            units = list_units(self.rig.plan(choice), self.rig.base, after, None)
+            units = list_units(self.rig.solution(choice), self.rig.base, after, None)
         self._know(units)
         return units
 
@@ -155,7 +155,7 @@ class Strategy:
         rest = choice - {edit}
         before = self.rig.low_nodes(rest)
         own = {where for where in self.units[edit].nodes if where in before}
-        units = node_units(self.rig.plan(rest), own)
+        units = node_units(self.rig.solution(rest), own)
         if len(own) < 2 or not units:
             return choice
         found = self._nodes(rest, units)
@@ -165,7 +165,7 @@ class Strategy:
         return found if gains or len(found - rest) <= FEW * len(own) else choice
 
     def _all_nodes(self, start: Choice) -> tuple[Unit, ...]:
-        return self._closed(start, lambda low: node_units(self.rig.plan(start), low))
+        return self._closed(start, lambda low: node_units(self.rig.solution(start), low))
 
     def _nodes(self, start: Choice, units: Sequence[Unit]) -> Choice | None:
         """The best minimal set of nodes to keep high, beside ``start``."""

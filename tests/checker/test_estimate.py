@@ -287,7 +287,11 @@ def test_the_share_of_a_plan_is_that_of_its_model(text: str) -> None:
     for white in (["MatMul"], []):
         plan = mixlist.resolve(original, policy(white=white))
         mixed = mixlist.rewrite(original, plan).model
-        assert low_share(plan, costs(plan.solution.graph)) == work(mixed).low_share == float(bool(white))
+        assert (
+            low_share(plan.solution.solutions[0], "float16", costs(plan.solution.graph))
+            == work(mixed).low_share
+            == float(bool(white))
+        )
 
 
 def test_the_share_weighs_nodes_by_their_operations() -> None:
@@ -297,8 +301,8 @@ def test_the_share_weighs_nodes_by_their_operations() -> None:
     all_low = mixlist.resolve(original, policy(white=["MatMul"]))
     once = costs(all_low.solution.graph)
     plan = mixlist.resolve(original, policy(white=["MatMul"], rules=keep("large")))
-    assert low_share(all_low, once) == 1
-    assert low_share(plan, once) == pytest.approx(1 / 4)
+    assert low_share(all_low.solution.solutions[0], "float16", once) == 1
+    assert low_share(plan.solution.solutions[0], "float16", once) == pytest.approx(1 / 4)
 
 
 def test_the_demo() -> None:

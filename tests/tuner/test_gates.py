@@ -56,7 +56,7 @@ class Bench:
     def __init__(self, proto: onnx.ModelProto, rules: Policy, feed: Mapping[str, Any], saturate: bool = False) -> None:
         self.rig = Rig(Resolver(proto), rules, [feed], (), saturate=saturate)
         self.feed, self.saturate = feed, saturate
-        self.rig.offer(self.rig.plan(frozenset()))
+        self.rig.offer(frozenset())
         self.builds = 0
         self.session: Plain | None = None
         self.token = ""
@@ -86,10 +86,10 @@ class Bench:
 
     def units(self, after: str = "black") -> tuple[Unit, ...]:
         low = self.rig.low_nodes(frozenset()) if after == "black" else None
-        return list_units(self.rig.plan(frozenset()), self.rig.base, after, low)
+        return list_units(self.rig.solution(frozenset()), self.rig.base, after, low)
 
     def nodes(self) -> tuple[Unit, ...]:
-        return node_units(self.rig.plan(frozenset()), self.rig.low_nodes(frozenset()))
+        return node_units(self.rig.solution(frozenset()), self.rig.low_nodes(frozenset()))
 
     def close(self) -> None:
         self.rig.close()

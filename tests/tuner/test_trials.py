@@ -51,7 +51,7 @@ def test_a_trial_says_what_the_check_says(case: Case, data: st.DataObject) -> No
     assume(case.rules.mode.action == "lists")  # others are not tuned
     tried = trials(case.model, case.rules, case.feeds, saturate=case.saturate)
     try:
-        units = list_units(tried.rig.plan(frozenset()), case.rules, "black", tried.rig.low_nodes(frozenset()))
+        units = list_units(tried.rig.solution(frozenset()), case.rules, "black", tried.rig.low_nodes(frozenset()))
         for choice in (frozenset(), frozenset(u.edit for u in units if data.draw(st.booleans()))):
             mode = "saturate" if case.saturate else "inf"
             checked = mixlist.check(case.model, policy_of(case.rules, choice), case.feeds, overflow_mode=mode)

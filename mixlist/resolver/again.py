@@ -1,0 +1,305 @@
+"""Deciding again under other lists: only the nodes of which the lists say something else, and what they reach.
+
+A search asks for the decisions under hundreds of policies, each much like one before it. What a step decides depends on
+its node's fact and on what it reads, so a graph that is decided in one pass can be decided from an earlier outcome:
+steps whose fact differs run anew, and those that read what has changed, in the order of the graph. Where decisions feed
+back (loops, sequences) or look at the graph as a whole (``between``), everything is decided anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+from mixlist.graph.control_flow import Link
+from mixlist.graph.model import Graph, Node, Value
+from mixlist.lists.policy import NodeRule, Policy
+from mixlist.ops.names import in_ascend
+from mixlist.ops.signature import Assignment
+from mixlist.resolver.clusters import Cluster
+from mixlist.resolver.constants import Ranges
+from mixlist.resolver.facts import Fact, Facts, is_control_flow
+from mixlist.resolver.node_rules import Rules
+from mixlist.resolver.solution import Solution
+from mixlist.resolver.solve import Resolution, Solver
+from mixlist.resolver.steps import Step, read_by
+from mixlist.resolver.wants import settle_constant_arguments
+
+RECENT = 8  # outcomes to begin from: the tests of a search halve, so one of the last few is near
+
+
+class Said(NamedTuple):
+    """What a policy says of a node; under a rule also its types."""
+
+    fact: Fact
+    assignment: Assignment | None = None
+
+
+Changes = dict[tuple[int, int], Said]  # by id of the graph, and of the node in it
+
+
+class Again:
+    """One model, decided under policies that differ from ``base`` in lists and in further rules of single nodes."""
+
+    def __init__(self, graph: Graph, base: Policy, ranges: Ranges) -> None:
+        self.graph, self.base, self.ranges = graph, base, ranges
+        self.rules = Rules(base)
+        self.kept: dict[tuple[Any, ...], deque[_Kept]] = {}
+        self.orders: dict[int, _Order] = {}
+        self.graphs = {id(each): each for each in _below(graph)}
+        self.reach = {key: frozenset(map(id, _below(each))) for key, each in self.graphs.items()}
+        self._same: dict[Fact, Said] = {}
+        facts = Facts(base)
+        self.cast_is_black = facts.cast_is_black
+        self.said = {key: self._base(each, facts) for key, each in self.graphs.items()}
+        self._named: dict[str, list[tuple[int, Node]]] = {}  # by every name that a list may have for a node
+        for key, each in self.graphs.items():
+            for node in each.order:
+                for name in _names(node):
+                    self._named.setdefault(name, []).append((key, node))
+        self._ruled: dict[NodeRule, Changes] = {}
+        self._origin: WeakKeyDictionary[Solution, tuple[ref[Solution], frozenset[Node]]] = WeakKeyDictionary()
+        self._settled: WeakSet[Solution] = WeakSet()
+
+    def decide(self, policy: Policy) -> Solution:
+        """What ``resolve`` decides for the main graph under a policy.
+
+        For reports it is not meant: specialisations have no numbers, and a node under a rule shows the base's list. A
+        Solution may be one that was returned before, and part of several.
+        """
+        shared = _Remembering(self, policy)
+        found = shared.solve(self.graph)
+        settle_constant_arguments(
+            found, lambda value: policy.constants != "keep" or self.ranges.fits(value, shared.low), self._settled
+        )
+        return found
+
+    def origin(self, solution: Solution) -> tuple[Solution, frozenset[Node]] | None:
+        """The Solution that this one was decided from, and the nodes decided anew; None where that is all of them."""
+        before, nodes = self._origin.get(solution, (None, frozenset[Node]()))
+        known = before() if before is not None else None
+        return (known, nodes) if known is not None else None
+
+    def changes(self, policy: Policy, facts: Facts) -> Changes:
+        """What ``policy`` says otherwise than ``base``."""
+        found: Changes = {}
+        known: dict[int, tuple[Fact, Said]] = {}  # the fact is held, so that no other has its id
+        for op, move in policy.lists.moves.items():
+            for key, node in self._named.get(op, ()) if self.base.lists.moves.get(op) != move else ():
+                if self.said[key][node.id].fact.kind == "rule":
+                    continue
+                fact = facts.of(self.graphs[key], node)
+                _, said = known.get(id(fact)) or known.setdefault(id(fact), (fact, self._interned(fact)))
+                if said is not self.said[key][node.id]:
+                    found[key, node.id] = said
+        for rule in policy.rules[: len(policy.rules) - len(self.base.rules)]:
+            found.update(self._by_rule(rule))
+        return found
+
+    def keep(self, key: tuple[Any, ...], made: _Kept, near: _Kept | None, ran: frozenset[Node]) -> None:
+        """Keep an outcome to begin from; ``near`` is what it was itself decided from."""
+        self.kept.setdefault(key, deque(maxlen=RECENT)).append(made)
+        if near is not None:
+            self._origin[made.solver.solution] = ref(near.solver.solution), ran
+
+    def _interned(self, fact: Fact) -> Said:
+        return self._same.setdefault(fact, Said(fact))
+
+    def _base(self, graph: Graph, facts: Facts) -> list[Said]:
+        ruled = self.rules.match(graph)
+        return [self._interned(ruled.get(node.id) or facts.of(graph, node)) for node in graph.order]
+
+    def _by_rule(self, rule: NodeRule) -> Changes:
+        """The nodes that a rule decides; it comes before those of the base."""
+        if rule not in self._ruled:
+            alone = Rules(replace(self.base, rules=(rule,)))
+            self._ruled[rule] = {
+                (key, node_id): Said(fact, alone.assignment(graph, graph.order[node_id]))
+                for key, graph in self.graphs.items()
+                for node_id, fact in alone.match(graph).items()
+            }
+        return self._ruled[rule]
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """An outcome: the solver that came to it, and the changes in its graph and in the functions below."""
+
+    solver: Solver
+    changes: Changes
+
+
+class _Remembering(Resolution):
+    """The resolution under one policy, which begins from those before it."""
+
+    def __init__(self, again: Again, policy: Policy) -> None:
+        facts = Facts(policy)
+        self.again, self.changes = again, again.changes(policy, facts)
+        super().__init__(facts, _Known(again.rules, self.changes, policy), again.ranges)
+        self.anew = policy.gray_policy == "between" or facts.cast_is_black != again.cast_is_black
+
+    def solve(self, graph: Graph) -> Solution:
+        return self._decide(graph, (), (), (), ())
+
+    def specialise(self, graph: Graph, arguments: Any, wanted: Any, misfits: Any, blacks: Any) -> Solution:
+        return self._decide(graph, arguments, wanted, misfits, blacks)
+
+    def _decide(self, graph: Graph, arguments: Any, wanted: Any, misfits: Any, blacks: Any) -> Solution:
+        again = self.again
+        key = (id(graph), arguments, wanted, tuple([m is not None for m in misfits]), blacks)
+        mine = {at: said for at, said in self.changes.items() if at[0] in again.reach[id(graph)]}
+        near: _Kept | None = None
+        differ: set[tuple[int, int]] = set()
+        for kept in again.kept.get(key, ()):
+            found = _differ(kept.changes, mine)
+            if near is None or len(found) < len(differ):
+                near, differ = kept, found
+        if near is not None and not differ:
+            return near.solver.solution
+        if near is None or near.solver.start is None or self.anew:
+            made, near, ran = Solver(self, graph), None, frozenset[Node]()
+            made.run(arguments, wanted, misfits, blacks)
+        else:
+            made = _copy(near.solver, self)
+            ran = self._go_on(made, differ)
+        again.keep(key, _Kept(made, mine), near, ran)
+        return made.solution
+
+    def _go_on(self, made: Solver, differ: set[tuple[int, int]]) -> frozenset[Node]:
+        """Bring a copy of an earlier outcome up to these changes; returns the nodes that were decided anew."""
+        graph, again = made.graph, self.again
+        base = again.said[id(graph)]
+        changed = {graph.order[node] for key, node in differ if key == id(graph)}
+        for node in changed:
+            made.solution.facts[node.id] = self.changes.get((id(graph), node.id), base[node.id]).fact
+        below = {key for key, _ in differ if key != id(graph)}
+        calls = (
+            [n for n in graph.order if n.function is not None and below & again.reach[id(n.function)]] if below else []
+        )
+        if id(graph) not in again.orders:
+            again.orders[id(graph)] = _Order(made.steps)
+        return again.orders[id(graph)].run(made, changed, calls)
+
+
+class _Known(Rules):
+    """The rules of a policy of which most is known already: what its own rules say, and those of the base."""
+
+    def __init__(self, base: Rules, changes: Changes, policy: Policy) -> None:
+        self._base, self._changes, self._whole = base, changes, policy
+
+    @cached_property
+    def _all(self) -> Rules:
+        return Rules(self._whole)
+
+    def match(self, graph: Graph) -> dict[int, Fact]:
+        return self._all.match(graph)
+
+    def assignment(self, graph: Graph, node: Node) -> Assignment:
+        said = self._changes.get((id(graph), node.id))
+        if said is not None and said.assignment is not None:
+            return said.assignment
+        return self._base.assignment(graph, node)
+
+
+class _Order:
+    """The steps of a graph that is decided in one pass: where each stands, what it writes, and who reads it."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+        self.places = {step: place for place, step in enumerate(steps)}
+        self.writes = [_written(step) for step in steps]
+        self.readers: dict[int, list[int]] = {}
+        for place, step in enumerate(steps):
+            for value in read_by(step):
+                self.readers.setdefault(value.id, []).append(place)
+
+    def run(self, made: Solver, changed: set[Node], calls: list[Node]) -> frozenset[Node]:
+        """Run the steps of ``changed`` nodes and ``calls``, and all that read what changes by it; returns the nodes."""
+        assert made.start is not None
+        decided, high = made.decided, made.solution.high_by_black
+        waiting = [self.places[node] for node in {*changed, *calls}]
+        queued = set(waiting)
+        heapify(waiting)
+        ran = set()
+        while waiting:
+            place = heappop(waiting)
+            step, written = self.steps[place], self.writes[place]
+            before = [(decided[value.id], value.id in high) for value in written]
+            for value in written:
+                decided[value.id] = made.start[0][value.id]
+                high.discard(value.id)
+                high.update({value.id} & made.start[1])
+            if isinstance(step, Node):
+                ran.add(step)
+                _forget(made.solution, step)
+            made.step(step)
+            if step in changed or before != [(decided[value.id], value.id in high) for value in written]:
+                for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
+                    if reader not in queued:
+                        queued.add(reader)
+                        heappush(waiting, reader)
+        return frozenset(ran)
+
+
+def _written(step: Step) -> list[Value]:
+    """The values that a step decides."""
+    if isinstance(step, Link):
+        return list(step.targets)
+    if isinstance(step, Cluster) or (step.function is None and is_control_flow(step)):
+        return []
+    return [value for value in step.outputs if value is not None]
+
+
+def _forget(solution: Solution, node: Node) -> None:
+    solution.assignments[node.id] = solution.followed[node.id] = None
+    solution.notes.pop(node.id, None)
+    solution.rules.pop(node.id, None)
+
+
+def _copy(before: Solver, shared: Resolution) -> Solver:
+    """A solver with the outcome of another; parameters have the types of their arguments again."""
+    assert before.start is not None
+    old = before.solution
+    solution = Solution(
+        old.graph,
+        old.facts.copy(),
+        old.decided.copy(),
+        old.assignments.copy(),
+        old.followed.copy(),
+        old.links,
+        old.notes.copy(),
+        old.rules.copy(),
+        old.callees.copy(),
+        old.high_by_black.copy(),
+    )
+    for value in old.graph.root.inputs:
+        solution.decided[value.id] = before.start[0][value.id]
+    made = Solver(shared, old.graph, solution)
+    made.start, made.steps, made.argument_misfits = before.start, before.steps, before.argument_misfits
+    return made
+
+
+def _differ(one: Changes, other: Changes) -> set[tuple[int, int]]:
+    """The nodes of which two policies say different things."""
+    return {at for at in one.keys() | other.keys() if one.get(at) is not other.get(at)}
+
+
+def _below(graph: Graph) -> list[Graph]:
+    """A graph and those of all functions that it calls, directly or not."""
+    found = {id(graph): graph}
+    waiting = [graph]
+    while waiting:
+        for node in waiting.pop().order:
+            if node.function is not None and id(node.function) not in found:
+                found[id(node.function)] = node.function
+                waiting.append(node.function)
+    return list(found.values())
+
+
+def _names(node: Node) -> set[str]:
+    """Every name that a list of either name space may have for a node's operator."""
+    return {node.op_type, f"{node.domain or 'ai.onnx'}::{node.op_type}", *in_ascend(node.domain, node.op_type)}

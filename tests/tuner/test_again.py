@@ -1,0 +1,111 @@
+"""Deciding again against deciding from nothing: the same decisions, reasons and roundings, choice after choice."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mixlist.lists.policy import Policy
+from mixlist.resolver import Resolver
+from mixlist.resolver.again import Again
+from mixlist.resolver.solution import Solution
+from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
+from mixlist.tuner.roundings import Sites
+from tests.builders import model, policy
+from tests.graphs import Case
+from tests.tuner.test_gates import jobs
+
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
+
+
+def told(main: Solution) -> list[Any]:
+    """All that a Solution and those below it say, in the order of their first calls."""
+    found, waiting, seen = [], [main], {main}
+    while waiting:
+        at = waiting.pop(0)
+        by_black = sorted(at.high_by_black)
+        facts = [fact if fact.kind != "rule" else "rule" for fact in at.facts]  # its list decides nothing
+        found.append((facts, at.decided, at.assignments, at.followed, at.notes, at.rules, by_black))
+        for _, callee in sorted(at.callees.items()):
+            if callee not in seen:
+                seen.add(callee)
+                waiting.append(callee)
+    return found
+
+
+class Both:
+    """One model and policy; ``compare`` decides a choice both ways. ``halfway`` counts what was begun from another."""
+
+    def __init__(self, proto: Any, rules: Policy) -> None:
+        self.resolver, self.rules = Resolver(proto), rules
+        self.again: Again = self.resolver.again(rules)
+        self.sites = Sites()
+        self.halfway = 0
+
+    def compare(self, choice: Choice) -> None:
+        tried = policy_of(self.rules, choice)
+        whole = self.resolver.plan(tried).solution.solutions[0]
+        main = self.again.decide(tried)
+        assert told(main) == told(whole)
+        rounded = {}
+        for calls, solution in self.sites.reached(main):
+            self.halfway += self.again.origin(solution) is not None
+            local = self.sites.local(solution, self.again.origin)
+            both = {**local.nodes, **local.slots}
+            rounded.update((site.under(calls), what) for site, what in both.items())
+        assert rounded == Sites().of(whole)
+
+    def units(self) -> tuple[Unit, ...]:
+        main = self.again.decide(self.rules)
+        low = {(site.scope, site.name) for site in Sites().of(main)}
+        lists = (*list_units(main, self.rules, "black", None), *list_units(main, self.rules, "white", None))
+        return (*lists, *node_units(main, low))
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize="MIXLIST_SEED" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+)
+@given(jobs(), st.data())
+def test_a_choice_after_others_is_decided_as_if_it_were_the_first(
+    job: tuple[Case, Policy], data: st.DataObject
+) -> None:
+    case, rules = job
+    both = Both(case.model, rules)
+    units = both.units()
+    for _ in range(6):
+        both.compare(frozenset(unit.edit for unit in units if data.draw(st.booleans())))
+
+
+def test_only_what_a_change_reaches_is_decided_anew() -> None:
+    both = Both(
+        model("""g (float[2] x) => (float[2] y, float[2] z)
+        { [a] a = Mul (x, x) [b] b = Relu (a) [y] y = Neg (b) [c] c = Mul (x, x) [d] d = Relu (c) [z] z = Neg (d) }"""),
+        policy(white=["Mul"]),
+    )
+    both.compare(frozenset())
+    units = {unit.nodes[0][1]: unit for unit in both.units() if not hasattr(unit.edit, "after")}
+    both.compare(frozenset([units["c"].edit]))
+    main = both.again.decide(policy_of(both.rules, frozenset([units["c"].edit])))
+    origin = both.again.origin(main)
+    assert origin is not None and {node.proto.name for node in origin[1]} == {"c", "d", "z"}
+
+
+def test_functions_that_a_change_does_not_reach_are_the_same_ones() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+    g (float[2] x) => (float[2] y) { a = my.f (x) y = my.h (a) }
+    <domain: "my", opset_import: ["" : 17]> f (a) => (c) { [m] b = Mul (a, a) c = Relu (b) }
+    <domain: "my", opset_import: ["" : 17]> h (a) => (c) { [n] b = Mul (a, a) c = Neg (b) }"""
+    both = Both(model(text), policy(white=["Mul"]))
+    both.compare(frozenset())
+    first = both.again.decide(policy_of(both.rules, frozenset()))
+    (edit,) = (unit.edit for unit in both.units() if unit.nodes[0][1] == "n" and not hasattr(unit.edit, "after"))
+    both.compare(frozenset([edit]))
+    second = both.again.decide(policy_of(both.rules, frozenset([edit])))
+    same = [one is other for one, other in zip(first.callees.values(), second.callees.values(), strict=True)]
+    assert same == [True, False] and both.halfway > 0
