@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from mixlist.graph.control_flow import Link
@@ -32,13 +32,15 @@ from mixlist.resolver.wants import settle_constant_arguments
 RECENT = 8  # outcomes to begin from: the tests of a search halve, so one of the last few is near
 
 
-class Said(NamedTuple):
-    """What a policy says of a node; under a rule also its types."""
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What a policy says of a node; under a rule also its types. What is the same is one object."""
 
     fact: Fact
     assignment: Assignment | None = None
 
 
+Operator = tuple[str, str]  # domain and op type
 Changes = dict[tuple[int, int], Said]  # by id of the graph, and of the node in it
 
 
@@ -56,11 +58,15 @@ class Again:
         facts = Facts(base)
         self.cast_is_black = facts.cast_is_black
         self.said = {key: self._base(each, facts) for key, each in self.graphs.items()}
-        self._named: dict[str, list[tuple[int, Node]]] = {}  # by every name that a list may have for a node
+        self._nodes: dict[Operator, list[tuple[int, Node]]] = {}
         for key, each in self.graphs.items():
             for node in each.order:
-                for name in _names(node):
-                    self._named.setdefault(name, []).append((key, node))
+                self._nodes.setdefault((node.domain, node.op_type), []).append((key, node))
+        self._called: dict[str, list[Operator]] = {}  # the operators by every name that a list may have for them
+        for operator in self._nodes:
+            for name in _names(operator):
+                self._called.setdefault(name, []).append(operator)
+        self._listed: dict[tuple[Any, ...], Changes] = {}
         self._ruled: dict[NodeRule, Changes] = {}
         self._origin: WeakKeyDictionary[Solution, tuple[ref[Solution], frozenset[Node]]] = WeakKeyDictionary()
         self._settled: WeakSet[Solution] = WeakSet()
@@ -87,15 +93,9 @@ class Again:
     def changes(self, policy: Policy, facts: Facts) -> Changes:
         """What ``policy`` says otherwise than ``base``."""
         found: Changes = {}
-        known: dict[int, tuple[Fact, Said]] = {}  # the fact is held, so that no other has its id
-        for op, move in policy.lists.moves.items():
-            for key, node in self._named.get(op, ()) if self.base.lists.moves.get(op) != move else ():
-                if self.said[key][node.id].fact.kind == "rule":
-                    continue
-                fact = facts.of(self.graphs[key], node)
-                _, said = known.get(id(fact)) or known.setdefault(id(fact), (fact, self._interned(fact)))
-                if said is not self.said[key][node.id]:
-                    found[key, node.id] = said
+        moved = [op for op, move in policy.lists.moves.items() if self.base.lists.moves.get(op) != move]
+        for operator in {each for op in moved for each in self._called.get(op, ())}:
+            found.update(self._by_list(operator, policy, facts))
         for rule in policy.rules[: len(policy.rules) - len(self.base.rules)]:
             found.update(self._by_rule(rule))
         return found
@@ -112,6 +112,18 @@ class Again:
     def _base(self, graph: Graph, facts: Facts) -> list[Said]:
         ruled = self.rules.match(graph)
         return [self._interned(ruled.get(node.id) or facts.of(graph, node)) for node in graph.order]
+
+    def _by_list(self, operator: Operator, policy: Policy, facts: Facts) -> Changes:
+        """What the lists say of an operator's nodes otherwise: it depends on where its names stand."""
+        where = operator, *(policy.lists.moves.get(name) for name in _names(operator))
+        if where not in self._listed:
+            found = self._listed[where] = {}
+            for key, node in self._nodes[operator]:
+                before = self.said[key][node.id]
+                said = self._interned(facts.of(self.graphs[key], node))
+                if said is not before and before.fact.kind != "rule":
+                    found[key, node.id] = said
+        return self._listed[where]
 
     def _by_rule(self, rule: NodeRule) -> Changes:
         """The nodes that a rule decides; it comes before those of the base."""
@@ -285,7 +297,7 @@ def _copy(before: Solver, shared: Resolution) -> Solver:
 
 def _differ(one: Changes, other: Changes) -> set[tuple[int, int]]:
     """The nodes of which two policies say different things."""
-    return {at for at in one.keys() | other.keys() if one.get(at) is not other.get(at)}
+    return {at for at, _ in one.items() ^ other.items()}
 
 
 def _below(graph: Graph) -> list[Graph]:
@@ -300,6 +312,8 @@ def _below(graph: Graph) -> list[Graph]:
     return list(found.values())
 
 
-def _names(node: Node) -> set[str]:
-    """Every name that a list of either name space may have for a node's operator."""
-    return {node.op_type, f"{node.domain or 'ai.onnx'}::{node.op_type}", *in_ascend(node.domain, node.op_type)}
+@cache
+def _names(operator: Operator) -> tuple[str, ...]:
+    """Every name that a list of either name space may have for an operator."""
+    domain, op_type = operator
+    return op_type, f"{domain or 'ai.onnx'}::{op_type}", *in_ascend(domain, op_type)

@@ -18,7 +18,7 @@ from mixlist.ops import types
 from mixlist.tuner.gates import Gated, flags_info, spread
 
 MOST = 16  # pieces: each costs a run of a session, some 30 microseconds
-LEAST = 4e7  # what a piece costs at least, in the unit of ``_weight``: some 0.4 milliseconds
+LEAST = 2e7  # what a piece costs at least, in the unit of ``_weight``: some 0.2 milliseconds
 _NODE = 5e4  # what any node costs, however small its tensors
 _BYTE = 4.0  # what a byte that is moved costs, in FLOPs
 _UNKNOWN = (2**20,)  # the shape that a tensor is taken to have
@@ -38,12 +38,13 @@ def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
     found: list[str] = []
     for number in range(1, pieces):
         target, slack = total * number / pieces, _SLACK * total / pieces
-        near = [at for at, end in enumerate(ends[:-1]) if abs(end - target) <= slack]
-        if near:
-            best = nodes[min(near, key=lambda at: (crossing[at], abs(ends[at] - target)))]
-            name = next((v.file_name for v in best.outputs if v is not None), None)
-            if name is not None and name not in found:
-                found.append(name)
+        away = [abs(end - target) for end in ends[:-1]]
+        far = max(slack, min(away))
+        near = [at for at, distance in enumerate(away) if distance <= far]
+        best = nodes[min(near, key=lambda at: (crossing[at], away[at]))]
+        name = next((v.file_name for v in best.outputs if v is not None), None)
+        if name is not None and name not in found:
+            found.append(name)
     return tuple(found)
 
 
