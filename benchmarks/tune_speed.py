@@ -5,13 +5,15 @@
 
 FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); data are the corpus's own batches.
 
-trials   one trial as the search makes it (resolve under the edit, flags, run through the default executor, judge; the
-         choice differs each time) against a new session per trial: ``occ`` as onnxconverter_common's
-         auto_mixed_precision does it (copy, convert_float_to_float16 with the nodes that the choice keeps high as
-         node_block_list, InferenceSession, run; until it fails, where it does; recurrent models, of which the CPU
-         provider may crash in float16, are converted alone), and ``session``: resolve, rewrite and
-         emulate by mixlist, InferenceSession, run, without the judging. One batch, and 16. Beside it what a trial would
-         reach that cost no more than a plain run of the model: no trial can be faster than that.
+trials   seconds per trial of a search (its time by the number of its trials: choosing, deciding, flags, runs in the
+         default executor, judging) for half the error that the list has, with node rules; 1e-2 where it overflows.
+         Beside it trials of choices at random, each far from the one before it. Against a new session per trial, for
+         some of the search's choices: ``occ`` as onnxconverter_common's auto_mixed_precision does it (copy,
+         convert_float_to_float16 with the nodes that the choice keeps high as node_block_list, InferenceSession, run),
+         and ``session``: resolve, rewrite and emulate by mixlist, InferenceSession, run, without judging. Where what
+         occ converts does not load, its session and run are those of the original (so too for recurrent models, of
+         which the CPU provider may crash in float16), and ``until`` is what it took until it failed. Where the
+         conversion fails, that is all. One batch, and 16.
 solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, at most 1e-2 normalised error.
 share    work of matrix products and convolutions left low, by ``mixlist.checker.estimate.work``, against
          ``auto_convert_mixed_precision`` with the same data. It is given a ``validate_fn`` that takes a result whose
@@ -40,9 +42,9 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from clock import machine, race, worker  # noqa: E402
+from clock import machine, worker  # noqa: E402
 
-ROUNDS, BATCHES = 7, 16
+ROUNDS, SEARCHES, BATCHES = 7, 3, 16
 LIMIT = 180.0  # seconds for either, per model
 ERROR = 1e-2
 LIBRARIES = ("onnx", "mindspore-o3")
@@ -66,27 +68,25 @@ def main(*arguments: str) -> None:
 
 
 def _trials(models: Mapping[str, Path]) -> None:
-    """Medians of ROUNDS rounds, in each of which every contender makes one trial."""
+    """One line per model, and the medians of the ratios."""
     ratios: dict[str, list[float]] = {}
-    bounds: dict[str, list[float]] = {}  # what a trial would reach that took no longer than a plain run
     for name, path in models.items():
         line = name
         for way in ("one", "many"):
             told = worker([__file__, "--worker", "trial", name, str(path), way], LIMIT)
-            line += f"; {BATCHES if way == 'many' else 1} batches: trial {_ms(told['ours'])}"
-            for other in ("session", "occ"):
+            batches = BATCHES if way == "many" else 1
+            line += f"; {batches} batches: {told['count']} trials, each {_ms(told['search'])}"
+            line += f", at random {_ms(told['random'])}"
+            for other in ("session", "occ", "until"):
                 if told.get(other):
-                    ratios.setdefault(f"{other}, {way}", []).append(told[other] / told["ours"])
-                    line += f", {other} {_ms(told[other])}, {told[other] / told['ours']:.1f} times"
-                    bounds.setdefault(f"{other}, {way}", []).append(told[other] / told["run"])
+                    for kind in ("search", "random"):
+                        ratios.setdefault(f"{other}, {kind}, {way}", []).append(told[other] / told[kind])
+                    line += f", {other} {_ms(told[other])}: {told[other] / told['search']:.1f} times"
             line += f", a plain run {_ms(told['run'])}"
-            line += f", occ cannot: {told['failure']}" if told.get("failure") else ""
+            line += f", occ: {told['failure']}" if told.get("failure") else ""
         print(line, flush=True)
     for way, found in sorted(ratios.items()):
-        most = f"; a plain run in its place: {statistics.median(bounds[way]):.1f}"
-        print(
-            f"median against {way}, {len(found)} models: {statistics.median(found):.1f} times (goal 20, aim 50){most}"
-        )
+        print(f"median against {way}, {len(found)} models: {statistics.median(found):.1f} times (goal 20, aim 50)")
 
 
 def _ms(seconds: float) -> str:
@@ -94,91 +94,128 @@ def _ms(seconds: float) -> str:
 
 
 def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
-    """The seconds of each contender on one model; ``failure`` says why the peer gives no model that runs."""
+    """Medians of SEARCHES rounds of a search and of some trials by each contender; ``failure``: what stops the peer."""
     import mixlist
-    from mixlist.checker.accuracy import Limits
     from mixlist.graph.io import load
     from mixlist.resolver import Resolver
     from mixlist.rewriter.emulate import emulate
-    from mixlist.runtime.executors import open_workers
-    from mixlist.tuner.candidates import Choice, list_units, node_units, policy_of
-    from mixlist.tuner.memory import Memory
-    from mixlist.tuner.outcome import Goal
-    from mixlist.tuner.rig import Rig
-    from mixlist.tuner.trials import Trials
+    from mixlist.tuner.candidates import policy_of
 
     feeds = _feeds(name)[:1] * (BATCHES if way == "many" else 1)
     policy = mixlist.load_policy(ops_info=LIBRARIES[0])
     resolver = Resolver(path)
     if not resolver.plan(policy).counts.get("float16"):  # nothing to search in
         policy = mixlist.load_policy(ops_info=LIBRARIES[1])
-    base = mixlist.check(path, policy, feeds[:1], per_tensor=True)
-    with open_workers(None, None, None, 1) as crew:
-        rig = Rig(resolver, policy, feeds, base.tensors, threads=crew.threads)
-        rig.offer(frozenset())
-        low = rig.low_nodes(frozenset())
-        units = (
-            *list_units(rig.solution(frozenset()), policy, "black", low),
-            *node_units(rig.solution(frozenset()), low),
-        )
-        trials = Trials(rig, Goal(Limits(normalized=None, cosine=None), 2.0), crew, Memory(None, {}))  # no early stop
-        trials.reference()
-        rng = random.Random(0)
-        choices: list[Choice] = []
-        peer = _Peer(path, feeds[0], low) if find_spec("onnxconverter_common") is not None else None
+    peer = _Peer(path, feeds[0]) if find_spec("onnxconverter_common") is not None else None
+    plain = _session(path.read_bytes())
+    times: dict[str, list[float]] = {}
 
-        def ours() -> None:
-            choices.append(frozenset(unit.edit for unit in units if rng.random() < 0.5))
-            trials.outcome(choices[-1])
+    def took(what: str, start: float) -> None:
+        times.setdefault(what, []).append(time.perf_counter() - start)
 
-        def session() -> None:
-            mixed = mixlist.rewrite(resolver.loaded, resolver.plan(policy_of(policy, choices[-1]))).model
+    for _ in range(SEARCHES):
+        found = _search(resolver, policy, feeds)
+        times.setdefault("search", []).append(found["seconds"] / found["count"])
+        times.setdefault("random", []).extend(found["random"])
+        for choice, low in found["choices"]:
+            start = time.perf_counter()
+            mixed = mixlist.rewrite(resolver.loaded, resolver.plan(policy_of(policy, choice))).model
             _run(emulate(load(mixed)).SerializeToString(), feeds)
-
-        def occ() -> None:
-            if peer is not None:
-                peer.attempt(rig.low_nodes(choices[-1]), feeds)
-
-        plain = _session(path.read_bytes())
-
-        def run() -> None:
+            took("session", start)
+            for what, seconds in (peer.attempt(low, feeds) if peer is not None else {}).items():
+                times.setdefault(what, []).append(seconds)
+            start = time.perf_counter()
             for feed in feeds:
                 plain.run(None, feed)
+            took("run", start)
+    told: dict[str, Any] = {what: statistics.median(seconds) for what, seconds in times.items()}
+    return told | {"count": found["count"], "failure": peer.failure if peer is not None else "not installed"}
 
-        contenders = {"ours": ours, "session": session, "occ": occ, "run": run}
-        seconds: dict[str, Any] = dict(race(contenders, ROUNDS))
+
+def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
+    """One search: seconds and count; seconds of random trials; some choices, and what each has low."""
+    import mixlist
+    from mixlist.checker.accuracy import Limits
+    from mixlist.runtime.executors import open_workers
+    from mixlist.tuner.candidates import list_units, node_units
+    from mixlist.tuner.memory import Memory
+    from mixlist.tuner.order import Suspicion, matrix_work
+    from mixlist.tuner.outcome import Goal
+    from mixlist.tuner.price import Price
+    from mixlist.tuner.rig import Rig
+    from mixlist.tuner.strategy import Strategy
+    from mixlist.tuner.trials import Trials
+
+    anything = Limits(normalized=math.inf, cosine=None)
+    base = mixlist.check(resolver.loaded, policy, feeds, per_tensor=True, layerwise=True, limits=anything)
+    error = max((o.normalized_error or 0.0 for o in base.outputs), default=0.0)
+    goal = Goal(Limits(normalized=error / 2 if base.verdict == "pass" and error else ERROR, cosine=None), 0.005)
+    with open_workers(None, None, None, 1) as crew:  # one process, on two cores the default
+        settles = goal.first_counts(len(feeds))
+        rig = Rig(resolver, policy, feeds, base.tensors, threads=crew.threads, first_counts=settles)
+        rig.offer(frozenset())
+        trials = Trials(rig, goal, crew, Memory(None, {}))
+        trials.reference()
+        strategy = Strategy(rig, trials, Suspicion(base, rig.low), matrix_work(rig.costs), True, Price(rig, "cpu"))
+        start = time.perf_counter()
+        strategy.run("min-edits")
+        seconds = time.perf_counter() - start
+        tried = list(trials.tried)
+        low = rig.low_nodes(frozenset())
+        main = rig.solution(frozenset())
+        units = (*list_units(main, policy, "black", low), *node_units(main, low))
+        rng, random_trials = random.Random(0), []
+        for _ in range(ROUNDS):
+            choice = frozenset(unit.edit for unit in units if rng.random() < 0.5)
+            begin = time.perf_counter()
+            trials.outcome(choice)
+            random_trials.append(time.perf_counter() - begin)
+        some = tried[:: max(1, len(tried) // 3)][:3]
+        choices = [(choice, rig.low_nodes(choice)) for choice in some]
         rig.close()
-    return seconds | {"failure": peer.failure if peer is not None else "not installed"}
+    return {"seconds": seconds, "count": len(tried), "random": random_trials, "choices": choices}
 
 
 class _Peer:
-    """Trials in the way of auto_mixed_precision: copy, convert, new session, run.
+    """Trials in the way of auto_mixed_precision: copy, convert, new session, run."""
 
-    Where its model does not load or run, that is where the trial ends: the time is what it took until then.
-    """
-
-    def __init__(self, path: Path, feed: Mapping[str, Any], low: set[tuple[str, str]]) -> None:
+    def __init__(self, path: Path, feed: Mapping[str, Any]) -> None:
         import onnx
         from onnxconverter_common.auto_mixed_precision import add_missing_dtypes_using_ort
 
-        self.low, self.failure = low, ""
+        self.failure, self.original = "", path.read_bytes()
         with redirect_stdout(sys.stderr):
             self.model = add_missing_dtypes_using_ort(onnx.shape_inference.infer_shapes(onnx.load(path)), feed)
 
-    def attempt(self, low: set[tuple[str, str]], feeds: list[Mapping[str, Any]]) -> None:
-        """One trial: nodes that mixlist's trial has high are blocked."""
+    def attempt(self, low: set[tuple[str, str]], feeds: list[Mapping[str, Any]]) -> dict[str, float]:
+        """Seconds of one trial, in which nodes that mixlist's trial has high are blocked, and until it failed."""
         from onnxconverter_common import float16
 
         kept = {node for _, node in low}
         block = [node.name for node in self.model.graph.node if node.name not in kept]
+        start = time.perf_counter()
         try:
             made = float16.convert_float_to_float16(
                 copy.deepcopy(self.model), node_block_list=block, keep_io_types=True, disable_shape_infer=False
             )
-            if not _is_recurrent(made):
-                _run(made.SerializeToString(), feeds)
         except Exception as problem:
-            self.failure = (str(problem).splitlines() or [type(problem).__name__])[0][:100]
+            return self._failed(problem, start)
+        converted = time.perf_counter()
+        try:
+            if _is_recurrent(made):
+                raise RuntimeError("not run: the CPU provider may crash")
+            _run(made.SerializeToString(), feeds)
+        except Exception as problem:
+            failed = self._failed(problem, start)
+            begin = time.perf_counter()
+            _run(self.original, feeds)
+            return failed | {"occ": converted - start + time.perf_counter() - begin}
+        return {"occ": time.perf_counter() - start}
+
+    def _failed(self, problem: Exception, start: float) -> dict[str, float]:
+        seconds = time.perf_counter() - start
+        self.failure = (str(problem).splitlines() or [type(problem).__name__])[0][:100]
+        return {"occ": seconds, "until": seconds}
 
 
 def _is_recurrent(model: Any) -> bool:

@@ -59,7 +59,10 @@ class Rig:
         self.masked = Masked(resolver.loaded, resolver.graph, self.low, saturate)
         self.costs = costs(resolver.graph, {}, self.shapes)
         places = cuts(resolver.graph, self.costs)
-        self.proto, self.watch = watched(resolver.loaded.proto, tensors, self.masked.masks, self.low, saturate, places)
+        masked = self.masked
+        self.proto, self.watch = watched(
+            resolver.loaded.proto, tensors, masked.masks, self.low, saturate, masked.wired, places
+        )
         self.again = resolver.again(base)
         self.sites = Sites()
         self.wanted: dict[Site, tuple[Rounding, ...]] = {}

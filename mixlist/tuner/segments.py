@@ -33,7 +33,7 @@ def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
     nodes = graph.root.nodes
     ends = _ends(graph, costs)
     total = ends[-1] if ends else 0.0
-    pieces = min(MOST, int(total / LEAST))
+    pieces = min(MOST, int(total / LEAST), len(nodes))
     crossing = _crossing(graph, costs)
     found: list[str] = []
     for number in range(1, pieces):
@@ -145,7 +145,8 @@ class _Split:
             makes = [name for node in self.nodes[start:stop] for name in node.output if name in wanted]
             makes += rest if at == last else ()
             given = [name for name in read[at] if name in self.inputs or maker.get(name, start) < start]
-            yield self._segment(part, set(read[at]), given, makes)
+            if makes:  # else nobody reads what it computes
+                yield self._segment(part, set(read[at]), given, makes)
 
     def _may_cut(self, stop: int) -> bool:
         made = {name for node in self.nodes[:stop] for name in node.output if name}

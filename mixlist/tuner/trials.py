@@ -64,6 +64,11 @@ class Trials:
         return found
 
     @property
+    def tried(self) -> tuple[Choice, ...]:
+        """The choices of which it is known what came of them."""
+        return tuple(self._seen)
+
+    @property
     def passing(self) -> tuple[Choice, ...]:
         """The choices that keep all limits, as far as is known."""
         return tuple(choice for choice, outcome in self._seen.items() if outcome.passed)

@@ -39,10 +39,13 @@ def trials(
     *,
     saturate: bool = False,
     limits: Limits | None = None,
+    exception_rate: float = 0.005,
 ) -> Trials:
     """Trials as ``tune`` makes them; the caller closes ``rig``."""
     mode = "saturate" if saturate else "inf"
     base = mixlist.check(proto, rules, feeds, per_tensor=True, overflow_mode=mode)
-    rig = Rig(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1)
+    goal = Goal(limits or Limits(), exception_rate)
+    settles = goal.first_counts(len(feeds))
+    rig = Rig(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, first_counts=settles)
     workers = Workers(Here(), 1, 1, lambda path: Path(path).read_bytes())
-    return Trials(rig, Goal(limits or Limits(), 0.005), workers, Memory(None, {}))
+    return Trials(rig, goal, workers, Memory(None, {}))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixlist.tuner.search import minimal, tighten
+from mixlist.tuner.search import foreseen, minimal, tighten
 
 Passes = Callable[[frozenset[int]], bool]
 
@@ -118,3 +118,23 @@ def test_culprits_first_are_found_in_a_few_tests(k: int) -> None:
         search(range(100), frozenset(range(k)))
     }
     assert search(range(100), frozenset(range(k))) <= 4 * k + 2
+
+
+@settings(max_examples=500, deadline=None)
+@given(monotone(), st.integers(1, 4))
+def test_a_search_that_looks_ahead_finds_the_same(problem: tuple[list[int], Passes], width: int) -> None:
+    """And what it was told would come next, came, whenever a test failed and those after it."""
+    order, passes = problem
+    asked: list[tuple[frozenset[int], bool, list[frozenset[int]]]] = []
+
+    def ask(chosen: frozenset[int], ahead: Callable[[int], list[frozenset[int]]]) -> bool:
+        asked.append((chosen, passes(chosen), ahead(width)))
+        return asked[-1][1]
+
+    assert foreseen(lambda test: minimal(order, test), ask) == minimal(order, passes)
+    for at, (_, passed, likely) in enumerate(asked):
+        assert len(likely) <= width
+        for chosen, (came, later, _) in zip(likely if not passed else [], asked[at + 1 :], strict=False):
+            assert came == chosen
+            if later:
+                break

@@ -1,0 +1,179 @@
+"""The pieces of a gated graph: they compute what the whole computes, bit for bit, wherever it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mixlist.checker.estimate import costs
+from mixlist.lists.policy import Policy
+from mixlist.resolver import Resolver
+from mixlist.runtime.sessions import Runner, make_session
+from mixlist.tuner import segments
+from mixlist.tuner.candidates import Choice
+from mixlist.tuner.rig import Rig
+from mixlist.tuner.segments import Segment, cuts, split
+from mixlist.tuner.station import Recent, station
+from tests.builders import model, policy
+from tests.graphs import Case
+from tests.tuner.local import trials
+from tests.tuner.test_gates import PROFILE, Bench, jobs, loads, same, subset
+
+
+def chained(parts: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outputs: Iterable[str]) -> list[Any]:
+    """What the pieces make one after the other, without optimisations."""
+    values = dict(feed)
+    for part in parts:
+        runner = Runner(make_session(onnx.ModelProto.FromString(part.model), optimise=False, threads=1))
+        given = {name: values[name] for name in part.reads if name in values}
+        if part.flags:
+            given[part.flags] = flags[list(part.gates)]
+        values.update(zip(part.makes, runner.run(part.makes, given), strict=True))
+    return [values[name] for name in outputs]
+
+
+@PROFILE
+@given(jobs(), st.data())
+def test_pieces_compute_what_the_whole_does(job: tuple[Case, Policy], data: st.DataObject) -> None:
+    """Random graphs with control flow, functions, sequences and constants, cut behind any of their nodes."""
+    case, rules = job
+    assume("duplicate node name" not in case.features and loads(case.model))
+    bench = Bench(case.model, rules, case.feeds())
+    try:
+        choice = subset(data, (*bench.units(), *bench.nodes()))
+        flags = bench.rig.flags(choice)
+        whole = bench.gated(flags)
+        gated = bench.rig.gated
+        assert gated is not None
+        made = [name for node in gated.proto.graph.node for name in node.output if name]
+        ends = [(name,) for name in made if data.draw(st.booleans())]
+        bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
+        feed = {info.name: bench.feed[info.name] for info in gated.proto.graph.input if info.name in bench.feed}
+        feed = {n: np.asarray(v, np.float32) if getattr(v, "dtype", None) == np.float16 else v for n, v in feed.items()}
+        same(chained(split(gated, ends), bits, feed, gated.outputs[: len(bench.rig.own)]), whole, f"cut at {ends}")
+    finally:
+        bench.close()
+
+
+CHAIN = """g (float[4,64] x) => (float[4,64] y) <float[64,64] w = {0.01}>
+{ [a] a = MatMul (x, w) [b] b = MatMul (a, w) [c] c = MatMul (b, w) [d] y = MatMul (c, w) }"""
+
+
+def chain() -> onnx.ModelProto:
+    made = model(CHAIN.replace("<float[64,64] w = {0.01}>", ""), check=False)
+    rng = np.random.default_rng(0)
+    made.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(0, 0.1, (64, 64)).astype(np.float32), "w"))
+    return made
+
+
+FEED = {"x": np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)}
+
+
+def pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(segments, "LEAST", 1.0)
+    monkeypatch.setattr(segments, "MOST", count)
+
+
+def test_a_small_model_is_one_piece() -> None:
+    graph = Resolver(chain()).graph
+    assert cuts(graph, costs(graph)) == ()
+
+
+def test_pieces_are_of_about_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces(monkeypatch, 4)
+    graph = Resolver(chain()).graph
+    assert cuts(graph, costs(graph)) == ("a", "b", "c")
+    pieces(monkeypatch, 2)
+    assert cuts(graph, costs(graph)) == ("b",)
+
+
+def test_a_cut_is_where_few_bytes_cross_and_constants_cross_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind ``r`` there is one row; the constant that a node makes is as large as a weight."""
+    pieces(monkeypatch, 2)
+    text = """g (float[64,64] x) => (float[64,64] y) <int64[2] s = {64,64}, int64[1] i = {0}> {
+      [k] k = ConstantOfShape <value = float[1] {0.5}> (s) [a] a = MatMul (x, k) [r] r = Gather (a, i)
+      [q] q = Expand (r, s) [y] y = MatMul (q, k) }"""
+    graph = Resolver(model(text)).graph
+    (cut,) = cuts(graph, costs(graph))
+    assert cut == "r"
+    rig = Rig(Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ())
+    rig.flags(frozenset())
+    assert rig.gated is not None
+    _, second = split(rig.gated, rig.watch.ends)
+    assert second.reads == (cut,)
+    assert {"ConstantOfShape"} <= {node.op_type for node in onnx.ModelProto.FromString(second.model).graph.node}
+    rig.close()
+
+
+def test_a_sequence_crosses_no_cut() -> None:
+    text = """g (float[2] x) => (float[2] y) <int64 i = {0}>
+    { [a] a = Neg (x) s = SequenceConstruct (a, x) [b] b = SequenceAt (s, i) [y] y = Mul (b, b) }"""
+    rig = Rig(Resolver(model(text)), policy(white=["Mul"]), [{"x": np.ones(2, np.float32)}], ())
+    rig.flags(frozenset())
+    assert rig.gated is not None
+    parts = split(rig.gated, [("a",), ("s",), ("b",)])
+    assert len(parts) == 3 and all("s" not in part.reads for part in parts)
+    rig.close()
+
+
+def edits(rig: Rig, *names: str) -> Choice:
+    from mixlist.tuner.candidates import node_units
+
+    units = node_units(rig.solution(frozenset()), rig.low_nodes(frozenset()))
+    return frozenset(unit.edit for unit in units if unit.nodes[0][1] in names)
+
+
+def record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the pieces that run from now on."""
+    ran: list[int] = []
+    for at, (runner, _) in enumerate(station(rig.token, Path(rig.payload).read_bytes()).pieces):
+        run = runner.run
+        monkeypatch.setattr(runner, "run", lambda *given, at=at, run=run: ran.append(at) or run(*given))
+    return ran
+
+
+def test_a_trial_begins_with_the_first_piece_whose_flags_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces(monkeypatch, 4)
+    tried = trials(chain(), policy(white=["MatMul"]), [FEED])
+    rig = tried.rig
+    assert tried.outcome(frozenset()).passed
+    ran = record(rig, monkeypatch)
+    tried.outcome(edits(rig, "c"))
+    assert ran == [2, 3]
+    ran.clear()
+    tried.outcome(edits(rig, "a"))
+    assert ran == [1, 2, 3], "the first piece ran with nothing rounded for the reference"
+    ran.clear()
+    tried.outcome(edits(rig, "c", "d"))
+    assert ran == [3], "the third piece ran with these flags before"
+    rig.close()
+
+
+def test_a_trial_stops_at_the_piece_that_overflows_where_that_settles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces(monkeypatch, 4)
+    large = {"x": FEED["x"] * 1e5}
+    for rate, stops in ((0.005, [0]), (2.0, [0, 1, 2, 3])):
+        tried = trials(chain(), policy(white=["MatMul"]), [large], exception_rate=rate)
+        rig = tried.rig
+        rig.offer(frozenset())
+        tried.reference()
+        ran = record(rig, monkeypatch)
+        outcome = tried.outcome(frozenset())
+        assert ran == stops and not outcome.passed
+        assert outcome.why.startswith("overflow at a") is (rate < 1)
+        rig.close()
+
+
+def test_what_was_asked_for_longest_ago_goes() -> None:
+    kept = Recent(3000)
+    for name in "abc":
+        kept.put(name, {"x": np.zeros(150, np.float64)})
+        kept.get("a")
+    assert kept.get("a") is not None and kept.get("b") is None and kept.get("c") is not None
