@@ -132,6 +132,7 @@ def open_session(
     optimised: str | os.PathLike[str] | None = None,
     spin: bool = False,
     lean: bool = False,
+    reuse: bool = False,
 ) -> InferenceSession:
     """A session of a model file, or of a serialised model, whose external data lies in ``folder``.
 
@@ -144,7 +145,8 @@ def open_session(
     reduced: nodes run in the order in which they stand, so that a tensor can go as soon as it has been reduced, and
     its memory is given back instead of planned for. (ONNX Runtime's plan would take longer than the runs: 0.3 s for a
     graph of 3,400 nodes, since it looks for tensors of the same size among all that are free.) Layouts stay as they
-    are: the nodes that change one are new, come last in that order, and would keep every tensor until then.
+    are: the nodes that change one are new, come last in that order, and would keep every tensor until then. ``reuse``:
+    memory is planned for all the same, which makes runs of a small lean graph up to a fifth faster.
 
     Raises UsageError where the provider is not there and ModelError where ONNX Runtime refuses the model.
     """
@@ -168,7 +170,7 @@ def open_session(
         settings.add_session_config_entry(_OPTIMISED_DATA, f"{Path(optimised).name}.data")
     if lean:
         settings.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        settings.enable_mem_pattern = settings.enable_mem_reuse = False
+        settings.enable_mem_pattern = settings.enable_mem_reuse = reuse
         _share_memory()
         settings.add_session_config_entry("session.use_env_allocators", "1")
     if not spin:

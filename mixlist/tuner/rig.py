@@ -86,15 +86,19 @@ class Rig:
         return self.again.decide(policy_of(self.base, choice))
 
     def offer(self, choice: Choice) -> None:
-        """Let the gated graph round as under the choice, also where one of its low nodes alone is low."""
+        """Let the gated graph round as under the choice, also where one of its low nodes alone is low.
+
+        The two differ in the inputs that are rounded already: to round them again changes nothing, but takes time.
+        """
         main = self.solution(choice)
-        exact, every = self.sites.of(main), self.sites.of(main, every=True)
-        for site, rounding in (*every.items(), *exact.items()):
-            known = self.wanted.get(site, ())
-            if not any(offered.covers(rounding) for offered in known):
-                self.wanted[site] = (*known, rounding)
-                self.gated = None
-                self._on.clear()
+        for every in (True, False):  # what comes last is tried first
+            for site, rounding in self.sites.of(main, every=every).items():
+                known = self.wanted.get(site, ())
+                spares = not every and len(known) == 1 and known[0] != rounding
+                if spares or not any(offered.covers(rounding) for offered in known):
+                    self.wanted[site] = (*known, rounding)
+                    self.gated = None
+                    self._on.clear()
 
     def flags(self, choice: Choice) -> bytes:
         """The flags of a choice, packed; makes the gated graph where there is none that serves."""

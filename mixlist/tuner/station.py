@@ -67,8 +67,8 @@ class Station:
 
     def __init__(self, payload: Payload) -> None:
         self.payload = payload
-        made = [open_session(segment.model, threads=payload.threads, lean=True) for segment in payload.segments]
-        self.pieces = [*zip(map(Runner, made), payload.segments, strict=True)]
+        options: dict[str, Any] = {"threads": payload.threads, "lean": True, "reuse": True}
+        self.pieces = [(Runner(open_session(part.model, **options)), part) for part in payload.segments]
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
         self.ran = Recent(MEMORY)
         self.references: dict[int, Values] = {}
