@@ -5,15 +5,15 @@
 
 FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); data are the corpus's own batches.
 
-trials   seconds per trial of a search (its time by the number of its trials: choosing, deciding, flags, runs in the
-         default executor, judging) for half the error that the list has, with node rules; 1e-2 where it overflows.
-         Beside it trials of choices at random, each far from the one before it. Against a new session per trial, for
-         some of the search's choices: ``occ`` as onnxconverter_common's auto_mixed_precision does it (copy,
-         convert_float_to_float16 with the nodes that the choice keeps high as node_block_list, InferenceSession, run),
-         and ``session``: resolve, rewrite and emulate by mixlist, InferenceSession, run, without judging. Where what
-         occ converts does not load, its session and run are those of the original (so too for recurrent models, of
-         which the CPU provider may crash in float16), and ``until`` is what it took until it failed. Where the
-         conversion fails, that is all. One batch, and 16.
+trials   seconds per trial, of two kinds: ``random``, trials of choices at random, each far from the one before it, one
+         after the other; and ``search``, a whole search by the number of its trials (choosing, deciding, flags, runs in
+         the default executor, judging). The limit is half the error that the list has, 1e-2 where the list overflows;
+         node rules are allowed. Against a new session per trial, for some of the same choices: ``occ`` as
+         onnxconverter_common's auto_mixed_precision does it (copy, convert_float_to_float16 with the nodes that the
+         choice keeps high as node_block_list, InferenceSession, run), and ``session``: resolve, rewrite and emulate by
+         mixlist, InferenceSession, run, without judging. Where what occ converts does not load, its session and run are
+         those of the original (so too for recurrent models, of which the CPU provider may crash in float16), and
+         ``until`` is what it took until it failed. Where the conversion fails, that is all. One batch, and 16.
 solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, at most 1e-2 normalised error.
 share    work of matrix products and convolutions left low, by ``mixlist.checker.estimate.work``, against
          ``auto_convert_mixed_precision`` with the same data. It is given a ``validate_fn`` that takes a result whose
@@ -48,6 +48,7 @@ ROUNDS, SEARCHES, BATCHES = 7, 3, 16
 LIMIT = 180.0  # seconds for either, per model
 ERROR = 1e-2
 LIBRARIES = ("onnx", "mindspore-o3")
+KINDS = ("random", "search")  # of trials
 
 
 def main(*arguments: str) -> None:
@@ -74,15 +75,16 @@ def _trials(models: Mapping[str, Path]) -> None:
         line = name
         for way in ("one", "many"):
             told = worker([__file__, "--worker", "trial", name, str(path), way], LIMIT)
-            batches = BATCHES if way == "many" else 1
-            line += f"; {batches} batches: {told['count']} trials, each {_ms(told['search'])}"
-            line += f", at random {_ms(told['random'])}"
-            for other in ("session", "occ", "until"):
-                if told.get(other):
-                    for kind in ("search", "random"):
-                        ratios.setdefault(f"{other}, {kind}, {way}", []).append(told[other] / told[kind])
-                    line += f", {other} {_ms(told[other])}: {told[other] / told['search']:.1f} times"
-            line += f", a plain run {_ms(told['run'])}"
+            line += f"; {BATCHES if way == 'many' else 1} batches"
+            for kind in KINDS:
+                ours = told[kind]
+                line += f"; {kind}: {_ms(ours)}"
+                for other in ("session", "occ", "until"):
+                    theirs = told.get(f"{other}, {kind}")
+                    if theirs:
+                        ratios.setdefault(f"{other}, {kind}, {way}", []).append(theirs / ours)
+                        line += f", {other} {_ms(theirs)}, {theirs / ours:.1f} times"
+            line += f"; a plain run {_ms(told['run'])}; a search has {told['count']} trials"
             line += f", occ: {told['failure']}" if told.get("failure") else ""
         print(line, flush=True)
     for way, found in sorted(ratios.items()):
@@ -116,14 +118,14 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
     for _ in range(SEARCHES):
         found = _search(resolver, policy, feeds)
         times.setdefault("search", []).append(found["seconds"] / found["count"])
-        times.setdefault("random", []).extend(found["random"])
-        for choice, low in found["choices"]:
+        times.setdefault("random", []).extend(found["times"])
+        for kind, choice, low in found["choices"]:
             start = time.perf_counter()
             mixed = mixlist.rewrite(resolver.loaded, resolver.plan(policy_of(policy, choice))).model
             _run(emulate(load(mixed)).SerializeToString(), feeds)
-            took("session", start)
+            took(f"session, {kind}", start)
             for what, seconds in (peer.attempt(low, feeds) if peer is not None else {}).items():
-                times.setdefault(what, []).append(seconds)
+                times.setdefault(f"{what}, {kind}", []).append(seconds)
             start = time.perf_counter()
             for feed in feeds:
                 plain.run(None, feed)
@@ -133,7 +135,7 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
 
 
 def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
-    """One search: seconds and count; seconds of random trials; some choices, and what each has low."""
+    """One search: seconds and count; seconds of random trials; some choices of either kind, and what each has low."""
     import mixlist
     from mixlist.checker.accuracy import Limits
     from mixlist.runtime.executors import open_workers
@@ -164,16 +166,19 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         low = rig.low_nodes(frozenset())
         main = rig.solution(frozenset())
         units = (*list_units(main, policy, "black", low), *node_units(main, low))
-        rng, random_trials = random.Random(0), []
-        for _ in range(ROUNDS):
+        rng, times, at_random = random.Random(0), [], []
+        for _ in range(100 * ROUNDS):
             choice = frozenset(unit.edit for unit in units if rng.random() < 0.5)
-            begin = time.perf_counter()
-            trials.outcome(choice)
-            random_trials.append(time.perf_counter() - begin)
-        some = tried[:: max(1, len(tried) // 3)][:3]
-        choices = [(choice, rig.low_nodes(choice)) for choice in some]
+            if choice not in trials.tried and len(times) < ROUNDS:  # else it would be remembered
+                at_random.append(choice)
+                begin = time.perf_counter()
+                trials.outcome(choice)
+                times.append(time.perf_counter() - begin)
+        some = [("search", choice) for choice in tried[:: max(1, len(tried) // 2)][:2]]
+        some += [("random", choice) for choice in at_random[:2]]
+        choices = [(kind, choice, rig.low_nodes(choice)) for kind, choice in some]
         rig.close()
-    return {"seconds": seconds, "count": len(tried), "random": random_trials, "choices": choices}
+    return {"seconds": seconds, "count": len(tried), "times": times, "choices": choices}
 
 
 class _Peer:

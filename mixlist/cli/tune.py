@@ -74,7 +74,7 @@ if TYPE_CHECKING:
         help="By how much the share of right answers may fall, with --labels.  [default: 0]",
     ),
     click.option("--state", metavar="FILE", type=FILE, help="Keep the trials here; a search that was killed goes on."),
-    *worker_options("trials", "default: as many as cores and batches"),
+    *worker_options("trials", "default: one for every two cores"),
     click.option("--trace", is_flag=True, help="Tell every trial on standard error."),
     click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
 )

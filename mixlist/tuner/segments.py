@@ -17,8 +17,8 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 from mixlist.tuner.gates import Gated, flags_info, spread
 
-MOST = 16  # pieces: each costs a run of a session, some 30 microseconds
-LEAST = 4e7  # what a piece costs at least, in the unit of ``_weight``: some 0.4 milliseconds
+MOST = 16  # pieces: each costs a run of a session, some 50 microseconds
+LEAST = 8e7  # what a piece costs at least, in the unit of ``_weight``: some 0.8 milliseconds on one thread
 _NODE = 5e4  # what any node costs, however small its tensors
 _BYTE = 4.0  # what a byte that is moved costs, in FLOPs
 _UNKNOWN = (2**20,)  # the shape that a tensor is taken to have

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mixlist.checker.estimate import costs
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
-from mixlist.runtime.sessions import Runner, make_session
+from mixlist.runtime.sessions import Runner, make_session, open_session
 from mixlist.tuner import segments
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.rig import Rig
@@ -28,9 +28,10 @@ from tests.tuner.test_gates import PROFILE, Bench, jobs, loads, same, subset
 
 
 def chained(parts: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outputs: Iterable[str]) -> list[Any]:
-    """What the pieces make one after the other, without optimisations."""
+    """What the pieces make one after the other, without optimisations; with those of a station they load too."""
     values = dict(feed)
     for part in parts:
+        open_session(part.model, threads=1, lean=True, reuse=True)
         runner = Runner(make_session(onnx.ModelProto.FromString(part.model), optimise=False, threads=1))
         given = {name: values[name] for name in part.reads if name in values}
         if part.flags:
