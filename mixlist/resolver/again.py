@@ -1,9 +1,10 @@
 """Deciding again under other lists: only the nodes of which the lists say something else, and what they reach.
 
 A search asks for the decisions under hundreds of policies, each much like one before it. What a step decides depends on
-its node's fact and on what it reads, so a graph that is decided in one pass can be decided from an earlier outcome:
-steps whose fact differs run anew, and those that read what has changed, in the order of the graph. Where decisions feed
-back (loops, sequences) or look at the graph as a whole (``between``), everything is decided anew.
+its node's fact and on what it reads, so what is decided in one pass can be decided from an earlier outcome: steps
+whose fact differs run anew, and those that read what has changed, in the order of the graph. From the first loop on,
+where decisions feed back, all of it is decided anew if any is; where there are sequences, or decisions look at the
+graph as a whole (``between``), everything always.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class _Remembering(Resolution):
             [n for n in graph.order if n.function is not None and below & again.reach[id(n.function)]] if below else []
         )
         if id(graph) not in again.orders:
-            again.orders[id(graph)] = _Order(made.steps)
+            again.orders[id(graph)] = _Order(made.steps, made.head)
         return again.orders[id(graph)].run(made, changed, calls)
 
 
@@ -218,11 +219,11 @@ class _Known(Rules):
 
 
 class _Order:
-    """The steps of a graph that is decided in one pass: where each stands, what it writes, and who reads it."""
+    """The steps of a graph: where each stands, what it writes, who reads it. From ``head`` on they may feed back."""
 
-    def __init__(self, steps: list[Step]) -> None:
-        self.steps = steps
-        self.places = {step: place for place, step in enumerate(steps)}
+    def __init__(self, steps: list[Step], head: int) -> None:
+        self.steps, self.head = steps, head
+        self.places = {step: place for place, step in reversed([*enumerate(steps)])}  # links stand twice
         self.writes = [_written(step) for step in steps]
         self.readers: dict[int, list[int]] = {}
         for place, step in enumerate(steps):
@@ -236,18 +237,16 @@ class _Order:
         waiting = [self.places[node] for node in {*changed, *calls}]
         queued = set(waiting)
         heapify(waiting)
-        ran = set()
+        ran: set[Node] = set()
         while waiting:
             place = heappop(waiting)
+            if place >= self.head:
+                return frozenset(ran | self._all_behind(made))
             step, written = self.steps[place], self.writes[place]
             before = [(decided[value.id], value.id in high) for value in written]
-            for value in written:
-                decided[value.id] = made.start[0][value.id]
-                high.discard(value.id)
-                high.update({value.id} & made.start[1])
+            _forget(made, step, written)
             if isinstance(step, Node):
                 ran.add(step)
-                _forget(made.solution, step)
             made.step(step)
             if step in changed or before != [(decided[value.id], value.id in high) for value in written]:
                 for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
@@ -255,6 +254,13 @@ class _Order:
                         queued.add(reader)
                         heappush(waiting, reader)
         return frozenset(ran)
+
+    def _all_behind(self, made: Solver) -> set[Node]:
+        """Decide everything from the first loop on anew; returns its nodes."""
+        for step, written in zip(self.steps[self.head :], self.writes[self.head :], strict=True):
+            _forget(made, step, written)
+        made.to_fixpoint(self.steps[self.head :], final=True)
+        return {step for step in self.steps[self.head :] if isinstance(step, Node)}
 
 
 def _written(step: Step) -> list[Value]:
@@ -266,10 +272,18 @@ def _written(step: Step) -> list[Value]:
     return [value for value in step.outputs if value is not None]
 
 
-def _forget(solution: Solution, node: Node) -> None:
-    solution.assignments[node.id] = solution.followed[node.id] = None
-    solution.notes.pop(node.id, None)
-    solution.rules.pop(node.id, None)
+def _forget(made: Solver, step: Step, written: list[Value]) -> None:
+    """What a step decided, and what it said of its node."""
+    assert made.start is not None
+    decided, high = made.start
+    for value in written:
+        made.decided[value.id] = decided[value.id]
+        made.solution.high_by_black.discard(value.id)
+        made.solution.high_by_black.update({value.id} & high)
+    if isinstance(step, Node):
+        made.solution.assignments[step.id] = made.solution.followed[step.id] = None
+        made.solution.notes.pop(step.id, None)
+        made.solution.rules.pop(step.id, None)
 
 
 def _copy(before: Solver, shared: Resolution) -> Solver:
@@ -291,7 +305,8 @@ def _copy(before: Solver, shared: Resolution) -> Solver:
     for value in old.graph.root.inputs:
         solution.decided[value.id] = before.start[0][value.id]
     made = Solver(shared, old.graph, solution)
-    made.start, made.steps, made.argument_misfits = before.start, before.steps, before.argument_misfits
+    made.start, made.head, made.steps = before.start, before.head, before.steps
+    made.argument_misfits = before.argument_misfits
     return made
 
 

@@ -79,7 +79,8 @@ class Solver:
         )
         self.decided = self.solution.decided
         self.steps: list[Step] = []
-        self.start: tuple[list[int], frozenset[int]] | None = None  # decided and high by black before a single pass
+        self.start: tuple[list[int], frozenset[int]] | None = None  # decided and high by black before the first step
+        self.head = 0  # so many steps run once, in order; what feeds back comes after them
         self.between: dict[int, bool] = {}
         self.clusters: dict[Value, Cluster] = {}
         self.settling = False  # votes may still come
@@ -112,16 +113,19 @@ class Solver:
         steps.extend(dict.fromkeys(self.clusters.values()))
         if self.shared.policy.gray_policy == "between":
             self.between = gray.between(self.graph, self.solution, self.shared)
-        if feedback or self.clusters:
-            waits = any(
-                not elem and types.element(v.type) in types.LISTED
-                for v, elem in zip(self.graph.root.inputs, arguments, strict=False)
-            )
-            self._to_fixpoint(steps, final=not waits)
-        else:
-            self.start = list(self.decided), frozenset(self.solution.high_by_black)
-            for step in steps:
-                self.step(step)
+        waits = any(
+            not elem and types.element(v.type) in types.LISTED
+            for v, elem in zip(self.graph.root.inputs, arguments, strict=False)
+        )
+        if self.clusters or (waits and feedback is not None):
+            self.to_fixpoint(steps, final=not waits)
+            return self.solution
+        self.start = list(self.decided), frozenset(self.solution.high_by_black)
+        self.head = len(steps) if feedback is None else feedback
+        for step in steps[: self.head]:
+            self.step(step)
+        if self.head < len(steps):
+            self.to_fixpoint(steps[self.head :], final=True)
         return self.solution
 
     def _border(self, wanted: tuple[int, ...]) -> Iterator[tuple[Value, int]]:
@@ -143,8 +147,11 @@ class Solver:
 
     # --- the order of evaluation ---
 
-    def _to_fixpoint(self, steps: list[Step], final: bool) -> None:
-        """``final``: false for a function whose caller has yet to decide some argument: what waits for that waits."""
+    def to_fixpoint(self, steps: list[Step], final: bool) -> None:
+        """Run steps that may feed back, until nothing changes.
+
+        ``final``: false for a function whose caller has yet to decide some argument: what waits for that waits.
+        """
         readers: dict[int, list[Step]] = {}
         for step in dict.fromkeys(steps):
             for value in read_by(step):

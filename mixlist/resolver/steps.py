@@ -11,9 +11,12 @@ from mixlist.resolver.facts import is_control_flow
 Step = Node | Link | Cluster
 
 
-def collect(scope: Scope, steps: list[Step], found: list[Link]) -> bool:
-    """The steps of a scope in order; whether something feeds back. Links stand before and after a body."""
-    feedback = False
+def collect(scope: Scope, steps: list[Step], found: list[Link]) -> int | None:
+    """The steps of a scope in order, and where the first stands that something feeds back to; None if nothing does.
+
+    Links stand before and after a body.
+    """
+    feedback: int | None = None
     for node in scope.nodes:
         if not node.bodies:
             steps.append(node)
@@ -21,10 +24,11 @@ def collect(scope: Scope, steps: list[Step], found: list[Link]) -> bool:
         own = list(links(node)) if is_control_flow(node) else []
         found.extend(own)
         if node.op_type != "If":
-            feedback = True
+            feedback = len(steps) if feedback is None else feedback
             steps.extend(own)
         for body in node.bodies.values():
-            feedback |= collect(body, steps, found)
+            inner = collect(body, steps, found)
+            feedback = inner if feedback is None else feedback
         steps.extend(own)
         steps.append(node)
     return feedback

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mixlist.lists.policy import Policy
@@ -76,6 +76,7 @@ def test_a_choice_after_others_is_decided_as_if_it_were_the_first(
     job: tuple[Case, Policy], data: st.DataObject
 ) -> None:
     case, rules = job
+    assume("duplicate node name" not in case.features)  # ONNX Runtime loads no such model, and sites go by names
     both = Both(case.model, rules)
     units = both.units()
     for _ in range(6):
