@@ -175,6 +175,30 @@ def gates(text: str, feed: Mapping[str, Any] = X, **lists: Any) -> Bench:
     return bench
 
 
+def test_what_is_rounded_already_is_not_rounded_again() -> None:
+    """The base turns on gates that round no input but the first node's; behind a high node another gate does."""
+    bench = Bench(
+        model("g (float[1,4] x) => (float[1,4] y) { [a] a = Mul(x, x) [b] b = Exp(a) [n] y = Sqrt(b) }"),
+        policy(white=["Mul", "Exp", "Sqrt"]),
+        {"x": X["x"]},
+    )
+    try:
+        for choice, inputs in (
+            (frozenset[Any](), {"a": (10, 10), "b": (0,), "n": (0,)}),
+            (None, {"b": (10,), "n": (0,)}),
+        ):
+            chosen = frozenset(u.edit for u in bench.nodes() if u.nodes[0][1] == "a") if choice is None else choice
+            flags = bench.rig.flags(chosen)
+            gated = bench.rig.gated
+            assert gated is not None
+            on = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
+            rounded = {site.name: what.inputs for (site, what), is_on in zip(gated.gates, on, strict=True) if is_on}
+            assert rounded == inputs
+            bench.compare(chosen)
+    finally:
+        bench.close()
+
+
 def opset(number: int) -> str:
     return f'<ir_version: {4 if number < 12 else 8}, opset_import: ["" : {number}]> '
 

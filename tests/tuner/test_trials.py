@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 import mixlist
 from mixlist.checker.accuracy import Limits
-from mixlist.tuner.candidates import list_units, policy_of
+from mixlist.tuner.candidates import list_units, node_units, policy_of
 from tests.builders import model, policy
 from tests.checker.planted import PLANTED, Planted
 from tests.checker.test_exact import Case, cases
@@ -116,3 +117,46 @@ def test_a_reshape_that_overflows_where_what_it_reads_does_not() -> None:
     tried.rig.close()
     assert mixlist.check(proto, rules, feeds, limits=ANY).verdict == "fail"
     assert not outcome.passed and outcome.why == "overflow at r"
+
+
+TWO = """g (float[2] x) => (float[2] y)
+{ [a] a = Mul (x, x) [b] b = Exp (a) [c] c = Sqrt (b) [y] y = Neg (c) }"""
+
+
+def test_other_workers_begin_with_what_is_likely_to_come() -> None:
+    """A guess that comes true is not run again; one that does not is dropped, and changes no outcome."""
+    feeds = [{"x": np.array([1.0, 2.0], np.float32)}, {"x": np.array([2.0, 3.0], np.float32)}]
+    tried = trials(model(TWO), policy(white=["Mul", "Exp", "Sqrt", "Neg"]), feeds, limits=ANY)
+    tried.workers = replace(tried.workers, count=3)
+    first, second, third = (
+        frozenset(unit.edit for unit in node_units(tried.rig.solution(frozenset()), {("", name)})) for name in "abc"
+    )
+    ran: list[tuple[bytes, int]] = []
+    submit = tried._submit
+    tried._submit = lambda flags, batch: ran.append((flags, batch)) or submit(flags, batch)  # type: ignore[method-assign]
+    tried.rig.offer(frozenset())
+    of = {choice: tried.rig.flags(choice) for choice in (first, second, third)}
+    assert tried.passes(first, lambda count: [second, third][:count])
+    assert ran == [(of[first], 0), (of[second], 0), (of[third], 0), (of[first], 1)]
+    ran.clear()
+    assert tried.passes(second)
+    assert ran == [(of[second], 1)], "its first batch was a guess"
+    ran.clear()
+    assert tried.passes(frozenset()) and not tried._begun
+    assert tried.passes(third) and (of[third], 0) in ran, "it was dropped when something else was asked for"
+    tried.rig.close()
+
+
+def test_what_is_finite_if_what_it_reads_is_has_no_sum() -> None:
+    text = """g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}> {
+      [m] m = Mul (x, x) [s] s = Sigmoid (m) [r] r = Relu (m) [w] w = Mul (r, k) [c] c = Concat <axis=0> (w, s)
+      [t] t = Max (k, w) [f] f = Relu (c) [q] q = Slice (f, zero, four) [a] a = Add (t, q) [y] y = Neg (a) }"""
+    text = text.replace(
+        "<float[4] k = {1,2,3,4}>", "<float[4] k = {1,2,3,4}, int64[1] zero = {0}, int64[1] four = {4}>"
+    )
+    rules = policy(white=["Mul", "Sigmoid", "Relu", "Concat", "Max", "Slice", "Add", "Neg"])
+    for scale, watched in ((1.0, "mwta"), (60.0, "mwctfqay")):  # near the limit, what is exact may be rounded up
+        tried = trials(model(text), rules, [{"x": np.full(4, scale, np.float32)}])
+        columns = [column.node for columns in tried.rig.watch.sums.values() for column in columns]
+        assert sorted(columns) == sorted(["", *watched]), scale
+        tried.rig.close()
