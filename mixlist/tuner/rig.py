@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from mixlist.checker.estimate import costs, low_share
 from mixlist.checker.result import TensorRange
 from mixlist.errors import ModelError
+from mixlist.graph.traits import is_random
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver
@@ -175,6 +176,7 @@ class Rig:
             self.watch,
             self.feeds,
             self.first_counts,
+            not any(is_random(node) for graph in self.again.graphs.values() for node in graph.order),
             self.labels,
             self.threads,
         )

@@ -32,7 +32,8 @@ class Payload:
     """What a station is made of: sent once to every process.
 
     ``count``: the number of flags; ``fetched``: what the gated graph calls the outputs; ``first_counts``: an overflow
-    settles a trial, so that nothing else need be known of it.
+    settles a trial, so that nothing else need be known of it; ``keeps``: what pieces made may be kept, since the model
+    computes the same in every run.
     """
 
     segments: tuple[Segment, ...]
@@ -42,6 +43,7 @@ class Payload:
     watch: Watch
     feeds: tuple[Mapping[str, Any], ...]
     first_counts: bool
+    keeps: bool
     labels: Any = None
     threads: int | None = None
 
@@ -114,7 +116,8 @@ class Station:
                 if segment.flags:
                     feed[segment.flags] = own
                 made = dict(zip(segment.makes, runner.run(segment.makes, feed), strict=True))
-                self.ran.put(known, made)
+                if self.payload.keeps:
+                    self.ran.put(known, made)
             values.update(made)
             yield made
 

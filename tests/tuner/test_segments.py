@@ -157,6 +157,14 @@ def test_a_trial_begins_with_the_first_piece_whose_flags_are_new(monkeypatch: py
     rig.close()
 
 
+def test_nothing_is_kept_of_a_model_that_draws_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces(monkeypatch, 2)
+    noisy = model("g (float[4] x) => (float[4] y) { [m] m = Mul (x, x) n = RandomNormalLike (m) [y] y = Add (m, n) }")
+    tried = trials(noisy, policy(white=["Mul"]), [{"x": np.ones(4, np.float32)}])
+    assert "normalized" in tried.reference().why, "two runs in float32 differ"
+    tried.rig.close()
+
+
 def test_a_trial_stops_at_the_piece_that_overflows_where_that_settles_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces(monkeypatch, 4)
     large = {"x": FEED["x"] * 1e5}
