@@ -60,7 +60,6 @@ class Trials:
         found = self._seen.get(choice)
         if found is None:
             found = self._tried(tuple(sorted(map(str, choice))), choice, ahead)
-            self._seen[choice] = found
         return found
 
     @property
@@ -93,6 +92,8 @@ class Trials:
         if known is None and not found.crashed:
             self.memory.put(key, found)
         self._bring_forward(found)
+        if choice is not None:
+            self._seen[choice] = found  # before it is told: who stops the search then has seen it
         self._note(Trial(edits, found, known is not None))
         return found
 
