@@ -99,7 +99,7 @@ class Station:
         with self.lock:
             if batch not in self.references:
                 kept = {*self.payload.fetched, *self.payload.watch.names}
-                every = (made for made in self._run(np.zeros(self.payload.count, bool), batch))
+                every = self._run(np.zeros(self.payload.count, bool), batch)
                 self.references[batch] = {n: value for made in every for n, value in made.items() if n in kept}
             return self.references[batch]
 

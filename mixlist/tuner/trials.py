@@ -58,9 +58,7 @@ class Trials:
     def outcome(self, choice: Choice, ahead: Ahead = _nothing) -> Outcome:
         """What came of a choice, tried now or before; ``ahead`` as above."""
         found = self._seen.get(choice)
-        if found is None:
-            found = self._tried(tuple(sorted(map(str, choice))), choice, ahead)
-        return found
+        return found or self._tried(tuple(sorted(map(str, choice))), choice, ahead)
 
     @property
     def tried(self) -> tuple[Choice, ...]:
