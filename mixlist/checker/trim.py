@@ -29,7 +29,7 @@ def trim(proto: Any, outputs: Iterable[str]) -> None:
 def _skip_identities(graph: Any) -> None:
     """What reads an Identity of the main graph reads its input, unless a body has something of the same name."""
     outputs = {output.name for output in graph.output}
-    outputs.update(name for node in graph.node for body in _bodies(node) for name in _defined(body))
+    outputs.update(name for node in graph.node for body in bodies(node) for name in _defined(body))
     sources: dict[str, str] = {}
     nodes = []
     for node in graph.node:
@@ -47,7 +47,7 @@ def _rename(node: Any, sources: dict[str, str]) -> None:
     for slot, name in enumerate(node.input):
         if name in sources:
             node.input[slot] = sources[name]
-    for body in _bodies(node):
+    for body in bodies(node):
         for inside in body.node:
             _rename(inside, sources)
         for output in body.output:
@@ -57,7 +57,7 @@ def _rename(node: Any, sources: dict[str, str]) -> None:
 def reads(node: Any) -> Iterator[str]:
     """The names that a node and its bodies read; those of a body's own tensors among them."""
     yield from node.input
-    for body in _bodies(node):
+    for body in bodies(node):
         yield from (output.name for output in body.output)
         for inside in body.node:
             yield from reads(inside)
@@ -68,11 +68,12 @@ def _defined(body: Any) -> Iterator[str]:
     yield from (each.name for each in (*body.input, *body.initializer))
     for node in body.node:
         yield from node.output
-        for inside in _bodies(node):
+        for inside in bodies(node):
             yield from _defined(inside)
 
 
-def _bodies(node: Any) -> Iterator[Any]:
+def bodies(node: Any) -> Iterator[Any]:
+    """The graphs in a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == attribute.GRAPH:
             yield attribute.g

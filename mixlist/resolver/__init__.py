@@ -70,10 +70,9 @@ class Resolver:
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
         facts, rules, ranges = Facts(policy), Rules(policy), self._ranges
-        main = Resolution(facts, rules, ranges).solve(self.graph)
-        settle_constant_arguments(
-            main, lambda value: policy.constants != "keep" or ranges.fits(value, facts.low), set()
-        )
+        resolution = Resolution(facts, rules, ranges)
+        main = resolution.solve(self.graph)
+        settle_constant_arguments(main, resolution.fits, set())
         solutions = _numbered(main)
         resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, ranges, facts.cast_is_black)
         return Plan(self.loaded.name, policy, _warnings(resolved), resolved)

@@ -80,9 +80,7 @@ class Again:
         """
         shared = _Remembering(self, policy)
         found = shared.solve(self.graph)
-        settle_constant_arguments(
-            found, lambda value: policy.constants != "keep" or self.ranges.fits(value, shared.low), self._settled
-        )
+        settle_constant_arguments(found, shared.fits, self._settled)
         return found
 
     def origin(self, solution: Solution) -> tuple[Solution, frozenset[Node]] | None:
@@ -190,9 +188,7 @@ class _Remembering(Resolution):
         for node in changed:
             made.solution.facts[node.id] = self.changes.get((id(graph), node.id), base[node.id]).fact
         below = {key for key, _ in differ if key != id(graph)}
-        calls = (
-            [n for n in graph.order if n.function is not None and below & again.reach[id(n.function)]] if below else []
-        )
+        calls = [n for n in graph.order if n.function is not None and below & again.reach[id(n.function)]]
         if id(graph) not in again.orders:
             again.orders[id(graph)] = _Order(made.steps, made.head)
         return again.orders[id(graph)].run(made, changed, calls)

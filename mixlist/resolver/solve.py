@@ -41,6 +41,10 @@ class Resolution:
         """Decide the main graph."""
         return Solver(self, graph).run((), (), (), ())
 
+    def fits(self, value: Value) -> bool:
+        """Whether a constant may be converted to the low type under the policy."""
+        return self.policy.constants != "keep" or self.ranges.fits(value, self.low)
+
     def specialise(
         self,
         graph: Graph,

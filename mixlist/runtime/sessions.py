@@ -146,7 +146,7 @@ def open_session(
     its memory is given back instead of planned for. (ONNX Runtime's plan would take longer than the runs: 0.3 s for a
     graph of 3,400 nodes, since it looks for tensors of the same size among all that are free.) Layouts stay as they
     are: the nodes that change one are new, come last in that order, and would keep every tensor until then. ``reuse``:
-    memory is planned for all the same, which makes runs of a small lean graph up to a fifth faster.
+    memory is planned for all the same, which makes runs of small lean graphs up to a sixth faster (measured on nine).
 
     Raises UsageError where the provider is not there and ModelError where ONNX Runtime refuses the model.
     """

@@ -28,11 +28,11 @@ Gate = tuple[Site, Rounding]
 
 @dataclass(frozen=True)
 class Gated:
-    """``proto`` with the boolean input ``flags`` [number of gates]; ``gates`` says what each flag turns on.
+    """``proto``, whose nodes read a boolean [1] of each of ``names``; ``gates`` says what each turns on.
 
-    Nodes read the flags one by one, by ``names``. ``outputs`` are the names of the graph's outputs, in the model's
-    order: one that may be rounded has another name. ``kinds`` are the types of the main graph's tensors; ``constants``
-    those that nodes compute of constants alone, rounded or not.
+    ``flags`` is a name for all of them together, which ``split`` gives each piece as an input. ``outputs`` are the
+    names of the graph's outputs, in the model's order: one that may be rounded has another name. ``kinds`` are the
+    types of the main graph's tensors; ``constants`` those that nodes compute of constants alone, rounded or not.
     """
 
     proto: Any
@@ -79,9 +79,6 @@ class _Gates(Emulation):
     def build(self) -> Gated:
         flags = self.new.make("mixlist_gates")
         proto = self.run()
-        if self.names:
-            proto.graph.input.append(flags_info(flags, len(self.names)))
-            proto.graph.node.insert(0, spread(flags, self.names, self.graph.opsets.get("", 13)))
         proto.ir_version = max(proto.ir_version, 4)  # initializers need not be inputs from there on
         outputs = tuple(output.name for output in proto.graph.output)
         values = self.graph.root.values
@@ -323,21 +320,3 @@ class _Gates(Emulation):
 def _as_float32(kind: types.Type) -> types.Type:
     """The type that what was authored in ``kind`` has in the gated graph."""
     return types.with_element(kind, types.FLOAT) if types.element(kind) in LOW else kind
-
-
-def flags_info(name: str, count: int) -> Any:
-    """The declaration of an input with flags."""
-    from onnx import TensorProto, helper
-
-    return helper.make_tensor_value_info(name, TensorProto.BOOL, [count])
-
-
-def spread(flags: str, names: Sequence[str], opset: int) -> Any:
-    """The node that makes of the input ``flags`` one flag [1] for each name."""
-    from onnx import helper
-
-    name = f"{flags}_spread"
-    if len(names) == 1:
-        return helper.make_node("Identity", [flags], list(names), name=name)
-    more: dict[str, Any] = {"num_outputs": len(names)} if opset >= 18 else {}
-    return helper.make_node("Split", [flags], list(names), name=name, axis=0, **more)

@@ -16,7 +16,7 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph
 from mixlist.graph.naming import label, scope_path
 from mixlist.ops import types
-from mixlist.resolver import Plan
+from mixlist.resolver.solution import Solution, reached
 from mixlist.rewriter.emulate import LOW
 from mixlist.tuner.watching import Ranges
 
@@ -30,10 +30,10 @@ class Masked:
         self.masks: dict[Key, Mask] = find_masks(self.wired) if low == types.FLOAT16 else {}
         self._hidden: Hidden | None = None
 
-    def overflow(self, feed: Mapping[str, Any], ranges: tuple[Ranges, Ranges], plan: Plan) -> str:
-        """The first node that overflows in a batch under a plan; "" where the infinities are by design."""
+    def overflow(self, feed: Mapping[str, Any], ranges: tuple[Ranges, Ranges], main: Solution) -> str:
+        """The first node that overflows in a batch as ``main`` decides; "" where the infinities are by design."""
         exact, ours = ranges
-        batch = Batch(0, exact, ours, _low(plan, exact), self.saturate)
+        batch = Batch(0, exact, ours, _low(main, exact), self.saturate)
         if self._hidden is None:
             self._hidden = self._make_hidden()
         tallies: dict[Key, Tally] = {}
@@ -54,10 +54,10 @@ class Masked:
             self._hidden.close()
 
 
-def _low(plan: Plan, keys: Mapping[Key, Any]) -> dict[Key, int]:
-    """The low element types of these tensors under a plan; of a function's, that of any specialisation."""
+def _low(main: Solution, keys: Mapping[Key, Any]) -> dict[Key, int]:
+    """The low element types of these tensors; of a function's, that of any specialisation."""
     found: dict[Key, int] = {}
-    for solution in plan.solution.solutions:
+    for solution in reached(main):
         for node in solution.graph.order:
             for slot, value in enumerate(node.outputs):
                 if value is not None and solution.decided[value.id] in LOW:

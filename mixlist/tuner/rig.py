@@ -60,14 +60,12 @@ class Rig:
         self.masked = Masked(resolver.loaded, resolver.graph, self.low, saturate)
         self.costs = costs(resolver.graph, {}, self.shapes)
         places = cuts(resolver.graph, self.costs)
-        masked = self.masked
         self.proto, self.watch = watched(
-            resolver.loaded.proto, tensors, masked.masks, self.low, saturate, masked.wired, places
+            resolver.loaded.proto, tensors, self.masked.masks, self.low, saturate, self.masked.wired, places
         )
         self.again = resolver.again(base)
         self.sites = Sites()
         self.wanted: dict[Site, tuple[Rounding, ...]] = {}
-        self._last: tuple[Choice, Plan] | None = None  # one only: a plan is as large as the graph
         self.gated: Gated | None = None
         # the flags that are on, of this gated graph
         self._on: WeakKeyDictionary[Solution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
@@ -78,9 +76,7 @@ class Rig:
 
     def plan(self, choice: Choice) -> Plan:
         """What ``resolve`` says under the choice."""
-        if self._last is None or self._last[0] != choice:
-            self._last = choice, self.resolver.plan(policy_of(self.base, choice))
-        return self._last[1]
+        return self.resolver.plan(policy_of(self.base, choice))
 
     def solution(self, choice: Choice) -> Solution:
         """The same decisions without the plan around them: from those of an earlier choice, where that can be."""
@@ -132,7 +128,7 @@ class Rig:
         """A batch of a trial with its doubtful ranges judged."""
         if batch.doubtful is None:
             return batch
-        overflow = self.masked.overflow(self.feeds[at], batch.doubtful, self.plan(choice))
+        overflow = self.masked.overflow(self.feeds[at], batch.doubtful, self.solution(choice))
         return replace(batch, overflow=overflow, doubtful=None)
 
     def share(self, choice: Choice) -> float | None:

@@ -12,10 +12,10 @@ from math import prod
 from typing import Any
 
 from mixlist.checker.estimate import Costs
-from mixlist.checker.trim import reads
+from mixlist.checker.trim import bodies, reads
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
-from mixlist.tuner.gates import Gated, flags_info, spread
+from mixlist.tuner.gates import Gated
 
 MOST = 16  # pieces: each costs a run of a session, some 50 microseconds
 LEAST = 8e7  # what a piece costs at least, in the unit of ``_weight``: some 0.8 milliseconds on one thread
@@ -121,24 +121,29 @@ class _Split:
         self.gated, self.proto = gated, gated.proto
         self.names = {name: at for at, name in enumerate(gated.names)}
         graph = gated.proto.graph
-        nodes = [node for node in graph.node if not (node.input and node.input[0] == gated.flags)]
+        nodes = list(graph.node)
         self.nodes = [node for node in nodes if not gated.constants.issuperset(filter(None, node.output))]
         self.constant = {name: node for node in nodes for name in node.output if name in gated.constants}
         self.order = {id(node): at for at, node in enumerate(nodes)}
-        self.inputs = {info.name: info for info in graph.input if info.name != gated.flags}
+        self.reads = {id(node): tuple(filter(None, reads(node))) for node in nodes}
+        self.functions = {(f.domain, f.name, f.overload): f for f in gated.proto.functions}
+        self.inputs = {info.name: info for info in graph.input}
         self.weights = {tensor.name: tensor for tensor in graph.initializer}
         self.sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
         self.outputs = {info.name: info for info in graph.output}
 
     def run(self, ends: Sequence[Iterable[str]]) -> Iterator[Segment]:
         maker = {name: at for at, node in enumerate(self.nodes) for name in node.output if name}
+        last_read = {name: at for at, node in enumerate(self.nodes) for name in self.reads[id(node)]}
+        fixed = [(maker[name], at) for name, at in last_read.items() if name in maker and not self._may_cross(name)]
         stops = {max((maker[name] + 1 for name in end if name in maker), default=0) for end in ends}
-        places = [stop for stop in sorted(stops) if 0 < stop < len(self.nodes) and self._may_cut(stop)]
+        places = [stop for stop in sorted(stops) if 0 < stop < len(self.nodes)]
+        places = [stop for stop in places if not any(made < stop <= read for made, read in fixed)]
         bounds = [*zip([0, *places], [*places, len(self.nodes)], strict=True)]
         rest = [name for name in self.outputs if name not in maker]  # constants, inputs: the last piece hands them on
         last = len(bounds) - 1
         parts = [self._part(*bound, rest if at == last else ()) for at, bound in enumerate(bounds)]
-        read = [dict.fromkeys(name for node in part for name in reads(node) if name) for part in parts]
+        read = [dict.fromkeys(name for node in part for name in self.reads[id(node)]) for part in parts]
         read[-1].update(dict.fromkeys(rest))
         for at, ((start, stop), part) in enumerate(zip(bounds, parts, strict=True)):
             wanted = set(self.outputs).union(*read[at + 1 :])
@@ -148,22 +153,20 @@ class _Split:
             if makes:  # else nobody reads what it computes
                 yield self._segment(part, set(read[at]), given, makes)
 
-    def _may_cut(self, stop: int) -> bool:
-        made = {name for node in self.nodes[:stop] for name in node.output if name}
-        crossing = made.intersection(name for node in self.nodes[stop:] for name in reads(node))
-        kinds = [self.gated.kinds.get(name, types.UNKNOWN) for name in crossing]
-        return all(isinstance(kind, int) and kind != types.UNKNOWN for kind in kinds)
+    def _may_cross(self, name: str) -> bool:
+        kind = self.gated.kinds.get(name, types.UNKNOWN)
+        return isinstance(kind, int) and kind != types.UNKNOWN
 
     def _part(self, start: int, stop: int, names: Sequence[str]) -> list[Any]:
         """Nodes, and before them those that compute the constants that they, or ``names``, need."""
         nodes = self.nodes[start:stop]
         found: dict[int, Any] = {}
-        waiting = [*names, *(name for node in nodes for name in reads(node))]
+        waiting = [*names, *(name for node in nodes for name in self.reads[id(node)])]
         while waiting:
             node = self.constant.get(waiting.pop())
             if node is not None and id(node) not in found:
                 found[id(node)] = node
-                waiting += reads(node)
+                waiting += self.reads[id(node)]
         return [*sorted(found.values(), key=lambda node: self.order[id(node)]), *nodes]
 
     def _segment(self, nodes: list[Any], read: set[str], given: list[str], makes: list[str]) -> Segment:
@@ -171,13 +174,13 @@ class _Split:
         gates = sorted(self.names[name] for name in read if name in self.names)
         model = type(self.proto)(ir_version=self.proto.ir_version)
         model.opset_import.extend(self.proto.opset_import)
-        model.functions.extend(self.proto.functions)
+        model.functions.extend(self._functions(nodes))
         graph = model.graph
         graph.name = self.proto.graph.name or "segment"
         if gates:
             opset = next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 13)
-            graph.node.append(spread(flags, [self.gated.names[gate] for gate in gates], opset))
-            graph.input.append(flags_info(flags, len(gates)))
+            graph.node.append(_spread(flags, [self.gated.names[gate] for gate in gates], opset))
+            graph.input.append(_flags_info(flags, len(gates)))
         graph.node.extend(nodes)
         for name in given:
             self._declare(graph.input.add(), name, self.inputs)
@@ -187,9 +190,40 @@ class _Split:
         graph.sparse_initializer.extend(tensor for name, tensor in self.sparse.items() if name in read)
         return Segment(model.SerializeToString(), tuple(given), tuple(makes), flags if gates else "", tuple(gates))
 
+    def _functions(self, nodes: list[Any]) -> list[Any]:
+        """The functions that nodes call, directly or not."""
+        found: dict[tuple[str, str, str], Any] = {}
+        waiting = list(nodes)
+        while waiting:
+            node = waiting.pop()
+            waiting += (inside for body in bodies(node) for inside in body.node)
+            key = node.domain, node.op_type, node.overload
+            if key in self.functions and key not in found:
+                found[key] = self.functions[key]
+                waiting += found[key].node
+        return list(found.values())
+
     def _declare(self, info: Any, name: str, known: dict[str, Any]) -> None:
         if name in known:
             info.CopyFrom(known[name])
         else:
             info.name = name
             types.set_proto(info.type, self.gated.kinds[name])
+
+
+def _flags_info(name: str, count: int) -> Any:
+    """The declaration of an input with flags."""
+    from onnx import TensorProto, helper
+
+    return helper.make_tensor_value_info(name, TensorProto.BOOL, [count])
+
+
+def _spread(flags: str, names: Sequence[str], opset: int) -> Any:
+    """The node that makes of the input ``flags`` one flag [1] for each name."""
+    from onnx import helper
+
+    name = f"{flags}_spread"
+    if len(names) == 1:
+        return helper.make_node("Identity", [flags], list(names), name=name)
+    more: dict[str, Any] = {"num_outputs": len(names)} if opset >= 18 else {}
+    return helper.make_node("Split", [flags], list(names), name=name, axis=0, **more)

@@ -24,6 +24,7 @@ from mixlist.rewriter.emulate import emulate, raise_low
 from mixlist.runtime.sessions import Runner, make_session
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
 from mixlist.tuner.rig import Rig
+from mixlist.tuner.segments import split
 from tests.builders import model, policy
 from tests.graphs import Case, cases
 from tests.scopes import View
@@ -65,11 +66,14 @@ class Bench:
         rig = self.rig
         assert rig.gated is not None
         if self.token != rig.token:
-            self.session, self.token, self.builds = Plain(rig.gated.proto), rig.token, self.builds + 1
+            (self.whole,) = split(rig.gated, ())
+            self.session = Plain(onnx.ModelProto.FromString(self.whole.model))
+            self.token, self.builds = rig.token, self.builds + 1
         count = len(rig.gated.gates)
         bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=count).astype(bool)
         assert self.session is not None
-        return self.session.run(rig.gated.outputs[: len(rig.own)], {**self.feed, rig.gated.flags: bits})
+        given = {**self.feed, self.whole.flags: bits[list(self.whole.gates)]}
+        return self.session.run(rig.gated.outputs[: len(rig.own)], given)
 
     def mixed(self, choice: Choice) -> list[Any]:
         plan = self.rig.resolver.plan(policy_of(self.rig.base, choice))

@@ -12,7 +12,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.tuner.result import TuneReport
 from tests.builders import model, policy
-from tests.tuner.local import Here
+from tests.tuner.local import Here, stop_at
 
 OVER = {"x": np.full((1, 8), 300.0, np.float32)}
 WEIGHTS = ", ".join(["0.1"] * 64)
@@ -107,15 +107,8 @@ def test_a_search_that_goes_on_tries_batches_in_the_same_order(tmp_path: Path) -
     whole = tune(text, **given)
     assert {edit.op for edit in whole.edits} >= {"Mul", "Add"}
     for last in range(1, whole.trials):
-        state, count = tmp_path / f"state{last}", 0
-
-        def stop(_: Any, last: int = last) -> None:
-            nonlocal count
-            count += 1
-            if count == last:
-                raise KeyboardInterrupt
-
-        tune(text, state, told=stop, **given)
+        state = tmp_path / f"state{last}"
+        tune(text, state, told=stop_at(last), **given)
         again = tune(text, state, **given)
         assert again.remembered
         assert [(line["edits"], line["why"]) for line in again.log] == [(x["edits"], x["why"]) for x in whole.log]

@@ -19,7 +19,7 @@ from mixlist.tuner.memory import Memory
 from mixlist.tuner.outcome import Outcome
 from mixlist.tuner.result import TuneReport
 from tests.builders import model, policy
-from tests.tuner.local import Here
+from tests.tuner.local import Here, stop_at
 
 TEXT = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[1] one = {1}> {
   [a] a = Mul(x, x) [b] b = Div(a, k) [c] c = Mul(b, k) [d] d = Mul(c, k) [e] e = Add(d, one) [f] f = Neg(e)
@@ -162,15 +162,8 @@ def test_ctrl_c_hands_back_the_best_so_far(tmp_path: Path) -> None:
     """At each trial in turn: the list is marked, and the state goes on to the same end."""
     whole = search(None)
     for at in range(1, whole.trials + 1):
-        state, count = tmp_path / f"state{at}", 0
-
-        def stop(_: Any, at: int = at) -> None:
-            nonlocal count
-            count += 1
-            if count == at:
-                raise KeyboardInterrupt
-
-        report = search(state, told=stop)
+        state = tmp_path / f"state{at}"
+        report = search(state, told=stop_at(at))
         if report.complete:  # the last trials say what happens without an edit
             continue
         assert report.verdict == "fail" and not report.minimal and "interrupted" in report.reasons[0]
