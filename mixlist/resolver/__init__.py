@@ -58,18 +58,18 @@ class Resolver:
         self.loaded = load(model)
         hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
         self.graph = build_main(self.loaded.proto, hints)
-        self._ranges = Ranges(self.loaded.folder, progress)
+        self.ranges = Ranges(self.loaded.folder, progress)
 
     def again(self, policy: Policy) -> Again:
         """What decides under many policies that are much like this one."""
         from mixlist.resolver.again import Again
 
-        return Again(self.graph, policy, self._ranges)
+        return Again(self.graph, policy, self.ranges)
 
     @no_collection()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
-        facts, rules, ranges = Facts(policy), Rules(policy), self._ranges
+        facts, rules, ranges = Facts(policy), Rules(policy), self.ranges
         resolution = Resolution(facts, rules, ranges)
         main = resolution.solve(self.graph)
         settle_constant_arguments(main, resolution.fits, set())

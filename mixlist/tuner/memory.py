@@ -47,6 +47,10 @@ class Memory:
         if self.path is not None:
             self._append({"choice": choice, "passed": outcome.passed, "why": outcome.why, "batch": outcome.batch})
 
+    def drop(self, choice: str) -> None:
+        """Do not know an outcome any more, in this run."""
+        self.known.pop(choice, None)
+
     def _append(self, entry: Mapping[str, Any]) -> None:
         assert self.path is not None
         try:

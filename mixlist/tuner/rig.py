@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from mixlist.checker.estimate import costs, low_share
 from mixlist.checker.result import TensorRange
+from mixlist.checker.wiring import Wired
 from mixlist.errors import ModelError
 from mixlist.graph.traits import is_random
 from mixlist.lists.policy import Policy
@@ -26,7 +27,7 @@ from mixlist.tuner.masked import Masked
 from mixlist.tuner.roundings import Calls, Rounding, Site, Sites
 from mixlist.tuner.segments import cuts, split
 from mixlist.tuner.station import Batch, Payload, pack
-from mixlist.tuner.watching import watched
+from mixlist.tuner.watching import Watch, watched
 
 INLINE_LIMIT = 2**31 - 2**20  # protobuf holds no larger model, and a session of bytes takes no other
 
@@ -59,10 +60,9 @@ class Rig:
         self.own = tuple(o.name for o in resolver.loaded.proto.graph.output)
         self.masked = Masked(resolver.loaded, resolver.graph, self.low, saturate)
         self.costs = costs(resolver.graph, {}, self.shapes)
-        places = cuts(resolver.graph, self.costs)
-        self.proto, self.watch = watched(
-            resolver.loaded.proto, tensors, self.masked.masks, self.low, saturate, self.masked.wired, places
-        )
+        self.places = cuts(resolver.graph, self.costs)
+        self.tensors = tensors
+        self.proto, self.watch = self._watched(self.masked.wired)
         self.again = resolver.again(base)
         self.sites = Sites()
         self.wanted: dict[Site, tuple[Rounding, ...]] = {}
@@ -155,6 +155,17 @@ class Rig:
             self._build()
         assert self.gated is not None
         return pack([], len(self.gated.gates))
+
+    def distrust(self) -> None:
+        """Watch every tensor from now on, also those that ``spared`` takes to be finite."""
+        self.proto, self.watch = self._watched(())
+        self.gated = None
+        self._on.clear()
+
+    def _watched(self, wired: Sequence[Wired]) -> tuple[Any, Watch]:
+        ranges, masks = self.resolver.ranges, self.masked.masks
+        proto = self.resolver.loaded.proto
+        return watched(proto, self.tensors, masks, self.low, self.saturate, wired, self.places, ranges.of)
 
     def _build(self) -> None:
         loaded = replace(self.resolver.loaded, proto=self.proto)

@@ -20,8 +20,18 @@ from mixlist.tuner.outcome import Goal, Judge, Outcome
 from mixlist.tuner.rig import Rig
 from mixlist.tuner.station import Batch, trial
 
+_SEPARATOR = "; "
 REFERENCE = "everything in float32"
 Ahead = Callable[[int], Iterable[Choice]]
+
+
+def _edits(choice: Choice) -> tuple[str, ...]:
+    return tuple(sorted(map(str, choice)))
+
+
+def _key(choice: Choice) -> str:
+    """What the memory calls a choice."""
+    return _SEPARATOR.join(_edits(choice))
 
 
 def _nothing(_: int) -> tuple[Choice, ...]:
@@ -58,7 +68,7 @@ class Trials:
     def outcome(self, choice: Choice, ahead: Ahead = _nothing) -> Outcome:
         """What came of a choice, tried now or before; ``ahead`` as above."""
         found = self._seen.get(choice)
-        return found or self._tried(tuple(sorted(map(str, choice))), choice, ahead)
+        return found or self._tried(_edits(choice), choice, ahead)
 
     @property
     def tried(self) -> tuple[Choice, ...]:
@@ -75,16 +85,23 @@ class Trials:
         return self._tried((REFERENCE,), None, _nothing)
 
     def forget(self, choice: Choice, why: str) -> None:
-        """A choice that passed here has failed an independent check: it counts as failed."""
-        edits = tuple(sorted(map(str, choice)))
+        """A choice that passed here has failed an independent check: it counts as failed.
+
+        What else passed is not known any more, and trials watch every tensor from now on.
+        """
+        for passed in self.passing:
+            del self._seen[passed]
+            self.memory.drop(_key(passed))
+        self._begun.clear()
+        self.rig.distrust()
         found = Outcome(False, why)
-        self.memory.put("; ".join(edits), found)
+        self.memory.put(_key(choice), found)
         self._seen[choice] = found
-        self._note(Trial(edits, found))
+        self._note(Trial(_edits(choice), found))
 
     def _tried(self, edits: tuple[str, ...], choice: Choice | None, ahead: Ahead) -> Outcome:
         """What came of ``edits``, from memory or tried now; a crash, which may not happen again, is not kept."""
-        key = "; ".join(edits)
+        key = _SEPARATOR.join(edits)
         known = self.memory.get(key)
         found = known or self._run(choice, ahead)
         if known is None and not found.crashed:

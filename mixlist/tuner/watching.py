@@ -1,15 +1,14 @@
 """The statistics of a trial: as few as tell whether anything overflows.
 
-A sum of magnitudes is not finite where one value is not: one reduction per tensor, and none for what is finite if what
-it was made of is (a maximum, a Relu, a sigmoid). Of some tensors an infinity says
-nothing by itself: of those that carry masks, that hold infinities or numbers beyond all quantities in the reference
-already and, where the accelerator saturates, of those beyond the range. They have their whole ranges taken, and where
-one of them is at the limit, ``masked`` judges as ``check`` does.
+A sum of magnitudes is not finite where one value is not: one reduction per tensor, and none where it is ``spared``. Of
+some tensors an infinity says nothing by itself: of those that carry masks, that hold infinities or numbers beyond all
+quantities in the reference already and, where the accelerator saturates, of those beyond the range. They have their
+whole ranges taken, and where one of them is at the limit, ``masked`` judges as ``check`` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,14 +20,13 @@ from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Range
 from mixlist.checker.result import TensorRange
 from mixlist.checker.wiring import Wired
+from mixlist.graph.model import Value
 from mixlist.ops import types
-from mixlist.resolver.constants import overflow_bound
-from mixlist.rewriter.emulate import EXACT, FINITE_MAX
+from mixlist.resolver import constants
+from mixlist.rewriter.emulate import FINITE_MAX
+from mixlist.tuner.spared import is_spared, sizes
 
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
-NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
-# Operators whose outputs are no larger than 1 or a sum of ones, whatever they read.
-BOUNDED = frozenset({"Atan", "Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"})
 
 Ranges = Mapping[Key, Range]
 
@@ -114,18 +112,19 @@ def watched(
     saturate: bool,
     wired: Iterable[Wired] = (),
     cuts: Container[str] = (),
+    range_of: Callable[[Value], constants.Range | None] = lambda _: None,
 ) -> tuple[Any, Watch]:
     """A copy of the model with the statistics of a trial, and what they are of.
 
     ``wired``: the model's nodes, without which every tensor is watched; ``tensors``: what the reference's values are
     like over all batches; ``masks``: the tensors that carry masks; ``low``: the low type; ``saturate``: whether values
-    beyond its range become its largest one; ``cuts`` as for ``instrument``.
+    beyond its range become its largest one; ``cuts`` as for ``instrument``; ``range_of``: the range of a constant.
     """
-    sizes = {(t.scope, t.node, t.tensor): max(abs(t.minimum), abs(t.maximum)) for t in tensors}
-    bound = overflow_bound(low)
-    beyond = {where for where, size in sizes.items() if not size < (bound if saturate else LARGE)}
-    near = {(scope, node) for (scope, node, _), size in sizes.items() if not size < NEAR * bound}
-    spared = {(w.path, w.label) for w in wired if _is_spared(w, (w.path, w.label) in near)}
+    tensors = list(tensors)
+    bound = constants.overflow_bound(low) if saturate else LARGE
+    beyond = {(t.scope, t.node, t.tensor) for t in tensors if not max(abs(t.minimum), abs(t.maximum)) < bound}
+    known = sizes(tensors, range_of, low)
+    spared = {(w.path, w.label) for w in wired if is_spared(w, known)}
     wanted: AbstractSet[Key] = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
 
     def doubtful(probe: Probe) -> bool:
@@ -133,7 +132,7 @@ def watched(
         return probe.key in wanted or (where in beyond and probe.elem != types.DOUBLE)
 
     def own(key: Key) -> bool:
-        return key in wanted or (key.scope, key.node) in near
+        return key in wanted or (key.scope, key.node) in known.near
 
     def summed(probe: Probe) -> bool:
         return not doubtful(probe) and (probe.key.scope, probe.key.node) not in spared
@@ -142,22 +141,6 @@ def watched(
     ranged = instrument(sums.proto, wanted=doubtful, own=own, cuts=cuts)
     ends = [(*one, *other) for one, other in zip(sums.parts, ranged.parts, strict=True)]
     return ranged.proto, Watch(_columns(sums), replace(ranged, proto=None), ends, low, saturate)
-
-
-def _is_spared(wired: Wired, near: bool) -> bool:
-    """Whether what a node makes is finite if what it reads is, and that is watched.
-
-    What is exact may still pass the range where it reads something high that is rounded for it.
-    """
-    node = wired.node
-    if node.domain or not (node.op_type in BOUNDED or (node.op_type in EXACT and not near)):
-        return False
-    read = [value for value in node.inputs if value is not None and types.element(value.type) in types.FLOATS]
-    makers = [value.producer for value in read]
-    return all(
-        maker is not None and not maker.bodies and maker.function is None and not value.constant
-        for maker, value in zip(makers, read, strict=True)
-    )
 
 
 def _columns(made: Instrumented) -> dict[str, tuple[Column, ...]]:

@@ -145,18 +145,3 @@ def test_other_workers_begin_with_what_is_likely_to_come() -> None:
     assert tried.passes(frozenset()) and not tried._begun
     assert tried.passes(third) and (of[third], 0) in ran, "it was dropped when something else was asked for"
     tried.rig.close()
-
-
-def test_what_is_finite_if_what_it_reads_is_has_no_sum() -> None:
-    text = """g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}> {
-      [m] m = Mul (x, x) [s] s = Sigmoid (m) [r] r = Relu (m) [w] w = Mul (r, k) [c] c = Concat <axis=0> (w, s)
-      [t] t = Max (k, w) [f] f = Relu (c) [q] q = Slice (f, zero, four) [a] a = Add (t, q) [y] y = Neg (a) }"""
-    text = text.replace(
-        "<float[4] k = {1,2,3,4}>", "<float[4] k = {1,2,3,4}, int64[1] zero = {0}, int64[1] four = {4}>"
-    )
-    rules = policy(white=["Mul", "Sigmoid", "Relu", "Concat", "Max", "Slice", "Add", "Neg"])
-    for scale, watched in ((1.0, "mwta"), (60.0, "mwctfqay")):  # near the limit, what is exact may be rounded up
-        tried = trials(model(text), rules, [{"x": np.full(4, scale, np.float32)}])
-        columns = [column.node for columns in tried.rig.watch.sums.values() for column in columns]
-        assert sorted(columns) == sorted(["", *watched]), scale
-        tried.rig.close()

@@ -1,0 +1,91 @@
+"""Which tensors need no statistic in a trial: they are finite if what they were made of is, and that is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from mixlist.checker.result import TensorRange
+from mixlist.checker.wiring import Wired
+from mixlist.graph.model import Node, Value
+from mixlist.ops import types
+from mixlist.resolver.constants import Range, overflow_bound
+from mixlist.rewriter.emulate import EXACT
+
+NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
+LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it, and what is divided grows no further than that
+# Operators whose outputs are no larger than 1 or a sum of ones, whatever they read.
+BOUNDED = frozenset({"Atan", "Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"})
+# Operators that make little of a little: where all that they read and make is far within the range in the reference,
+# no rounding takes them beyond it. Should it, because errors have grown by NEAR, then the final check finds it.
+STEADY = frozenset({
+    "Add", "AveragePool", "Cast", "Conv", "ConvTranspose", "DynamicQuantizeLinear", "Gemm", "GlobalAveragePool",
+    "HardSwish", "LeakyRelu", "MatMul", "Mean", "Mul", "PRelu", "ReduceMean", "ReduceSum", "ScatterElements",
+    "ScatterND", "Sub", "Sum",
+})  # fmt: skip
+# Operators that are steady if their epsilon is no zero: a variance divides.
+NORMS = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"})
+
+Where = tuple[str, str]  # scope, display name
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large what the nodes make is in the reference: ``near`` comes near the low range, nothing of ``far`` does.
+
+    What never ran is neither. ``range_of`` tells the range of a constant; ``limit`` is where near begins.
+    """
+
+    near: AbstractSet[Where]
+    far: AbstractSet[Where]
+    range_of: Callable[[Value], Range | None]
+    limit: float
+
+
+def sizes(tensors: Iterable[TensorRange], range_of: Callable[[Value], Range | None], low: int) -> Sizes:
+    """The sizes that the tensors of the reference have, for the low type ``low``."""
+    limit = NEAR * overflow_bound(low)
+    every, near = set[Where](), set[Where]()
+    for tensor in tensors:
+        every.add((tensor.scope, tensor.node))
+        if not max(abs(tensor.minimum), abs(tensor.maximum)) < limit:
+            near.add((tensor.scope, tensor.node))
+    return Sizes(near, every - near, range_of, limit)
+
+
+def is_spared(wired: Wired, known: Sizes) -> bool:
+    """Whether what a node makes is finite if what it reads is, and that is watched or spared.
+
+    What is exact may still pass the range where it reads something high that is rounded for it.
+    """
+    node, where = wired.node, (wired.path, wired.label)
+    if node.domain or not all(_is_safe(value, known) for value in _floats(node)):
+        return False
+    if node.op_type in BOUNDED or (node.op_type in EXACT and where not in known.near):
+        return True
+    steady = node.op_type in STEADY or _divides_by_much(node, known)
+    return steady and where in known.far and known.near.isdisjoint((s.key.scope, s.key.node) for s in wired.inputs)
+
+
+def _divides_by_much(node: Node, known: Sizes) -> bool:
+    """Whether a node divides by a constant or by a variance that has an epsilon, and neither is almost nothing."""
+    if node.op_type == "Div":
+        divisor = node.inputs[1]
+        found = known.range_of(divisor) if divisor is not None and divisor.constant else None
+        return found is not None and found.single is not None and abs(found.single) >= LEAST
+    epsilon = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
+    return node.op_type in NORMS and all(each >= LEAST for each in epsilon)  # 1e-5 if left out
+
+
+def _floats(node: Node) -> list[Value]:
+    return [value for value in node.inputs if value is not None and types.element(value.type) in types.FLOATS]
+
+
+def _is_safe(value: Value, known: Sizes) -> bool:
+    """Whether a value is a constant far within the range, or of a node whose statistics tell, or need not."""
+    if value.constant:
+        found = known.range_of(value)
+        return found is not None and found.max_abs < known.limit
+    maker = value.producer
+    return maker is not None and not maker.bodies and maker.function is None

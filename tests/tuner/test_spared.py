@@ -1,0 +1,112 @@
+"""Which tensors a trial takes no statistic of, and what happens where one of them overflows all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.accuracy import Limits
+from mixlist.tuner.candidates import list_units
+from tests.builders import model, policy
+from tests.tuner.local import trials
+
+ANY = Limits(normalized=None, cosine=None)
+EVERY = [
+    "Add",
+    "BatchNormalization",
+    "Clip",
+    "Concat",
+    "Div",
+    "Identity",
+    "Log",
+    "Max",
+    "Mul",
+    "Neg",
+    "Relu",
+    "Sigmoid",
+]
+EVERY += ["Slice", "Sub", "Tanh", "Where"]
+
+
+def watched(text: str, **feed: Any) -> set[str]:
+    """The nodes of which a trial takes statistics."""
+    feeds = [{name: np.array(values, np.float32) for name, values in feed.items()}]
+    tried = trials(model(text), policy(white=EVERY), feeds)
+    tried.rig.close()
+    return {column.node for columns in tried.rig.watch.sums.values() for column in columns} - {""}
+
+
+def test_what_is_finite_if_what_it_reads_is_has_no_sum() -> None:
+    text = """g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}, int64[1] zero = {0}, int64[1] four = {4}> {
+      [m] m = Mul (x, x) [s] s = Sigmoid (m) [r] r = Relu (m) [w] w = Mul (r, k) [c] c = Concat <axis=0> (w, s)
+      [t] t = Max (k, w) [f] f = Relu (c) [q] q = Slice (f, zero, four) [a] a = Add (t, q) [y] y = Neg (a) }"""
+    assert watched(text, x=[1.0] * 4) == {"m"}, "which reads an input: that may be beyond the range"
+    assert watched(text, x=[60.0] * 4) == set("mwctfqay"), "near the limit, what is exact may be rounded up"
+
+
+DIVIDED = "[d] d = Div (a, {})"
+WATCHED = {
+    "a sum": ("[d] d = Add (a, a)", False),
+    "a difference of what is near the range": ("[l] l = Mul (a, k) [d] d = Sub (l, l)", True),
+    "times a constant near the range": ("[d] d = Mul (z, k)", True),
+    "or a constant near the range": ("[d] d = Where (no, k, a)", True),
+    "or a small constant": ("[d] d = Where (no, ones, a)", False),
+    "limited": ("[d] d = Clip (a, zero, six)", False),
+    "by a constant": (DIVIDED.format("six"), False),
+    "by next to nothing": (DIVIDED.format("least"), True),
+    "by several": (DIVIDED.format("ones"), True),
+    "by what is computed": (DIVIDED.format("a"), True),
+    "a logarithm": ("[d] d = Log (a)", True),
+    "a norm": ("[d] d = BatchNormalization (a, one, z1, z1, one)", False),
+    "a norm with no epsilon": ("[d] d = BatchNormalization <epsilon: float = 0.0> (a, one, z1, z1, one)", True),
+    "in a branch that never ran": (
+        "[i] d = If (no) <then_branch = t () => (float[1, 1] s) { [d] s = Add (a, a) },"
+        " else_branch = e () => (float[1, 1] u) { [u] u = Add (a, a) }>",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_watched(name: str) -> None:
+    body, told = WATCHED[name]
+    constants = """float[1, 1] k = {60000}, float[1] one = {1}, float six = {6}, float least = {0.00000001},
+      float zero = {0}, float[1, 2] ones = {1, 1}, float[1] z1 = {0}, bool no = {0}"""
+    text = f"""g (float[1, 1] x) => (float[N, M] y) <{constants}> {{
+      [a] a = Add (x, x) [z] z = Sub (a, a) {body} [y] y = Tanh (d) }}"""
+    assert ("d" in watched(text, x=[[0.5]])) is told
+
+
+# 0.04 is 2 where x and k are rounded, and the 16th power of that passes the range. Tanh hides it.
+GROWING = """g (float[1] x, float[1] k) => (float[1] y) {
+  [p] p = Identity (x) [q] q = Identity (k) [d] d = Sub (p, q) [a] a = Mul (d, d) [b] b = Mul (a, a)
+  [c] c = Mul (b, b) [e] e = Mul (c, c) [y] y = Tanh (e) }"""
+GROWS = {"x": np.array([2049.02], np.float32), "k": np.array([2048.98], np.float32)}
+
+
+def test_what_the_check_finds_where_nothing_was_watched() -> None:
+    """Errors that grow a hundredfold pass the range unseen; the final check sees it, and the search goes on."""
+    rules = policy(white=EVERY)
+    assert mixlist.check(model(GROWING), rules, [GROWS], limits=ANY).verdict == "fail"
+    told = mixlist.tune(model(GROWING), rules, [GROWS], limits=ANY)
+    assert told.verdict == "pass" and told.check is not None and told.check.verdict == "pass"
+    assert [edit.op for edit in told.edits] == ["Mul"]
+    assert "the check of the whole" in told.log[2]["why"]
+
+
+def test_what_has_failed_a_check_is_watched_from_then_on() -> None:
+    tried = trials(model(GROWING), policy(white=EVERY), [GROWS], limits=ANY)
+    low = tried.rig.low_nodes(frozenset())
+    units = {
+        str(u.edit): frozenset([u.edit])
+        for u in list_units(tried.rig.solution(frozenset()), tried.rig.base, "black", low)
+    }
+    tanh, mul = units["Tanh: white to black"], units["Mul: white to black"]
+    assert [tried.passes(choice) for choice in (frozenset(), tanh, mul)] == [True] * 3
+    tried.forget(frozenset(), "overflow")
+    assert tried.passing == ()
+    assert [tried.passes(choice) for choice in (frozenset(), tanh, mul)] == [False, False, True]
+    tried.rig.close()
