@@ -43,8 +43,9 @@ def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | N
             yield workers
     else:
         count = jobs if jobs is not None else max(1, min(cores, most))
-        with ProcessPool(count) as pool:
-            yield Workers(pool, count, max(1, cores // count), str)
+        threads = max(1, cores // count)
+        with ProcessPool(count, threads) as pool:
+            yield Workers(pool, count, threads, str)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from mixlist.errors import ModelError
 from mixlist.runtime import wire
 from mixlist.runtime.isolated import value_of
 
-_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from mixlist.runtime.pool import serve; serve()"
+_CHILD = "import sys; sys.path[:] = sys.argv[2:]; from mixlist.runtime.pool import serve; serve(int(sys.argv[1]))"
 
 
 class WorkerDied(ModelError):  # noqa: N818 - it is what happened
@@ -31,10 +31,12 @@ class WorkerDied(ModelError):  # noqa: N818 - it is what happened
 class ProcessPool(Executor):
     """``count`` processes of this machine. A task is a function of a module and arguments that can be pickled.
 
+    ``threads``: of each process, for all sessions of ONNX Runtime in it; None for each session's own.
     MixlistErrors that the function raises arrive as such. Raises WorkerDied for a task that kills its process twice.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, threads: int | None = None) -> None:
+        self._share = threads or 0
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="mixlist")
         self._local = threading.local()
         self._children: list[subprocess.Popen[bytes]] = []
@@ -79,7 +81,7 @@ class ProcessPool(Executor):
         child: subprocess.Popen[bytes] | None = getattr(self._local, "child", None)
         if child is None:
             child = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, *sys.path],
+                [sys.executable, "-c", _CHILD, str(self._share), *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -102,11 +104,14 @@ class ProcessPool(Executor):
                         stream.close()
 
 
-def serve() -> None:
-    """Answer the calls on standard input; never returns."""
+def serve(threads: int) -> None:
+    """Answer the calls on standard input; never returns. ``threads``: for all sessions, 0 for each session's own."""
     from mixlist.runtime.child import answer, be_quiet
+    from mixlist.runtime.sessions import share_threads
 
     requests, answers = be_quiet()
+    if threads:
+        share_threads(threads)
     while True:
         try:
             fn, args, kwargs = wire.receive(requests)
