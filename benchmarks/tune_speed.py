@@ -153,8 +153,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     error = max((o.normalized_error or 0.0 for o in base.outputs), default=0.0)
     goal = Goal(Limits(normalized=error / 2 if base.verdict == "pass" and error else ERROR, cosine=None), 0.005)
     with open_workers(None, None, None, 1) as crew:  # one process, on two cores the default
-        settles = goal.first_counts(len(feeds))
-        rig = Rig(resolver, policy, feeds, base.tensors, threads=crew.threads, first_counts=settles)
+        rig = Rig(resolver, policy, feeds, base.tensors, threads=crew.threads, goal=goal)
         rig.offer(frozenset())
         trials = Trials(rig, goal, crew, Memory(None, {}))
         trials.reference()

@@ -90,10 +90,13 @@ class OutputAccuracy:
 
     Largest errors, normalised error, cosine and SNR are those of the worst batch, so that one bad batch does not drown
     in many good ones; the shares (mismatches, top-1 agreement) are over all batches.
+    ``only``: limits that are asked for, None for any; relative error and top-1 agreement are a third of the work.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, only: Limits | None = None) -> None:
         self.name = name
+        self._measures_ratio = only is None or only.max_rel is not None
+        self._measures_top1 = only is None or only.top1 is not None
         self._max_abs = 0.0
         self._max_rel = 0.0
         self._normalized = 0.0
@@ -188,7 +191,7 @@ class OutputAccuracy:
             exact = text or (reference.dtype.kind in _EXACT and mixed.dtype.kind in _EXACT)
             if exact:
                 self._differing.add(0, 0)
-            elif _has_classes(reference):
+            elif self._measures_top1 and _has_classes(reference):
                 self._agreeing.add(*_same_largest(reference, mixed))
             for ours, theirs in _blocks(reference, mixed):
                 differing = int((ours != theirs).sum()) if exact else 0
@@ -230,7 +233,8 @@ class OutputAccuracy:
                 batch.difference += _dot(difference, difference)
                 np.abs(difference, out=difference)
                 self._max_abs = max(self._max_abs, float(difference.max()))
-                self._max_rel = max(self._max_rel, _largest_ratio(difference, np.abs(ours, out=ours)))
+                if self._measures_ratio:
+                    self._max_rel = max(self._max_rel, _largest_ratio(difference, np.abs(ours, out=ours)))
 
     def _refuse(self, reason: str, batch: _Batch) -> None:
         self._unfit = self._unfit or reason

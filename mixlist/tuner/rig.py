@@ -24,6 +24,7 @@ from mixlist.runtime.feeds import as_float32, model_inputs
 from mixlist.tuner.candidates import Choice, policy_of
 from mixlist.tuner.gates import Gated, gate
 from mixlist.tuner.masked import Masked
+from mixlist.tuner.outcome import Goal
 from mixlist.tuner.roundings import Calls, Rounding, Site, Sites
 from mixlist.tuner.segments import cuts, split
 from mixlist.tuner.station import Batch, Payload, pack
@@ -35,7 +36,7 @@ INLINE_LIMIT = 2**31 - 2**20  # protobuf holds no larger model, and a session of
 class Rig:
     """One model to be tried under many choices; ``feeds`` and ``labels`` are the data of the trials.
 
-    ``tensors`` is what the reference's values are like; ``first_counts``: one overflow settles a trial. Raises
+    ``tensors`` is what the reference's values are like; ``goal`` is what trials are judged by. Raises
     ModelError for a model that outgrows protobuf.
     """
 
@@ -49,10 +50,10 @@ class Rig:
         labels: Any = None,
         saturate: bool = False,
         threads: int | None = None,
-        first_counts: bool = False,
+        goal: Goal | None = None,
     ) -> None:
         self.resolver, self.base = resolver, base
-        self.first_counts = first_counts
+        self.goal = goal
         self.saturate, self.threads, self.labels = saturate, threads, labels
         inputs = model_inputs(resolver.loaded.proto)
         self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # as the gated graph takes them
@@ -182,7 +183,8 @@ class Rig:
             made.outputs[: len(self.own)],
             self.watch,
             self.feeds,
-            self.first_counts,
+            self.goal is not None and self.goal.first_counts(len(self.feeds)),
+            self.goal.limits if self.goal is not None else None,
             not any(is_random(node) for graph in self.again.graphs.values() for node in graph.order),
             self.labels,
             self.threads,

@@ -104,7 +104,7 @@ def tune(
             labels=labels,
             saturate=overflow_mode == "saturate",
             threads=crew.threads,
-            first_counts=goal.first_counts(len(feeds)),
+            goal=goal,
         )
         trials = Trials(rig, goal, crew, memory, told)
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixlist.checker.accuracy import OutputAccuracy
+from mixlist.checker.accuracy import Limits, OutputAccuracy
 from mixlist.checker.task import TaskAccuracy
 from mixlist.runtime.kept import Kept
 from mixlist.runtime.sessions import Runner, open_session
@@ -32,8 +32,8 @@ class Payload:
     """What a station is made of: sent once to every process.
 
     ``count``: the number of flags; ``fetched``: what the gated graph calls the outputs; ``first_counts``: an overflow
-    settles a trial, so that nothing else need be known of it; ``keeps``: what pieces made may be kept, since the model
-    computes the same in every run.
+    settles a trial, so that nothing else need be known of it; ``limits``: what outputs are measured for, None for every
+    measure; ``keeps``: what pieces made may be kept, since the model computes the same in every run.
     """
 
     segments: tuple[Segment, ...]
@@ -43,6 +43,7 @@ class Payload:
     watch: Watch
     feeds: tuple[Mapping[str, Any], ...]
     first_counts: bool
+    limits: Limits | None
     keeps: bool
     labels: Any = None
     threads: int | None = None
@@ -89,7 +90,7 @@ class Station:
         exact, ours = ([values[name] for name in self.payload.fetched] for values in (given, found))
         judged = []
         for name, one, other in zip(self.payload.outputs, exact, ours, strict=True):
-            judged.append(OutputAccuracy(name))
+            judged.append(OutputAccuracy(name, self.payload.limits))
             judged[-1].add(one, other)
         doubtful = None if overflow else watch.doubtful(given, found)
         return Batch(overflow, tuple(judged), self._right(batch, exact, ours), doubtful)

@@ -321,3 +321,14 @@ def test_what_is_lost_stays_lost_and_shares_may_recover() -> None:
     ids.add(np.array([1, 2]), np.array([1, 3]))
     assert not ids.finding(Limits()).passed
     assert not ids.lost(Limits())
+
+
+def test_what_nobody_asks_for_is_not_measured() -> None:
+    reference, mixed = np.array([[1.0, 2.0]], np.float32), np.array([[2.0, 1.0]], np.float32)
+    for only, told in ((None, (1.0, 0.0)), (Limits(), (0.0, None)), (Limits(max_rel=0.1, top1=0.9), (1.0, 0.0))):
+        measured = OutputAccuracy("y", only)
+        measured.add(reference, mixed)
+        finding = measured.finding(only or Limits())
+        assert (finding.max_rel_error, finding.top1) == told
+        assert (finding.max_abs_error, finding.normalized_error) == (1.0, pytest.approx((2 / 5) ** 0.5))
+        assert finding.passed is False

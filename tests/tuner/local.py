@@ -58,7 +58,6 @@ def trials(
     mode = "saturate" if saturate else "inf"
     base = mixlist.check(proto, rules, feeds, per_tensor=True, overflow_mode=mode)
     goal = Goal(limits or Limits(), exception_rate)
-    settles = goal.first_counts(len(feeds))
-    rig = Rig(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, first_counts=settles)
+    rig = Rig(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, goal=goal)
     workers = Workers(Here(), 1, 1, lambda path: Path(path).read_bytes())
     return Trials(rig, goal, workers, Memory(None, {}))
