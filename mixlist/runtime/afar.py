@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mixlist.errors import ModelError
-from mixlist.runtime.executors import Workers, is_loss
+from mixlist.runtime.executors import Workers, is_loss, outcome
 from mixlist.runtime.kept import Kept
 from mixlist.runtime.pool import WorkerDied
 from mixlist.runtime.sessions import Runner, make_session
@@ -33,9 +33,9 @@ class RemoteRunner:
         self._options = {**options, "threads": options.get("threads") or workers.threads}
         self._token = hashlib.sha256(data + repr(sorted(self._options.items())).encode()).hexdigest()[:16]
         self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
-        path = Path(self._home.name, "model.onnx")
-        path.write_bytes(data)
-        self._sent = workers.send(str(path))
+        self._path = Path(self._home.name, "model.onnx")
+        self._path.write_bytes(data)
+        self._sent = workers.send(str(self._path))
         self.names: tuple[str, ...] = tuple(output.name for output in proto.graph.output)
 
     def submit(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> Future[list[Any]]:
@@ -45,11 +45,26 @@ class RemoteRunner:
 
     def start(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> Callable[[], list[Any]]:
         """A run that goes on meanwhile; what is returned waits for its outputs."""
-        return partial(awaited, self.submit(outputs, feed))
+        return partial(self._awaited, self.submit(outputs, feed), outputs, feed)
 
     def run(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs named (None: all, in the model's order) for a feed."""
-        return awaited(self.submit(outputs, feed))
+        return self._awaited(self.submit(outputs, feed), outputs, feed)
+
+    def _awaited(self, future: Future[list[Any]], outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
+        """What a run gave; raises WorkerDied where the workers die of it."""
+
+        def again() -> Future[list[Any]]:
+            self._sent = self._workers.send(str(self._path))
+            return self.submit(outputs, feed)
+
+        try:
+            return outcome(future, again)
+        except Exception as problem:
+            if is_loss(problem):
+                told = f"the workers die of this model: {problem}"
+                raise WorkerDied(told, hint="ONNX Runtime crashes on it") from None
+            raise
 
     def close(self) -> None:
         """Remove what was written; workers let sessions go when they need room."""
@@ -73,16 +88,6 @@ def _whole(proto: Any, folder: Path | None) -> Any:
     made = copied(proto)
     bring_in(made, folder)
     return made
-
-
-def awaited(future: Future[list[Any]]) -> list[Any]:
-    """What a run gave; raises WorkerDied where the workers die of it."""
-    try:
-        return future.result()
-    except Exception as problem:
-        if is_loss(problem):
-            raise WorkerDied(f"the workers die of this model: {problem}", hint="ONNX Runtime crashes on it") from None
-        raise
 
 
 _sessions: Kept[Runner] = Kept(6)  # those of one check

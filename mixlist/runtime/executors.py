@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mixlist.errors import MixlistError, UsageError
 from mixlist.runtime.pool import ProcessPool
+
+T = TypeVar("T")
+TRIES = 3  # of a task whose data were lost
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,25 @@ def _dask(scheduler: str) -> Iterator[Workers]:
         if not cores:
             raise UsageError(f"the scheduler {scheduler} has no workers", hint=f"start some: dask worker {scheduler}")
         count = sum(cores.values())
-        send: Callable[[str], Any] = lambda path: client.scatter(_read(path), broadcast=True)  # noqa: E731
+        send: Callable[[str], Any] = lambda path: client.scatter(_read(path), broadcast=True, hash=False)  # noqa: E731
         yield Workers(client.get_executor(pure=False), count, 1, send)
 
 
 def _read(path: str) -> bytes:
     return Path(path).read_bytes()
+
+
+def outcome(future: Future[T], again: Callable[[], Future[T]]) -> T:
+    """What a task gave that nobody here cancels; ``again`` sends its data anew and starts it once more.
+
+    A cluster cancels the tasks whose data it has lost: those of a worker that died before the others had got them.
+    """
+    for _ in range(TRIES):
+        try:
+            return future.result()
+        except CancelledError:
+            future = again()
+    return future.result()
 
 
 def is_loss(problem: BaseException) -> bool:

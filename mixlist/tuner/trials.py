@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from mixlist.runtime.executors import Workers, is_loss
+from mixlist.runtime.executors import Workers, is_loss, outcome
 from mixlist.runtime.pool import WorkerDied
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.memory import Memory
@@ -138,7 +139,7 @@ class Trials:
                     running.append((at, self._submit(flags, at)))
                 alone = False
                 at, future = running.popleft()
-                batch = future.result()
+                batch = outcome(future, partial(self._send_again, flags, at))
                 settled = judge.add(at, batch if choice is None else self.rig.settle(choice, at, batch))
                 if settled is not None:
                     return settled
@@ -170,6 +171,10 @@ class Trials:
         for _, other in self._begun.values():
             other.cancel()
         self._begun.clear()
+        return self._submit(flags, batch)
+
+    def _send_again(self, flags: bytes, batch: int) -> Future[Batch]:
+        self._sent.clear()
         return self._submit(flags, batch)
 
     def _submit(self, flags: bytes, batch: int) -> Future[Batch]:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,31 @@ def test_a_process_that_is_killed_is_replaced(alone: dict[str, Any]) -> None:
         killer = Killer(lambda: pool.pids)
         assert told(search(executor=pool, told=killer)) == alone
         assert killer.killed and killer.killed[0] not in pool.pids
+
+
+class Forgetful(Here):
+    """Cancels every third task, as a cluster does that has lost what the task needs."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.tasks += 1
+        if self.tasks % 3:
+            return super().submit(fn, *args, **kwargs)
+        lost: Future[Any] = Future()
+        lost.cancel()
+        lost.set_running_or_notify_cancel()
+        return lost
+
+
+def test_a_task_whose_data_were_lost_is_done_again(alone: dict[str, Any]) -> None:
+    executor = Forgetful()
+    assert told(search(executor=executor)) == alone
+    assert executor.tasks > 12, "a third of them lost"
+    here = mixlist.check(slow(), policy(white=WHITE), feeds())
+    there = mixlist.check(slow(), policy(white=WHITE), feeds(), executor=Forgetful())
+    assert replace(there, seconds={}) == replace(here, seconds={})
 
 
 # --- a cluster ---
