@@ -286,46 +286,6 @@ def test_large_constants_are_rounded_once() -> None:
     assert weights == ["w", "w_float16"]
 
 
-def conv(shape: tuple[int, ...], groups: int = 1) -> onnx.ModelProto:
-    """One convolution with random weights of a shape."""
-    dims = ",".join(map(str, shape))
-    made = model(
-        f"""g (float[1,{shape[1] * groups},8,8] x) => (float[1,{shape[0]},A,B] y) <float[{dims}] w = {{}}> {{
-        [y] y = Conv <group: int = {groups}> (x, w) }}""",
-        check=False,
-    )
-    weights = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    made.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, "w"))
-    onnx.checker.check_model(made)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("shape", "groups", "inside"),
-    [
-        ((128, 1, 3, 3), 128, True),
-        ((16, 16, 3, 3), 1, True),
-        ((64, 64, 1, 1), 1, False),
-        ((64, 8, 3, 3), 1, False),
-        ((1024, 128, 3, 3), 1, False),
-    ],
-    ids=["one channel per group", "windows", "points", "few channels", "many weights"],
-)
-def test_weights_of_convolutions_in_blocks_stand_in_the_branches(
-    shape: tuple[int, ...], groups: int, inside: bool
-) -> None:
-    """There ONNX Runtime can reorder them; the results are those of the emulation."""
-    proto = conv(shape, groups)
-    feed = {"x": np.random.default_rng(1).normal(size=(1, shape[1] * groups, 8, 8)).astype(np.float32)}
-    bench = Bench(proto, policy(white=["Conv"]), feed)
-    bench.compare(frozenset())
-    bench.compare_reference()
-    assert {t.name for t in onnx.ModelProto.FromString(bench.whole.model).graph.initializer} == (
-        set() if inside else {"w", "w_float16"}
-    )
-    bench.close()
-
-
 def test_a_function_called_several_times_is_gated_for_each_call() -> None:
     bench = gates(
         """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[1,4] x) => (float[1,4] y, float[1,4] z) {
