@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from mixlist.graph.io import Loaded
@@ -24,8 +23,6 @@ from mixlist.rewriter.emulate import LOW, Emulation
 from mixlist.tuner.roundings import Rounding, Site
 
 SMALL = 2**10  # elements up to which a constant is repeated in a branch: some kernels want theirs as constants
-BLOCKED = 2**20  # and the weights of convolutions that are faster in blocks of channels, for which theirs are reordered
-CHANNELS = 16  # in a block, with AVX-512: with fewer, most of it would be empty
 Gate = tuple[Site, Rounding]
 
 
@@ -230,22 +227,21 @@ class _Gates(Emulation):
         """What the node reads by slot; the nodes that make it are added."""
         found: dict[int, str] = {}
         done: dict[tuple[str, int], str] = {}
-        few = BLOCKED if _is_faster_in_blocks(node) else SMALL
         for slot, value in enumerate(node.inputs):
             if value is None or plain.input[slot] != value.name:
                 continue  # left out, or fitted to another type already
             elem = rounding.inputs[slot] if rounding is not None else 0
             key = (value.name, elem)
             if key not in done:
-                done[key] = self._read(value, elem, nodes, bool(graph.path), few)
+                done[key] = self._read(value, elem, nodes, bool(graph.path))
             found[slot] = done[key]
         return found
 
-    def _read(self, value: Value, elem: int, nodes: list[Any], in_function: bool, few: int = SMALL) -> str:
-        """The name of a value as it is or rounded; constants of ``few`` elements are brought along."""
+    def _read(self, value: Value, elem: int, nodes: list[Any], in_function: bool) -> str:
+        """The name of a value as it is or rounded; small constants are brought along, as kernels may want them."""
         tensor = value.tensor
         if tensor is not None and value.kind != "overridable" and tensor.DESCRIPTOR.name != "SparseTensorProto":
-            if element_count(tensor) <= few:
+            if element_count(tensor) <= SMALL:
                 name = self.new.make(f"{value.name}_here")
                 nodes.append(self._constant(tensor, elem, name))
                 return name
@@ -319,22 +315,6 @@ class _Gates(Emulation):
             if kind != types.UNKNOWN:
                 types.set_proto(info.type, _as_float32(kind))
         return body
-
-
-def _is_faster_in_blocks(node: Node) -> bool:
-    """Whether a convolution is worth ONNX Runtime's blocked layout, although its input and output are reordered for it.
-
-    Those of one channel per group are, and those with windows and many channels; one of single points is a product of
-    matrices, and no faster. (Measured: trials of ppocr4_rec take 0.83, of nudenet_320n 0.87, of magika 0.65 as long.)
-    """
-    weight = node.inputs[1] if node.op_type == "Conv" and not node.domain and len(node.inputs) > 1 else None
-    if weight is None or weight.tensor is None or weight.tensor.DESCRIPTOR.name != "TensorProto":
-        return False
-    outputs, inputs, *window = (int(dim) for dim in weight.tensor.dims)
-    groups = next((attribute.i for attribute in node.proto.attribute if attribute.name == "group"), 1)
-    if inputs == 1 and groups > 1:
-        return outputs >= CHANNELS
-    return prod(window) > 1 and min(inputs, outputs) >= CHANNELS
 
 
 def _as_float32(kind: types.Type) -> types.Type:
