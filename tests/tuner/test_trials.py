@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import mixlist
 from mixlist.checker.accuracy import Limits
+from mixlist.tuner import station
 from mixlist.tuner.candidates import list_units, node_units, policy_of
 from tests.builders import model, policy
 from tests.checker.planted import PLANTED, Planted
@@ -144,4 +146,31 @@ def test_other_workers_begin_with_what_is_likely_to_come() -> None:
     ran.clear()
     assert tried.passes(frozenset()) and not tried._begun
     assert tried.passes(third) and (of[third], 0) in ran, "it was dropped when something else was asked for"
+    tried.rig.close()
+
+
+def test_convolutions_compute_in_a_trial_what_they_do_in_the_check() -> None:
+    """To many digits: a minimal list is close to the limit, and both must say the same of it.
+
+    (In ONNX Runtime's blocked layout, which a check's sessions do not use, sums are taken in another order.)
+    """
+    rng = np.random.default_rng(0)
+    proto = model(
+        """g (float[1,32,24,24] x) => (float[1,32,24,24] y) <float[32,32,3,3] w = {}, float[32,1,3,3] d = {}> {
+        [a] a = Conv <pads = [1,1,1,1]> (x, w) [b] b = Relu (a) [c] c = Conv <pads = [1,1,1,1], group = 32> (b, d)
+        [e] e = Sigmoid (c) [f] f = Mul (c, e) [y] y = Conv <pads = [1,1,1,1]> (f, w) }""",
+        check=False,
+    )
+    for tensor in proto.graph.initializer:
+        values = rng.normal(0, 0.1, tuple(tensor.dims)).astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    feeds = [{"x": rng.normal(size=(1, 32, 24, 24)).astype(np.float32)}]
+    tried = trials(proto, policy(white=["Conv", "Relu", "Sigmoid", "Mul"]), feeds)
+    for unit in (None, *list_units(tried.rig.solution(frozenset()), tried.rig.base, "black", None)):
+        choice = frozenset([unit.edit] if unit is not None else [])
+        flags = tried.rig.flags(choice)
+        ours = station.trial(tried.rig.token, tried.rig.payload, flags, 0).outputs[0].finding(ANY)
+        (theirs,) = mixlist.check(proto, policy_of(tried.rig.base, choice), feeds, limits=ANY).outputs
+        assert theirs.normalized_error > 1e-4
+        assert ours.normalized_error == pytest.approx(theirs.normalized_error, rel=1e-9)
     tried.rig.close()
