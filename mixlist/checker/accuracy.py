@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-BLOCK = 2**14  # values looked at at a time: the float64 copies stay in the processor's cache, and in the heap
+BLOCK = 2**15  # values looked at at a time: the float64 copies stay in the processor's cache, and in the heap
 FEW = 0.01  # share of differing integers that passes where nobody asked for another
 _TEXT = "OSTU"  # numpy kinds of strings; tensors of strings come as objects
 _EXACT = "biu"

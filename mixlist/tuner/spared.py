@@ -12,13 +12,14 @@ from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver.constants import Range, overflow_bound
 from mixlist.rewriter.emulate import EXACT
+from mixlist.tuner.order import Where
 
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
 LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it, and what is divided grows no further than that
 # Operators whose outputs are no larger than 1 or a sum of ones, whatever they read.
 BOUNDED = frozenset({"Atan", "Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"})
 # Operators that make little of a little: where all that they read and make is far within the range in the reference,
-# no rounding takes them beyond it. Should it, because errors have grown by NEAR, then the final check finds it.
+# no rounding takes them beyond it. Should one, because errors grow eightfold, then the final check finds it.
 STEADY = frozenset({
     "Add", "AveragePool", "Cast", "Conv", "ConvTranspose", "DynamicQuantizeLinear", "Gemm", "GlobalAveragePool",
     "HardSwish", "LeakyRelu", "MatMul", "Mean", "Mul", "PRelu", "ReduceMean", "ReduceSum", "ScatterElements",
@@ -26,8 +27,6 @@ STEADY = frozenset({
 })  # fmt: skip
 # Operators that are steady if their epsilon is no zero: a variance divides.
 NORMS = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"})
-
-Where = tuple[str, str]  # scope, display name
 
 
 @dataclass(frozen=True)
