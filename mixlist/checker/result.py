@@ -101,6 +101,11 @@ class TensorRange:
     low_maximum: float
     counts: ValueCounts | None = None
 
+    @property
+    def magnitude(self) -> float:
+        """The largest magnitude in float32."""
+        return max(abs(self.minimum), abs(self.maximum))
+
 
 @dataclass(frozen=True)
 class NodeError:

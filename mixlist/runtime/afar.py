@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mixlist.errors import ModelError
-from mixlist.runtime.executors import Workers, is_loss, outcome
+from mixlist.runtime.executors import Workers, awaited, is_loss
 from mixlist.runtime.kept import Kept
 from mixlist.runtime.pool import WorkerDied
 from mixlist.runtime.sessions import Runner, make_session
@@ -59,7 +59,7 @@ class RemoteRunner:
             return self.submit(outputs, feed)
 
         try:
-            return outcome(future, again)
+            return awaited(future, again)
         except Exception as problem:
             if is_loss(problem):
                 told = f"the workers die of this model: {problem}"

@@ -68,7 +68,7 @@ def _dask(scheduler: str) -> Iterator[Workers]:
         if not cores:
             raise UsageError(f"the scheduler {scheduler} has no workers", hint=f"start some: dask worker {scheduler}")
         count = sum(cores.values())
-        send: Callable[[str], Any] = lambda path: client.scatter(_read(path), broadcast=True, hash=False)  # noqa: E731
+        send: Callable[[str], Any] = lambda path: client.scatter(_read(path), broadcast=True)  # noqa: E731
         yield Workers(client.get_executor(pure=False), count, 1, send)
 
 
@@ -76,7 +76,7 @@ def _read(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def outcome(future: Future[T], again: Callable[[], Future[T]]) -> T:
+def awaited(future: Future[T], again: Callable[[], Future[T]]) -> T:
     """What a task gave that nobody here cancels; ``again`` sends its data anew and starts it once more.
 
     A cluster cancels the tasks whose data it has lost: those of a worker that died before the others had got them.

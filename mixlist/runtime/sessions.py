@@ -199,7 +199,7 @@ def open_session(
 def share_threads(count: int) -> None:
     """From now on all sessions of this process draw on one pool of ``count`` threads.
 
-    A graph in many pieces is faster so (up to a quarter, measured on eight): threads need not wake for each session.
+    A graph in many pieces is faster so: up to a quarter (measured on eight models, of which most gain little).
     Raises RuntimeError where the pool is there already.
     """
     global _threads_are_shared

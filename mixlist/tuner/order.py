@@ -26,11 +26,7 @@ class Suspicion:
     def __init__(self, report: CheckReport, low: int) -> None:
         bound = overflow_bound(low)
         self.offenders = {(n.scope, n.name) for n in report.nodes if n.kind in ("overflow", "saturated")}
-        self.beyond = {
-            (t.scope, t.node)
-            for t in report.tensors
-            if t.low and bound <= max(abs(t.minimum), abs(t.maximum)) < SENTINEL
-        }
+        self.beyond = {(t.scope, t.node) for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL}
         self.errors = {(e.scope, e.name): e.normalized_error for e in report.layerwise}
 
     def rank(self, unit: Unit) -> tuple[int, float]:

@@ -15,7 +15,7 @@ from mixlist.rewriter.emulate import EXACT
 from mixlist.tuner.order import Where
 
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
-LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it, and what is divided grows no further than that
+LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it
 # Operators whose outputs are no larger than 1 or a sum of ones, whatever they read.
 BOUNDED = frozenset({"Atan", "Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"})
 # Operators that make little of a little: where all that they read and make is far within the range in the reference,
@@ -48,7 +48,7 @@ def sizes(tensors: Iterable[TensorRange], range_of: Callable[[Value], Range | No
     every, near = set[Where](), set[Where]()
     for tensor in tensors:
         every.add((tensor.scope, tensor.node))
-        if not max(abs(tensor.minimum), abs(tensor.maximum)) < limit:
+        if not tensor.magnitude < limit:
             near.add((tensor.scope, tensor.node))
     return Sizes(near, every - near, range_of, limit)
 

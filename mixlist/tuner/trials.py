@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mixlist.runtime.executors import Workers, is_loss, outcome
+from mixlist.runtime.executors import Workers, awaited, is_loss
 from mixlist.runtime.pool import WorkerDied
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.memory import Memory
@@ -21,18 +21,18 @@ from mixlist.tuner.outcome import Goal, Judge, Outcome
 from mixlist.tuner.rig import Rig
 from mixlist.tuner.station import Batch, trial
 
-_SEPARATOR = "; "
 REFERENCE = "everything in float32"
 Ahead = Callable[[int], Iterable[Choice]]
 
 
-def _edits(choice: Choice) -> tuple[str, ...]:
-    return tuple(sorted(map(str, choice)))
+def _edits(choice: Choice | None) -> tuple[str, ...]:
+    """The edits of a choice as sorted text; None is everything in float32."""
+    return (REFERENCE,) if choice is None else tuple(sorted(map(str, choice)))
 
 
-def _key(choice: Choice) -> str:
-    """What the memory calls a choice."""
-    return _SEPARATOR.join(_edits(choice))
+def _key(edits: tuple[str, ...]) -> str:
+    """What the memory calls a choice of edits."""
+    return "; ".join(edits)
 
 
 def _nothing(_: int) -> tuple[Choice, ...]:
@@ -69,7 +69,7 @@ class Trials:
     def outcome(self, choice: Choice, ahead: Ahead = _nothing) -> Outcome:
         """What came of a choice, tried now or before; ``ahead`` as above."""
         found = self._seen.get(choice)
-        return found or self._tried(_edits(choice), choice, ahead)
+        return found or self._tried(choice, ahead)
 
     @property
     def tried(self) -> tuple[Choice, ...]:
@@ -83,7 +83,7 @@ class Trials:
 
     def reference(self) -> Outcome:
         """Everything in float32, tried: what fails here no list can mend."""
-        return self._tried((REFERENCE,), None, _nothing)
+        return self._tried(None, _nothing)
 
     def forget(self, choice: Choice, why: str) -> None:
         """A choice that passed here has failed an independent check: it counts as failed.
@@ -92,17 +92,18 @@ class Trials:
         """
         for passed in self.passing:
             del self._seen[passed]
-            self.memory.drop(_key(passed))
+            self.memory.drop(_key(_edits(passed)))
         self._begun.clear()
         self.rig.distrust()
-        found = Outcome(False, why)
-        self.memory.put(_key(choice), found)
+        edits, found = _edits(choice), Outcome(False, why)
+        self.memory.put(_key(edits), found)
         self._seen[choice] = found
-        self._note(Trial(_edits(choice), found))
+        self._note(Trial(edits, found))
 
-    def _tried(self, edits: tuple[str, ...], choice: Choice | None, ahead: Ahead) -> Outcome:
-        """What came of ``edits``, from memory or tried now; a crash, which may not happen again, is not kept."""
-        key = _SEPARATOR.join(edits)
+    def _tried(self, choice: Choice | None, ahead: Ahead) -> Outcome:
+        """What came of a choice, from memory or tried now; a crash, which may not happen again, is not kept."""
+        edits = _edits(choice)
+        key = _key(edits)
         known = self.memory.get(key)
         found = known or self._run(choice, ahead)
         if known is None and not found.crashed:
@@ -139,7 +140,7 @@ class Trials:
                     running.append((at, self._submit(flags, at)))
                 alone = False
                 at, future = running.popleft()
-                batch = outcome(future, partial(self._send_again, flags, at))
+                batch = awaited(future, partial(self._send_again, flags, at))
                 settled = judge.add(at, batch if choice is None else self.rig.settle(choice, at, batch))
                 if settled is not None:
                     return settled

@@ -122,7 +122,7 @@ def watched(
     """
     tensors = list(tensors)
     bound = constants.overflow_bound(low) if saturate else LARGE
-    beyond = {(t.scope, t.node, t.tensor) for t in tensors if not max(abs(t.minimum), abs(t.maximum)) < bound}
+    beyond = {(t.scope, t.node, t.tensor) for t in tensors if not t.magnitude < bound}
     known = sizes(tensors, range_of, low)
     spared = {(w.path, w.label) for w in wired if is_spared(w, known)}
     wanted: AbstractSet[Key] = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
