@@ -45,6 +45,9 @@ class NodeRule:
     inputs: tuple[str | None, ...] = ()
     outputs: tuple[str | None, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash(self.pattern)  # which Python keeps: a search looks up the same rules all the time
+
 
 @dataclass(frozen=True)
 class Policy:

@@ -35,14 +35,19 @@ RECENT = 8  # outcomes to begin from: the tests of a search halve, so one of the
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """What a policy says of a node; under a rule also its types. What is the same is one object."""
+    """What a policy says of a node of the graph with this id; under a rule also its types.
 
+    What is the same is one object: sets of them are compared for every choice of a search.
+    """
+
+    graph: int
+    node: Node
     fact: Fact
     assignment: Assignment | None = None
 
 
 Operator = tuple[str, str]  # domain and op type
-Changes = dict[tuple[int, int], Said]  # by id of the graph, and of the node in it
+Changes = dict[Node, Said]
 
 
 class Again:
@@ -55,7 +60,7 @@ class Again:
         self.orders: dict[int, _Order] = {}
         self.graphs = {id(each): each for each in _below(graph)}
         self.reach = {key: frozenset(map(id, _below(each))) for key, each in self.graphs.items()}
-        self._same: dict[Fact, Said] = {}
+        self._same: dict[tuple[Node, Fact], Said] = {}
         facts = Facts(base)
         self.cast_is_black = facts.cast_is_black
         self.said = {key: self._base(each, facts) for key, each in self.graphs.items()}
@@ -105,12 +110,14 @@ class Again:
         if near is not None:
             self._origin[made.solver.solution] = ref(near.solver.solution), ran
 
-    def _interned(self, fact: Fact) -> Said:
-        return self._same.setdefault(fact, Said(fact))
+    def _interned(self, graph: int, node: Node, fact: Fact) -> Said:
+        return self._same.setdefault((node, fact), Said(graph, node, fact))
 
     def _base(self, graph: Graph, facts: Facts) -> list[Said]:
         ruled = self.rules.match(graph)
-        return [self._interned(ruled.get(node.id) or facts.of(graph, node)) for node in graph.order]
+        return [
+            self._interned(id(graph), node, ruled.get(node.id) or facts.of(graph, node)) for node in graph.order
+        ]
 
     def _by_list(self, operator: Operator, policy: Policy, facts: Facts) -> Changes:
         """What the lists say of an operator's nodes otherwise: it depends on where its names stand."""
@@ -119,9 +126,9 @@ class Again:
             found = self._listed[where] = {}
             for key, node in self._nodes[operator]:
                 before = self.said[key][node.id]
-                said = self._interned(facts.of(self.graphs[key], node))
+                said = self._interned(key, node, facts.of(self.graphs[key], node))
                 if said is not before and before.fact.kind != "rule":
-                    found[key, node.id] = said
+                    found[node] = said
         return self._listed[where]
 
     def _by_rule(self, rule: NodeRule) -> Changes:
@@ -129,9 +136,9 @@ class Again:
         if rule not in self._ruled:
             alone = Rules(replace(self.base, rules=(rule,)))
             self._ruled[rule] = {
-                (key, node_id): Said(fact, alone.assignment(graph, graph.order[node_id]))
+                node: Said(key, node, fact, alone.assignment(graph, node))
                 for key, graph in self.graphs.items()
-                for node_id, fact in alone.match(graph).items()
+                for node, fact in ((graph.order[at], fact) for at, fact in alone.match(graph).items())
             }
         return self._ruled[rule]
 
@@ -141,7 +148,7 @@ class _Kept:
     """An outcome: the solver that came to it, and the changes in its graph and in the functions below."""
 
     solver: Solver
-    changes: Changes
+    changes: frozenset[Said]
 
 
 class _Remembering(Resolution):
@@ -162,11 +169,12 @@ class _Remembering(Resolution):
     def _decide(self, graph: Graph, arguments: Any, wanted: Any, misfits: Any, blacks: Any) -> Solution:
         again = self.again
         key = (id(graph), arguments, wanted, tuple([m is not None for m in misfits]), blacks)
-        mine = {at: said for at, said in self.changes.items() if at[0] in again.reach[id(graph)]}
+        reach = again.reach[id(graph)]
+        mine = frozenset([said for said in self.changes.values() if said.graph in reach])
         near: _Kept | None = None
-        differ: set[tuple[int, int]] = set()
+        differ = frozenset[Said]()
         for kept in again.kept.get(key, ()):
-            found = _differ(kept.changes, mine)
+            found = kept.changes ^ mine
             if near is None or len(found) < len(differ):
                 near, differ = kept, found
         if near is not None and not differ:
@@ -180,14 +188,14 @@ class _Remembering(Resolution):
         again.keep(key, _Kept(made, mine), near, ran)
         return made.solution
 
-    def _go_on(self, made: Solver, differ: set[tuple[int, int]]) -> frozenset[Node]:
-        """Bring a copy of an earlier outcome up to these changes; returns the nodes that were decided anew."""
+    def _go_on(self, made: Solver, differ: frozenset[Said]) -> frozenset[Node]:
+        """Bring a copy of an earlier outcome up to these changes; returns the nodes that may take other types."""
         graph, again = made.graph, self.again
         base = again.said[id(graph)]
-        changed = {graph.order[node] for key, node in differ if key == id(graph)}
+        changed = {said.node for said in differ if said.graph == id(graph)}
         for node in changed:
-            made.solution.facts[node.id] = self.changes.get((id(graph), node.id), base[node.id]).fact
-        below = {key for key, _ in differ if key != id(graph)}
+            made.solution.facts[node.id] = self.changes.get(node, base[node.id]).fact
+        below = {said.graph for said in differ if said.graph != id(graph)}
         calls = [n for n in graph.order if n.function is not None and below & again.reach[id(n.function)]]
         if id(graph) not in again.orders:
             again.orders[id(graph)] = _Order(made.steps, made.head)
@@ -208,7 +216,7 @@ class _Known(Rules):
         return self._all.match(graph)
 
     def assignment(self, graph: Graph, node: Node) -> Assignment:
-        said = self._changes.get((id(graph), node.id))
+        said = self._changes.get(node)
         if said is not None and said.assignment is not None:
             return said.assignment
         return self._base.assignment(graph, node)
@@ -219,6 +227,7 @@ class _Order:
 
     def __init__(self, steps: list[Step], head: int) -> None:
         self.steps, self.head = steps, head
+        self.alone = [step if isinstance(step, Node) and step.function is None else None for step in steps]
         self.places = {step: place for place, step in reversed([*enumerate(steps)])}  # links stand twice
         self.writes = [_written(step) for step in steps]
         self.readers: dict[int, list[int]] = {}
@@ -227,9 +236,12 @@ class _Order:
                 self.readers.setdefault(value.id, []).append(place)
 
     def run(self, made: Solver, changed: set[Node], calls: list[Node]) -> frozenset[Node]:
-        """Run the steps of ``changed`` nodes and ``calls``, and all that read what changes by it; returns the nodes."""
+        """Run the steps of ``changed`` nodes and ``calls``, and of all that follow what changes by it.
+
+        Returns these nodes, and those that read what changes but are decided by themselves.
+        """
         assert made.start is not None
-        decided, high = made.decided, made.solution.high_by_black
+        decided, high, facts = made.decided, made.solution.high_by_black, made.solution.facts
         waiting = [self.places[node] for node in {*changed, *calls}]
         queued = set(waiting)
         heapify(waiting)
@@ -244,11 +256,17 @@ class _Order:
             if isinstance(step, Node):
                 ran.add(step)
             made.step(step)
-            if step in changed or before != [(decided[value.id], value.id in high) for value in written]:
-                for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
-                    if reader not in queued:
-                        queued.add(reader)
-                        heappush(waiting, reader)
+            if step not in changed and before == [(decided[value.id], value.id in high) for value in written]:
+                continue
+            for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
+                if reader in queued:
+                    continue
+                queued.add(reader)
+                node = self.alone[reader]
+                if node is not None and facts[node.id].kind != "gray":
+                    ran.add(node)  # what it reads does not decide it
+                else:
+                    heappush(waiting, reader)
         return frozenset(ran)
 
     def _all_behind(self, made: Solver) -> set[Node]:
@@ -304,11 +322,6 @@ def _copy(before: Solver, shared: Resolution) -> Solver:
     made.start, made.head, made.steps = before.start, before.head, before.steps
     made.argument_misfits = before.argument_misfits
     return made
-
-
-def _differ(one: Changes, other: Changes) -> set[tuple[int, int]]:
-    """The nodes of which two policies say different things."""
-    return {at for at, _ in one.items() ^ other.items()}
 
 
 def _below(graph: Graph) -> list[Graph]:

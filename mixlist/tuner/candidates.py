@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
 
 from mixlist.graph.model import Node
 from mixlist.graph.naming import label, scope_path
@@ -19,7 +21,7 @@ from mixlist.resolver.solution import Solution, reached
 _HERE = Place("tune", 1, 1)
 
 
-@dataclass(frozen=True, order=True, slots=True)
+@dataclass(frozen=True, order=True)
 class ListEdit:
     """An op type (the list's own name) goes to another list."""
 
@@ -27,11 +29,15 @@ class ListEdit:
     before: ListName
     after: ListName
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
         return f"{self.op}: {self.before} to {self.after}"
 
+    def __str__(self) -> str:
+        return self.text
 
-@dataclass(frozen=True, order=True, slots=True)
+
+@dataclass(frozen=True, order=True)
 class NodeEdit:
     """A node computes in float32 by a rule of its own; ``pattern`` names it in a customize_dtypes file.
 
@@ -43,10 +49,14 @@ class NodeEdit:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
         return f"{self.pattern} ({self.op_type}): float32"
 
-    @property
+    def __str__(self) -> str:
+        return self.text
+
+    @cached_property
     def rule(self) -> NodeRule:
         """The rule of a customize_dtypes file."""
         asked = tuple(i or None for i in self.inputs), tuple(o or None for o in self.outputs)
@@ -70,7 +80,7 @@ def policy_of(base: Policy, choice: Choice) -> Policy:
     moves = dict(base.lists.moves)
     named = set(base.lists.named)
     rules = []
-    for edit in sorted(choice, key=str):
+    for edit in sorted(choice, key=attrgetter("text")):
         if isinstance(edit, ListEdit):
             moves[edit.op] = Move(edit.op, base.lists.of(edit.op), edit.after, None)
             named.add(edit.op)

@@ -6,14 +6,16 @@ list differs in these roundings alone, so a graph that can do all of them, each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from mixlist.graph.model import Node, Scope
+from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
 from mixlist.ops import types
+from mixlist.resolver.facts import is_control_flow
 from mixlist.resolver.solution import Solution
 from mixlist.resolver.wants import Use, node_uses, uses
 from mixlist.rewriter.emulate import EXACT, LOW
@@ -62,13 +64,22 @@ class Local:
     slots: dict[Site, Rounding]
 
 
+TypesOf = Callable[[list[int]], Hashable]  # of what was decided, by id of the value, the types that count
+
+
 class Sites:
-    """The roundings of one model under many policies: names of nodes are made once, and what stays is kept."""
+    """The roundings of one model under many policies: names of nodes are made once, and what stays is kept.
+
+    So are the roundings that follow from a node's types: a search comes by the same ones again and again.
+    """
 
     def __init__(self) -> None:
-        self._names: dict[Node, tuple[str, str]] = {}
+        self._sites: dict[Node, Site] = {}
         self._paths: dict[Scope, str] = {}
         self._known: WeakKeyDictionary[Solution, Local] = WeakKeyDictionary()
+        self._types_of: dict[Node | Graph, TypesOf | None] = {}
+        self._of_node: dict[Hashable, tuple[Any, Rounding | None]] = {}
+        self._of_slots: dict[Hashable, dict[Site, Rounding]] = {}
 
     def of(self, main: Solution, *, every: bool = False) -> dict[Site, Rounding]:
         """What a main graph's Solution rounds. With ``every``, inputs of a low node also where they are low already."""
@@ -85,7 +96,7 @@ class Sites:
         """The Solution and those of all calls below, each with the calls that lead there."""
         yield calls, solution
         for call, callee in solution.callees.items():
-            yield from self.reached(callee, (*calls, "/".join(self.name(solution, solution.graph.order[call]))))
+            yield from self.reached(callee, (*calls, "/".join(self.site(solution, solution.graph.order[call])[1:3])))
 
     def local(self, solution: Solution, origin: Origin) -> Local:
         """The roundings of one Solution; of one that was decided from another, only what was decided anew is told."""
@@ -96,17 +107,17 @@ class Sites:
             if before is None or known is None or _arguments(before) != _arguments(solution):
                 found = self._whole(solution, False)
             else:
-                found = Local(known.nodes.copy(), dict(self._slots(solution, False)))
+                found = Local(known.nodes.copy(), self._slots(solution, False))
                 for node in nodes:
                     self._put(found.nodes, solution, node, False)
             self._known[solution] = found
         return found
 
-    def name(self, solution: Solution, node: Node) -> tuple[str, str]:
-        """Scope and display name of a node."""
-        known = self._names.get(node)
+    def site(self, solution: Solution, node: Node) -> Site:
+        """Where a node stands, without the calls on the way to it."""
+        known = self._sites.get(node)
         if known is None:
-            known = self._names[node] = (self._path(solution, node.scope), label(node))
+            known = self._sites[node] = Site((), self._path(solution, node.scope), label(node))
         return known
 
     def _path(self, solution: Solution, scope: Scope) -> str:
@@ -116,37 +127,81 @@ class Sites:
         return known
 
     def _whole(self, solution: Solution, every: bool) -> Local:
-        found = Local({}, dict(self._slots(solution, every)))
+        found = Local({}, self._slots(solution, every))
         for node in solution.graph.order:
             self._put(found.nodes, solution, node, every)
         return found
 
-    def _slots(self, solution: Solution, every: bool) -> Iterator[tuple[Site, Rounding]]:
+    def _slots(self, solution: Solution, every: bool) -> dict[Site, Rounding]:
         """Where control flow, calls and outputs read."""
+        graph = solution.graph
+        if graph not in self._types_of:
+            self._types_of[graph] = _types_of(_linked(solution)) if _links_tell(graph) else None
+        types_of = self._types_of[graph]
+        if types_of is None:
+            return dict(self._read_slots(solution, every))
+        key = graph, every, types_of(solution.decided)
+        if key not in self._of_slots:
+            self._of_slots[key] = dict(self._read_slots(solution, every))
+        return self._of_slots[key]
+
+    def _read_slots(self, solution: Solution, every: bool) -> Iterator[tuple[Site, Rounding]]:
         for use in uses(solution, plain=False):
             elem = _read_as(use, solution, every)
             if elem and use.node is None:
                 yield Site((), self._path(solution, use.scope), "", use.slot), Rounding((elem,))
             elif elem and use.node is not None:
-                yield Site((), *self.name(solution, use.node), use.slot), Rounding((elem,))
+                yield self.site(solution, use.node)._replace(slot=use.slot), Rounding((elem,))
         yield from _outputs(solution, every)
 
     def _put(self, found: dict[Site, Rounding], solution: Solution, node: Node, every: bool) -> None:
         """The rounding of a node by itself, in place of what was there."""
         if node.bodies or node.function is not None:
             return
-        inputs = [0] * len(node.inputs)
-        low = set()
-        for use in node_uses(solution, node):
-            elem = inputs[use.slot] = _read_as(use, solution, every)
-            if elem or (solution.decided[use.value.id] if use.want is None else use.want) in LOW:
-                low.add(use.slot)
-        outputs = () if _moves_low(node, low) or node.op_type == "Constant" else _made(solution, node)
-        site = Site((), *self.name(solution, node))
-        if any(inputs) or any(outputs):
-            found[site] = Rounding(tuple(inputs), outputs)
+        types_of = self._types_of.get(node)
+        if types_of is None:
+            types_of = self._types_of[node] = _types_of(filter(None, (*node.inputs, *node.outputs)))
+        assignment = solution.assignments[node.id]
+        key = node, every, id(assignment), types_of(solution.decided)
+        known = self._of_node.get(key)
+        if known is None:  # the assignment is kept beside it: its id stays its own
+            known = self._of_node[key] = assignment, _rounding(solution, node, every)
+        site, rounding = self.site(solution, node), known[1]
+        if rounding is not None:
+            found[site] = rounding
         else:
             found.pop(site, None)
+
+
+def _types_of(values: Iterable[Value]) -> TypesOf:
+    """What looks up the types of these values."""
+    ids = [value.id for value in values]
+    return itemgetter(*ids) if ids else lambda _: ()
+
+
+def _links_tell(graph: Graph) -> bool:
+    """Whether nothing but links and outputs reads as more than single nodes do: no calls, no operators with bodies."""
+    return all(node.function is None and (not node.bodies or is_control_flow(node)) for node in graph.order)
+
+
+def _linked(solution: Solution) -> Iterator[Value]:
+    """The values whose types tell what links and outputs read."""
+    for link in solution.links:
+        yield from link.targets
+        yield from (read.value for read in link.reads)
+    yield from solution.graph.root.outputs
+
+
+def _rounding(solution: Solution, node: Node, every: bool) -> Rounding | None:
+    """What a node rounds by itself; None for nothing."""
+    inputs = [0] * len(node.inputs)
+    low = set()
+    for use in node_uses(solution, node):
+        elem = inputs[use.slot] = _read_as(use, solution, every)
+        if elem or (solution.decided[use.value.id] if use.want is None else use.want) in LOW:
+            low.add(use.slot)
+    outputs = () if _moves_low(node, low) or node.op_type == "Constant" else _made(solution, node)
+    return Rounding(tuple(inputs), outputs) if any(inputs) or any(outputs) else None
 
 
 def _arguments(solution: Solution) -> list[int]:
