@@ -115,9 +115,7 @@ class Again:
 
     def _base(self, graph: Graph, facts: Facts) -> list[Said]:
         ruled = self.rules.match(graph)
-        return [
-            self._interned(id(graph), node, ruled.get(node.id) or facts.of(graph, node)) for node in graph.order
-        ]
+        return [self._interned(id(graph), node, ruled.get(node.id) or facts.of(graph, node)) for node in graph.order]
 
     def _by_list(self, operator: Operator, policy: Policy, facts: Facts) -> Changes:
         """What the lists say of an operator's nodes otherwise: it depends on where its names stand."""

@@ -79,7 +79,8 @@ class _Gates(Emulation):
     def build(self) -> Gated:
         flags = self.new.make("mixlist_gates")
         proto = self.run()
-        proto.ir_version = max(proto.ir_version, 4)  # initializers need not be inputs from there on
+        if proto.ir_version < 4:
+            _initializers_alone(proto)
         outputs = tuple(output.name for output in proto.graph.output)
         values = self.graph.root.values
         kinds = {name: _as_float32(value.type) for name, value in values.items()}
@@ -315,6 +316,18 @@ class _Gates(Emulation):
             if kind != types.UNKNOWN:
                 types.set_proto(info.type, _as_float32(kind))
         return body
+
+
+def _initializers_alone(proto: Any) -> None:
+    """Bring a model to IR version 4, from which on an initializer need not be an input.
+
+    One that is may be given another value then, which it could not before: ONNX Runtime takes it for no constant.
+    """
+    proto.ir_version = 4
+    held = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [info for info in proto.graph.input if info.name not in held]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
 
 
 def _as_float32(kind: types.Type) -> types.Type:

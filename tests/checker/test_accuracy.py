@@ -323,12 +323,31 @@ def test_what_is_lost_stays_lost_and_shares_may_recover() -> None:
     assert not ids.lost(Limits())
 
 
-def test_what_nobody_asks_for_is_not_measured() -> None:
-    reference, mixed = np.array([[1.0, 2.0]], np.float32), np.array([[2.0, 1.0]], np.float32)
-    for only, told in ((None, (1.0, 0.0)), (Limits(), (0.0, None)), (Limits(max_rel=0.1, top1=0.9), (1.0, 0.0))):
+@pytest.mark.parametrize(
+    ("only", "told"),
+    [
+        (None, (1.0, 1.0, 0.0, 0.8)),
+        (Limits(), (0.0, 0.0, None, 0.8)),
+        (Limits(max_abs=0.1, cosine=None), (1.0, 0.0, None, 1.0)),
+        (Limits(max_rel=0.1, top1=0.9), (1.0, 1.0, 0.0, 0.8)),
+    ],
+)
+def test_what_nobody_asks_for_is_not_measured(
+    only: Limits | None, told: tuple[float, float, float | None, float]
+) -> None:
+    measured = OutputAccuracy("y", only)
+    measured.add(np.array([[1.0, 2.0]], np.float32), np.array([[2.0, 1.0]], np.float32))
+    found = measured.finding(only or Limits())
+    assert (found.max_abs_error, found.max_rel_error, found.top1, found.cosine) == pytest.approx(told)
+    assert found.normalized_error == pytest.approx((2 / 5) ** 0.5)
+    assert found.passed is False
+
+
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_is_an_infinite_error_whatever_is_measured(wrong: float) -> None:
+    for only in (None, Limits(cosine=None), Limits(normalized=None, cosine=None, max_abs=1.0)):
         measured = OutputAccuracy("y", only)
-        measured.add(reference, mixed)
-        finding = measured.finding(only or Limits())
-        assert (finding.max_rel_error, finding.top1) == told
-        assert (finding.max_abs_error, finding.normalized_error) == (1.0, pytest.approx((2 / 5) ** 0.5))
-        assert finding.passed is False
+        measured.add(np.ones(3, np.float32), np.array([1.0, wrong, 1.0], np.float32))
+        found = measured.finding(only or Limits())
+        assert (found.max_abs_error, found.normalized_error) == (np.inf, np.inf)
+        assert not found.passed
