@@ -290,7 +290,7 @@ def test_large_constants_are_rounded_once() -> None:
 @pytest.mark.parametrize(("ir_version", "inputs"), [(3, ["x"]), (8, ["x", "w"])])
 def test_initializers_that_are_inputs_are_constants_before_ir_version_4(ir_version: int, inputs: list[str]) -> None:
     """From then on a run may be given others. (Of what is no constant ONNX Runtime folds nothing.)"""
-    text = """g (float[1,4] x) => (float[1,4] y) <float[4] w = {0.1,1e6,1e-9,-70000}> { [a] a = Mul(x, w) [y] y = Neg(a) }"""
+    text = "g (float[1,4] x) => (float[1,4] y) <float[4] w = {0.1,1e6,1e-9,-7e4}> { [a] a = Mul(x, w) [y] y = Neg(a) }"
     proto = model(f'<ir_version: {ir_version}, opset_import: ["" : 8]> {text}', check=False)
     proto.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [4]))
     bench = gates(proto, white=["Mul", "Neg"])
