@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mixlist.errors import MixlistError, UsageError
-from mixlist.runtime.pool import ProcessPool
+from mixlist.runtime.pool import OneProcess, ProcessPool
 
 T = TypeVar("T")
 TRIES = 3  # of a task whose data were lost
@@ -39,7 +39,7 @@ def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | N
     cores = os.cpu_count() or 1
     if executor is not None:
         count = int(getattr(executor, "_max_workers", 1))
-        here = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool)
+        here = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool | OneProcess)
         yield Workers(executor, count, max(1, cores // count), str if here else _read)
     elif scheduler is not None:
         with _dask(scheduler) as workers:
@@ -47,7 +47,7 @@ def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | N
     else:
         count = jobs if jobs is not None else max(1, min(cores, most))
         threads = max(1, cores // count)
-        with ProcessPool(count, threads) as pool:
+        with OneProcess(threads) if count == 1 else ProcessPool(count, threads) as pool:
             yield Workers(pool, count, threads, str)
 
 

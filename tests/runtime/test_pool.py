@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.runtime.pool import ProcessPool, WorkerDied
+from mixlist.runtime import wire
+from mixlist.runtime.pool import OneProcess, ProcessPool, WorkerDied
+
+Pool = Callable[[], ProcessPool | OneProcess]
+one = pytest.mark.parametrize("make", [partial(ProcessPool, 1), OneProcess], ids=["thread", "alone"])
+any_number = pytest.mark.parametrize("make", [partial(ProcessPool, 2), OneProcess], ids=["two", "one"])
 
 
-def test_tasks_run_in_other_processes_and_give_their_values() -> None:
-    with ProcessPool(2) as pool:
+@any_number
+def test_tasks_run_in_other_processes_and_give_their_values(make: Pool) -> None:
+    with make() as pool:
         found = list(pool.map(pow, [2, 3, 4], [5, 5, 5]))
         assert found == [32, 243, 1024]
         assert pool.submit(os.getpid).result() != os.getpid()
@@ -22,16 +30,18 @@ def test_tasks_run_in_other_processes_and_give_their_values() -> None:
     assert pool.pids == []
 
 
-def test_an_error_arrives_with_its_hint() -> None:
-    with ProcessPool(1) as pool, pytest.raises(FileError, match="no such file") as caught:
+@one
+def test_an_error_arrives_with_its_hint(make: Pool) -> None:
+    with make() as pool, pytest.raises(FileError, match="no such file") as caught:
         from mixlist.runtime.datafiles import sources
 
         pool.submit(sources, Path("nothing-here"), ()).result()
     assert "test_data_set" in (caught.value.hint or "")
 
 
-def test_a_process_that_was_killed_is_replaced_and_its_task_done_again() -> None:
-    with ProcessPool(1) as pool:
+@one
+def test_a_process_that_was_killed_is_replaced_and_its_task_done_again(make: Pool) -> None:
+    with make() as pool:
         first = pool.submit(os.getpid).result()
         waiting = pool.submit(time.sleep, 0.5)
         time.sleep(0.2)
@@ -40,8 +50,41 @@ def test_a_process_that_was_killed_is_replaced_and_its_task_done_again() -> None
         assert pool.submit(os.getpid).result() != first
 
 
-def test_a_task_that_kills_is_given_up() -> None:
-    with ProcessPool(1) as pool:
+@one
+def test_a_task_that_kills_is_given_up(make: Pool) -> None:
+    with make() as pool:
+        after = pool.submit(abs, -1), pool.submit(os.abort), pool.submit(abs, -2)
         with pytest.raises(WorkerDied):
-            pool.submit(os.abort).result()
-        assert pool.submit(abs, -1).result() == 1
+            after[1].result()
+        assert [after[0].result(), after[2].result()] == [1, 2]
+        assert pool.submit(abs, -3).result() == 3
+
+
+@any_number
+def test_what_nobody_waits_for_any_more_is_in_nobodys_way(make: Pool) -> None:
+    with make() as pool:
+        running, waiting = pool.submit(time.sleep, 0.1), [pool.submit(abs, -at) for at in range(4)]
+        assert waiting[2].cancel()
+        assert [waiting[at].result() for at in (3, 1, 0)] == [3, 1, 0]
+        assert waiting[2].cancelled()
+        assert not running.cancel()
+    with make() as pool:
+        left = pool.submit(abs, -1)
+    assert left.result() == 1, "leaving waits for what was submitted"
+
+
+def test_an_interrupted_answer_is_not_taken_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = wire.receive
+
+    def interrupted(stream: object) -> None:
+        monkeypatch.setattr(wire, "receive", receive)
+        raise KeyboardInterrupt
+
+    with OneProcess() as pool:
+        first = pool.submit(os.getpid).result()
+        running, waiting = pool.submit(abs, -1), pool.submit(abs, -2)
+        monkeypatch.setattr(wire, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            running.result()
+        assert running.done() and waiting.cancelled()
+        assert pool.submit(os.getpid).result() != first
