@@ -74,7 +74,7 @@ class _Gates(Emulation):
         self.gates: list[Gate] = []
         self.names: list[str] = []  # of the gates' flags
         self.functions: list[Any] = []
-        self.rounded: dict[tuple[int, int], str] = {}  # weights, by id of the tensor and low type
+        self.rounded: dict[tuple[int, int, bool], str] = {}  # weights, by id of the tensor, low type and clamp
 
     def build(self) -> Gated:
         flags = self.new.make("mixlist_gates")
@@ -247,23 +247,27 @@ class _Gates(Emulation):
                 nodes.append(self._constant(tensor, elem, name))
                 return name
             if elem and not in_function:
-                return self._weight(value, elem)
+                return self._weight(value, elem, self.clamp)
         if not elem:
             return value.name
+        carried = _carried(value) if not in_function and not self.saturate else None
+        if carried is not None:
+            rounded = self._weight(carried, elem, clamp=False)
+            return rounded if rounded != carried.name else value.name
         out = self.new.make(f"{value.name}_rounded")
         nodes += self.rounding_nodes(value.name, elem, out)
         return out
 
     # --- constants ---
 
-    def _weight(self, value: Value, elem: int) -> str:
+    def _weight(self, value: Value, elem: int, clamp: bool) -> str:
         """The initializer that holds a weight rounded; the weight itself where that changes nothing."""
         from onnx import numpy_helper
 
-        key = (id(value.tensor), elem)
+        key = (id(value.tensor), elem, clamp)
         known = self.rounded.get(key)
         if known is None:
-            exact, rounded = self._numbers(value.tensor, 0), self._numbers(value.tensor, elem)
+            exact, rounded = self._numbers(value.tensor, 0, clamp), self._numbers(value.tensor, elem, clamp)
             known = value.name
             if exact.tobytes() != rounded.tobytes():
                 known = self.new.make(f"{value.name}_{types.type_name(elem)}")
@@ -277,7 +281,7 @@ class _Gates(Emulation):
         node = helper.make_node("Constant", [], [name], name=self.new.make(f"Constant_{name}"))
         is_tensor = tensor.DESCRIPTOR.name == "TensorProto"
         if elem or (is_tensor and (tensor.data_type in LOW or is_external(tensor))):
-            made = numpy_helper.from_array(self._numbers(tensor, elem))
+            made = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp))
             node.attribute.append(helper.make_attribute("value", made))
         elif is_tensor:
             node.attribute.append(helper.make_attribute("value", tensor))
@@ -285,7 +289,7 @@ class _Gates(Emulation):
             node.attribute.append(tensor)
         return node
 
-    def _numbers(self, tensor: Any, elem: int) -> Any:
+    def _numbers(self, tensor: Any, elem: int, clamp: bool) -> Any:
         """The numbers of a constant in its shape: rounded to a low type and float32 again, or (0) as they are."""
         import numpy as np
 
@@ -295,7 +299,7 @@ class _Gates(Emulation):
         parts = [np.asarray(p) for p in pieces(tensor, self.loaded.folder)]
         if elem:
             report = ConstantReport("")
-            parts = [convert_piece(p, elem, self.clamp, report).astype(np.float32) for p in parts]
+            parts = [convert_piece(p, elem, clamp, report).astype(np.float32) for p in parts]
         elif tensor.DESCRIPTOR.name == "TensorProto" and tensor.data_type in LOW:
             parts = [p.astype(np.float32) for p in parts]
         return (np.concatenate(parts) if parts else np.zeros(0, np.float32)).reshape(dims)
@@ -316,6 +320,23 @@ class _Gates(Emulation):
             if kind != types.UNKNOWN:
                 types.set_proto(info.type, _as_float32(kind))
         return body
+
+
+def _carried(value: Value) -> Value | None:
+    """The main graph's constant that a loop hands on from turn to turn as it is; None for what else a body reads.
+
+    (Paddle's exporter gives a loop its weights so. They would be rounded in each turn.)
+    """
+    at: Value | None = value
+    while at is not None and at.kind == "input" and at.scope.owner is not None:
+        body, loop = at.scope, at.scope.owner
+        slot = body.inputs.index(at)
+        if loop.op_type != "Loop" or loop.domain or slot < 2 or body.outputs[slot - 1] is not at:
+            return None
+        at = loop.inputs[slot]
+    if at is None or at is value or at.tensor is None or at.kind == "overridable" or at.scope.owner is not None:
+        return None
+    return at if at.tensor.DESCRIPTOR.name == "TensorProto" and types.element(at.type) == types.FLOAT else None
 
 
 def _initializers_alone(proto: Any) -> None:
