@@ -250,7 +250,7 @@ class _Gates(Emulation):
                 return self._weight(value, elem, self.clamp)
         if not elem:
             return value.name
-        carried = _carried(value) if not in_function and not self.saturate else None
+        carried = self._carried(value) if not in_function and not self.saturate else None
         if carried is not None:
             rounded = self._weight(carried, elem, clamp=False)
             return rounded if rounded != carried.name else value.name
@@ -259,6 +259,24 @@ class _Gates(Emulation):
         return out
 
     # --- constants ---
+
+    def _carried(self, value: Value) -> Value | None:
+        """The main graph's constant that a loop hands on from turn to turn as it is; None for what else a body reads.
+
+        (Paddle's exporter gives a loop its weights so. They would be rounded in each turn.)
+        """
+        at: Value | None = value
+        while at is not None and at.kind == "input" and at.scope.owner is not None:
+            body, loop = at.scope, at.scope.owner
+            slot = body.inputs.index(at)
+            if loop.op_type != "Loop" or loop.domain or slot < 2 or body.outputs[slot - 1] is not at:
+                return None
+            if Site((), scope_path(self.graph, loop.scope), label(loop), slot) in self.wanted:
+                return None  # some plan converts it on the way in, by the policy for constants
+            at = loop.inputs[slot]
+        if at is None or at is value or at.tensor is None or at.kind == "overridable" or at.scope.owner is not None:
+            return None
+        return at if at.tensor.DESCRIPTOR.name == "TensorProto" and types.element(at.type) == types.FLOAT else None
 
     def _weight(self, value: Value, elem: int, clamp: bool) -> str:
         """The initializer that holds a weight rounded; the weight itself where that changes nothing."""
@@ -320,23 +338,6 @@ class _Gates(Emulation):
             if kind != types.UNKNOWN:
                 types.set_proto(info.type, _as_float32(kind))
         return body
-
-
-def _carried(value: Value) -> Value | None:
-    """The main graph's constant that a loop hands on from turn to turn as it is; None for what else a body reads.
-
-    (Paddle's exporter gives a loop its weights so. They would be rounded in each turn.)
-    """
-    at: Value | None = value
-    while at is not None and at.kind == "input" and at.scope.owner is not None:
-        body, loop = at.scope, at.scope.owner
-        slot = body.inputs.index(at)
-        if loop.op_type != "Loop" or loop.domain or slot < 2 or body.outputs[slot - 1] is not at:
-            return None
-        at = loop.inputs[slot]
-    if at is None or at is value or at.tensor is None or at.kind == "overridable" or at.scope.owner is not None:
-        return None
-    return at if at.tensor.DESCRIPTOR.name == "TensorProto" and types.element(at.type) == types.FLOAT else None
 
 
 def _initializers_alone(proto: Any) -> None:

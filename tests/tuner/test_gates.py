@@ -327,20 +327,25 @@ def test_loops_and_scans() -> None:
     )
 
 
+LOOP = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y)
+  <float[4] w = {0.1,0.3,1e6,1e-9}, float[4] v = {0.1,0.2,0.3,0.4}, int64 n = {3}, bool go = {1}> {
+  [l] y, a, b, c = Loop(n, go, x, w, v, x) <body = body
+    (int64 i, bool on, float[1,4] s, float[4] k, float[4] m, float[1,4] z)
+    => (bool more, float[1,4] t, float[4] k, float[4] o, float[1,4] z) {
+      [more] more = Identity(on) [p] p = Mul(s, k) [q] q = Mul(p, m) [o] o = Add(m, m) [t] t = Mul(q, z) }> }"""
+
+
 def test_a_weight_that_a_loop_hands_on_is_rounded_once() -> None:
     """Not one that the loop changes, nor one that is no constant; beyond the range it becomes infinite, as computed."""
-    bench = gates(
-        """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y)
-      <float[4] w = {0.1,0.3,1e6,1e-9}, float[4] v = {0.1,0.2,0.3,0.4}, int64 n = {3}, bool go = {1}> {
-      [l] y, a, b, c = Loop(n, go, x, w, v, x) <body = body
-        (int64 i, bool on, float[1,4] s, float[4] k, float[4] m, float[1,4] z)
-        => (bool more, float[1,4] t, float[4] k, float[4] o, float[1,4] z) {
-          [more] more = Identity(on) [p] p = Mul(s, k) [q] q = Mul(p, m) [o] o = Add(m, m) [t] t = Mul(q, z) }> }""",
-        white=["Mul"],
-        constants="clamp",
-    )
+    bench = gates(LOOP, white=["Mul"], constants="clamp")
     assert bench.rig.gated is not None
     assert [t.name for t in bench.rig.gated.proto.graph.initializer if t.name.startswith(("w_", "v_"))] == ["w_float16"]
+
+
+@pytest.mark.parametrize("constants", ["keep", "ieee", "clamp"])
+@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16", "fp16"])
+def test_a_weight_that_is_converted_on_its_way_into_a_loop(mode: str, constants: str) -> None:
+    gates(LOOP, white=["Mul", "Add"], mode=mode, constants=constants)
 
 
 def test_outputs_that_nobody_wants_and_inputs_left_out() -> None:
