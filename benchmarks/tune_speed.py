@@ -5,9 +5,9 @@
 
 FOLDER holds the corpus (``python tests/corpus/fetch.py FOLDER``); data are the corpus's own batches.
 
-trials   seconds per trial, of two kinds: ``random``, trials of choices at random, each far from the one before it, one
-         after the other; and ``search``, a whole search by the number of its trials (choosing, deciding, flags, runs in
-         the default executor, judging). The limit is half the error that the list has, 1e-2 where the list overflows;
+trials   seconds by the number of trials, of two kinds: ``random``, choices at random, each far from the one before
+         it (deciding, flags, runs in the default executor, judging); and ``search``, a whole search, with its choosing
+         and what it makes but once. The limit is half the error that the list has, 1e-2 where the list overflows;
          node rules are allowed. Against a new session per trial, for some of the same choices: ``occ`` as
          onnxconverter_common's auto_mixed_precision does it (copy, convert_float_to_float16 with the nodes that the
          choice keeps high as node_block_list, InferenceSession, run), and ``session``: resolve, rewrite and emulate by
@@ -44,7 +44,7 @@ sys.path.insert(0, str(ROOT))
 
 from clock import machine, worker  # noqa: E402
 
-ROUNDS, SEARCHES, BATCHES = 7, 3, 16
+ROUNDS, SEARCHES, BATCHES = {1: 40, 16: 10}, 3, 16  # trials of choices at random, by the number of batches
 LIMIT = 180.0  # seconds for either, per model
 ERROR = 1e-2
 LIBRARIES = ("onnx", "mindspore-o3")
@@ -96,7 +96,7 @@ def _ms(seconds: float) -> str:
 
 
 def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
-    """Medians of SEARCHES rounds of a search and of some trials by each contender; ``failure``: what stops the peer."""
+    """Medians of SEARCHES rounds of both kinds, and of some trials by each peer; ``failure``: what stops occ."""
     import mixlist
     from mixlist.graph.io import load
     from mixlist.resolver import Resolver
@@ -118,7 +118,7 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
     for _ in range(SEARCHES):
         found = _search(resolver, policy, feeds)
         times.setdefault("search", []).append(found["seconds"] / found["count"])
-        times.setdefault("random", []).extend(found["times"])
+        times.setdefault("random", []).append(statistics.mean(found["times"]))
         for kind, choice, low in found["choices"]:
             start = time.perf_counter()
             mixed = mixlist.rewrite(resolver.loaded, resolver.plan(policy_of(policy, choice))).model
@@ -166,9 +166,10 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         main = rig.solution(frozenset())
         units = (*list_units(main, policy, "black", low), *node_units(main, low))
         rng, times, at_random = random.Random(0), [], []
-        for _ in range(100 * ROUNDS):
+        rounds = ROUNDS[len(feeds)]
+        for _ in range(100 * rounds):
             choice = frozenset(unit.edit for unit in units if rng.random() < 0.5)
-            if choice not in trials.tried and len(times) < ROUNDS:  # else it would be remembered
+            if choice not in trials.tried and len(times) < rounds:  # else it would be remembered
                 at_random.append(choice)
                 begin = time.perf_counter()
                 trials.outcome(choice)
