@@ -129,8 +129,7 @@ class OutputAccuracy:
         self._max_abs = max(self._max_abs, other._max_abs)
         self._max_rel = max(self._max_rel, other._max_rel)
         self._normalized = max(self._normalized, other._normalized)
-        nan = math.isnan(self._cosine) or math.isnan(other._cosine)
-        self._cosine = math.nan if nan else min(self._cosine, other._cosine)
+        self._cosine = _least(self._cosine, other._cosine)
         self._reference += other._reference
         self._beside_zero = max(self._beside_zero, other._beside_zero)
         for mine, theirs in ((self._differing, other._differing), (self._agreeing, other._agreeing)):
@@ -258,7 +257,7 @@ class OutputAccuracy:
         if batch.reference:
             self._normalized = max(self._normalized, _ratio(batch.difference, batch.reference))
             if self._measures_angle:
-                self._cosine = min(self._cosine, batch.cosine())  # a NaN stays: no comparison with it is true
+                self._cosine = _least(self._cosine, batch.cosine())
         else:
             self._beside_zero = max(self._beside_zero, batch.difference)
 
@@ -294,6 +293,11 @@ class _Share:
     @property
     def share(self) -> float | None:
         return None if self.whole is None else self.part / max(self.whole, 1)
+
+
+def _least(one: float, other: float) -> float:
+    """The smaller one, NaN if either is."""
+    return math.nan if math.isnan(one) or math.isnan(other) else min(one, other)
 
 
 def _dot(one: Array, other: Array) -> float:

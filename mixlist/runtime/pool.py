@@ -13,9 +13,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -84,10 +84,13 @@ class OneProcess(Executor):
         self._child = _Child(threads)
         self._waiting: deque[_Answer] = deque()  # the first is being worked on
         self._lock = threading.RLock()
+        self._closed = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run ``fn(*args, **kwargs)`` in the process."""
-        with self._lock:
+        with self._whole():
+            if self._closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
             made = _Answer((fn, args, kwargs), self._settle)
             self._waiting.append(made)
             if len(self._waiting) == 1:
@@ -96,9 +99,10 @@ class OneProcess(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the process; with ``wait`` after what was submitted, unless ``cancel_futures``."""
-        with self._lock:
+        with self._whole():
+            self._closed = True
             while self._waiting and wait and not cancel_futures:
-                self._settle(self._waiting[-1])
+                self._finish()
             self._drop()
             self._child.close()
 
@@ -107,33 +111,51 @@ class OneProcess(Executor):
         """The process, if it lives."""
         return [self._child.pid] if self._child.pid is not None else []
 
-    def _begin(self) -> None:
-        """Send the first task that nobody has cancelled."""
-        while self._waiting and not self._waiting[0].set_running_or_notify_cancel():
-            self._waiting.popleft()
-        if self._waiting:
-            self._child.ask(self._waiting[0].task)
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Whoever comes out of this early drops everything: Ctrl-C leaves half a message in a pipe."""
+        with self._lock:
+            try:
+                yield
+            except BaseException:
+                self._drop()
+                raise
 
     def _settle(self, wanted: _Answer) -> None:
         """Bring everything up to this future to its end."""
-        with self._lock:
+        with self._whole():
             while not wanted.done():
-                first = self._waiting[0]
+                self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the answer to the first task, and begin with the next one."""
+        first = self._waiting[0]
+        try:
+            told = self._child.answer(first.task)
+        except WorkerDied as problem:
+            first.set_exception(problem)
+        else:
+            first.settle(told)
+        self._waiting.popleft()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Send the first task that nobody has cancelled and that can be sent."""
+        while self._waiting:
+            first = self._waiting[0]
+            if first.set_running_or_notify_cancel():
                 try:
-                    told = self._child.answer(first.task)
-                except WorkerDied as problem:
-                    told = "error", problem
-                except BaseException:  # Ctrl-C: what is left of the answer would be taken for the next one
-                    self._drop()
-                    raise
-                self._waiting.popleft()
-                self._begin()
-                first.settle(told)
+                    return self._child.ask(first.task)
+                except Exception as problem:  # it cannot be pickled, or no process be started
+                    first.set_exception(problem)
+            self._waiting.popleft()
+        return None
 
     def _drop(self) -> None:
         self._child.end()
         for each in self._waiting:
-            each.lose()
+            if not each.cancel() and not each.done():
+                each.set_exception(CancelledError())
         self._waiting.clear()
 
 
@@ -155,18 +177,11 @@ class _Answer(Future[Any]):
         return super().exception()
 
     def settle(self, told: tuple[Any, ...]) -> None:
-        """Take the process's answer, or the reason why there is none."""
+        """Take the process's answer."""
         try:
-            if isinstance(told[1], WorkerDied):
-                raise told[1]
             self.set_result(value_of(told))
         except Exception as problem:
             self.set_exception(problem)
-
-    def lose(self) -> None:
-        """There will be no answer."""
-        if not self.cancel() and not self.done():
-            self.set_exception(CancelledError())
 
 
 class _Child:
@@ -190,7 +205,7 @@ class _Child:
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0)
         if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError, ValueError):  # it is dead, or closed: ``answer`` finds that
+            with suppress(OSError):  # it is dead: ``answer`` finds that
                 wire.send(self._process.stdin, task)
 
     def answer(self, task: Task) -> tuple[Any, ...]:

@@ -343,6 +343,17 @@ def test_what_nobody_asks_for_is_not_measured(
     assert found.passed is False
 
 
+@pytest.mark.parametrize("size", [1e200, 1.7e308])
+def test_a_cosine_that_cannot_be_told_keeps_no_limit(size: float) -> None:
+    asked = Limits(normalized=None, cosine=0.999)
+    for good in ([], [1.0]):
+        measured = OutputAccuracy("y", asked)
+        for value in good:
+            measured.add(np.array([value]), np.array([value]))
+        measured.add(np.array([size]), np.array([-size]))
+        assert measured.finding(asked).failed_limits == ("cosine",)
+
+
 @pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_is_an_infinite_error_whatever_is_measured(wrong: float) -> None:
     for only in (None, Limits(cosine=None), Limits(normalized=None, cosine=None, max_abs=1.0)):

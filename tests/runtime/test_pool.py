@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,8 +72,45 @@ def test_what_nobody_waits_for_any_more_is_in_nobodys_way(make: Pool) -> None:
         assert waiting[2].cancelled()
         assert not running.cancel()
     with make() as pool:
-        left = pool.submit(abs, -1)
+        left, last = pool.submit(abs, -1), [pool.submit(abs, -2) for _ in range(3)][-1]
+        last.cancel()
     assert left.result() == 1, "leaving waits for what was submitted"
+    with make() as pool:
+        assert next(iter(pool.map(abs, [-1, -2, -3, -4]))) == 1, "and not for what was given up"
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(abs, -1)
+
+
+@any_number
+def test_what_cannot_be_sent_is_an_error_of_its_own(make: Pool) -> None:
+    with make() as pool:
+        first, second, third = pool.submit(abs, -1), pool.submit(lambda: 1), pool.submit(abs, -3)
+        assert [third.result(), first.result()] == [3, 1]
+        assert isinstance(second.exception(), (pickle.PicklingError, AttributeError))
+        with pytest.raises((pickle.PicklingError, AttributeError)):
+            pool.submit(lambda: 2).result()
+
+
+@pytest.mark.parametrize("at", ["first", "second"])
+def test_an_interrupted_task_is_not_waited_for(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = wire.send
+
+    def interrupted(stream: Any, value: Any) -> None:
+        monkeypatch.setattr(wire, "send", send)
+        stream.write(b"half")
+        raise KeyboardInterrupt
+
+    with OneProcess() as pool:
+        first = pool.submit(os.getpid)
+        pid = first.result()
+        again = [pool.submit(abs, -1), pool.submit(abs, -2)] if at == "second" else []
+        monkeypatch.setattr(wire, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            again[0].result() if again else pool.submit(abs, -3)
+        assert [each.cancelled() for each in again] == ([False, False] if again else [])
+        assert [each.exception() for each in again[:1]] == ([None] if again else [])
+        assert all(isinstance(each.exception(), CancelledError) for each in again[1:])
+        assert pool.submit(os.getpid).result() != pid
 
 
 def test_an_interrupted_answer_is_not_taken_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
