@@ -24,10 +24,10 @@ def follow(node: Node, solver: Any) -> tuple[int, Value | None]:
         return _first(node, solver)
     if policy == "between":
         low = solver.between.get(node.id, False)
-        return (solver.low if low else _authored(node)), None
+        return (solver.low if low else authored(node)), None
     producers = [_seen(v, solver) for v in node.inputs if _counts(v)]
     if not producers:
-        return _authored(node), None
+        return authored(node), None
     if policy == "promote":
         return _widest(node, producers, solver)
     return _black_wins(node, producers, solver)
@@ -37,7 +37,8 @@ def _counts(value: Value | None) -> bool:
     return value is not None and not value.constant and types.element(value.type) in types.FLOATS
 
 
-def _authored(node: Node) -> int:
+def authored(node: Node) -> int:
+    """The element type that the model gives a node that has one."""
     assert node.signature is not None and node.signature.primary is not None
     return node.signature.primary.authored
 
@@ -71,7 +72,7 @@ def _first(node: Node, solver: Any) -> tuple[int, Value | None]:
             if value.producer is not None and value.producer.op_type == "Cast":
                 value = _seen(value, solver)
             return solver.decided[value.id], value
-    return _authored(node), None
+    return authored(node), None
 
 
 def _widest(node: Node, producers: list[Value], solver: Any) -> tuple[int, Value | None]:
@@ -108,7 +109,7 @@ def _black_wins(node: Node, producers: list[Value], solver: Any) -> tuple[int, V
         return solver.low, lowest
     if any(solver.decided[v.id] == UNDECIDED for v in producers):
         return UNDECIDED, producers[0]
-    return _authored(node), None
+    return authored(node), None
 
 
 def is_high_by_black(value: Value, solution: Solution, low: int) -> bool:

@@ -89,6 +89,7 @@ class Solver:
         self.clusters: dict[Value, Cluster] = {}
         self.settling = False  # votes may still come
         self.argument_misfits: dict[int, str] = {}
+        self.left: set[int] = set()  # values that no vote decided: they are authored
 
     def run(
         self,
@@ -171,6 +172,7 @@ class Solver:
         for value in self.graph.values:  # what no vote decided is authored
             if self.decided[value.id] == UNDECIDED and value.type != types.UNKNOWN:
                 self.decided[value.id] = types.element(value.type)
+                self.left.add(value.id)
                 waiting.extend(readers.get(value.id, ()))
         waiting.extend(n for n in self.graph.order if self.solution.facts[n.id].kind == "rule")
         self._drain(waiting, readers)
@@ -313,6 +315,8 @@ class Solver:
                 return self._run_member(node, touched)
         if fact.kind == "gray":
             target, source = gray.follow(node, self)
+            if self.left and target == self.low and any(v is not None and v.id in self.left for v in node.outputs):
+                target, source = gray.authored(node), None  # what it follows was undecided too, and comes too late
             solution.followed[node.id] = source
             if target == UNDECIDED:
                 return []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 
+from mixlist.rewriter import rewrite
 from tests.resolver.cases import nodes, plan, precisions
 
 LOW, HIGH = "float16", "float32"
@@ -85,6 +87,20 @@ def test_a_loop_state_has_one_type_the_greatest_fixpoint(start: str, step: str, 
     found = nodes(LOOP.format(start, step), **LISTS)
     assert dict(found["l"].outputs) == {"z": expected}
     assert found["o"].precision == expected
+
+
+@pytest.mark.parametrize("gray_policy", ["ascend", "black-wins", "promote"])
+def test_what_follows_a_value_that_no_vote_decides_is_authored_too(gray_policy: str) -> None:
+    """A float16 constant that a loop hands on is decided last. (t was float32 with inputs in float16 once.)"""
+    text = """g (float[1,4] x) => (float[1,4] y) <float16[4] w = {1,2,3,4}, int64 n = {3}, bool go = {1}> {
+      [l] y, a = Loop(n, go, x, w) <body = body (int64 i, bool on, float[1,4] s, float16[4] k)
+        => (bool more, float[1,4] t, float16[4] k) {
+          [more] more = Identity(on) [c] c = Cast<to=1>(k) [p] p = Log(s) [t] t = Add(c, p) }> }"""
+    found = plan(text, black=["Log"], gray_policy=gray_policy)
+    made = rewrite(found.solution.loaded, found).model
+    onnx.checker.check_model(made, full_check=True)
+    node = next(node for node in found.nodes if node.name == "t")
+    assert (node.precision, dict(node.outputs)) == (HIGH, {"t": HIGH})
 
 
 def test_states_that_swap_share_a_type() -> None:

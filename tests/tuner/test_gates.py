@@ -342,6 +342,16 @@ def test_a_weight_that_a_loop_hands_on_is_rounded_once() -> None:
     assert [t.name for t in bench.rig.gated.proto.graph.initializer if t.name.startswith(("w_", "v_"))] == ["w_float16"]
 
 
+@pytest.mark.parametrize("gray_policy", ["ascend", "black-wins", "promote"])
+def test_a_weight_in_float16_that_a_loop_hands_on_to_a_cast(gray_policy: str) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,4] y)
+      <float16[4] w = {1,2,3,4}, int64 n = {3}, bool go = {1}> {
+      [l] y, a = Loop(n, go, x, w) <body = body (int64 i, bool on, float[1,4] s, float16[4] k)
+        => (bool more, float[1,4] t, float16[4] k) {
+          [more] more = Identity(on) [ca] c = Cast<to=1>(k) [p] p = Mul(s, c) [t] t = Add(p, c) }> }"""
+    gates(text, white=["Mul"], gray_policy=gray_policy)
+
+
 @pytest.mark.parametrize("constants", ["keep", "ieee", "clamp"])
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16", "fp16"])
 def test_a_weight_that_is_converted_on_its_way_into_a_loop(mode: str, constants: str) -> None:
