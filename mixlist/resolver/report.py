@@ -222,7 +222,9 @@ class _Writer:
             return f"{_listed(fact)}: {tail}, so it is {precision}"
         value = self.solution.followed[node.id]
         if not follows or value is None:
-            return f"{_listed(fact)}: all its float inputs are constants, so it stays {precision}"
+            fed = any(v is not None and not v.constant and types.element(v.type) in types.FLOATS for v in node.inputs)
+            why = "nothing that it reads decides it" if fed else "all its float inputs are constants"
+            return f"{_listed(fact)}: {why}, so it stays {precision}"
         decider = "" if follows[1] == follows[0] else f", which {follows[1]} decided"
         return f"{_listed(fact)}: follows {follows[0]}, whose output {value.name!r} is {self._type(value)}{decider}"
 
