@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mixlist import resources
 from mixlist.errors import FileError
+from mixlist.files import package_data
 from mixlist.report import terminal
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(output: Path | None = None, stream: TextIO | None = None) -> int:
 def _run(folder: Path, out: TextIO, *, kept: bool) -> int:
     import numpy as np
 
-    data = resources.folder("demo_data")
+    data = package_data.folder("demo_data")
     model, edits = data / "digits.onnx", data / "digits_mixlist.json"
     with np.load(data / "digits.npz") as arrays:
         pixels, labels = arrays["pixels"].astype(np.float32), arrays["labels"]

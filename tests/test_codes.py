@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import mixlist
+from mixlist.files.package_data import folder
 from mixlist.report.sarif import sarif
-from mixlist.resources import folder
 
 SECTION = re.compile(r"^## (ML\d{3}): \S.*\n\n\S.*", re.MULTILINE)
 

@@ -12,10 +12,11 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import mixlist
-from mixlist import demo, resources
+from mixlist import demo
 from mixlist.errors import FileError
+from mixlist.files import package_data
 
-DATA = resources.folder("demo_data")
+DATA = package_data.folder("demo_data")
 MODEL, EDITS = DATA / "digits.onnx", DATA / "digits_mixlist.json"
 
 

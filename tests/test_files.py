@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.files import write_whole
+from mixlist.files.whole_writes import write_whole
 
 
 def test_a_pipe_takes_the_bytes_and_stays_a_pipe(tmp_path: Path) -> None:

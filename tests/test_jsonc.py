@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.jsonc import Document, parse, quoted, read
-from mixlist.jsonscan import Scanner
+from mixlist.files.json_scanner import Scanner
+from mixlist.files.jsonc import Document, parse, quoted, read
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mixlist.cli import main
 from mixlist.cli.index import COMMANDS
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from mixlist.strictjson import strict
+from mixlist.files.strict_json import strict
 
 Kind = Literal[
     "overflow", "propagated", "preexisting", "intended", "underflow", "near-limit", "saturated", "internal-risk"

@@ -23,7 +23,7 @@ from mixlist.checker.coverage import low_coverage
 from mixlist.checker.graph_changes import GraphChanges, graph_changes
 from mixlist.checker.paired import ratio, spread
 from mixlist.errors import FileError, ModelError, UsageError
-from mixlist.files import write_whole
+from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, resolve

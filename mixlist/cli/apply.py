@@ -128,7 +128,7 @@ def _bytes(files: Iterable[Path]) -> int:
 
 
 def _write_report(path: str, result: RewriteResult) -> None:
-    from mixlist.files import write_whole
+    from mixlist.files.whole_writes import write_whole
     from mixlist.report.as_json import write_json
 
     if path == "-":

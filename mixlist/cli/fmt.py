@@ -59,8 +59,8 @@ def _files(paths: tuple[str, ...]) -> Iterator[str]:
 
 def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
     """Formats one file (with ``check`` only says what it would do); returns whether it changed."""
-    from mixlist.files import write_whole
-    from mixlist.jsonc import decode, read_bytes, shown_path
+    from mixlist.files.jsonc import decode, read_bytes, shown_path
+    from mixlist.files.whole_writes import write_whole
     from mixlist.lists.fmt import format_text, losses
 
     shown = shown_path(path)

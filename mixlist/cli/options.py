@@ -106,7 +106,7 @@ def resolve_watched(model: Any, policy: Policy, type_hints: str | None) -> Plan:
 
 def read_hints(path: str) -> dict[str, str]:
     """The types by tensor name of a JSON file ('-': standard input); raises UsageError for anything else in it."""
-    from mixlist import jsonc
+    from mixlist.files import jsonc
 
     document = jsonc.read(path)
     hints = document.value

@@ -91,7 +91,7 @@ def _count(number: int, noun: str) -> str:
 
 def _keep_standard_input() -> None:
     """Lets '-' be read twice: as a file, then as part of a policy."""
-    from mixlist.jsonc import MAX_BYTES
+    from mixlist.files.jsonc import MAX_BYTES
 
     sys.stdin = io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read(MAX_BYTES + 1)))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mixlist.errors import FileError, UsageError
-from mixlist.files import part_file, write_whole
+from mixlist.files.whole_writes import part_file, write_whole
 from mixlist.graph import weights
 from mixlist.graph.io import Loaded
 

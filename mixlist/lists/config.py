@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mixlist.errors import UsageError
-from mixlist.jsonc import read_text, shown_path
+from mixlist.files.jsonc import read_text, shown_path
 from mixlist.lists import presets
 from mixlist.lists.nearest import closest
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, get_args
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.jsonc import Document, quoted, read
+from mixlist.files.jsonc import Document, quoted, read
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Library, ListName, Lists, Move, Place
 from mixlist.lists.nearest import closest as closest

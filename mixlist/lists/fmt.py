@@ -13,8 +13,8 @@ import json
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.jsonc import parse
-from mixlist.jsonscan import TOKEN
+from mixlist.files.json_scanner import TOKEN
+from mixlist.files.jsonc import parse
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.kinds import Kind, json_kind, text_kind
 from mixlist.lists.structure import EDITS, LISTS, check_structure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, cast
 
-from mixlist.jsonc import Document
+from mixlist.files.jsonc import Document
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.structure import JsonKind, guess_kind
 

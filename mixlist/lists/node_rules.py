@@ -19,7 +19,7 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
-from mixlist.jsonc import read_text, shown_path
+from mixlist.files.jsonc import read_text, shown_path
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Place
 from mixlist.lists.nearest import closest

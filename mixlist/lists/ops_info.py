@@ -15,7 +15,7 @@ from typing import Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.jsonc import Document, is_directory, quoted, read, shown_path
+from mixlist.files.jsonc import Document, is_directory, quoted, read, shown_path
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Library, ListName, Place
 from mixlist.lists.nearest import closest

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mixlist.errors import FileError, ListError, UsageError
-from mixlist.files import write_whole
-from mixlist.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
-from mixlist.lists import jsonedit
+from mixlist.files import json_edit
+from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
+from mixlist.files.whole_writes import write_whole
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.nearest import closest
 from mixlist.lists.ops_info import FLAG, files, from_documents
@@ -114,7 +114,7 @@ def _edit(document: Document, changes: Mapping[str, str]) -> str:
     cuts = [cut for op in expected for cut in _cuts(document, op, changes[op])]
     if not cuts:
         return document.text
-    text = jsonedit.apply(document.text, cuts)
+    text = json_edit.apply(document.text, cuts)
     try:
         after = parse(text, document.path).value
     except ListError:
@@ -138,26 +138,26 @@ def _says(reduce: Any, flag: str) -> bool:
     return isinstance(found, str) and found.strip().lower() == flag
 
 
-def _cuts(document: Document, op: str, flag: str) -> list[jsonedit.Cut]:
+def _cuts(document: Document, op: str, flag: str) -> list[json_edit.Cut]:
     entry, at = document.value[op], document.offset((op,))
     reduce = entry.get("precision_reduce")
     if flag == "none":
-        return [] if reduce is None else jsonedit.remove(document, at, "precision_reduce")
+        return [] if reduce is None else json_edit.remove(document, at, "precision_reduce")
     if _says(reduce, flag):
         return []
     value = f'"{flag}"'
     if reduce is None:
         inner = _flag_style(document, op)
         value = f'{{{inner.first}"flag"{inner.colon}{value}{inner.last}}}'
-        return [jsonedit.insert(document, at, "precision_reduce", value, _entry_style(document))]
+        return [json_edit.insert(document, at, "precision_reduce", value, _entry_style(document))]
     inside = document.offset((op, "precision_reduce"))
     if "flag" not in reduce:
-        return [jsonedit.insert(document, inside, "flag", value, _flag_style(document, op))]
+        return [json_edit.insert(document, inside, "flag", value, _flag_style(document, op))]
     member = document.members(inside)["flag"]
-    return [jsonedit.Cut(member.value, member.end, value)]
+    return [json_edit.Cut(member.value, member.end, value)]
 
 
-def _flag_style(document: Document, op: str) -> jsonedit.Style:
+def _flag_style(document: Document, op: str) -> json_edit.Style:
     """How the file lays out ``precision_reduce``, or else another object in an entry, the op's own first."""
     entries = document.value
     alike = ((name, FLAG[0]) for name in entries)
@@ -165,19 +165,19 @@ def _flag_style(document: Document, op: str) -> jsonedit.Style:
     return _first_style(document, chain(alike, others)) or _entry_style(document).deeper()
 
 
-def _entry_style(document: Document) -> jsonedit.Style:
+def _entry_style(document: Document) -> json_edit.Style:
     style = _first_style(document, ((name,) for name in document.value))
-    return style or (jsonedit.style_of(document, document.root) or jsonedit.Style()).deeper()
+    return style or (json_edit.style_of(document, document.root) or json_edit.Style()).deeper()
 
 
-def _first_style(document: Document, ways: Iterable[tuple[str, ...]]) -> jsonedit.Style | None:
+def _first_style(document: Document, ways: Iterable[tuple[str, ...]]) -> json_edit.Style | None:
     """The style of the first of the values that is an object with members."""
     for way in ways:
         value: Any = document.value
         for step in way:
             value = value.get(step)
         if isinstance(value, dict) and value:
-            return jsonedit.style_of(document, document.offset(way))
+            return json_edit.style_of(document, document.offset(way))
     return None
 
 

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from mixlist.errors import UsageError
+from mixlist.files.package_data import folder
 from mixlist.lists.library import Library, ListName, NameSpace
 from mixlist.lists.nearest import closest
-from mixlist.resources import folder
 
 _LISTS: dict[str, ListName] = {"true": "white", "false": "black"}
 

@@ -16,9 +16,9 @@ from functools import cache
 from itertools import islice
 from typing import Any, Literal
 
-from mixlist import resources
 from mixlist.diagnostics import Diagnostic
-from mixlist.jsonc import Document, quoted
+from mixlist.files import package_data
+from mixlist.files.jsonc import Document, quoted
 from mixlist.lists.nearest import closest
 
 JsonKind = Literal["modify-mixlist", "ops-info"]
@@ -123,7 +123,7 @@ def _ops_info_suspects(value: Any) -> Iterator[Suspect]:
 
 @cache
 def _schema(kind: JsonKind) -> Any:
-    text = (resources.folder("schemas") / f"{kind}.json").read_text("utf-8")
+    text = (package_data.folder("schemas") / f"{kind}.json").read_text("utf-8")
     return json.loads(text)
 
 

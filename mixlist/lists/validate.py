@@ -8,7 +8,7 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
-from mixlist.jsonc import Document, is_directory, parse, read_text, shown_path
+from mixlist.files.jsonc import Document, is_directory, parse, read_text, shown_path
 from mixlist.lists import edits, ops_info
 from mixlist.lists.kinds import Kind, TextKind, json_kind, text_kind
 from mixlist.lists.library import Library

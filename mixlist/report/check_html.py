@@ -15,7 +15,7 @@ from typing import Any
 
 from mixlist import __version__
 from mixlist.checker.result import CheckReport, Kind, NodeFinding
-from mixlist.files import write_whole
+from mixlist.files.whole_writes import write_whole
 from mixlist.report import check_words as words
 from mixlist.report import range_chart as chart
 from mixlist.report.pages import TEMPLATES, page_environment

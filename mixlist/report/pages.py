@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mixlist.files.package_data import PACKAGE
 from mixlist.report.terminal import clean
-from mixlist.resources import PACKAGE
 
 TEMPLATES: Path = PACKAGE / "report" / "templates"
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from mixlist import __version__
 from mixlist.diagnostics import Diagnostic
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 
 _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
 

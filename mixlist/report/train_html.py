@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from mixlist import __version__
-from mixlist.files import write_whole
+from mixlist.files.whole_writes import write_whole
 from mixlist.report import check_words as words
 from mixlist.report import train_charts as charts
 from mixlist.report import train_words

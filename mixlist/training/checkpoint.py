@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import FileError, UsageError
-from mixlist.files import write_whole
+from mixlist.files.whole_writes import write_whole
 from mixlist.training.result import Curve
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.files import write_whole
+from mixlist.files.whole_writes import write_whole
 
 if TYPE_CHECKING:
     import onnx

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from mixlist.checker.result import NodeFinding
-from mixlist.strictjson import strict
+from mixlist.files.strict_json import strict
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from mixlist.checker.result import CheckReport
 from mixlist.errors import FileError, UsageError
-from mixlist.files import write_whole
+from mixlist.files.whole_writes import write_whole
 
 
 @dataclass(frozen=True)

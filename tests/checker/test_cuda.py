@@ -10,8 +10,8 @@ import mixlist
 from mixlist.checker.instrument import instrument
 from mixlist.checker.pair import Way
 from mixlist.checker.result import CheckReport
+from mixlist.files.package_data import folder
 from mixlist.graph.io import load
-from mixlist.resources import folder
 from tests.builders import model
 from tests.checker.planted import PLANTED, Planted
 from tests.cuda import missing

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
 from mixlist.checker.estimate import Work, costs, estimate, low_share, work
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 from tests.builders import keep, model, policy
 
 DIGITS = folder("demo_data") / "digits.onnx"

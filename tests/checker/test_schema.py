@@ -9,8 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange, ValueCounts
+from mixlist.files.package_data import folder
 from mixlist.report.check_words import KINDS
-from mixlist.resources import folder
 from tests.report.check_reports import FAILING, PASSING, finding, large
 
 SCHEMA = json.loads((folder("schemas") / "check.json").read_text("utf-8"))

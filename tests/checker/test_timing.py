@@ -15,7 +15,7 @@ import pytest
 import mixlist
 from mixlist.checker import timing
 from mixlist.errors import FileError, ModelError, UsageError
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 from mixlist.runtime.timed import TimedWorker
 from tests.builders import model, policy
 

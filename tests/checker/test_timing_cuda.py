@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 from tests.cuda import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")

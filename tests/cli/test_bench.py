@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from onnx import parser
 
 from mixlist.checker import timing
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 from mixlist.runtime.isolated import Crashed
 from mixlist.runtime.timed import TimedWorker
 

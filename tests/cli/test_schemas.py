@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 
 SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(folder("schemas").glob("*.json"))]
 REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS)

@@ -17,7 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 from tests.training.network import classifier, clusters, noisy, squares
 from tests.training.test_reference import samples
 

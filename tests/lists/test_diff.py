@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixlist.jsonc import parse
+from mixlist.files.jsonc import parse
 from mixlist.lists import presets
 from mixlist.lists.diff import as_library, diff
 from mixlist.lists.edits import apply_edits, inspect

@@ -212,7 +212,7 @@ NAMES = ["A", "B", "C", "D"]
     st.dictionaries(st.sampled_from(NAMES), st.sampled_from(sorted(map(sorted, LEGAL)))),
 )
 def test_legal_edits_do_what_the_facts_say(before: dict[str, ListName], wanted: dict[str, list[str]]) -> None:
-    from mixlist.jsonc import parse
+    from mixlist.files.jsonc import parse
     from mixlist.lists.edits import inspect
 
     content: dict[str, dict[str, list[str]]] = {}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixlist.errors import ListError
-from mixlist.jsonc import parse
+from mixlist.files.jsonc import parse
 from mixlist.lists.edits import inspect
 from mixlist.lists.fmt import format_text, losses
 

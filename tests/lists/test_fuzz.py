@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mixlist.errors import MixlistError
-from mixlist.jsonc import decode
+from mixlist.files.jsonc import decode
 from mixlist.lists.edits import apply_edits, read_edits
 from mixlist.lists.fmt import format_text, losses
 from mixlist.lists.library import Library

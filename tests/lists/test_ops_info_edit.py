@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mixlist import files
 from mixlist.errors import FileError, ListError, UsageError
+from mixlist.files.whole_writes import whole_writes
 from mixlist.lists import ops_info_edit
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.ops_info_edit import set_flags
@@ -253,7 +253,7 @@ def test_if_one_file_fails_the_others_get_their_bytes_back(tmp_path: Path, monke
     def full(path: Path, data: bytes) -> None:
         if path.name == "b.json":
             raise FileError(f"{path}: cannot be written: No space left on device")
-        files.write_whole(path, data)
+        whole_writes.write_whole(path, data)
 
     monkeypatch.setattr(ops_info_edit, "write_whole", full)
     with pytest.raises(FileError, match="No space left"):

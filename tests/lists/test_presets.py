@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import UsageError
+from mixlist.files.package_data import folder
 from mixlist.lists import known, presets
 from mixlist.lists.ops_info import load_ops_info
-from mixlist.resources import folder
 
 ROOT = Path(__file__).parents[2]
 NAMES = presets.names()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mixlist
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 
 HOME = folder("sample_lists")
 SAMPLES = sorted(path.name for path in HOME.glob("*.json"))

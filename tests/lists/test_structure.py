@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mixlist import resources
-from mixlist.jsonc import parse
+from mixlist.files import package_data
+from mixlist.files.jsonc import parse
 from mixlist.lists.structure import check_structure, guess_kind, suspects
 
-SCHEMAS = {path.stem: json.loads(path.read_text("utf-8")) for path in resources.folder("schemas").glob("*.json")}
+SCHEMAS = {path.stem: json.loads(path.read_text("utf-8")) for path in package_data.folder("schemas").glob("*.json")}
 
 ANYTHING = st.sampled_from([None, True, False, 0, 1.5, "", "x", [], {}, ["x"], {"x": 1}, [[]]])
 NAMES = st.lists(st.text(max_size=3) | st.sampled_from([1, None, []]), max_size=3) | ANYTHING

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 from mixlist.runtime.profile import parse_events, read_profile
 from mixlist.runtime.sessions import open_session
 

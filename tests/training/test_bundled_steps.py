@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 
 DATA = folder("demo_data")
 NAMES = ("cnn", "transformer")

@@ -7,7 +7,7 @@ import pytest
 
 import mixlist
 from mixlist import training
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 from tests.cuda import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.resources import folder
+from mixlist.files.package_data import folder
 from mixlist.training import Settings, train
 
 DATA = folder("demo_data")

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mixlist.jsonc import Document
-from mixlist.jsonscan import after_blank
+from mixlist.files.json_scanner import after_blank
+from mixlist.files.jsonc import Document
 
 _BLANK = " \t\r\n"
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity
 from mixlist.errors import FileError
-from mixlist.jsonscan import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, after_blank, quoted, stop
+from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, after_blank, quoted, stop
 
 __all__ = [
     "Document",
