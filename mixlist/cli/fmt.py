@@ -14,7 +14,7 @@ from mixlist.errors import FileError, MixlistError
 from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
-    from mixlist.lists.kinds import Kind
+    from mixlist.lists.detect_kind import Kind
 
 
 @click.command("fmt", short_help="Rewrite list files in the strict canonical form.")

@@ -16,7 +16,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 
 if TYPE_CHECKING:
-    from mixlist.lists.kinds import Kind
+    from mixlist.lists.detect_kind import Kind
     from mixlist.lists.policy import Policy
     from mixlist.lists.validate import FileReport
 

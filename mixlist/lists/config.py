@@ -16,7 +16,7 @@ from typing import Any
 from mixlist.errors import UsageError
 from mixlist.files.jsonc import read_text, shown_path
 from mixlist.lists import presets
-from mixlist.lists.nearest import closest
+from mixlist.lists.suggestions import closest
 
 POLICY = frozenset(
     {"ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes"}

@@ -23,9 +23,9 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.files.jsonc import Document, quoted, read
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Library, ListName, Lists, Move, Place
-from mixlist.lists.nearest import closest as closest
-from mixlist.lists.nearest import did_you_mean
-from mixlist.lists.structure import check_structure
+from mixlist.lists.schema_check import check_structure
+from mixlist.lists.suggestions import closest as closest
+from mixlist.lists.suggestions import did_you_mean
 
 EditAction = Literal["add-black", "rm-black", "add-white", "rm-white", "add-gray", "rm-gray"]
 

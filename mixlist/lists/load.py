@@ -12,13 +12,13 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.lists import presets
 from mixlist.lists.edits import apply_edits, read_edits
-from mixlist.lists.known import guess_space
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.modes import find_mode
-from mixlist.lists.nearest import closest
 from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
+from mixlist.lists.op_catalog import guess_space
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
+from mixlist.lists.suggestions import closest
 
 OpNames = Literal["auto", "onnx", "ascend"]
 DEFAULT_LIBRARY = "onnx"

@@ -7,8 +7,8 @@ Source of the names and their equivalences: the documents of the Ascend compiler
 from __future__ import annotations
 
 from mixlist.errors import UsageError
-from mixlist.lists.nearest import closest
 from mixlist.lists.policy import Mode
+from mixlist.lists.suggestions import closest
 
 DEFAULT = "mixed_float16"
 

@@ -22,8 +22,8 @@ from mixlist.errors import ListError
 from mixlist.files.jsonc import read_text, shown_path
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Place
-from mixlist.lists.nearest import closest
 from mixlist.lists.policy import NodeRule
+from mixlist.lists.suggestions import closest
 
 # The names the documents use, and the aliases found in the field; three types are all that a rule can ask for.
 DTYPES = {

@@ -18,8 +18,8 @@ from mixlist.errors import FileError, ListError
 from mixlist.files.jsonc import Document, is_directory, quoted, read, shown_path
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Library, ListName, Place
-from mixlist.lists.nearest import closest
-from mixlist.lists.structure import check_structure
+from mixlist.lists.schema_check import check_structure
+from mixlist.lists.suggestions import closest
 
 FLAG = ("precision_reduce", "flag")
 _LISTS: dict[Any, ListName] = {"true": "white", "false": "black"}

@@ -21,8 +21,8 @@ from mixlist.files import json_edit
 from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
 from mixlist.files.whole_writes import write_whole
 from mixlist.lists.findings import stop_on_errors
-from mixlist.lists.nearest import closest
 from mixlist.lists.ops_info import FLAG, files, from_documents
+from mixlist.lists.suggestions import closest
 
 FLAGS = ("true", "false", "none")
 _MARK = b"\xef\xbb\xbf"

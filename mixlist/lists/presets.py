@@ -10,7 +10,7 @@ from pathlib import Path
 from mixlist.errors import UsageError
 from mixlist.files.package_data import folder
 from mixlist.lists.library import Library, ListName, NameSpace
-from mixlist.lists.nearest import closest
+from mixlist.lists.suggestions import closest
 
 _LISTS: dict[str, ListName] = {"true": "white", "false": "black"}
 

@@ -10,7 +10,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import Document, is_directory, parse, read_text, shown_path
 from mixlist.lists import edits, ops_info
-from mixlist.lists.kinds import Kind, TextKind, json_kind, text_kind
+from mixlist.lists.detect_kind import Kind, TextKind, json_kind, text_kind
 from mixlist.lists.library import Library
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.lists.known import is_known
 from mixlist.lists.library import Lists
-from mixlist.lists.nearest import closest
+from mixlist.lists.op_catalog import is_known
 from mixlist.lists.policy import Policy
+from mixlist.lists.suggestions import closest
 from mixlist.ops.names import false_friends, in_ascend, in_onnx
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})

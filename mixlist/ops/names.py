@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from mixlist.lists.known import ascend_ops, onnx_domains
 from mixlist.lists.library import ListName, Lists, NameSpace
+from mixlist.lists.op_catalog import ascend_ops, onnx_domains
 
 _CAUTION: tuple[ListName, ...] = ("black", "gray", "white")  # which list wins over which
 

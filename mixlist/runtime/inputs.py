@@ -113,7 +113,7 @@ class _Misfit(Exception):  # noqa: N818 - caught in this module
 
 
 def _names_problem(missing: Sequence[str], unknown: Sequence[str], names: set[str]) -> str:
-    from mixlist.lists.nearest import did_you_mean
+    from mixlist.lists.suggestions import did_you_mean
 
     told = []
     if missing:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mixlist.errors import UsageError
-from mixlist.lists.nearest import did_you_mean
+from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops import types
 from mixlist.runtime.inputs import BOOL, STRING, Input, numpy_type
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mixlist.lists.known import ascend_ops, guess_space, is_known, onnx_domains, onnx_ops
+from mixlist.lists.op_catalog import ascend_ops, guess_space, is_known, onnx_domains, onnx_ops
 
 ROOT = Path(__file__).parents[2]
 

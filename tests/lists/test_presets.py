@@ -12,7 +12,7 @@ import pytest
 
 from mixlist.errors import UsageError
 from mixlist.files.package_data import folder
-from mixlist.lists import known, presets
+from mixlist.lists import op_catalog, presets
 from mixlist.lists.ops_info import load_ops_info
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_a_library_has_a_title_and_an_origin_with_a_version(name: str) -> None:
 @pytest.mark.parametrize("name", ONNX_SPACE)
 def test_every_known_op_type_is_listed_with_a_reason(name: str) -> None:
     entries = json.loads(presets.describe(name).path.read_text("utf-8"))
-    assert entries.keys() == known.onnx_ops()
+    assert entries.keys() == op_catalog.onnx_ops()
     assert not [op for op, entry in entries.items() if not entry["reason"].strip()]
 
 

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from mixlist.files import package_data
 from mixlist.files.jsonc import parse
-from mixlist.lists.structure import check_structure, guess_kind, suspects
+from mixlist.lists.schema_check import check_structure, guess_kind, suspects
 
 SCHEMAS = {path.stem: json.loads(path.read_text("utf-8")) for path in package_data.folder("schemas").glob("*.json")}
 

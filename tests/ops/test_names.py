@@ -140,7 +140,7 @@ def test_names_that_mean_another_op_in_the_other_space() -> None:
 
 @pytest.mark.parametrize("name", [name for name in presets.names() if name.startswith("ascend")])
 def test_every_standard_op_has_a_list_on_every_chip(name: str) -> None:
-    from mixlist.lists.known import onnx_domains
+    from mixlist.lists.op_catalog import onnx_domains
 
     lists = Lists(presets.load(name))
     found = {op: listed(lists, "ascend", "", op, rank(4)) for op in onnx_domains()[""]}

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
 from mixlist.files.jsonc import Document, quoted
-from mixlist.lists.nearest import closest
+from mixlist.lists.suggestions import closest
 
 JsonKind = Literal["modify-mixlist", "ops-info"]
 Suspect = tuple[tuple[str | int, ...], Any]  # the way to a part of the file, and the part

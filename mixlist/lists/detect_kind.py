@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from mixlist.files.jsonc import Document
 from mixlist.lists.findings import stop_on_errors
-from mixlist.lists.structure import JsonKind, guess_kind
+from mixlist.lists.schema_check import JsonKind, guess_kind
 
 Kind = Literal["modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]
 TextKind = Literal["keep-dtype", "customize-dtypes"]
