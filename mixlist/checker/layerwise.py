@@ -13,9 +13,9 @@ from typing import Any
 
 from mixlist.checker.instrument import Instrumenter, Key, Probe, Result, Statistic
 from mixlist.checker.result import NodeError
+from mixlist.graph.constness import is_random
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import label, scope_path
-from mixlist.graph.traits import is_random
 from mixlist.ops import types
 from mixlist.rewriter.emulate import LOW
 

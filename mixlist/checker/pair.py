@@ -15,9 +15,9 @@ from mixlist.checker.trim import trim
 from mixlist.checker.wiring import Wired, wire
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
+from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY
-from mixlist.graph.pause import no_collection
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite

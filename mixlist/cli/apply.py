@@ -78,8 +78,8 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b --dry-run
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report done.json
     """
-    from mixlist.graph.census import census
     from mixlist.graph.io import load
+    from mixlist.graph.node_counts import census
     from mixlist.graph.save import check_target, inputs_of
     from mixlist.report import applied, terminal
     from mixlist.report.progress import byte_bar

@@ -6,9 +6,9 @@ from typing import Any
 
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
+from mixlist.graph.constness import is_constant, is_from_shape, is_random
 from mixlist.graph.link import DEEPEST, called, domain_of, link, new_value, reads
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.traits import is_constant, is_from_shape, is_random
 from mixlist.ops import types
 from mixlist.ops.schema import Schema
 from mixlist.ops.signature import Signature, key_of, make_signature

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mixlist.errors import FileError, ModelError
-from mixlist.graph.damage import refuse_damage
+from mixlist.graph.validation import refuse_damage
 
 
 @dataclass(frozen=True)

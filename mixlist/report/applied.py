@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.graph.census import Census
+from mixlist.graph.node_counts import Census
 from mixlist.report import terminal
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.graph.build import build_main
+from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY, Graph
-from mixlist.graph.pause import no_collection
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver.constants import Progress, Ranges

@@ -50,7 +50,7 @@ class Plan:
     @cached_property
     def nodes(self) -> tuple[Decision, ...]:
         """Every node of every scope."""
-        from mixlist.graph.pause import no_collection
+        from mixlist.graph.gc_pause import no_collection
         from mixlist.resolver.report import decisions
 
         with no_collection():

@@ -11,10 +11,10 @@ from typing import Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError
+from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, is_unchanged, load
 from mixlist.graph.model import MARK, POLICY_KEY, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in
-from mixlist.graph.pause import no_collection
 from mixlist.graph.save import Options, Progress, save, set_inline, tensors
 from mixlist.graph.shapes import correct_shapes
 from mixlist.graph.weights import declared_size, is_external, stored_type

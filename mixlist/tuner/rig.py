@@ -15,7 +15,7 @@ from mixlist.checker.estimate import costs, low_share
 from mixlist.checker.result import TensorRange
 from mixlist.checker.wiring import Wired
 from mixlist.errors import ModelError
-from mixlist.graph.traits import is_random
+from mixlist.graph.constness import is_random
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver

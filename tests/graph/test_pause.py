@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from mixlist.graph.pause import no_collection
+from mixlist.graph.gc_pause import no_collection
 
 
 @pytest.mark.parametrize("enabled", [True, False])
