@@ -23,7 +23,7 @@ from mixlist.graph.naming import label, scope_path
 from mixlist.ops import types
 
 if TYPE_CHECKING:
-    from mixlist.resolver.solution import Solution
+    from mixlist.resolver.decisions import Solution
 
 LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -149,7 +149,7 @@ def low_share(main: Solution, low: str, of: Costs) -> float | None:
 
 
 def _shares(solution: Solution, of: Costs, low_name: str) -> tuple[int, int]:
-    from mixlist.resolver.report import precision
+    from mixlist.resolver.reasons import precision
 
     total = low = 0
     for node in solution.graph.order:

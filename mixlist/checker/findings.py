@@ -10,7 +10,7 @@ from mixlist.checker.overflow import Range, Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
 from mixlist.checker.wiring import Wired
 from mixlist.resolver import Decision, Plan
-from mixlist.resolver.facts import Facts, rank_of
+from mixlist.resolver.classification import Facts, rank_of
 
 ORDER: tuple[Kind, ...] = (
     "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended", "internal-risk",

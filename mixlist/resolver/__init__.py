@@ -14,16 +14,16 @@ from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY, Graph
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
+from mixlist.resolver.classification import Facts
 from mixlist.resolver.constants import Progress, Ranges
-from mixlist.resolver.facts import Facts
+from mixlist.resolver.decisions import Solution, reached
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Decision, Plan
-from mixlist.resolver.solution import Solution, reached
 from mixlist.resolver.solve import Resolution
-from mixlist.resolver.wants import settle_constant_arguments
+from mixlist.resolver.uses import settle_constant_arguments
 
 if TYPE_CHECKING:
-    from mixlist.resolver.again import Again
+    from mixlist.resolver.incremental import Again
 
 __all__ = ["Decision", "Plan", "Resolved", "Resolver", "resolve"]
 
@@ -62,7 +62,7 @@ class Resolver:
 
     def again(self, policy: Policy) -> Again:
         """What decides under many policies that are much like this one."""
-        from mixlist.resolver.again import Again
+        from mixlist.resolver.incremental import Again
 
         return Again(self.graph, policy, self.ranges)
 

@@ -14,7 +14,7 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import in_ascend
 from mixlist.ops.signature import Assignment
-from mixlist.resolver.facts import Fact
+from mixlist.resolver.classification import Fact
 
 _WORDS = {types.FLOAT: "float32", types.FLOAT16: "float16", types.BFLOAT16: "bfloat16"}
 

@@ -51,7 +51,7 @@ class Plan:
     def nodes(self) -> tuple[Decision, ...]:
         """Every node of every scope."""
         from mixlist.graph.gc_pause import no_collection
-        from mixlist.resolver.report import decisions
+        from mixlist.resolver.reasons import decisions
 
         with no_collection():
             return decisions(self.solution)
@@ -67,7 +67,7 @@ class Plan:
         ``name`` is a node's name or ``scope/name``; raises UsageError with the nearest names when
         no node has it, and lists the candidates when several scopes have it.
         """
-        from mixlist.resolver.report import explain
+        from mixlist.resolver.reasons import explain
 
         return explain(self, name)
 

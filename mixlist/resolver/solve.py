@@ -17,13 +17,13 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.ops.signature import Assignment
-from mixlist.resolver import clusters, gray
-from mixlist.resolver.clusters import Cluster
+from mixlist.resolver import gray_policies, sequence_groups
+from mixlist.resolver.classification import Facts, is_control_flow
 from mixlist.resolver.constants import Ranges
-from mixlist.resolver.facts import Facts, is_control_flow
+from mixlist.resolver.decisions import UNDECIDED, Solution, join
 from mixlist.resolver.node_rules import Rules
-from mixlist.resolver.solution import UNDECIDED, Solution, join
-from mixlist.resolver.steps import Step, collect, read_by
+from mixlist.resolver.schedule import Step, collect, read_by
+from mixlist.resolver.sequence_groups import Cluster
 
 
 class Resolution:
@@ -98,7 +98,7 @@ class Solver:
         misfits: tuple[str | None, ...],
         blacks: tuple[bool, ...],
     ) -> Solution:
-        gray.pass_black(self.graph.root.inputs, blacks, self)
+        gray_policies.pass_black(self.graph.root.inputs, blacks, self)
         self.argument_misfits = {v.id: m for v, m in zip(self.graph.root.inputs, misfits, strict=False) if m}
         for value in self.graph.values:
             if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
@@ -114,10 +114,10 @@ class Solver:
         steps = self.steps
         feedback = collect(self.graph.root, steps, self.solution.links)
         calls = {n.id for n in self.graph.order if n.function is not None}
-        self.clusters = clusters.find_clusters(self.graph, self.solution.links, calls, self._border(wanted))
+        self.clusters = sequence_groups.find_clusters(self.graph, self.solution.links, calls, self._border(wanted))
         steps.extend(dict.fromkeys(self.clusters.values()))
         if self.shared.policy.gray_policy == "between":
-            self.between = gray.between(self.graph, self.solution, self.shared)
+            self.between = gray_policies.between(self.graph, self.solution, self.shared)
         waits = any(
             not elem and types.element(v.type) in types.LISTED
             for v, elem in zip(self.graph.root.inputs, arguments, strict=False)
@@ -239,10 +239,10 @@ class Solver:
                 self.decided[target.id] = voted
                 changed.append(target)
         black = voted == types.FLOAT and any(self._is_black(r.value) for r in link.reads)
-        return changed + gray.pass_black(link.targets, [black] * len(link.targets), self)
+        return changed + gray_policies.pass_black(link.targets, [black] * len(link.targets), self)
 
     def _is_black(self, value: Value) -> bool:
-        return gray.is_high_by_black(value, self.solution, self.low)
+        return gray_policies.is_high_by_black(value, self.solution, self.low)
 
     def admits(self, link: Link, elem: int) -> bool:
         """Whether the control-flow operator takes the type at this opset (bfloat16 came late)."""
@@ -264,11 +264,13 @@ class Solver:
         parameters = zip(node.inputs, callee.graph.root.inputs, strict=False)
         told = [v for v, p in parameters if v in self.clusters and self.decided[v.id] != callee.decided[p.id]]
         made = callee.graph.root.outputs
-        told += gray.pass_black(node.outputs, [gray.is_high_by_black(v, callee, self.low) for v in made], self)
+        told += gray_policies.pass_black(
+            node.outputs, [gray_policies.is_high_by_black(v, callee, self.low) for v in made], self
+        )
         return told + self._set(node, [callee.decided[v.id] for v in made])
 
     def _run_cluster(self, cluster: Cluster) -> list[Value]:
-        elem = clusters.vote(cluster, self)
+        elem = sequence_groups.vote(cluster, self)
         changed = [v for v in cluster.values if self.decided[v.id] != elem and self._rises(v, elem)]
         for value in changed:
             self.decided[value.id] = elem
@@ -284,9 +286,9 @@ class Solver:
         kind = solution.facts[node.id].kind
         target = self.low if kind == "low" else signature.groups[0].authored if kind == "authored" else elem
         if kind == "gray":
-            target, solution.followed[node.id] = gray.follow(node, self)
+            target, solution.followed[node.id] = gray_policies.follow(node, self)
         elif kind == "rule" and not self.settling:
-            clusters.check_rule(node, elem, self)
+            sequence_groups.check_rule(node, elem, self)
         assignment = solution.assignments[node.id] = signature.assign((elem,) * len(signature.groups))
         solution.rules.pop(node.id, None)
         if target not in (elem, UNDECIDED):
@@ -314,9 +316,12 @@ class Solver:
             if touched is not None:
                 return self._run_member(node, touched)
         if fact.kind == "gray":
-            target, source = gray.follow(node, self)
+            target, source = gray_policies.follow(node, self)
             if self.left and target == self.low and any(v is not None and v.id in self.left for v in node.outputs):
-                target, source = gray.authored(node), None  # what it follows was undecided too, and comes too late
+                target, source = (
+                    gray_policies.authored(node),
+                    None,
+                )  # what it follows was undecided too, and comes too late
             solution.followed[node.id] = source
             if target == UNDECIDED:
                 return []

@@ -18,9 +18,9 @@ from typing import Any
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.ops import types
-from mixlist.resolver.gray import looked_through
-from mixlist.resolver.solution import Solution
-from mixlist.resolver.wants import Use, uses
+from mixlist.resolver.decisions import Solution
+from mixlist.resolver.gray_policies import looked_through
+from mixlist.resolver.uses import Use, uses
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from mixlist.graph.model import MARK, Node, Scope, Value
 from mixlist.graph.naming import scopes_of
 from mixlist.ops import types
-from mixlist.resolver.solution import Solution
+from mixlist.resolver.decisions import Solution
 from mixlist.rewriter.casts import Layout, NewCast
 
 Key = tuple[int, int, int]

@@ -9,7 +9,7 @@ from mixlist.graph.model import MARK
 from mixlist.graph.naming import names_in
 from mixlist.graph.save import copied
 from mixlist.resolver import Resolved
-from mixlist.resolver.solution import Solution
+from mixlist.resolver.decisions import Solution
 
 ORIGIN = "pkg.mixlist.function"  # metadata of a specialisation: the name of the function that it was made from
 

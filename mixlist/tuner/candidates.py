@@ -15,8 +15,8 @@ from mixlist.lists.node_rules import can_name
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import in_ascend
-from mixlist.resolver.facts import is_control_flow
-from mixlist.resolver.solution import Solution, reached
+from mixlist.resolver.classification import is_control_flow
+from mixlist.resolver.decisions import Solution, reached
 
 _HERE = Place("tune", 1, 1)
 

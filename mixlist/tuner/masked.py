@@ -16,7 +16,7 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph
 from mixlist.graph.naming import label, scope_path
 from mixlist.ops import types
-from mixlist.resolver.solution import Solution, reached
+from mixlist.resolver.decisions import Solution, reached
 from mixlist.rewriter.emulate import LOW
 from mixlist.tuner.watching import Ranges
 

@@ -19,7 +19,7 @@ from mixlist.graph.constness import is_random
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver
-from mixlist.resolver.solution import Solution
+from mixlist.resolver.decisions import Solution
 from mixlist.runtime.feeds import as_float32, model_inputs
 from mixlist.tuner.candidates import Choice, policy_of
 from mixlist.tuner.gates import Gated, gate

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
-from mixlist.resolver.again import Again
-from mixlist.resolver.solution import Solution
+from mixlist.resolver.decisions import Solution
+from mixlist.resolver.incremental import Again
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
 from mixlist.tuner.roundings import Sites
 from tests.builders import model, policy

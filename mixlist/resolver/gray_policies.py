@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
-from mixlist.resolver.solution import UNDECIDED, Solution
+from mixlist.resolver.decisions import UNDECIDED, Solution
 
 if TYPE_CHECKING:
-    from mixlist.resolver.facts import Fact
+    from mixlist.resolver.classification import Fact
     from mixlist.resolver.solve import Resolution
 
 

@@ -17,7 +17,7 @@ from mixlist.errors import ListError
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
-from mixlist.resolver.solution import UNDECIDED, join
+from mixlist.resolver.decisions import UNDECIDED, join
 
 
 @dataclass(eq=False)

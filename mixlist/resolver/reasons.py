@@ -10,8 +10,8 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import label, scope_path, scopes_of
 from mixlist.ops import types
 from mixlist.ops.schema import next_opset_allowing
+from mixlist.resolver.decisions import Solution
 from mixlist.resolver.plan import Decision, Plan
-from mixlist.resolver.solution import Solution
 
 if TYPE_CHECKING:
     from mixlist.resolver import Resolved

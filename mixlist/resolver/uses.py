@@ -13,8 +13,8 @@ from functools import reduce
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.ops import types
-from mixlist.resolver.facts import is_control_flow
-from mixlist.resolver.solution import Solution, join
+from mixlist.resolver.classification import is_control_flow
+from mixlist.resolver.decisions import Solution, join
 
 
 @dataclass(frozen=True, slots=True)

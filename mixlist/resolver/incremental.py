@@ -21,14 +21,14 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.names import in_ascend
 from mixlist.ops.signature import Assignment
-from mixlist.resolver.clusters import Cluster
+from mixlist.resolver.classification import Fact, Facts, is_control_flow
 from mixlist.resolver.constants import Ranges
-from mixlist.resolver.facts import Fact, Facts, is_control_flow
+from mixlist.resolver.decisions import Solution
 from mixlist.resolver.node_rules import Rules
-from mixlist.resolver.solution import Solution
+from mixlist.resolver.schedule import Step, read_by
+from mixlist.resolver.sequence_groups import Cluster
 from mixlist.resolver.solve import Resolution, Solver
-from mixlist.resolver.steps import Step, read_by
-from mixlist.resolver.wants import settle_constant_arguments
+from mixlist.resolver.uses import settle_constant_arguments
 
 RECENT = 8  # outcomes to begin from: the tests of a search halve, so one of the last few is near
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mixlist.graph.control_flow import Link, links
 from mixlist.graph.model import Node, Scope, Value
-from mixlist.resolver import clusters
-from mixlist.resolver.clusters import Cluster
-from mixlist.resolver.facts import is_control_flow
+from mixlist.resolver import sequence_groups
+from mixlist.resolver.classification import is_control_flow
+from mixlist.resolver.sequence_groups import Cluster
 
 Step = Node | Link | Cluster
 
@@ -42,9 +42,11 @@ def read_by(step: Step) -> list[Value]:
         return [
             *step.tensors,
             *(v for call, slot in step.calls if (v := call.inputs[slot]) is not None),
-            *(v for n in step.nodes for v in n.inputs if v is not None and not clusters.is_container(v)),
+            *(v for n in step.nodes for v in n.inputs if v is not None and not sequence_groups.is_container(v)),
         ]
     found = [v for v in step.inputs if v is not None]
-    found.extend(v for v in step.outputs if v is not None and clusters.is_container(v))  # the whole cluster's type
+    found.extend(
+        v for v in step.outputs if v is not None and sequence_groups.is_container(v)
+    )  # the whole cluster's type
     through = [v.producer.inputs[0] for v in found if v.producer is not None and v.producer.op_type == "Cast"]
     return found + [v for v in through if v is not None]

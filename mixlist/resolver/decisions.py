@@ -9,7 +9,7 @@ from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Value
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
-from mixlist.resolver.facts import Fact
+from mixlist.resolver.classification import Fact
 
 UNDECIDED = 0
 
