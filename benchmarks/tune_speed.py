@@ -139,13 +139,13 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     import mixlist
     from mixlist.checker.accuracy import Limits
     from mixlist.runtime.executors import open_workers
+    from mixlist.tuner.candidate_ranking import Suspicion, matrix_work
     from mixlist.tuner.candidates import list_units, node_units
-    from mixlist.tuner.memory import Memory
-    from mixlist.tuner.order import Suspicion, matrix_work
-    from mixlist.tuner.outcome import Goal
-    from mixlist.tuner.price import Price
-    from mixlist.tuner.rig import Rig
+    from mixlist.tuner.cost_model import Price
     from mixlist.tuner.strategy import Strategy
+    from mixlist.tuner.trial_compiler import Rig
+    from mixlist.tuner.trial_log import Memory
+    from mixlist.tuner.trial_outcome import Goal
     from mixlist.tuner.trials import Trials
 
     anything = Limits(normalized=math.inf, cosine=None)

@@ -14,7 +14,7 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.training.stepgraph import SCALE, StepGraph
 from mixlist.tuner.candidates import Choice, ListEdit, list_units, policy_of
-from mixlist.tuner.written import mixlist_text
+from mixlist.tuner.output_files import mixlist_text
 
 ROUNDS = 8  # lists that are tried: behind an op type that is kept high another one may overflow
 

@@ -18,17 +18,17 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime import executors
 from mixlist.runtime.feeds import as_batches
-from mixlist.tuner import account
+from mixlist.tuner import edit_report
+from mixlist.tuner.candidate_ranking import Suspicion, matrix_work
 from mixlist.tuner.candidates import Choice
-from mixlist.tuner.memory import Memory
-from mixlist.tuner.order import Suspicion, matrix_work
-from mixlist.tuner.outcome import Goal
-from mixlist.tuner.price import Price
+from mixlist.tuner.cost_model import Price
+from mixlist.tuner.output_files import mixlist_text, read_back, rules_text
 from mixlist.tuner.result import TuneReport
-from mixlist.tuner.rig import Rig
 from mixlist.tuner.strategy import OBJECTIVES, Objective, Strategy
+from mixlist.tuner.trial_compiler import Rig
+from mixlist.tuner.trial_log import Memory
+from mixlist.tuner.trial_outcome import Goal
 from mixlist.tuner.trials import Trial, Trials
-from mixlist.tuner.written import mixlist_text, read_back, rules_text
 
 AGAIN = 5  # searches after a final check that did not agree
 
@@ -89,7 +89,7 @@ def tune(
     }
     own = {"labels": labels, "steps": steps}
     feeds = list(islice(batches, steps))
-    memory = Memory(state, account.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode, type_hints))
+    memory = Memory(state, edit_report.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode, type_hints))
     with clock.phase("base check"):
         base = check(resolver.loaded, policy, batches, layerwise=True, per_tensor=True, **asked, **own)
     if not base.batches:
@@ -159,7 +159,7 @@ class _Search:
     def run(self, final: Callable[[Choice], CheckReport]) -> TuneReport:
         """Search, check, and search again where the check does not agree."""
         nothing: Choice = frozenset()
-        if self.objective == "min-edits" and not account.broken(self.base, self.goal):
+        if self.objective == "min-edits" and not edit_report.broken(self.base, self.goal):
             return self._report(nothing, self.base, minimal=True)
         try:
             with self.clock.phase("search"):
@@ -173,7 +173,7 @@ class _Search:
                 if choice is None:
                     return self._report(None, self.base, *self.strategy.notes)
                 report = final(choice)
-                broken = account.broken(report, self.goal)
+                broken = edit_report.broken(report, self.goal)
                 if not broken:
                     return self._report(choice, report, minimal=True)
                 self.trials.forget(choice, f"the check of the whole: {broken[0]}")
@@ -194,14 +194,14 @@ class _Search:
         policy = self.rig.base
         chosen: Choice = choice or frozenset()
         told = reasons or ("the lists keep every limit",)
-        edits = account.edits(chosen, self.rig, self.trials, self.strategy, self.suspicion, quick=not minimal)
+        edits = edit_report.edits(chosen, self.rig, self.trials, self.strategy, self.suspicion, quick=not minimal)
         remembered = sum(t.remembered for t in self.trials.log)
         return TuneReport(
             model=self.rig.resolver.loaded.name,
             objective=self.objective,
             verdict="fail" if reasons else "pass",
             complete=True,
-            minimal=minimal and all(edit.without != account.SPARE for edit in edits),
+            minimal=minimal and all(edit.without != edit_report.SPARE for edit in edits),
             reasons=told,
             edits=edits,
             modify_mixlist="" if choice is None else mixlist_text(policy, choice),
@@ -210,7 +210,7 @@ class _Search:
             trials=len(self.trials.log) - remembered,
             remembered=remembered,
             check=report,
-            log=tuple(account.logged(t) for t in self.trials.log),
+            log=tuple(edit_report.logged(t) for t in self.trials.log),
             warnings=(*self.base.warnings, *(n for n in self.strategy.notes if n not in told)),
             seconds=self.clock.seconds,
         )

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from mixlist.lists.library import ListName
+from mixlist.tuner.candidate_ranking import Suspicion, Where, orders, work_of
 from mixlist.tuner.candidates import Choice, Edit, ListEdit, NodeEdit, Unit, list_units, node_units
-from mixlist.tuner.order import Suspicion, Where, orders, work_of
-from mixlist.tuner.price import Price
-from mixlist.tuner.rig import Rig
+from mixlist.tuner.cost_model import Price
 from mixlist.tuner.search import Ahead, foreseen, minimal, tighten
+from mixlist.tuner.trial_compiler import Rig
 from mixlist.tuner.trials import Trials
 
 Objective = Literal["min-edits", "max-low", "max-speed"]

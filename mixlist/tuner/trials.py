@@ -16,10 +16,10 @@ from typing import Any
 from mixlist.runtime.executors import Workers, awaited, is_loss
 from mixlist.runtime.pool import WorkerDied
 from mixlist.tuner.candidates import Choice
-from mixlist.tuner.memory import Memory
-from mixlist.tuner.outcome import Goal, Judge, Outcome
-from mixlist.tuner.rig import Rig
-from mixlist.tuner.station import Batch, trial
+from mixlist.tuner.trial_compiler import Rig
+from mixlist.tuner.trial_log import Memory
+from mixlist.tuner.trial_outcome import Goal, Judge, Outcome
+from mixlist.tuner.trial_worker import Batch, trial
 
 REFERENCE = "everything in float32"
 Ahead = Callable[[int], Iterable[Choice]]

@@ -6,8 +6,8 @@ import io
 from dataclasses import replace
 
 from mixlist.report.tune_terminal import trial_line, write_tune
-from mixlist.tuner.outcome import Outcome
 from mixlist.tuner.result import TunedEdit, TuneReport
+from mixlist.tuner.trial_outcome import Outcome
 from mixlist.tuner.trials import Trial
 
 from .check_reports import FAILING, PASSING, output

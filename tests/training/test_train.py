@@ -12,7 +12,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training import Settings, train
-from mixlist.tuner.written import read_back
+from mixlist.tuner.output_files import read_back
 
 from .network import all_low, classifier, clusters, mixed, squares
 

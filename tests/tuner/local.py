@@ -14,9 +14,9 @@ from mixlist.checker.accuracy import Limits
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.executors import Workers
-from mixlist.tuner.memory import Memory
-from mixlist.tuner.outcome import Goal
-from mixlist.tuner.rig import Rig
+from mixlist.tuner.trial_compiler import Rig
+from mixlist.tuner.trial_log import Memory
+from mixlist.tuner.trial_outcome import Goal
 from mixlist.tuner.trials import Trials
 
 

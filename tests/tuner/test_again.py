@@ -13,7 +13,7 @@ from mixlist.resolver import Resolver
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.incremental import Again
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
-from mixlist.tuner.roundings import Sites
+from mixlist.tuner.rounding_plan import Sites
 from tests.builders import model, policy
 from tests.graphs import Case
 from tests.tuner.test_gates import jobs

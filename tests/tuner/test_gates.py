@@ -23,8 +23,8 @@ from mixlist.rewriter import rewrite
 from mixlist.rewriter.emulate import emulate, raise_low
 from mixlist.runtime.sessions import Runner, make_session
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
-from mixlist.tuner.rig import Rig
-from mixlist.tuner.segments import split
+from mixlist.tuner.graph_partition import split
+from mixlist.tuner.trial_compiler import Rig
 from tests.builders import model, policy
 from tests.graphs import Case, cases
 from tests.scopes import View

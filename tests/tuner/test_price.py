@@ -11,8 +11,8 @@ import pytest
 import mixlist
 from mixlist.resolver import Resolver
 from mixlist.tuner.candidates import Choice, ListEdit
-from mixlist.tuner.price import Price
-from mixlist.tuner.rig import Rig
+from mixlist.tuner.cost_model import Price
+from mixlist.tuner.trial_compiler import Rig
 from tests.builders import model
 
 TEXT = "g (float[N,64] x, float[64,64] w) => (float[N,64] y) { m = MatMul(x, w) y = Relu(m) }"

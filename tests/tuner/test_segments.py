@@ -16,11 +16,11 @@ from mixlist.checker.estimate import costs
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.sessions import Runner, make_session, open_session
-from mixlist.tuner import segments
+from mixlist.tuner import graph_partition
 from mixlist.tuner.candidates import Choice
-from mixlist.tuner.rig import Rig
-from mixlist.tuner.segments import Segment, cuts, split
-from mixlist.tuner.station import Recent, station
+from mixlist.tuner.graph_partition import Segment, cuts, split
+from mixlist.tuner.trial_compiler import Rig
+from mixlist.tuner.trial_worker import Recent, station
 from tests.builders import model, policy
 from tests.graphs import Case
 from tests.tuner.local import trials
@@ -78,8 +78,8 @@ FEED = {"x": np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)}
 
 
 def pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(segments, "LEAST", 1.0)
-    monkeypatch.setattr(segments, "MOST", count)
+    monkeypatch.setattr(graph_partition, "LEAST", 1.0)
+    monkeypatch.setattr(graph_partition, "MOST", count)
 
 
 def test_a_small_model_is_one_piece() -> None:

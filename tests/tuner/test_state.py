@@ -15,9 +15,9 @@ import pytest
 import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.errors import FileError, UsageError
-from mixlist.tuner.memory import Memory
-from mixlist.tuner.outcome import Outcome
 from mixlist.tuner.result import TuneReport
+from mixlist.tuner.trial_log import Memory
+from mixlist.tuner.trial_outcome import Outcome
 from tests.builders import model, policy
 from tests.tuner.local import Here, stop_at
 

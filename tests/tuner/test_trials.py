@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import mixlist
 from mixlist.checker.accuracy import Limits
-from mixlist.tuner import station
+from mixlist.tuner import trial_worker
 from mixlist.tuner.candidates import list_units, node_units, policy_of
 from tests.builders import model, policy
 from tests.checker.planted import PLANTED, Planted
@@ -169,7 +169,7 @@ def test_convolutions_compute_in_a_trial_what_they_do_in_the_check() -> None:
     for unit in (None, *list_units(tried.rig.solution(frozenset()), tried.rig.base, "black", None)):
         choice = frozenset([unit.edit] if unit is not None else [])
         flags = tried.rig.flags(choice)
-        ours = station.trial(tried.rig.token, tried.rig.payload, flags, 0).outputs[0].finding(ANY)
+        ours = trial_worker.trial(tried.rig.token, tried.rig.payload, flags, 0).outputs[0].finding(ANY)
         (theirs,) = mixlist.check(proto, policy_of(tried.rig.base, choice), feeds, limits=ANY).outputs
         assert theirs.normalized_error > 1e-4
         assert ours.normalized_error == pytest.approx(theirs.normalized_error, rel=1e-9)

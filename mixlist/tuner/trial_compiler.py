@@ -22,13 +22,13 @@ from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import Solution
 from mixlist.runtime.feeds import as_float32, model_inputs
 from mixlist.tuner.candidates import Choice, policy_of
-from mixlist.tuner.gates import Gated, gate
-from mixlist.tuner.masked import Masked
-from mixlist.tuner.outcome import Goal
-from mixlist.tuner.roundings import Calls, Rounding, Site, Sites
-from mixlist.tuner.segments import cuts, split
-from mixlist.tuner.station import Batch, Payload, pack
-from mixlist.tuner.watching import Watch, watched
+from mixlist.tuner.gated_graph import Gated, gate
+from mixlist.tuner.graph_partition import cuts, split
+from mixlist.tuner.mask_judge import Masked
+from mixlist.tuner.rounding_plan import Calls, Rounding, Site, Sites
+from mixlist.tuner.trial_outcome import Goal
+from mixlist.tuner.trial_statistics import Watch, watched
+from mixlist.tuner.trial_worker import Batch, Payload, pack
 
 INLINE_LIMIT = 2**31 - 2**20  # protobuf holds no larger model, and a session of bytes takes no other
 

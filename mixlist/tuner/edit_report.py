@@ -10,12 +10,12 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import digest
+from mixlist.tuner.candidate_ranking import Suspicion
 from mixlist.tuner.candidates import Choice, ListEdit, NodeEdit, Unit
-from mixlist.tuner.order import Suspicion
-from mixlist.tuner.outcome import Goal
 from mixlist.tuner.result import TunedEdit
-from mixlist.tuner.rig import Rig
 from mixlist.tuner.strategy import Strategy
+from mixlist.tuner.trial_compiler import Rig
+from mixlist.tuner.trial_outcome import Goal
 from mixlist.tuner.trials import Trial, Trials
 
 SPARE = "keeps the limits too"  # what an edit is told with that could go

@@ -20,7 +20,7 @@ from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.rewriter.convert import ConstantReport, convert_piece
 from mixlist.rewriter.emulate import LOW, Emulation
-from mixlist.tuner.roundings import Rounding, Site
+from mixlist.tuner.rounding_plan import Rounding, Site
 
 SMALL = 2**10  # elements up to which a constant is repeated in a branch: some kernels want theirs as constants
 Gate = tuple[Site, Rounding]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixlist.checker.accuracy import MEASURES, Limits, OutputAccuracy
-from mixlist.tuner.station import Batch
+from mixlist.tuner.trial_worker import Batch
 
 
 @dataclass(frozen=True)

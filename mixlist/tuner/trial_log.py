@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mixlist.errors import FileError, UsageError
-from mixlist.tuner.outcome import Outcome
+from mixlist.tuner.trial_outcome import Outcome
 
 FORMAT = "mixlist.tune-state/1"
 

@@ -15,7 +15,7 @@ from mixlist.checker.estimate import Costs
 from mixlist.checker.trim import bodies, reads
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
-from mixlist.tuner.gates import Gated
+from mixlist.tuner.gated_graph import Gated
 
 MOST = 16  # pieces: each costs a run of a session, some 50 microseconds
 LEAST = 8e7  # what a piece costs at least, in the unit of ``_weight``: some 0.8 milliseconds on one thread

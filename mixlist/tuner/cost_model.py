@@ -15,8 +15,8 @@ from mixlist.errors import ModelError
 from mixlist.rewriter import rewrite
 from mixlist.runtime.timed import TimedWorker
 from mixlist.tuner.candidates import Choice
-from mixlist.tuner.rig import Rig
-from mixlist.tuner.roundings import Rounding, Site
+from mixlist.tuner.rounding_plan import Rounding, Site
+from mixlist.tuner.trial_compiler import Rig
 
 INTENSITY = 100.0
 WARMUP, ROUNDS, RUNS = 5, 10, 5  # of a measured time: the least of so many rounds counts

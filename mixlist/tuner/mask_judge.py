@@ -18,7 +18,7 @@ from mixlist.graph.naming import label, scope_path
 from mixlist.ops import types
 from mixlist.resolver.decisions import Solution, reached
 from mixlist.rewriter.emulate import LOW
-from mixlist.tuner.watching import Ranges
+from mixlist.tuner.trial_statistics import Ranges
 
 
 class Masked:

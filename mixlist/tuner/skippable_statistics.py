@@ -12,7 +12,7 @@ from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver.constants import Range, overflow_bound
 from mixlist.rewriter.emulate import EXACT
-from mixlist.tuner.order import Where
+from mixlist.tuner.candidate_ranking import Where
 
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
 LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it

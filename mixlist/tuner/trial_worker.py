@@ -18,8 +18,8 @@ from mixlist.checker.accuracy import Limits, OutputAccuracy
 from mixlist.checker.task import TaskAccuracy
 from mixlist.runtime.kept import Kept
 from mixlist.runtime.sessions import Runner, open_session
-from mixlist.tuner.segments import Segment
-from mixlist.tuner.watching import Ranges, Watch
+from mixlist.tuner.graph_partition import Segment
+from mixlist.tuner.trial_statistics import Ranges, Watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
