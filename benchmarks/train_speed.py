@@ -61,11 +61,11 @@ def network(training: Any) -> Callable[[], None]:
 def started(name: str, batch: int, lists: str, threads: int) -> Any:
     """A training of a bundled step: in float32, or under a built-in library with torch's scaler."""
     import mixlist
-    from mixlist.training.feeding import read_data
+    from mixlist.training.dataset import read_data
     from mixlist.training.loop import Training
-    from mixlist.training.machine import exact_machine, mixed_machine
     from mixlist.training.optimizers import Settings
     from mixlist.training.scalers import make_scaler
+    from mixlist.training.step_session import exact_machine, mixed_machine
     from mixlist.training.stepgraph import read_step
 
     data = ROOT / "mixlist" / "demo_data"

@@ -19,7 +19,7 @@ from mixlist.files.whole_writes import write_whole
 from mixlist.training.result import Curve
 
 if TYPE_CHECKING:
-    from mixlist.training.gradients import Sampler
+    from mixlist.training.gradient_underflow import Sampler
     from mixlist.training.loop import Training
 
 FORMAT = "mixlist.train-state/1"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import UsageError
-from mixlist.training.drawing import no_noise
-from mixlist.training.feeding import Data
-from mixlist.training.machine import Machine
+from mixlist.training.dataset import Data
+from mixlist.training.sampling import no_noise
+from mixlist.training.step_session import Machine
 from mixlist.training.stepgraph import LOSS, StepGraph
 
 if TYPE_CHECKING:

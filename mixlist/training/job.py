@@ -10,14 +10,14 @@ from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import digest
 from mixlist.training.checkpoint import Keeper
+from mixlist.training.dataset import Data
 from mixlist.training.evaluation import Metric, evaluate
-from mixlist.training.feeding import Data
-from mixlist.training.gradients import Sampler
+from mixlist.training.gradient_underflow import Sampler
 from mixlist.training.loop import Training, all_finite
-from mixlist.training.machine import Machine
 from mixlist.training.optimizers import Settings
 from mixlist.training.result import Curve
 from mixlist.training.scalers import Scaler, ScalerError, described, make_scaler
+from mixlist.training.step_session import Machine
 from mixlist.training.stepgraph import StepGraph
 from mixlist.training.verdict import diverged
 

@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mixlist.training.drawing import initial, noise
-from mixlist.training.feeding import Data, Order
-from mixlist.training.machine import Flat, Machine
+from mixlist.training.dataset import Data, Order
 from mixlist.training.optimizers import Optimizer, Settings
+from mixlist.training.sampling import initial, noise
 from mixlist.training.scalers import NoScaling, Scaler, restored, state_of
+from mixlist.training.step_session import Flat, Machine
 from mixlist.training.stepgraph import SCALE, StepGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mixlist.training.gradients import Sampler
+    from mixlist.training.gradient_underflow import Sampler
 
     Array = NDArray[Any]
 

@@ -15,14 +15,14 @@ from mixlist.lists.policy import Policy
 from mixlist.runtime.inputs import numpy_type
 from mixlist.training.advice import advise
 from mixlist.training.checkpoint import Keeper
+from mixlist.training.dataset import Data, read_arrays, read_data
 from mixlist.training.evaluation import choose, evaluate
-from mixlist.training.feeding import Data, read_arrays, read_data
-from mixlist.training.gradients import Sampler
+from mixlist.training.gradient_underflow import Sampler
 from mixlist.training.job import Job, Progress
-from mixlist.training.machine import exact_machine, mixed_machine
 from mixlist.training.optimizers import Settings
 from mixlist.training.result import Curve, Run, TrainReport
 from mixlist.training.scalers import described, make_scaler
+from mixlist.training.step_session import exact_machine, mixed_machine
 from mixlist.training.stepgraph import StepGraph, read_step
 from mixlist.training.tuning import tune_scale
 from mixlist.training.verdict import reasons

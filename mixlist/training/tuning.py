@@ -8,11 +8,11 @@ is best.
 
 from __future__ import annotations
 
-from mixlist.training.gradients import Sampler
+from mixlist.training.gradient_underflow import Sampler
 from mixlist.training.job import Job
-from mixlist.training.machine import Machine
 from mixlist.training.result import Trial
 from mixlist.training.scalers import ScalerError, initial_parameter, make_scaler
+from mixlist.training.step_session import Machine
 
 EXPONENTS = (0, 4, 8, 10, 12, 14, 16, 20, 24)
 SHORT = 40  # steps of a trial of the first scale

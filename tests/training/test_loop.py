@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.training.drawing import initial, no_noise, noise
-from mixlist.training.feeding import Data, Order
+from mixlist.training.dataset import Data, Order
 from mixlist.training.loop import Training, all_finite
-from mixlist.training.machine import exact_machine
 from mixlist.training.optimizers import Settings
+from mixlist.training.sampling import initial, no_noise, noise
 from mixlist.training.scalers import ScalerError, make_scaler
+from mixlist.training.step_session import exact_machine
 from mixlist.training.stepgraph import Parameter, read_step
 
 from .network import noisy

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.training.feeding import Data
+from mixlist.training.dataset import Data
 from mixlist.training.loop import Training
-from mixlist.training.machine import exact_machine, mixed_machine
 from mixlist.training.optimizers import Settings
 from mixlist.training.scalers import make_scaler
+from mixlist.training.step_session import exact_machine, mixed_machine
 from mixlist.training.stepgraph import read_step
 
 from .network import all_low, mixed, squares

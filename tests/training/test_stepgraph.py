@@ -12,7 +12,7 @@ import pytest
 import mixlist
 from mixlist.errors import MixlistError, ModelError, UsageError
 from mixlist.training import Settings, train
-from mixlist.training.feeding import Data
+from mixlist.training.dataset import Data
 from mixlist.training.stepgraph import read_step
 
 from .network import classifier, clusters, mixed, noisy, squares

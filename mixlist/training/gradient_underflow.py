@@ -13,7 +13,7 @@ from mixlist.training.result import Underflow
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mixlist.training.machine import Machine
+    from mixlist.training.step_session import Machine
 
 SAMPLES = 8  # steps of each training that are looked at, at least; each costs two steps more
 
