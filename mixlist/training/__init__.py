@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mixlist.training.export import export_step as export_step
+    from mixlist.torch_export.export import export_step as export_step
     from mixlist.training.optimizers import Settings as Settings
     from mixlist.training.run import train as train
     from mixlist.training.scalers import make_scaler as make_scaler
 
 _HOME = {
     "Settings": "mixlist.training.optimizers",
-    "export_step": "mixlist.training.export",
+    "export_step": "mixlist.torch_export.export",
     "make_scaler": "mixlist.training.scalers",
     "train": "mixlist.training.run",
 }

@@ -2,7 +2,7 @@
 
 Two passes. The first runs loss and ``torch.autograd.grad`` under ``make_fx`` with tensors that have shapes and no
 values; the module a node came from is noted on it, on the backward nodes too. The second replays that graph without
-mutation of its inputs and with the operators of `mixlist.training.decompositions` written out.
+mutation of its inputs and with the operators of `mixlist.torch_export.decompositions` written out.
 
 The batch's first axis has one symbol for all inputs. A step that looks at its value (``if len(x) > 4``) would hold for
 the example's size alone, so it is refused.
@@ -31,7 +31,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.training.decompositions import in_place_table, table
+from mixlist.torch_export.decompositions import in_place_table, table
 
 # Stands for the batch size while tracing: many divisors, so that `x.view(-1, 2, ...)` passes, and no likely other size.
 BATCH_HINT = 27720

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mixlist.training.tracing import Step
+from mixlist.torch_export.tracing import Step
 
 aten = torch.ops.aten
 COPIES = (aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default)

@@ -36,13 +36,13 @@ def export_step(
 
     - one per trainable parameter, float32, under the module's name for it; tied parameters are one input.
     - one per buffer that the step changes (running statistics), under the module's name for it.
-    - the batch; ``loss_scale``, a float32 scalar; ``random.<n>``, float32, see `mixlist.training.randomness`.
+    - the batch; ``loss_scale``, a float32 scalar; ``random.<n>``, float32, see `mixlist.torch_export.randomness`.
 
     Outputs: ``loss``, not scaled; ``grad.<parameter>``, the gradient of loss * loss_scale, scaled before the backward
     pass; ``state.<buffer>``, its value after the step; what ``loss_fn`` named.
 
     Parameters with ``requires_grad`` False and buffers that do not change are initializers. The values that trainable
-    parameters have are not in the graph; metadata says how to draw some, see `mixlist.training.initial`.
+    parameters have are not in the graph; metadata says how to draw some, see `mixlist.torch_export.init_metadata`.
 
     Opset 18, IR version 8; the same module gives the same bytes. Needs the extra ``torch``.
     Raises UsageError for arguments that cannot be used (and where torch is missing), ModelError for a step that
@@ -67,22 +67,24 @@ def _export(module: Any, loss_fn: Any, batch: Mapping[str, Any], dynamic_batch: 
     import onnx
     import onnx_ir as ir
 
-    from mixlist.training import emit, initial, randomness, tidy, tracing
+    from mixlist.torch_export import fx_cleanup, init_metadata, onnx_export, randomness, tracing
 
     step = tracing.trace(module, loss_fn, batch, dynamic_batch=dynamic_batch)
-    changed = tidy.tidy(step)
+    changed = fx_cleanup.tidy(step)
     draws = randomness.lift(step.graph.graph, step.mode, step.batch)
     learned = {name: value for name, value in module.named_parameters() if value.requires_grad}
     constants = {name: value for name, value in module.named_parameters() if not value.requires_grad}
     constants |= {name: value for name, value in module.named_buffers() if name not in changed}
     inputs = [*step.inputs, *(name for name, _ in draws)]
     outputs = [name for name in step.outputs if not name.startswith("state.") or name[6:] in changed]
-    model = emit.to_onnx(step.graph, inputs, outputs, constants, step.batch)
+    model = onnx_export.to_onnx(step.graph, inputs, outputs, constants, step.batch)
     for name, value in learned.items():
-        model.metadata_props[INIT_KEY + name] = json.dumps(initial.describe_parameter(value.detach().cpu().numpy()))
+        model.metadata_props[INIT_KEY + name] = json.dumps(
+            init_metadata.describe_parameter(value.detach().cpu().numpy())
+        )
     for name, value in module.named_buffers():
         if name in changed:
-            model.metadata_props[INIT_KEY + name] = json.dumps(initial.describe_state(name, value.cpu().numpy()))
+            model.metadata_props[INIT_KEY + name] = json.dumps(init_metadata.describe_state(name, value.cpu().numpy()))
     for name, rule in draws:
         model.metadata_props[RANDOM_KEY + name] = json.dumps(rule)
     proto: onnx.ModelProto = ir.to_proto(model)

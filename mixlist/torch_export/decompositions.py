@@ -240,7 +240,7 @@ def native_group_norm_backward(
     return grad_x, grad_weight, grad_bias
 
 
-# Dropout: a random 0/1 tensor, lifted to an input by mixlist.training.randomness
+# Dropout: a random 0/1 tensor, lifted to an input by mixlist.torch_export.randomness
 
 
 def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Any, Any]:

@@ -19,8 +19,8 @@ from torch.export import graph_signature as signature
 from torch.utils._pytree import tree_flatten
 
 from mixlist.errors import ModelError
-from mixlist.training import translations
-from mixlist.training.randomness import scope_of
+from mixlist.torch_export import op_translations
+from mixlist.torch_export.randomness import scope_of
 
 OPSET, IR_VERSION = 18, 8
 _OTHER_OPERATORS = "write this part with other operators, or compute it ahead of the step as a batch input"
@@ -44,7 +44,7 @@ def to_onnx(
                 dynamo=True,
                 optimize=True,
                 verbose=False,
-                custom_translation_table=translations.table(),
+                custom_translation_table=op_translations.table(),
             ).model
         except torch.onnx.OnnxExporterError as error:
             raise _refusal(error, graph.graph) from None
