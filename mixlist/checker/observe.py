@@ -16,10 +16,10 @@ from mixlist.runtime.feeds import as_float32
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mixlist.runtime.afar import RemoteRunner
     from mixlist.runtime.inputs import Input
-    from mixlist.runtime.isolated import Worker
+    from mixlist.runtime.remote_session import RemoteRunner
     from mixlist.runtime.sessions import Runner
+    from mixlist.runtime.subprocess_session import Worker
 
 
 Observed = tuple[list[Any], dict[Key, Range]]

@@ -22,11 +22,11 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.emulate import LOW, emulate, holds_low, raise_low, widen
-from mixlist.runtime.afar import RemoteRunner
 from mixlist.runtime.executors import Workers
 from mixlist.runtime.inputs import model_inputs
-from mixlist.runtime.isolated import Process, make_runner
+from mixlist.runtime.remote_session import RemoteRunner
 from mixlist.runtime.sessions import begin_probes
+from mixlist.runtime.subprocess_session import Process, make_runner
 
 
 @dataclass(frozen=True)

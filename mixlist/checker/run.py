@@ -29,8 +29,8 @@ from mixlist.graph.io import load
 from mixlist.lists.policy import Policy
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
-from mixlist.runtime.isolated import Crashed, Process
 from mixlist.runtime.pool import WorkerDied
+from mixlist.runtime.subprocess_session import Crashed, Process
 
 Run = Callable[[], Observed]
 

@@ -30,9 +30,9 @@ from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
 from mixlist.runtime.inputs import fit, model_inputs
-from mixlist.runtime.isolated import Crashed
 from mixlist.runtime.profile import Profile, read_profile
 from mixlist.runtime.sessions import PROVIDERS, lies_ready, write_model
+from mixlist.runtime.subprocess_session import Crashed
 from mixlist.runtime.timed import TimedWorker
 
 Feed = Mapping[str, Any]

@@ -100,7 +100,7 @@ def command(
     from mixlist.graph.io import load
     from mixlist.report import check_html, check_terminal
     from mixlist.report.progress import count_bar
-    from mixlist.runtime.isolated import Process
+    from mixlist.runtime.subprocess_session import Process
 
     rate = exception_rate(max_exception_rate, large_batch)
     workers = take_workers(given)

@@ -16,7 +16,7 @@ from typing import Any
 from mixlist.errors import UsageError
 from mixlist.ops import types
 from mixlist.runtime import random_feeds
-from mixlist.runtime.datafiles import Source, sources
+from mixlist.runtime.data_files import Source, sources
 from mixlist.runtime.inputs import Input, cast, fit, model_inputs
 
 __all__ = ["Batches", "Feed", "Input", "as_batches", "as_float32", "model_inputs", "random_batches", "read_batches"]

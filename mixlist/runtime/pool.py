@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from mixlist.errors import ModelError
-from mixlist.runtime import wire
-from mixlist.runtime.isolated import value_of
+from mixlist.runtime import pipe_protocol
+from mixlist.runtime.subprocess_session import value_of
 
 _CHILD = "import sys; sys.path[:] = sys.argv[2:]; from mixlist.runtime.pool import serve; serve(int(sys.argv[1]))"
 
@@ -206,7 +206,7 @@ class _Child:
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0)
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):  # it is dead: ``answer`` finds that
-                wire.send(self._process.stdin, task)
+                pipe_protocol.send(self._process.stdin, task)
 
     def answer(self, task: Task) -> tuple[Any, ...]:
         """The answer to the task that was sent, as ``value_of`` reads it; raises WorkerDied."""
@@ -214,7 +214,7 @@ class _Child:
             process = self._process
             if process is not None and process.stdout is not None:
                 with suppress(EOFError, OSError, ValueError):
-                    told: tuple[Any, ...] = wire.receive(process.stdout)
+                    told: tuple[Any, ...] = pipe_protocol.receive(process.stdout)
                     return told
             self.end()
             if again:
@@ -243,15 +243,15 @@ class _Child:
 
 def serve(threads: int) -> None:
     """Answer the calls on standard input; never returns. ``threads``: for all sessions, 0 for each session's own."""
-    from mixlist.runtime.child import answer, be_quiet
     from mixlist.runtime.sessions import share_threads
+    from mixlist.runtime.subprocess_server import answer, be_quiet
 
     requests, answers = be_quiet()
     if threads:
         share_threads(threads)
     while True:
         try:
-            fn, args, kwargs = wire.receive(requests)
-            wire.send(answers, answer(partial(fn, **kwargs), *args))
+            fn, args, kwargs = pipe_protocol.receive(requests)
+            pipe_protocol.send(answers, answer(partial(fn, **kwargs), *args))
         except (EOFError, OSError):  # the parent is gone
             os._exit(0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mixlist.runtime.isolated import Worker
+from mixlist.runtime.subprocess_session import Worker
 
 
 class TimedWorker(Worker):

@@ -74,7 +74,7 @@ def read_arrays(given: Any, what: str) -> tuple[Mapping[str, Any], str]:
     """A mapping as it is, or what a ``.npz`` file holds; and what to call it."""
     if isinstance(given, Mapping):
         return given, what
-    from mixlist.runtime.datafiles import load_arrays
+    from mixlist.runtime.data_files import load_arrays
 
     content = load_arrays(Path(given))
     if not isinstance(content, dict):

@@ -17,7 +17,7 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
 from mixlist.rewriter.emulate import emulate, raise_low
-from mixlist.runtime.isolated import make_runner
+from mixlist.runtime.subprocess_session import make_runner
 from mixlist.training.stepgraph import GRADIENT, LOSS, SCALE, STATE, Parameter, StepGraph
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mixlist.checker.accuracy import Limits, OutputAccuracy
 from mixlist.checker.task import TaskAccuracy
-from mixlist.runtime.kept import Kept
+from mixlist.runtime.session_cache import Kept
 from mixlist.runtime.sessions import Runner, open_session
 from mixlist.tuner.graph_partition import Segment
 from mixlist.tuner.trial_statistics import Ranges, Watch

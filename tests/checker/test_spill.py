@@ -16,7 +16,7 @@ from mixlist.checker import spill
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.weights import is_external
 from mixlist.rewriter.emulate import emulate
-from mixlist.runtime.isolated import Crashed, Process, make_runner
+from mixlist.runtime.subprocess_session import Crashed, Process, make_runner
 
 FEED = {"x": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
 BEYOND = 1 << 40

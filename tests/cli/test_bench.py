@@ -14,7 +14,7 @@ from onnx import parser
 
 from mixlist.checker import timing
 from mixlist.files.package_data import folder
-from mixlist.runtime.isolated import Crashed
+from mixlist.runtime.subprocess_session import Crashed
 from mixlist.runtime.timed import TimedWorker
 
 SCHEMA = Draft202012Validator(json.loads((folder("schemas") / "bench.json").read_text("utf-8")))

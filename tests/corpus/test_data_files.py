@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from mixlist.runtime.feeds import read_batches
-from mixlist.runtime.isolated import make_runner
+from mixlist.runtime.subprocess_session import make_runner
 from tests.corpus.conftest import MODELS, Corpus
 from tests.corpus.feeds import feeds
 

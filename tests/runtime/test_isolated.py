@@ -17,10 +17,10 @@ import onnx
 import pytest
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.runtime import isolated
+from mixlist.runtime import subprocess_session
 from mixlist.runtime.feeds import read_batches
-from mixlist.runtime.isolated import Crashed, TimedOut, Worker, make_runner
 from mixlist.runtime.sessions import providers
+from mixlist.runtime.subprocess_session import Crashed, TimedOut, Worker, make_runner
 from tests.builders import model
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -45,7 +45,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, patch: str) -> None:
     """Children run ``patch`` before they serve."""
     head = "import sys; sys.path[:] = sys.argv[1:]; import os, signal, time\n"
     monkeypatch.setattr(
-        isolated, "_CHILD", f"{head}from mixlist.runtime import child, sessions\n{patch}\nchild.serve()"
+        subprocess_session, "_CHILD", f"{head}from mixlist.runtime import child, sessions\n{patch}\nchild.serve()"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.runtime import wire
+from mixlist.runtime import pipe_protocol
 from mixlist.runtime.pool import OneProcess, ProcessPool, WorkerDied
 
 Pool = Callable[[], ProcessPool | OneProcess]
@@ -36,7 +36,7 @@ def test_tasks_run_in_other_processes_and_give_their_values(make: Pool) -> None:
 @one
 def test_an_error_arrives_with_its_hint(make: Pool) -> None:
     with make() as pool, pytest.raises(FileError, match="no such file") as caught:
-        from mixlist.runtime.datafiles import sources
+        from mixlist.runtime.data_files import sources
 
         pool.submit(sources, Path("nothing-here"), ()).result()
     assert "test_data_set" in (caught.value.hint or "")
@@ -93,10 +93,10 @@ def test_what_cannot_be_sent_is_an_error_of_its_own(make: Pool) -> None:
 
 @pytest.mark.parametrize("at", ["first", "second"])
 def test_an_interrupted_task_is_not_waited_for(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = wire.send
+    send = pipe_protocol.send
 
     def interrupted(stream: Any, value: Any) -> None:
-        monkeypatch.setattr(wire, "send", send)
+        monkeypatch.setattr(pipe_protocol, "send", send)
         stream.write(b"half")
         raise KeyboardInterrupt
 
@@ -104,7 +104,7 @@ def test_an_interrupted_task_is_not_waited_for(at: str, monkeypatch: pytest.Monk
         first = pool.submit(os.getpid)
         pid = first.result()
         again = [pool.submit(abs, -1), pool.submit(abs, -2)] if at == "second" else []
-        monkeypatch.setattr(wire, "send", interrupted)
+        monkeypatch.setattr(pipe_protocol, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
             again[0].result() if again else pool.submit(abs, -3)
         assert [each.cancelled() for each in again] == ([False, False] if again else [])
@@ -114,16 +114,16 @@ def test_an_interrupted_task_is_not_waited_for(at: str, monkeypatch: pytest.Monk
 
 
 def test_an_interrupted_answer_is_not_taken_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    receive = wire.receive
+    receive = pipe_protocol.receive
 
     def interrupted(stream: object) -> None:
-        monkeypatch.setattr(wire, "receive", receive)
+        monkeypatch.setattr(pipe_protocol, "receive", receive)
         raise KeyboardInterrupt
 
     with OneProcess() as pool:
         first = pool.submit(os.getpid).result()
         running, waiting = pool.submit(abs, -1), pool.submit(abs, -2)
-        monkeypatch.setattr(wire, "receive", interrupted)
+        monkeypatch.setattr(pipe_protocol, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             running.result()
         assert running.done() and waiting.cancelled()

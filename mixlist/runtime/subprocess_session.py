@@ -26,12 +26,12 @@ from typing import Any, Literal, Self
 
 from mixlist import errors
 from mixlist.errors import MixlistError, ModelError
-from mixlist.runtime import wire
-from mixlist.runtime.remains import bring_in, ending, keep_feed
+from mixlist.runtime import pipe_protocol
+from mixlist.runtime.crash_artifacts import bring_in, ending, keep_feed
 from mixlist.runtime.sessions import Runner, lies_ready, make_session, outside_of, write_model
 
 Stage = Literal["load", "run", "drop", "hold", "time", "peak", "end_profile"]  # the last four are those of ``timed``
-_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from mixlist.runtime.child import serve; serve()"
+_CHILD = "import sys; sys.path[:] = sys.argv[1:]; from mixlist.runtime.subprocess_server import serve; serve()"
 _DOING = {"load": "loaded"}  # else "ran"
 
 
@@ -121,7 +121,7 @@ class Process:
             if question not in self._waiting:
                 raise ModelError("the process that ran this model has ended", hint="start another Worker")
             with self._guard(self._waiting[0]):
-                self._waiting[0].answer = wire.receive(self.child.stdout)
+                self._waiting[0].answer = pipe_protocol.receive(self.child.stdout)
                 self._waiting.popleft()
         return value_of(question.answer)
 
@@ -321,7 +321,7 @@ def _write(stream: Any, unsent: SimpleQueue[Any]) -> None:
     """Write requests as the child takes them, so that nobody waits for it who has other things to do."""
     while (request := unsent.get()) is not None:
         try:
-            wire.send(stream, request)
+            pipe_protocol.send(stream, request)
         except (OSError, ValueError):  # the child is gone, or the stream closed: whoever waits for the answer is told
             return
         del request

@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from mixlist.errors import ModelError
 from mixlist.runtime.executors import Workers, awaited, is_loss
-from mixlist.runtime.kept import Kept
 from mixlist.runtime.pool import WorkerDied
+from mixlist.runtime.session_cache import Kept
 from mixlist.runtime.sessions import Runner, make_session
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mixlist.errors import MixlistError
-from mixlist.runtime import wire
+from mixlist.runtime import pipe_protocol
 from mixlist.runtime.sessions import Runner, open_session
 
 
@@ -28,7 +28,7 @@ def serve() -> None:
     runners: dict[int, Runner] = {}
     while True:
         try:
-            stage, number, *request = wire.receive(requests)
+            stage, number, *request = pipe_protocol.receive(requests)
             if stage == "load":
                 told = answer(_open, *request)
                 if told[0] == "done":
@@ -37,7 +37,7 @@ def serve() -> None:
                 told = answer(runners.pop, number, None)[0], None
             else:
                 told = answer(getattr(runners[number], stage), *request)
-            wire.send(answers, told)
+            pipe_protocol.send(answers, told)
         except (EOFError, OSError):  # the parent is gone
             os._exit(0)
 
