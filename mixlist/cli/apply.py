@@ -81,7 +81,7 @@ def command(
     from mixlist.graph.io import load
     from mixlist.graph.node_counts import census
     from mixlist.graph.save import check_target, inputs_of
-    from mixlist.report import applied, terminal
+    from mixlist.report import apply_terminal, terminal
     from mixlist.report.progress import byte_bar
     from mixlist.rewriter import rewrite_in_place
 
@@ -101,7 +101,7 @@ def command(
     if report is not None:
         _write_report(report, result)
     sizes = _bytes(inputs), None if dry_run else _bytes(written)
-    applied.write_summary(plan, result, (before, census(result.proto)), sizes, sys.stderr)
+    apply_terminal.write_summary(plan, result, (before, census(result.proto)), sizes, sys.stderr)
     if plan.policy.mode.low == "bfloat16" and result.low:
         from mixlist.runtime.kernels import without_low_kernel
 
@@ -129,7 +129,7 @@ def _bytes(files: Iterable[Path]) -> int:
 
 def _write_report(path: str, result: RewriteResult) -> None:
     from mixlist.files.whole_writes import write_whole
-    from mixlist.report.as_json import write_json
+    from mixlist.report.json_output import write_json
 
     if path == "-":
         write_json(result.to_json(), sys.stdout)

@@ -78,7 +78,7 @@ def command(
       mixlist bench model.onnx --estimate --dim batch=8 --format json
     """
     from mixlist.checker.timing import bench
-    from mixlist.report import as_json, bench_terminal
+    from mixlist.report import bench_terminal, json_output
     from mixlist.report.progress import count_bar
 
     data = take_data(given)
@@ -101,7 +101,7 @@ def command(
         )
     _warn(report.warnings)
     if form == "json":
-        as_json.write_json(report.to_json(), sys.stdout)
+        json_output.write_json(report.to_json(), sys.stdout)
     else:
         bench_terminal.write_report(report, sys.stdout)
     for contender in (report.original, report.other):
@@ -132,7 +132,7 @@ def _models(
 def _write_estimate(original: Loaded, rival: Plan | Loaded, data: dict[str, Any], form: str) -> None:
     from mixlist.checker.bench_result import estimate_json
     from mixlist.checker.estimate import estimate
-    from mixlist.report import as_json, bench_terminal
+    from mixlist.report import bench_terminal, json_output
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite
     from mixlist.runtime.inputs import model_inputs
@@ -152,7 +152,7 @@ def _write_estimate(original: Loaded, rival: Plan | Loaded, data: dict[str, Any]
     told = estimate(original, rival, dims, shapes)
     terminal.warn(warnings)
     if form == "json":
-        as_json.write_json(estimate_json(told, tuple(map(str, warnings))), sys.stdout)
+        json_output.write_json(estimate_json(told, tuple(map(str, warnings))), sys.stdout)
     else:
         bench_terminal.write_estimate(told, sys.stdout)
 

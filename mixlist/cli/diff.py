@@ -56,7 +56,7 @@ def command(
     """
     from mixlist.lists.diff import diff
     from mixlist.lists.fmt import format_text
-    from mixlist.report import as_json, tabular, terminal
+    from mixlist.report import csv_table, json_output, terminal
 
     one_standard_input((base, target, base_mixlist, target_mixlist))
     before = policy_from({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
@@ -73,9 +73,9 @@ def command(
     nodes = _changed(model, before, after)
     if form == "json":
         listed = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]
-        as_json.write_json({"format": "mixlist.diff/1", "mixlist": edits, "nodes": listed}, sys.stdout)
+        json_output.write_json({"format": "mixlist.diff/1", "mixlist": edits, "nodes": listed}, sys.stdout)
     else:
-        write = tabular.write_csv if form == "csv" else terminal.table
+        write = csv_table.write_csv if form == "csv" else terminal.table
         write(_COLUMNS, nodes, sys.stdout)
 
 

@@ -28,14 +28,14 @@ def command(form: str, **given: Any) -> None:
       mixlist lists --ops-info ascend910b --mixlist modify.json
       mixlist lists --mixlist modify.json --format json
     """
-    from mixlist.report import as_json, tabular, terminal
+    from mixlist.report import csv_table, json_output, terminal
 
     lists = policy_from(given).lists
     if form == "json":
-        as_json.write_json(_as_json(lists), sys.stdout)
+        json_output.write_json(_as_json(lists), sys.stdout)
         return
     columns = ("op", "list", "was", "at")
-    write = tabular.write_csv if form == "csv" else terminal.table
+    write = csv_table.write_csv if form == "csv" else terminal.table
     write(columns, _rows(lists), sys.stdout)
 
 

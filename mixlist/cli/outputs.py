@@ -35,7 +35,7 @@ def write_report(
     text: Callable[[Any, TextIO], None],
 ) -> None:
     """The report on standard output and as a page, its warnings on standard error."""
-    from mixlist.report import as_json, terminal
+    from mixlist.report import json_output, terminal
 
     for warning in report.warnings:
         sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
@@ -45,6 +45,6 @@ def write_report(
             sys.stderr.write(f"wrote {terminal.clean(html)}\n")
     finally:  # a page that cannot be written after all does not take the report of a long run with it
         if form == "json":
-            as_json.write_json(report.to_json(), sys.stdout)
+            json_output.write_json(report.to_json(), sys.stdout)
         else:
             text(report, sys.stdout)

@@ -20,15 +20,15 @@ def command(form: str) -> None:
       mixlist lists --ops-info ascend910b
     """
     from mixlist.lists import presets
-    from mixlist.report import as_json, tabular, terminal
+    from mixlist.report import csv_table, json_output, terminal
 
     known = [presets.describe(name) for name in presets.names()]
     rows = [(preset.name, preset.title, preset.origin) for preset in known]
     columns = ("name", "title", "origin")
     if form == "json":
         listed = [dict(zip(columns, row, strict=True)) for row in rows]
-        as_json.write_json({"format": "mixlist.presets/1", "presets": listed}, sys.stdout)
+        json_output.write_json({"format": "mixlist.presets/1", "presets": listed}, sys.stdout)
     elif form == "csv":
-        tabular.write_csv(columns, rows, sys.stdout)
+        csv_table.write_csv(columns, rows, sys.stdout)
     else:
         terminal.table(columns, rows, sys.stdout)

@@ -45,7 +45,7 @@ def command(
       mixlist resolve model.onnx --explain /fc/MatMul
       mixlist resolve model.onnx --format json | jq '.counts'
     """
-    from mixlist.report import as_json, plans, terminal
+    from mixlist.report import json_output, resolve_terminal, terminal
 
     one_standard_input((type_hints, *given.values()))
     plan = resolve_watched(model, policy_from(given), type_hints)
@@ -53,17 +53,17 @@ def command(
     if explain is not None:
         chain = plan.explain(explain)
         if form == "json":
-            as_json.write_json(plans.chain_json(plan, chain), sys.stdout)
+            json_output.write_json(resolve_terminal.chain_json(plan, chain), sys.stdout)
         else:
-            sys.stdout.write(plans.chain_text(chain))
+            sys.stdout.write(resolve_terminal.chain_text(chain))
         return
     nodes = _without_kernel(plan, provider) if provider else plan.nodes
     if form == "json":
-        as_json.write_json(plans.plan_json(plan, nodes), sys.stdout)
+        json_output.write_json(resolve_terminal.plan_json(plan, nodes), sys.stdout)
     elif form == "csv":
-        plans.write_csv(nodes, sys.stdout)
+        resolve_terminal.write_csv(nodes, sys.stdout)
     else:
-        plans.write_table(nodes, sys.stdout)
+        resolve_terminal.write_table(nodes, sys.stdout)
 
 
 def _without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:

@@ -232,7 +232,7 @@ def _watched(trace: bool) -> Iterator[Callable[[Trial], None]]:
 
 def _write(report: TuneReport, outputs: _Outputs, force: bool, form: str) -> None:
     """The files, then the report on standard output; warnings, and what was written, on standard error."""
-    from mixlist.report import as_json, terminal, tune_terminal
+    from mixlist.report import json_output, terminal, tune_terminal
 
     for warning in report.warnings:
         sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
@@ -241,7 +241,7 @@ def _write(report: TuneReport, outputs: _Outputs, force: bool, form: str) -> Non
         sys.stderr.write(f"{terminal.clean(told)}\n")
     finally:  # a file that cannot be written after all does not take the report with it
         if form == "json":
-            as_json.write_json(report.to_json(), sys.stdout)
+            json_output.write_json(report.to_json(), sys.stdout)
         else:
             tune_terminal.write_tune(report, sys.stdout)
 

@@ -127,13 +127,13 @@ def _against_model(model: str, policy: Policy) -> Sequence[Diagnostic]:
 
 
 def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence[Diagnostic]) -> None:
-    from mixlist.report import as_json, github, sarif, terminal
+    from mixlist.report import github, json_output, sarif, terminal
 
     if output_format == "json":
         files = [(file.path, file.kind, file.findings) for report in reports for file in report.by_file()]
-        as_json.write_json(as_json.validation_json(files), sys.stdout)
+        json_output.write_json(json_output.validation_json(files), sys.stdout)
     elif output_format == "sarif":
-        as_json.write_json(sarif.sarif(findings), sys.stdout)
+        json_output.write_json(sarif.sarif(findings), sys.stdout)
     elif output_format == "github":
         sys.stdout.writelines(github.annotation(finding) + "\n" for finding in findings)
     else:

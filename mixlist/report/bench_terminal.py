@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.report.applied import human_size
+from mixlist.report.apply_terminal import human_size
 from mixlist.report.terminal import clean, paint, table
 
 if TYPE_CHECKING:

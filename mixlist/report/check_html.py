@@ -16,9 +16,9 @@ from typing import Any
 from mixlist import __version__
 from mixlist.checker.result import CheckReport, Kind, NodeFinding
 from mixlist.files.whole_writes import write_whole
-from mixlist.report import check_words as words
+from mixlist.report import check_view as words
 from mixlist.report import range_chart as chart
-from mixlist.report.pages import TEMPLATES, page_environment
+from mixlist.report.html_page import TEMPLATES, page_environment
 from mixlist.report.terminal import clean
 
 _MOST = 5  # first offenders shown at once

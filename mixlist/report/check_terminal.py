@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TextIO
 
 from mixlist.checker.result import CheckReport, NodeFinding
-from mixlist.report import check_words as words
+from mixlist.report import check_view as words
 from mixlist.report.terminal import Colour, clean, paint, table
 
 MOST = 20  # rows of a table that nobody asked for in full

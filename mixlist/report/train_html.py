@@ -7,10 +7,10 @@ from typing import Any
 
 from mixlist import __version__
 from mixlist.files.whole_writes import write_whole
-from mixlist.report import check_words as words
+from mixlist.report import check_view as words
 from mixlist.report import train_charts as charts
-from mixlist.report import train_words
-from mixlist.report.pages import TEMPLATES, page_environment
+from mixlist.report import train_view
+from mixlist.report.html_page import TEMPLATES, page_environment
 from mixlist.training.result import TrainReport
 
 _BARS = 40  # parameters whose exceptions are drawn
@@ -28,22 +28,22 @@ def render(report: TrainReport) -> str:
     environment = page_environment({"figure": words.figure})
     parts: Any = environment.get_template("parts.html").module
     style = "".join((TEMPLATES / name).read_text("utf-8") for name in ("check.css", "train.css"))
-    rows = train_words.rows(report)
+    rows = train_view.rows(report)
     page: str = environment.get_template("train.html").render(
         report=report,
         version=__version__,
         style=Markup(style),
         bars=parts.bars,
-        headline=train_words.headline(report),
-        exceptions=train_words.exceptions(report),
-        remedies=train_words.remedies(report),
-        columns=train_words.columns(report),
+        headline=train_view.headline(report),
+        exceptions=train_view.exceptions(report),
+        remedies=train_view.remedies(report),
+        columns=train_view.columns(report),
         rows=rows[: len(report.runs)],
         mean=rows[len(report.runs) :],
-        underflow=train_words.underflow(report),
+        underflow=train_view.underflow(report),
         looked_at=words.count(report.underflow.steps, "step") if report.underflow is not None else "",
-        scaler=train_words.settings(report.scaler),
-        optimizer=train_words.settings(report.optimizer),
+        scaler=train_view.settings(report.scaler),
+        optimizer=train_view.settings(report.optimizer),
         losses=charts.losses(report),
         scales=charts.scales(report),
         metrics=charts.metrics(report),
@@ -52,15 +52,15 @@ def render(report: TrainReport) -> str:
         height=charts.HEIGHT,
         bad=_bars({name: (f"{count}", count) for name, count in list(report.bad.items())[:_BARS]}, code=True),
         bad_left=max(0, len(report.bad) - _BARS),
-        trace=train_words.trace(report),
+        trace=train_view.trace(report),
         offenders=[(found, words.node_name(found), words.made_low_by(found)) for found in report.offenders],
         trials=[
-            (train_words.settings(dict(t.parameters)), f"{t.exceptions} of {t.steps}", words.share(t.zero))
+            (train_view.settings(dict(t.parameters)), f"{t.exceptions} of {t.steps}", words.share(t.zero))
             for t in report.scale_trials
         ],
-        choice=train_words.settings(dict(report.scale_choice)),
+        choice=train_view.settings(dict(report.scale_choice)),
         times=_bars({phase: (f"{seconds:.2f} s", seconds) for phase, seconds in report.seconds.items()}, code=False),
-        emulated=train_words.EMULATED if report.mode == "emulated" else "",
+        emulated=train_view.EMULATED if report.mode == "emulated" else "",
     )
     return page
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from mixlist.report import check_words as words
-from mixlist.report import train_words
+from mixlist.report import check_view as words
+from mixlist.report import train_view
 from mixlist.report.check_terminal import MOST
 from mixlist.report.terminal import Colour, clean, paint, table
 from mixlist.training.result import TrainReport
@@ -15,7 +15,7 @@ def write_train(report: TrainReport, stream: TextIO) -> None:
     """Writes the whole report. Warnings are not part of it: they go to stderr."""
     _write_verdict(report, stream)
     _heading("Runs", stream)
-    table(train_words.columns(report), train_words.rows(report), stream)
+    table(train_view.columns(report), train_view.rows(report), stream)
     _write_scaling(report, stream)
     _write_bad(report, stream)
     _write_trace(report, stream)
@@ -31,20 +31,20 @@ def _heading(text: str, stream: TextIO) -> None:
 
 def _write_verdict(report: TrainReport, stream: TextIO) -> None:
     colour: Colour = "green" if report.verdict == "pass" else "red"
-    stream.write(f"{paint(report.verdict.upper(), colour, stream)}  {clean(train_words.headline(report))}\n")
+    stream.write(f"{paint(report.verdict.upper(), colour, stream)}  {clean(train_view.headline(report))}\n")
     for reason in report.reasons:
         stream.write(f"      {clean(reason)}\n")
-    exceptions = train_words.exceptions(report)
+    exceptions = train_view.exceptions(report)
     if exceptions:
         stream.write(f"      {exceptions}\n")
-    for remedy in train_words.remedies(report):
+    for remedy in train_view.remedies(report):
         stream.write(f"      hint: {remedy}\n")
 
 
 def _write_scaling(report: TrainReport, stream: TextIO) -> None:
     _heading("Loss scaling", stream)
-    stream.write(f"  {clean(train_words.settings(report.scaler))}\n")
-    rows = train_words.underflow(report)
+    stream.write(f"  {clean(train_view.settings(report.scaler))}\n")
+    rows = train_view.underflow(report)
     if rows and report.underflow is not None:
         steps = words.count(report.underflow.steps, "step")
         stream.write(f"  Of the gradient values that are not zero in float32 ({steps} looked at):\n")
@@ -61,7 +61,7 @@ def _write_bad(report: TrainReport, stream: TextIO) -> None:
 
 
 def _write_trace(report: TrainReport, stream: TextIO) -> None:
-    text = train_words.trace(report)
+    text = train_view.trace(report)
     if not text:
         return
     _heading("First offenders", stream)
@@ -87,11 +87,11 @@ def _write_trials(report: TrainReport, stream: TextIO) -> None:
         return
     _heading("Scales tried", stream)
     rows = [
-        (train_words.settings(dict(t.parameters)), f"{t.exceptions} of {t.steps}", words.share(t.zero))
+        (train_view.settings(dict(t.parameters)), f"{t.exceptions} of {t.steps}", words.share(t.zero))
         for t in report.scale_trials
     ]
     table(("parameters", "exceptions", "gradients lost"), rows, stream)
-    stream.write(f"  best: {train_words.settings(dict(report.scale_choice))}\n")
+    stream.write(f"  best: {train_view.settings(dict(report.scale_choice))}\n")
 
 
 def _write_rest(number: int, stream: TextIO) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.report import check_words as words
+from mixlist.report import check_view as words
 from mixlist.report.check_terminal import MOST
 from mixlist.report.terminal import Colour, clean, paint, table
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from mixlist.report.applied import human_size
+from mixlist.report.apply_terminal import human_size
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import io
 import json
 from pathlib import Path
 
-from mixlist.report.plans import chain_text, write_table
+from mixlist.report.resolve_terminal import chain_text, write_table
 from mixlist.resolver.plan import Decision
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mixlist.checker.result import ValueCounts
-from mixlist.report import check_words as words
+from mixlist.report import check_view as words
 from mixlist.report.check_terminal import MOST, write_check
 
 from .check_reports import FAILING, PASSING, SUGGESTION, finding, output, tensor

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.report import as_json, github, tabular, terminal
+from mixlist.report import csv_table, github, json_output, terminal
 from mixlist.report.sarif import sarif
 
 
@@ -62,27 +62,27 @@ def test_sarif_without_findings_is_a_run_that_found_nothing() -> None:
 )
 def test_json_reads_back(result: dict[str, object]) -> None:
     stream = io.StringIO()
-    as_json.write_json(result, stream)
+    json_output.write_json(result, stream)
     assert json.loads(stream.getvalue()) == result
     assert stream.getvalue().endswith("\n")
 
 
 def test_json_has_a_line_for_each_element() -> None:
     stream = io.StringIO()
-    as_json.write_json({"format": "f", "nodes": [{"x": 1}, {"x": 2}]}, stream)
+    json_output.write_json({"format": "f", "nodes": [{"x": 1}, {"x": 2}]}, stream)
     assert stream.getvalue() == '{\n "format": "f",\n "nodes": [\n  {"x": 1},\n  {"x": 2}\n ]\n}\n'
 
 
 def test_json_in_ascii_where_the_stream_is() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
-    as_json.write_json({"a": "é\U0001f600"}, stream)
+    json_output.write_json({"a": "é\U0001f600"}, stream)
     stream.seek(0)
     assert json.loads(stream.read()) == {"a": "é\U0001f600"}
 
 
 def test_csv_quotes() -> None:
     stream = io.StringIO()
-    tabular.write_csv(("a", "b"), [('x,"y"', "z\n")], stream)
+    csv_table.write_csv(("a", "b"), [('x,"y"', "z\n")], stream)
     assert stream.getvalue() == 'a,b\n"x,""y""","z\n"\n'
 
 

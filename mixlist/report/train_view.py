@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mixlist.report import check_words as words
+from mixlist.report import check_view as words
 from mixlist.training.result import Run, TrainReport
 
 RUN_COLUMNS = (

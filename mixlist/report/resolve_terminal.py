@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from mixlist.report import tabular, terminal
+from mixlist.report import csv_table, terminal
 from mixlist.resolver.plan import Decision, Plan, node_json
 
 _TABLE = ("node", "op", "list", "precision", "rule", "reason")
@@ -24,7 +24,7 @@ def write_table(nodes: Sequence[Decision], stream: TextIO) -> None:
 
 def write_csv(nodes: Sequence[Decision], stream: TextIO) -> None:
     """A row a node; ``follows`` and ``outputs`` are joined by semicolons."""
-    tabular.write_csv(_CSV, map(_csv_row, nodes), stream)
+    csv_table.write_csv(_CSV, map(_csv_row, nodes), stream)
 
 
 def _csv_row(node: Decision) -> tuple[str, ...]:
