@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mixlist.checker.counting import Census
+from mixlist.checker.counting_sessions import Census
 from mixlist.checker.instrument import Key
 from mixlist.checker.overflow import Range, Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange

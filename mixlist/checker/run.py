@@ -14,16 +14,16 @@ from typing import Any
 from mixlist.checker import accuracy
 from mixlist.checker.clock import Clock
 from mixlist.checker.compare import compare
-from mixlist.checker.counting import Census, Hidden
+from mixlist.checker.counting_sessions import Census, Hidden
 from mixlist.checker.findings import node_findings, tensor_ranges
+from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
 from mixlist.checker.hints import hinted
 from mixlist.checker.instrument import Key
-from mixlist.checker.looks import look_again, look_inside, rank_layers
+from mixlist.checker.label_accuracy import TaskAccuracy
+from mixlist.checker.model_pair import Pair, Way, make_pair, replace_scope
 from mixlist.checker.observe import Observed
 from mixlist.checker.overflow import Batch, Range, Tally, classify
-from mixlist.checker.pair import Pair, Way, make_pair, replace_scope
 from mixlist.checker.result import CheckReport, NodeError
-from mixlist.checker.task import TaskAccuracy
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
 from mixlist.lists.policy import Policy

@@ -96,7 +96,7 @@ def command(
     """
     import mixlist
     from mixlist.checker.accuracy import Limits
-    from mixlist.checker.task import read_labels
+    from mixlist.checker.label_accuracy import read_labels
     from mixlist.graph.io import load
     from mixlist.report import check_html, check_terminal
     from mixlist.report.progress import count_bar

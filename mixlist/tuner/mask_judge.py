@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mixlist.checker.counting import Counter, Hidden
+from mixlist.checker.counting_sessions import Counter, Hidden
 from mixlist.checker.instrument import Key, instrument
 from mixlist.checker.masks import Mask, find_masks
+from mixlist.checker.model_pair import Way
 from mixlist.checker.overflow import Batch, Tally, classify
-from mixlist.checker.pair import Way
 from mixlist.checker.wiring import wire
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph

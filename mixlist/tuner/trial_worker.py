@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mixlist.checker.accuracy import Limits, OutputAccuracy
-from mixlist.checker.task import TaskAccuracy
+from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.runtime.session_cache import Kept
 from mixlist.runtime.sessions import Runner, open_session
 from mixlist.tuner.graph_partition import Segment

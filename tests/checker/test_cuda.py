@@ -8,7 +8,7 @@ import pytest
 
 import mixlist
 from mixlist.checker.instrument import instrument
-from mixlist.checker.pair import Way
+from mixlist.checker.model_pair import Way
 from mixlist.checker.result import CheckReport
 from mixlist.files.package_data import folder
 from mixlist.graph.io import load

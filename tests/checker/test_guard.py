@@ -7,7 +7,7 @@ import pytest
 
 import mixlist
 from mixlist.checker.instrument import instrument
-from mixlist.checker.pair import Way
+from mixlist.checker.model_pair import Way
 from mixlist.runtime.sessions import Runner, make_session
 from tests.builders import model
 from tests.checker.planted import PLANTED, Planted

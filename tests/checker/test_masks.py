@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.counting import Hidden
+from mixlist.checker.counting_sessions import Hidden
 from mixlist.checker.masks import find_masks
 from mixlist.checker.result import CheckReport
 from mixlist.checker.wiring import wire

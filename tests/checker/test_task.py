@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mixlist.checker.label_accuracy import TaskAccuracy, read_labels
 from mixlist.checker.result import Task
-from mixlist.checker.task import TaskAccuracy, read_labels
 from mixlist.errors import FileError, UsageError
 
 F32 = np.float32

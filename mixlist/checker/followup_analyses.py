@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from mixlist.checker import counts
-from mixlist.checker.counting import Counter
+from mixlist.checker import value_counts
+from mixlist.checker.counting_sessions import Counter
+from mixlist.checker.function_body_overflow import Bodies, has_body
 from mixlist.checker.instrument import Key
-from mixlist.checker.internal import Bodies, has_body
 from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, ranking
+from mixlist.checker.model_pair import Pair
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import SENTINEL, Tally
-from mixlist.checker.pair import Pair
 from mixlist.checker.result import NodeError
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_main
@@ -39,12 +39,12 @@ def rank_layers(pair: Pair, batches: Batches, steps: int | None, masks: set[Key]
 
 def look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
     """Count the values behind the findings, in the first batch where each arose."""
-    chosen = counts.suspects(tallies)
+    chosen = value_counts.suspects(tallies)
     if not chosen:
         return
     keys, low = set().union(*chosen.values()), next(iter(pair.low.values()), types.FLOAT16)
-    ours = Counter.of(pair, True, counts.of_mixed(low), keys)
-    exact = Counter.of(pair, False, counts.of_reference(low), keys)
+    ours = Counter.of(pair, True, value_counts.of_mixed(low), keys)
+    exact = Counter.of(pair, False, value_counts.of_reference(low), keys)
     for index, feed in enumerate(batches):
         if index not in chosen:
             continue
@@ -52,7 +52,7 @@ def look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
         for key in chosen[index]:
             tally = tallies[key]
             for kind in (k for k, where in tally.batches.items() if index in where and k != "intended"):
-                found = counts.number(kind, key, mixed, reference)
+                found = value_counts.number(kind, key, mixed, reference)
                 tally.counts[kind] = max(found, tally.counts.get(kind, 0))
         if index == max(chosen):
             break

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from mixlist.checker import counts
+from mixlist.checker import value_counts
 from mixlist.checker.instrument import Instrumented, Key, Probe, Statistic, instrument
 from mixlist.checker.masks import Mask, find_masks
+from mixlist.checker.model_pair import Pair, replace_scope
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Batch, Range, Tally, has_suspects, suspects
-from mixlist.checker.pair import Pair, replace_scope
 from mixlist.checker.result import ValueCounts
 from mixlist.checker.wiring import Wired
 from mixlist.graph.io import Loaded
@@ -78,9 +78,9 @@ class Counter:
         smallest: dict[Key, float] = {}
         for (key, name), found in self._observer.values(feed, self._names).items():
             plain = self._plain(key)
-            if name == counts.SMALLEST:
-                least = np.nanmin(found, initial=counts.NO_SMALLEST)
-                smallest[plain] = min(float(least), smallest.get(plain, counts.NO_SMALLEST))
+            if name == value_counts.SMALLEST:
+                least = np.nanmin(found, initial=value_counts.NO_SMALLEST)
+                smallest[plain] = min(float(least), smallest.get(plain, value_counts.NO_SMALLEST))
             else:
                 totals[plain, name] = totals.get((plain, name), 0.0) + float(found.sum())
         for key, source in self._sources.items():
@@ -159,7 +159,7 @@ class Hidden:
             if self._mixed is not None:
                 self._mixed.close()
             self._mixed_keys = infinite | self._mixed_keys
-            self._mixed = self._make_mixed((counts.below(_FINITE, math.inf),), self._mixed_keys)
+            self._mixed = self._make_mixed((value_counts.below(_FINITE, math.inf),), self._mixed_keys)
         finite, _ = self._mixed.count(feed)
         return {key for key in infinite if finite.get((key, _FINITE), 0) < totals.get((key, _name(asked[key])), 0)}
 
@@ -171,7 +171,7 @@ class Hidden:
             self._levels.setdefault(key, set()).add(level)
         edges = {overflow_bound(low) for low in self._lows}
         edges.update(level for found in self._levels.values() for level in found)
-        statistics = tuple(counts.below(_name(edge), edge) for edge in sorted(edges))
+        statistics = tuple(value_counts.below(_name(edge), edge) for edge in sorted(edges))
         self._counter = self._make_reference(statistics, self._levels)
 
     def close(self) -> None:
@@ -206,15 +206,17 @@ class Census:
         if self._exact is None:
             low = next(iter(self._pair.low.values()), types.FLOAT16)
             if self._low:
-                self._ours = Counter.of(self._pair, True, counts.of_mixed(low), self._low)
-            self._exact = Counter.of(self._pair, False, (*counts.of_reference(low), counts.smallest()), None)
+                self._ours = Counter.of(self._pair, True, value_counts.of_mixed(low), self._low)
+            self._exact = Counter.of(
+                self._pair, False, (*value_counts.of_reference(low), value_counts.smallest()), None
+            )
         mixed = self._ours.count(feed)[0] if self._ours is not None else {}
         exact, smallest = self._exact.count(feed)
         self._last = mixed, exact
         for key, least in smallest.items():
-            if least < self.smallest.get(key, counts.NO_SMALLEST):
+            if least < self.smallest.get(key, value_counts.NO_SMALLEST):
                 self.smallest[key] = least
-        counted = {key: counts.tell(key, mixed, exact) for key in self._low}
+        counted = {key: value_counts.tell(key, mixed, exact) for key in self._low}
         for key, each in counted.items():
             self.totals[key] = self.totals[key] + each if key in self.totals else each
         return counted
@@ -225,7 +227,7 @@ class Census:
         for key, tally in tallies.items():
             for kind, batches in tally.batches.items():
                 if batches[-1] == index and (key, "values") in mixed:
-                    tally.counts[kind] = max(counts.number(kind, key, *self._last), tally.counts.get(kind, 0))
+                    tally.counts[kind] = max(value_counts.number(kind, key, *self._last), tally.counts.get(kind, 0))
 
     def close(self) -> None:
         """Let both sessions go."""
