@@ -1,1 +1,1 @@
-"""Does a mixed model overflow, and how far is it from the original?"""
+"""Judge the mixed model against the reference on data: the verdict on numbers."""

@@ -1,0 +1,1 @@
+"""Read list files and combine them into a Policy. This room imports no onnx."""

@@ -1,0 +1,1 @@
+"""Render results: one renderer per output format."""

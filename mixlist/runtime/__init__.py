@@ -1,0 +1,1 @@
+"""Run models with ONNX Runtime: sessions, worker processes, feeds."""

@@ -1,1 +1,1 @@
-"""The search for the smallest list under which a model keeps its limits."""
+"""Search for the smallest list under which a model is safe and fast."""

@@ -1,0 +1,1 @@
+"""Export a PyTorch module as a training-step graph. This room needs the extra `torch`."""
