@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mixlist.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport as CheckReport
     from mixlist.checker.run import check as check
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from mixlist.rewriter import rewrite as rewrite
     from mixlist.tuner.result import TuneReport as TuneReport
     from mixlist.tuner.run import tune as tune
-
-__version__ = "0.1.0"
 
 _HOME = {
     "CheckReport": "mixlist.checker.result",

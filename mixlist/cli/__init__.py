@@ -41,7 +41,7 @@ def _dispatch(args: list[str]) -> int:
         sys.stdout.write(help_text())
         return 0
     if args == ["--version"]:
-        from mixlist import __version__
+        from mixlist.version import __version__
 
         sys.stdout.write(f"mixlist {__version__}\n")
         return 0

@@ -8,10 +8,10 @@ import traceback
 
 import click
 
-from mixlist import __version__
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 from mixlist.report.terminal import clean, paint, warn
+from mixlist.version import __version__
 
 
 def tell(error: Exception) -> int:

@@ -9,8 +9,8 @@ from importlib import import_module
 
 import click
 
-from mixlist import __version__
 from mixlist.cli.index import COMMANDS, help_text
+from mixlist.version import __version__
 
 
 class _LazyGroup(click.Group):

@@ -13,13 +13,13 @@ import os
 from collections import Counter
 from typing import Any
 
-from mixlist import __version__
 from mixlist.checker.result import CheckReport, Kind, NodeFinding
 from mixlist.files.whole_writes import write_whole
 from mixlist.report import check_view as words
 from mixlist.report import range_chart as chart
 from mixlist.report.html_page import TEMPLATES, page_environment
 from mixlist.report.terminal import clean
+from mixlist.version import __version__
 
 _MOST = 5  # first offenders shown at once
 _HARD_MOST = 100  # and folded away; the list of all findings has every one

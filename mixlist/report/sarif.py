@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mixlist import __version__
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.package_data import folder
+from mixlist.version import __version__
 
 _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from mixlist import __version__
 from mixlist.files.whole_writes import write_whole
 from mixlist.report import check_view as words
 from mixlist.report import train_charts as charts
 from mixlist.report import train_view
 from mixlist.report.html_page import TEMPLATES, page_environment
 from mixlist.training.result import TrainReport
+from mixlist.version import __version__
 
 _BARS = 40  # parameters whose exceptions are drawn
 

@@ -329,7 +329,7 @@ def _standard_nodes(body: Any) -> Iterator[Any]:
 
 
 def _stamp(proto: Any, resolved: Resolved) -> None:
-    from mixlist import __version__
+    from mixlist.version import __version__
 
     wanted = {POLICY_KEY: resolved.policy.digest, "pkg.mixlist.version": __version__}
     for entry in proto.metadata_props:

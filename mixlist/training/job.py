@@ -117,7 +117,7 @@ class Job:
         """What the numbers of a training depend on."""
         import onnxruntime
 
-        from mixlist import __version__
+        from mixlist.version import __version__
 
         scaler = described(make_scaler(self.scaler[0], **self.scaler[1]))
         return {

@@ -89,7 +89,7 @@ def key(
     """What the outcomes of trials depend on, each as a digest or text."""
     import onnxruntime
 
-    from mixlist import __version__
+    from mixlist.version import __version__
 
     return {
         "model": content_digest(loaded),
