@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mixlist.checker import value_counts
-from mixlist.checker.instrument import Instrumented, Key, Probe, Statistic, instrument
+from mixlist.checker.instrument import Instrumented, Probe, Statistic, instrument
 from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.model_pair import Pair, replace_scope
 from mixlist.checker.observe import Observer
@@ -20,10 +20,11 @@ from mixlist.checker.overflow import Batch, Range, Tally, has_suspects, suspects
 from mixlist.checker.result import ValueCounts
 from mixlist.checker.wiring import Wired
 from mixlist.graph.io import Loaded
+from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 
-Totals = dict[tuple[Key, str], float]
+Totals = dict[tuple[TensorRef, str], float]
 _FINITE = "finite"
 
 
@@ -36,7 +37,7 @@ class Counter:
         probes: Iterable[Probe],
         observe: Callable[[Loaded, Instrumented, list[str]], Observer],
         statistics: tuple[Statistic, ...],
-        keys: Iterable[Key] | None,
+        keys: Iterable[TensorRef] | None,
         *,
         renamed: Mapping[str, str] | None = None,
         guard: bool = False,
@@ -56,7 +57,9 @@ class Counter:
         self._observer = observe(model, instrument(model.proto, statistics, wanted, guard=guard), [])
 
     @classmethod
-    def of(cls, pair: Pair, mixed: bool, statistics: tuple[Statistic, ...], keys: Iterable[Key] | None) -> Counter:
+    def of(
+        cls, pair: Pair, mixed: bool, statistics: tuple[Statistic, ...], keys: Iterable[TensorRef] | None
+    ) -> Counter:
         """In the reference or the mixed model of a check."""
         way = pair.way
         if mixed:
@@ -66,16 +69,16 @@ class Counter:
         probes = pair.reference.instrumented.probes
         return cls(pair.original, probes, way.observe_reference, statistics, keys, guard=way.guard)
 
-    def _plain(self, key: Key) -> Key:
+    def _plain(self, key: TensorRef) -> TensorRef:
         return replace_scope(key, self._renamed)
 
-    def count(self, feed: Mapping[str, Any]) -> tuple[Totals, dict[Key, float]]:
+    def count(self, feed: Mapping[str, Any]) -> tuple[Totals, dict[TensorRef, float]]:
         """One batch: the totals, and the smallest magnitudes where they are among the statistics.
 
         Specialisations of one function are one function; what only moves another tensor's values has its numbers.
         """
         totals: Totals = {}
-        smallest: dict[Key, float] = {}
+        smallest: dict[TensorRef, float] = {}
         for (key, name), found in self._observer.values(feed, self._names).items():
             plain = self._plain(key)
             if name == value_counts.SMALLEST:
@@ -96,7 +99,7 @@ class Counter:
         self._observer.close()
 
 
-MakeCounter = Callable[[tuple[Statistic, ...], Iterable[Key]], Counter]
+MakeCounter = Callable[[tuple[Statistic, ...], Iterable[TensorRef]], Counter]
 
 
 class Hidden:
@@ -111,11 +114,11 @@ class Hidden:
     ) -> None:
         self._wired, self._lows = wired, lows
         self._make_reference, self._make_mixed = reference, mixed
-        self._masks: dict[Key, Mask] | None = None
-        self._levels: dict[Key, set[float]] = {}
+        self._masks: dict[TensorRef, Mask] | None = None
+        self._levels: dict[TensorRef, set[float]] = {}
         self._counter: Counter | None = None
         self._mixed: Counter | None = None
-        self._mixed_keys: set[Key] = set()
+        self._mixed_keys: set[TensorRef] = set()
 
     @classmethod
     def of(cls, pair: Pair) -> Hidden:
@@ -132,7 +135,7 @@ class Hidden:
         batch = replace(batch, masks=self._masks)
         return replace(batch, hidden=self._find(feed, batch))
 
-    def _find(self, feed: Mapping[str, Any], batch: Batch) -> frozenset[Key]:
+    def _find(self, feed: Mapping[str, Any], batch: Batch) -> frozenset[TensorRef]:
         """The tensors with a value that overflows and is no mask's."""
         asked = suspects(batch)
         if not asked:
@@ -149,8 +152,8 @@ class Hidden:
         return frozenset(found | self._among_infinities(feed, batch, asked, totals))
 
     def _among_infinities(
-        self, feed: Mapping[str, Any], batch: Batch, asked: Mapping[Key, float], totals: Totals
-    ) -> set[Key]:
+        self, feed: Mapping[str, Any], batch: Batch, asked: Mapping[TensorRef, float], totals: Totals
+    ) -> set[TensorRef]:
         """Tensors infinite in float32 with fewer finite values in the mixed model: something they read overflowed."""
         infinite = {key for key in asked if _has_infinities(batch.reference[key]) and _has_infinities(batch.mixed[key])}
         if not infinite or self._make_mixed is None:
@@ -163,7 +166,7 @@ class Hidden:
         finite, _ = self._mixed.count(feed)
         return {key for key in infinite if finite.get((key, _FINITE), 0) < totals.get((key, _name(asked[key])), 0)}
 
-    def _prepare(self, asked: Mapping[Key, float]) -> None:
+    def _prepare(self, asked: Mapping[TensorRef, float]) -> None:
         """A session that counts these too; the next batch mostly asks for the same."""
         if self._counter is not None:
             self._counter.close()
@@ -198,10 +201,10 @@ class Census:
         self._ours: Counter | None = None
         self._exact: Counter | None = None
         self._last: tuple[Totals, Totals] = {}, {}
-        self.totals: dict[Key, ValueCounts] = {}
-        self.smallest: dict[Key, float] = {}
+        self.totals: dict[TensorRef, ValueCounts] = {}
+        self.smallest: dict[TensorRef, float] = {}
 
-    def add(self, feed: Mapping[str, Any]) -> dict[Key, ValueCounts]:
+    def add(self, feed: Mapping[str, Any]) -> dict[TensorRef, ValueCounts]:
         """Count one batch: what is what, by low tensor."""
         if self._exact is None:
             low = next(iter(self._pair.low.values()), types.FLOAT16)
@@ -221,7 +224,7 @@ class Census:
             self.totals[key] = self.totals[key] + each if key in self.totals else each
         return counted
 
-    def number(self, index: int, tallies: Mapping[Key, Tally]) -> None:
+    def number(self, index: int, tallies: Mapping[TensorRef, Tally]) -> None:
         """Put the numbers of the batch that was added last, the one of this index, into its tallies."""
         mixed, _ = self._last
         for key, tally in tallies.items():

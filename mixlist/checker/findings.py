@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mixlist.checker.counting_sessions import Census
-from mixlist.checker.instrument import Key
 from mixlist.checker.overflow import Range, Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
 from mixlist.checker.wiring import Wired
+from mixlist.graph.refs import TensorRef
 from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Facts, rank_of
 
@@ -17,7 +17,9 @@ ORDER: tuple[Kind, ...] = (
 )  # fmt: skip
 
 
-def node_findings(plan: Plan | None, tallies: Mapping[Key, Tally], low: Mapping[Key, int]) -> tuple[NodeFinding, ...]:
+def node_findings(
+    plan: Plan | None, tallies: Mapping[TensorRef, Tally], low: Mapping[TensorRef, int]
+) -> tuple[NodeFinding, ...]:
     """A finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
     decisions = {(_plain(d.scope), d.name): d for d in plan.nodes} if plan is not None else {}
     facts = Facts(plan.policy) if plan is not None else None
@@ -69,13 +71,16 @@ def _suggestion(wired: Wired, decision: Decision | None, facts: Facts | None) ->
 
 
 def tensor_ranges(
-    wired: list[Wired], spans: Mapping[Key, tuple[Range, Range]], low: Mapping[Key, int], census: Census | None
+    wired: list[Wired],
+    spans: Mapping[TensorRef, tuple[Range, Range]],
+    low: Mapping[TensorRef, int],
+    census: Census | None,
 ) -> tuple[TensorRange, ...]:
     """The range of every observed tensor over all batches, in order of computation, and what was counted in it."""
     found = []
     for node in wired:
         for slot, value in enumerate(node.node.outputs):
-            key = Key(node.path, node.label, slot)
+            key = TensorRef(node.path, node.label, slot)
             span = spans.get(key)
             if value is None or span is None:
                 continue

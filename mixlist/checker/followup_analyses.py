@@ -7,7 +7,6 @@ import math
 from mixlist.checker import value_counts
 from mixlist.checker.counting_sessions import Counter
 from mixlist.checker.function_body_overflow import Bodies, has_body
-from mixlist.checker.instrument import Key
 from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, ranking
 from mixlist.checker.model_pair import Pair
 from mixlist.checker.observe import Observer
@@ -15,19 +14,20 @@ from mixlist.checker.overflow import SENTINEL, Tally
 from mixlist.checker.result import NodeError
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_main
+from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.rewriter.emulate import FINITE_MAX
 from mixlist.runtime.feeds import Batches
 from mixlist.runtime.inputs import model_inputs
 
 
-def rank_layers(pair: Pair, batches: Batches, steps: int | None, masks: set[Key]) -> tuple[NodeError, ...]:
+def rank_layers(pair: Pair, batches: Batches, steps: int | None, masks: set[TensorRef]) -> tuple[NodeError, ...]:
     """The nodes by the error that each adds when all it reads is exact, over all batches; ``masks`` are left out."""
     reference = pair.way.raised(pair.original)
     twins = Twins(reference, low_nodes(build_main(pair.mixed.proto)), lambda probe: probe.key not in masks)
     made = twins.run()
     observer = Observer(made, pair.way.plain_runner(made.proto, pair.original), [], model_inputs(pair.original.proto))
-    sums: dict[tuple[Key, str], float] = {}
+    sums: dict[tuple[TensorRef, str], float] = {}
     for index, feed in enumerate(batches):
         if steps is not None and index >= steps:
             break
@@ -37,7 +37,7 @@ def rank_layers(pair: Pair, batches: Batches, steps: int | None, masks: set[Key]
     return ranking(sums, {p.key: p.op_type for p in made.probes})
 
 
-def look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
+def look_again(pair: Pair, batches: Batches, tallies: dict[TensorRef, Tally]) -> None:
     """Count the values behind the findings, in the first batch where each arose."""
     chosen = value_counts.suspects(tallies)
     if not chosen:
@@ -60,7 +60,7 @@ def look_again(pair: Pair, batches: Batches, tallies: dict[Key, Tally]) -> None:
     exact.close()
 
 
-def look_inside(pair: Pair, batches: Batches, tallies: dict[Key, Tally], most: int | None) -> None:
+def look_inside(pair: Pair, batches: Batches, tallies: dict[TensorRef, Tally], most: int | None) -> None:
     """Add an ``internal-risk`` where an operator's function body passes the low range and its output does not.
 
     Looks at the first ``most`` batches, None for all. What ONNX Runtime cannot run written out is passed over.

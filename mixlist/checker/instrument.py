@@ -23,9 +23,9 @@ from mixlist.checker.guard import guarded, guarded_rows
 from mixlist.graph.build import build_main
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in, scope_path
+from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.rewriter.emit import Key as Order
-from mixlist.rewriter.emit import reorder
+from mixlist.rewriter.emit import NodeOrder, reorder
 from mixlist.rewriter.emulate import LOW
 
 # Operators that only move values: their output has the range of their input, which is observed already.
@@ -36,24 +36,15 @@ _OBSERVED = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE}
 
 
 @dataclass(frozen=True)
-class Key:
-    """What is observed: output ``slot`` of a node, by the names that reports use; inputs have ``node`` ""."""
-
-    scope: str
-    node: str
-    slot: int
-
-
-@dataclass(frozen=True)
 class Probe:
-    """An observed tensor: its Key, name, operator and type; ``source`` is the Key whose range it shares, or None."""
+    """An observed tensor; ``source`` is the tensor whose range it shares, or None."""
 
-    key: Key
+    key: TensorRef
     tensor: str
     op_type: str
     elem: int
     constant: bool
-    source: Key | None = None
+    source: TensorRef | None = None
 
 
 @dataclass(frozen=True)
@@ -86,13 +77,13 @@ RANGE = (
 
 @dataclass
 class Instrumented:
-    """A model with statistics: ``proto``; ``outputs`` where each (Key, statistic) is found, in several places where
+    """A model with statistics: ``proto``; ``outputs`` where each (TensorRef, statistic) is, in several places where
     a function is called several times; ``widths`` the columns of each output; ``probes`` in order of computation;
     ``parts`` what stands last before each cut: the tensor, and the statistics packed there."""
 
     proto: Any
     probes: list[Probe] = field(default_factory=list)
-    outputs: dict[tuple[Key, str], list[Place]] = field(default_factory=dict)
+    outputs: dict[tuple[TensorRef, str], list[Place]] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)
     parts: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -110,7 +101,7 @@ class Place:
 class Result:
     """One statistic of one tensor: the scalar that holds it in its scope."""
 
-    key: Key
+    key: TensorRef
     statistic: Statistic
     name: str
     elem: int
@@ -120,7 +111,7 @@ class Result:
 class Packed:
     """One statistic of many tensors as a scope hands it up: a vector, or a matrix with a row for each iteration."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[TensorRef, ...]
     statistic: Statistic
     name: str
     elem: int
@@ -133,7 +124,7 @@ def instrument(
     wanted: Callable[[Probe], bool] = lambda _: True,
     *,
     guard: bool = False,
-    own: Callable[[Key], bool] = lambda _: False,
+    own: Callable[[TensorRef], bool] = lambda _: False,
     cuts: Container[str] = (),
 ) -> Instrumented:
     """A copy of ``model`` that also yields ``statistics`` of every observed tensor that is ``wanted``.
@@ -154,7 +145,7 @@ class Instrumenter:
         statistics: tuple[Statistic, ...],
         wanted: Callable[[Probe], bool],
         guard: bool = False,
-        own: Callable[[Key], bool] = lambda _: False,
+        own: Callable[[TensorRef], bool] = lambda _: False,
         cuts: Container[str] = (),
     ) -> None:
         self.guard, self.own, self.cuts = guard, own, cuts
@@ -188,11 +179,11 @@ class Instrumenter:
         results: list[Result] = []
         handed: list[Packed] = []
         path = scope_path(graph, scope)
-        known: dict[str, Key] = {}
+        known: dict[str, TensorRef] = {}
         main = scope.owner is None and not graph.path
         packed: list[Packed] = []
         opset = graph.opsets.get("") or self.graph.opsets.get("", 0)
-        keys: list[Order | None] = [(position, 0, 0) for position in range(len(proto.node))]
+        keys: list[NodeOrder | None] = [(position, 0, 0) for position in range(len(proto.node))]
         behind: list[tuple[int, list[Any]]] = []
         if main:
             first: list[Any] = []
@@ -273,14 +264,14 @@ class Instrumenter:
         nodes.append(made)
         return out
 
-    def _probes(self, node: Node, path: str, known: dict[str, Key]) -> Iterator[Probe]:
+    def _probes(self, node: Node, path: str, known: dict[str, TensorRef]) -> Iterator[Probe]:
         """The float tensors that a node makes; constants and control flow's own outputs are seen where they arise."""
         if node.op_type == "Constant" or node.bodies or node.function is not None:
             return
         for slot, value in enumerate(node.outputs):
             if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED:
                 continue
-            key = Key(path, label(node), slot)
+            key = TensorRef(path, label(node), slot)
             source = None if self.own(key) else _source(node, known)
             known[value.name] = source or key
             probe = Probe(key, value.file_name, node.op_type, value.type, value.constant, source)
@@ -312,7 +303,7 @@ class Instrumenter:
         results: list[Result] = []
         for slot, value in enumerate(scope.inputs):
             if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED:
-                probe = Probe(Key("", "", slot), value.file_name, "", value.type, False)
+                probe = Probe(TensorRef("", "", slot), value.file_name, "", value.type, False)
                 if self.wanted(probe):
                     self.made.probes.append(probe)
                     made, nodes = self.observe(probe)
@@ -418,8 +409,8 @@ class Instrumenter:
         return handed
 
 
-def _source(node: Node, known: dict[str, Key]) -> Key | None:
-    """The Key of the tensor that a node only moves."""
+def _source(node: Node, known: dict[str, TensorRef]) -> TensorRef | None:
+    """The TensorRef of the tensor that a node only moves."""
     if node.op_type not in _SAME_VALUES or node.domain:
         return None
     first: Value | None = node.inputs[0] if node.inputs else None

@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mixlist.checker.instrument import Instrumenter, Key, Probe, Result, Statistic
+from mixlist.checker.instrument import Instrumenter, Probe, Result, Statistic
 from mixlist.checker.result import NodeError
 from mixlist.graph.constness import is_random
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import label, scope_path
+from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.rewriter.emulate import LOW
 
@@ -103,7 +104,7 @@ class Twins(Instrumenter):
         return out
 
 
-def ranking(sums: Mapping[tuple[Key, str], float], op_types: Mapping[Key, str]) -> tuple[NodeError, ...]:
+def ranking(sums: Mapping[tuple[TensorRef, str], float], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
     """The nodes by the error that they add, largest first; of several outputs the worst counts."""
     worst: dict[tuple[str, str], NodeError] = {}
     for (key, name), difference in sums.items():

@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mixlist.checker.instrument import Key
 from mixlist.checker.wiring import Wired
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import label, scope_path
+from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, pieces
 from mixlist.ops import types
 
@@ -38,17 +38,17 @@ class Mask:
     """
 
     level: float
-    beside: frozenset[Key] = frozenset()
-    factors: frozenset[Key] = frozenset()
+    beside: frozenset[TensorRef] = frozenset()
+    factors: frozenset[TensorRef] = frozenset()
 
-    def holds(self, magnitudes: Mapping[Key, float], bound: float) -> bool:
+    def holds(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
         """Whether a value that overflows is the mask's, or has a magnitude from ``bound``, the least that
         overflows, to ``level``; ``magnitudes`` are the largest of the batch in float32."""
         if any(magnitudes.get(key, math.inf) > 1 for key in self.factors):
             return False
         return self.level > bound or self._keeps(magnitudes, bound)
 
-    def hides_nothing(self, magnitudes: Mapping[Key, float], bound: float) -> bool:
+    def hides_nothing(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
         """Whether only the mask's values can overflow: what is added to it is too small.
 
         A factor between 0 and 1 could make a value of any size, if the constant is not beyond all quantities.
@@ -56,23 +56,23 @@ class Mask:
         whole = not self.factors or self.level >= SENTINEL
         return whole and self.holds(magnitudes, bound) and self._keeps(magnitudes, bound)
 
-    def _keeps(self, magnitudes: Mapping[Key, float], bound: float) -> bool:
+    def _keeps(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
         return sum(magnitudes.get(key, math.inf) for key in self.beside) < bound
 
 
-def find_masks(wired: Iterable[Wired]) -> dict[Key, Mask]:
+def find_masks(wired: Iterable[Wired]) -> dict[TensorRef, Mask]:
     """The tensors of a model that carry a mask to a softmax, as far as it can be proven."""
     graphs = {id(each.graph): each.graph for each in wired}
-    found: dict[Key, Mask] = {}
+    found: dict[TensorRef, Mask] = {}
     for graph in graphs.values():
         found.update(_of_graph(graph))
     return found
 
 
-def _of_graph(graph: Graph) -> dict[Key, Mask]:
+def _of_graph(graph: Graph) -> dict[TensorRef, Mask]:
     ending = _ending(graph)
     known: dict[Value, Mask] = {}
-    found: dict[Key, Mask] = {}
+    found: dict[TensorRef, Mask] = {}
     for node in graph.order:
         if node.domain or node.bodies or node.function is not None:
             continue
@@ -125,11 +125,11 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
         masks.append(Mask(size / 2))
     if not masks:
         return None
-    beside = others if node.op_type not in _MOVES else frozenset[Key]()
+    beside = others if node.op_type not in _MOVES else frozenset[TensorRef]()
     return Mask(
         min(mask.level for mask in masks),
         beside.union(*(mask.beside for mask in masks)),
-        frozenset[Key]().union(*(mask.factors for mask in masks)),
+        frozenset[TensorRef]().union(*(mask.factors for mask in masks)),
     )
 
 
@@ -146,9 +146,9 @@ def _size(value: Value) -> float:
     return max((float(abs(piece).max()) for piece in pieces(tensor, None) if piece.size), default=0.0)
 
 
-def _key(graph: Graph, value: Value) -> Key:
-    """The Key of a value; one that nobody observed for what a caller or a loop passes in."""
+def _key(graph: Graph, value: Value) -> TensorRef:
+    """The TensorRef of a value; one that nobody observed for what a caller or a loop passes in."""
     if value.producer is not None:
-        return Key(scope_path(graph, value.scope), label(value.producer), value.out)
+        return TensorRef(scope_path(graph, value.scope), label(value.producer), value.out)
     main = not graph.path and value.scope is graph.root and value in graph.root.inputs
-    return Key("", "", graph.root.inputs.index(value) if main else -1)
+    return TensorRef("", "", graph.root.inputs.index(value) if main else -1)

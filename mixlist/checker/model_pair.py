@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mixlist.checker.doubles import computes_double, stays_single
-from mixlist.checker.instrument import Instrumented, Key, instrument
+from mixlist.checker.instrument import Instrumented, instrument
 from mixlist.checker.observe import Observer
 from mixlist.checker.spill import Weights
 from mixlist.checker.trim import trim
@@ -18,6 +18,7 @@ from mixlist.graph.build import build_main
 from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY
+from mixlist.graph.refs import TensorRef
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
@@ -122,7 +123,7 @@ class Pair:
     reference: Observer
     ours: Observer
     wired: list[Wired]
-    low: dict[Key, int]
+    low: dict[TensorRef, int]
     renamed: dict[str, str]
     warnings: list[str] = field(default_factory=list)
 
@@ -206,9 +207,9 @@ def _renamed(proto: Any) -> dict[str, str]:
     return found
 
 
-def replace_scope(key: Key, renamed: Mapping[str, str]) -> Key:
-    """The Key by the name that the original gives the function."""
+def replace_scope(key: TensorRef, renamed: Mapping[str, str]) -> TensorRef:
+    """The TensorRef by the name that the original gives the function."""
     if not renamed or not key.scope.startswith("function:"):
         return key
     head, slash, rest = key.scope.partition("/")
-    return Key(f"{renamed.get(head, head)}{slash}{rest}", key.node, key.slot)
+    return TensorRef(f"{renamed.get(head, head)}{slash}{rest}", key.node, key.slot)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixlist.checker.instrument import RANGE, Instrumented, Key, Place
+from mixlist.checker.instrument import RANGE, Instrumented, Place
 from mixlist.checker.overflow import Range
+from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import as_float32
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.subprocess_session import Worker
 
 
-Observed = tuple[list[Any], dict[Key, Range]]
+Observed = tuple[list[Any], dict[TensorRef, Range]]
 _RANGE = tuple(statistic.name for statistic in RANGE)
 
 
@@ -47,9 +48,9 @@ class Observer:
         self.own = own  # names of the model's own outputs
         self._raised = raised
         self._begun: tuple[Mapping[str, Any], Callable[[], Observed]] | None = None
-        self._single: list[Key] = []  # one value per statistic: told together
-        self._several: list[Key] = []  # a value for each call or iteration
-        self._moved: list[tuple[Key, Key]] = []  # tensors that only move another one's values, and that one
+        self._single: list[TensorRef] = []  # one value per statistic: told together
+        self._several: list[TensorRef] = []  # a value for each call or iteration
+        self._moved: list[tuple[TensorRef, TensorRef]] = []  # tensors that only move another one's values, and that one
         for probe in instrumented.probes:
             places = instrumented.outputs.get((probe.key, _RANGE[0]))
             if probe.source is not None:
@@ -67,7 +68,7 @@ class Observer:
         return names, np.array([starts[place.output] + place.column for place in places], np.intp)
 
     def run(self, feed: Mapping[str, Any]) -> Observed:
-        """One batch: the own outputs in order, and the ranges by Key."""
+        """One batch: the own outputs in order, and the ranges by TensorRef."""
         return self.start(feed)()
 
     def start(self, feed: Mapping[str, Any]) -> Callable[[], Observed]:
@@ -85,9 +86,9 @@ class Observer:
             self._begun = feed, self.start(feed)
 
     def read(self, names: list[str], found: list[Any]) -> Observed:
-        """What a run made of the outputs named: the own ones in order, and the ranges by Key."""
+        """What a run made of the outputs named: the own ones in order, and the ranges by TensorRef."""
         values = dict(zip(names, found, strict=True))
-        ranges: dict[Key, Range] = {}
+        ranges: dict[TensorRef, Range] = {}
         if self._single:
             told = [np.concatenate([values[n] for n in names])[at] for names, at in self._columns]
             ranges = dict(zip(self._single, _ranges(*told), strict=True))
@@ -111,7 +112,7 @@ class Observer:
 
     def values(
         self, feed: Mapping[str, Any], statistics: tuple[str, ...]
-    ) -> dict[tuple[Key, str], NDArray[np.float64]]:
+    ) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
         """One batch: these statistics of every tensor, a value for each call of a function and iteration of a loop."""
         wanted = {pair: found for pair, found in self.instrumented.outputs.items() if pair[1] in statistics}
         names = list(dict.fromkeys(place.output for found in wanted.values() for place in found))
@@ -120,7 +121,7 @@ class Observer:
         values = dict(zip(names, self.runner.run(names, self._given(feed)), strict=True))
         return {pair: _flat([_value(values, place) for place in found]) for pair, found in wanted.items()}
 
-    def counts(self, feed: Mapping[str, Any], statistics: tuple[str, ...]) -> dict[tuple[Key, str], float]:
+    def counts(self, feed: Mapping[str, Any], statistics: tuple[str, ...]) -> dict[tuple[TensorRef, str], float]:
         """One batch of a model that was instrumented with counting statistics: their totals."""
         return {pair: float(found.sum()) for pair, found in self.values(feed, statistics).items()}
 

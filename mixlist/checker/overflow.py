@@ -22,11 +22,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from mixlist.checker.instrument import Key
 from mixlist.checker.masks import SENTINEL as SENTINEL
 from mixlist.checker.masks import Mask
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.checker.wiring import Source, Wired
+from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 from mixlist.rewriter.emulate import FINITE_MAX
@@ -67,7 +67,7 @@ class Tally:
     """What happened to one tensor over the batches: how often each kind, and the largest magnitudes."""
 
     wired: Wired
-    key: Key
+    key: TensorRef
     batches: dict[Kind, list[int]] = field(default_factory=dict)
     reference: float = 0.0
     mixed: float = 0.0
@@ -84,27 +84,27 @@ class Batch:
     """
 
     index: int
-    reference: Mapping[Key, Range]
-    mixed: Mapping[Key, Range]
-    low: Mapping[Key, int]
+    reference: Mapping[TensorRef, Range]
+    mixed: Mapping[TensorRef, Range]
+    low: Mapping[TensorRef, int]
     saturate: bool
-    masks: Mapping[Key, Mask] = field(default_factory=dict)
-    hidden: AbstractSet[Key] = frozenset()
-    counts: Mapping[Key, ValueCounts] = field(default_factory=dict)
+    masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
+    hidden: AbstractSet[TensorRef] = frozenset()
+    counts: Mapping[TensorRef, ValueCounts] = field(default_factory=dict)
 
-    def level(self, key: Key, low: int) -> float:
+    def level(self, key: TensorRef, low: int) -> float:
         """The magnitude from which a value is a mask's."""
         mask = self.masks.get(key)
         if mask is None or mask.level >= SENTINEL or not mask.holds(self._around(mask), overflow_bound(low)):
             return SENTINEL
         return mask.level
 
-    def hides_nothing(self, key: Key, low: int) -> bool:
+    def hides_nothing(self, key: TensorRef, low: int) -> bool:
         """Whether a tensor carries a mask, and nothing else in it can overflow."""
         mask = self.masks.get(key)
         return mask is not None and mask.hides_nothing(self._around(mask), overflow_bound(low))
 
-    def _around(self, mask: Mask) -> dict[Key, float]:
+    def _around(self, mask: Mask) -> dict[TensorRef, float]:
         keys = mask.beside | mask.factors
         return {key: self.reference[key].magnitude for key in keys if key in self.reference}
 
@@ -115,7 +115,7 @@ def has_suspects(batch: Batch) -> bool:
     return any(ours is not None and _at_limit(ours, low, batch.saturate) for ours, low in found)
 
 
-def suspects(batch: Batch) -> dict[Key, float]:
+def suspects(batch: Batch) -> dict[TensorRef, float]:
     """The low tensors whose infinities may hide an overflow among them, and the level at which the others begin."""
     found = {}
     for key, low in batch.low.items():
@@ -138,18 +138,18 @@ def _at_limit(ours: Range, low: int, saturate: bool) -> bool:
 class _Judged:
     """The tensors that were judged before: those with infinities by design, and those that float32 does not have."""
 
-    seen: set[Key] = field(default_factory=set)
-    by_design: set[Key] = field(default_factory=set)
-    spoilt: set[Key] = field(default_factory=set)
+    seen: set[TensorRef] = field(default_factory=set)
+    by_design: set[TensorRef] = field(default_factory=set)
+    spoilt: set[TensorRef] = field(default_factory=set)
 
 
-def classify(batch: Batch, wired: Iterable[Wired], tallies: dict[Key, Tally]) -> bool:
+def classify(batch: Batch, wired: Iterable[Wired], tallies: dict[TensorRef, Tally]) -> bool:
     """Add one batch to the tallies; True if it holds an exception (an overflow or a saturation)."""
     exception = False
     judged = _Judged()
     for node in wired:
         for slot in range(len(node.node.outputs)):
-            key = Key(node.path, node.label, slot)
+            key = TensorRef(node.path, node.label, slot)
             exact, ours = batch.reference.get(key), batch.mixed.get(key)
             if exact is None or ours is None or not ours.ran:
                 continue
@@ -164,7 +164,7 @@ def classify(batch: Batch, wired: Iterable[Wired], tallies: dict[Key, Tally]) ->
     return exception
 
 
-def _kind(node: Wired, key: Key, exact: Range, ours: Range, batch: Batch, judged: _Judged) -> Kind | None:
+def _kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch: Batch, judged: _Judged) -> Kind | None:
     if ours.finite and exact.finite:
         kind = _finite_kind(node, key, exact, ours, batch)
     elif ours.finite:
@@ -177,7 +177,7 @@ def _kind(node: Wired, key: Key, exact: Range, ours: Range, batch: Batch, judged
     return kind
 
 
-def _infinite_kind(node: Wired, key: Key, exact: Range, ours: Range, batch: Batch, judged: _Judged) -> Kind:
+def _infinite_kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch: Batch, judged: _Judged) -> Kind:
     """What made a tensor of the mixed model infinite or NaN."""
     explained = any(_reached(s, ours, batch.mixed, judged) for s in node.inputs)
     lost = key in batch.hidden
@@ -196,7 +196,7 @@ def _infinite_kind(node: Wired, key: Key, exact: Range, ours: Range, batch: Batc
     return "overflow" if new and not explained else kind
 
 
-def _finite_kind(node: Wired, key: Key, exact: Range, ours: Range, batch: Batch) -> Kind | None:
+def _finite_kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch: Batch) -> Kind | None:
     """What a tensor without infinities suffers."""
     low = batch.low.get(key)
     if low is None:
@@ -223,7 +223,7 @@ def _is_new(exact: Range, ours: Range) -> bool:
     return any(math.isinf(other) and abs(one) < SENTINEL for one, other in ends)
 
 
-def _reached(source: Source, ours: Range, mixed: Mapping[Key, Range], judged: _Judged) -> bool:
+def _reached(source: Source, ours: Range, mixed: Mapping[TensorRef, Range], judged: _Judged) -> bool:
     """Whether an input had an infinity that float32 does not have when the output stopped being finite.
 
     What a loop makes later in its body is not judged yet: its infinities count.
@@ -240,7 +240,7 @@ def _reached(source: Source, ours: Range, mixed: Mapping[Key, Range], judged: _J
     return found.when + (1 if source.when == "next" else 0) <= ours.when
 
 
-def _is_mask(node: Wired, exact: Range, reference: Mapping[Key, Range], judged: _Judged) -> bool:
+def _is_mask(node: Wired, exact: Range, reference: Mapping[TensorRef, Range], judged: _Judged) -> bool:
     """Infinite in float32, without NaN, out of constants or of other masks."""
     if exact.nan:
         return False

@@ -18,7 +18,6 @@ from mixlist.checker.counting_sessions import Census, Hidden
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
 from mixlist.checker.hints import hinted
-from mixlist.checker.instrument import Key
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.model_pair import Pair, Way, make_pair, replace_scope
 from mixlist.checker.observe import Observed
@@ -26,6 +25,7 @@ from mixlist.checker.overflow import Batch, Range, Tally, classify
 from mixlist.checker.result import CheckReport, NodeError
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
+from mixlist.graph.refs import TensorRef
 from mixlist.lists.policy import Policy
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
@@ -144,8 +144,8 @@ class _Check:
         self.pair, self.batches, self.most, self.clock = pair, batches, most, clock
         self.progress = progress
         self.judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
-        self.tallies: dict[Key, Tally] = {}
-        self.spans: dict[Key, tuple[Range, Range]] = {}
+        self.tallies: dict[TensorRef, Tally] = {}
+        self.spans: dict[TensorRef, tuple[Range, Range]] = {}
         self.task = TaskAccuracy(labels) if labels is not None else None
         self.hidden = Hidden.of(pair)
         self.census = Census(pair) if full_statistics else None
@@ -278,11 +278,11 @@ def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tu
     return found
 
 
-def _by_original_scope(ranges: dict[Key, Range], renamed: Mapping[str, str]) -> dict[Key, Range]:
+def _by_original_scope(ranges: dict[TensorRef, Range], renamed: Mapping[str, str]) -> dict[TensorRef, Range]:
     """Specialisations of one function are one function to the original."""
     if not renamed:
         return ranges
-    found: dict[Key, Range] = {}
+    found: dict[TensorRef, Range] = {}
     for key, span in ranges.items():
         plain = replace_scope(key, renamed)
         found[plain] = _union(found[plain], span) if plain in found and span.ran else found.get(plain, span)
@@ -298,7 +298,9 @@ def _in_float32(span: Range) -> Range:
     return Range(low, high, span.nan, True, 0)
 
 
-def _widen(spans: dict[Key, tuple[Range, Range]], exact: Mapping[Key, Range], ours: Mapping[Key, Range]) -> None:
+def _widen(
+    spans: dict[TensorRef, tuple[Range, Range]], exact: Mapping[TensorRef, Range], ours: Mapping[TensorRef, Range]
+) -> None:
     for key, one in exact.items():
         other = ours.get(key)
         if other is None or not (one.ran and other.ran):

@@ -13,15 +13,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mixlist.checker.instrument import Key, Statistic
+from mixlist.checker.instrument import Statistic
 from mixlist.checker.overflow import NEAR, SENTINEL, SMALLEST_NORMAL, Tally
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.graph.naming import NewNames
+from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound
 from mixlist.rewriter.emulate import FINITE_MAX
 
-Counts = Mapping[tuple[Key, str], float]
+Counts = Mapping[tuple[TensorRef, str], float]
 _FLOAT32_LOWEST_SUBNORMAL = 2.0**-149
 MIXED = ("values", "zero", "small", "far", "inside", "finite")
 REFERENCE = ("zero", "known")
@@ -48,7 +49,7 @@ def of_reference(low: int) -> tuple[Statistic, ...]:
     return below("zero", _FLOAT32_LOWEST_SUBNORMAL), below("known", beyond)
 
 
-def tell(key: Key, mixed: Counts, exact: Counts) -> ValueCounts:
+def tell(key: TensorRef, mixed: Counts, exact: Counts) -> ValueCounts:
     """The counts of one tensor in one batch."""
     values, finite, zero = (int(mixed.get((key, name), 0.0)) for name in ("values", "finite", "zero"))
     zero_before = int(exact.get((key, "zero"), 0.0))
@@ -62,7 +63,7 @@ def tell(key: Key, mixed: Counts, exact: Counts) -> ValueCounts:
     )
 
 
-def number(kind: Kind, key: Key, mixed: Counts, exact: Counts) -> int:
+def number(kind: Kind, key: TensorRef, mixed: Counts, exact: Counts) -> int:
     """How many values of the tensor are what the finding says, in one batch."""
     told = tell(key, mixed, exact)
     if kind == "underflow":
@@ -77,12 +78,12 @@ def number(kind: Kind, key: Key, mixed: Counts, exact: Counts) -> int:
     return told.nonfinite
 
 
-def suspects(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
+def suspects(tallies: Mapping[TensorRef, Tally]) -> dict[int, set[TensorRef]]:
     """The tensors to look at again, by the first batch in which each kind of finding arose.
 
     What is intended is not worth two sessions: masked values are as many as the data masks.
     """
-    found: dict[int, set[Key]] = {}
+    found: dict[int, set[TensorRef]] = {}
     for key, tally in tallies.items():
         for kind, batches in tally.batches.items():
             if kind != "intended":

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mixlist.checker.instrument import Key
 from mixlist.graph.control_flow import CONTROL_FLOW, links
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
+from mixlist.graph.refs import TensorRef
 
 # `same`: in the same run of the scope; `next`: what a loop's state becomes in the next iteration; `before`: any time
 When = Literal["same", "next", "before"]
@@ -18,7 +18,7 @@ When = Literal["same", "next", "before"]
 class Source:
     """An observed tensor that a node reads, and when it was made."""
 
-    key: Key
+    key: TensorRef
     when: When
 
 
@@ -113,10 +113,10 @@ class _Wirer:
                         seen.add(given)
                         waiting.append((given, when))
             elif at.producer is not None:
-                key = Key(self._path(at), label(at.producer), at.out)
+                key = TensorRef(self._path(at), label(at.producer), at.out)
                 sources.append(Source(key, when))
             elif at.kind == "input":
-                sources.append(Source(Key("", "", at.scope.inputs.index(at)), "before"))
+                sources.append(Source(TensorRef("", "", at.scope.inputs.index(at)), "before"))
         return sources
 
     def _path(self, value: Value) -> str:

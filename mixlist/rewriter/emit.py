@@ -10,7 +10,7 @@ from mixlist.ops import types
 from mixlist.resolver.decisions import Solution
 from mixlist.rewriter.casts import Layout, NewCast
 
-Key = tuple[int, int, int]
+NodeOrder = tuple[int, int, int]
 
 
 class Emitter:
@@ -84,7 +84,7 @@ class Emitter:
             self._retype_outputs(scope, proto)
         produced = {c.name: c for c in self.layout.casts.get(scope, ())}
         by_name = scope.values if not self.renames else {self.layout.name(v): v for v in scope.values.values()}
-        order: list[Key | None] = []
+        order: list[NodeOrder | None] = []
         for index, info in enumerate(proto.value_info):
             cast, known = produced.get(info.name), by_name.get(info.name)
             order.append((index, 0, 0) if cast is not None or known is not None else None)
@@ -127,7 +127,7 @@ class Emitter:
         moved = [n for n in self.layout.moved if n.scope is scope]
         if scope.sorted and not (casts or scope.marked or constants or moved):
             return
-        keys: list[Key | None] = [None] * len(proto.node)
+        keys: list[NodeOrder | None] = [None] * len(proto.node)
         place = {node: index for index, node in enumerate(scope.nodes)}
         for node, index in place.items():
             keys[node.position] = (index, 0, 0)
@@ -142,7 +142,7 @@ class Emitter:
         reorder(proto.node, keys)
 
     @staticmethod
-    def _after(place: dict[Node, int], value: Value | None, rank: int, order: int) -> Key:
+    def _after(place: dict[Node, int], value: Value | None, rank: int, order: int) -> NodeOrder:
         """Right after the node that makes ``value``; before all nodes where no node of this scope does."""
         maker = value.producer if value is not None else None
         return (place.get(maker, -1) if maker is not None else -1, rank, order)
@@ -173,7 +173,7 @@ def _unmark(cast: Any) -> None:
         del cast.metadata_props[position]
 
 
-def reorder(messages: Any, keys: list[Key | None]) -> None:
+def reorder(messages: Any, keys: list[NodeOrder | None]) -> None:
     """Sort a repeated field in place by its messages' keys; those without a key go."""
     last = (len(keys) + 1, 0, 0)
     gone = sum(k is None for k in keys)

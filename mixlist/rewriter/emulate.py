@@ -23,7 +23,7 @@ from mixlist.graph.weights import element_count, is_external, pieces, raise_outs
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
 from mixlist.rewriter.convert import bring_in, stream
-from mixlist.rewriter.emit import Key, reorder
+from mixlist.rewriter.emit import NodeOrder, reorder
 
 _SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
 _TYPED = ("dtype", "output_dtype", "output_datatype")
@@ -145,8 +145,8 @@ class Emulation:
     # --- one scope ---
 
     def _scope(self, graph: Graph, scope: Scope, proto: Any) -> None:
-        keys: list[Key | None] = [None] * len(proto.node)
-        added: list[tuple[Key, Any]] = []
+        keys: list[NodeOrder | None] = [None] * len(proto.node)
+        added: list[tuple[NodeOrder, Any]] = []
         for place, node in enumerate(scope.nodes):
             target = proto.node[node.position]
             keys[node.position] = (place, 0, 0)

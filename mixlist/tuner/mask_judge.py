@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mixlist.checker.counting_sessions import Counter, Hidden
-from mixlist.checker.instrument import Key, instrument
+from mixlist.checker.instrument import instrument
 from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.model_pair import Way
 from mixlist.checker.overflow import Batch, Tally, classify
@@ -15,6 +15,7 @@ from mixlist.checker.wiring import wire
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph
 from mixlist.graph.naming import label, scope_path
+from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.resolver.decisions import Solution, reached
 from mixlist.rewriter.emulate import LOW
@@ -27,7 +28,7 @@ class Masked:
     def __init__(self, loaded: Loaded, graph: Graph, low: int, saturate: bool) -> None:
         self.loaded, self.low, self.saturate = loaded, low, saturate
         self.wired = wire(graph)
-        self.masks: dict[Key, Mask] = find_masks(self.wired) if low == types.FLOAT16 else {}
+        self.masks: dict[TensorRef, Mask] = find_masks(self.wired) if low == types.FLOAT16 else {}
         self._hidden: Hidden | None = None
 
     def overflow(self, feed: Mapping[str, Any], ranges: tuple[Ranges, Ranges], main: Solution) -> str:
@@ -36,7 +37,7 @@ class Masked:
         batch = Batch(0, exact, ours, _low(main, exact), self.saturate)
         if self._hidden is None:
             self._hidden = self._make_hidden()
-        tallies: dict[Key, Tally] = {}
+        tallies: dict[TensorRef, Tally] = {}
         if not classify(self._hidden.look(feed, batch), self.wired, tallies):
             return ""
         key = next(key for key, tally in tallies.items() if {"overflow", "saturated"} & tally.batches.keys())
@@ -54,14 +55,14 @@ class Masked:
             self._hidden.close()
 
 
-def _low(main: Solution, keys: Mapping[Key, Any]) -> dict[Key, int]:
+def _low(main: Solution, keys: Mapping[TensorRef, Any]) -> dict[TensorRef, int]:
     """The low element types of these tensors; of a function's, that of any specialisation."""
-    found: dict[Key, int] = {}
+    found: dict[TensorRef, int] = {}
     for solution in reached(main):
         for node in solution.graph.order:
             for slot, value in enumerate(node.outputs):
                 if value is not None and solution.decided[value.id] in LOW:
-                    key = Key(scope_path(solution.graph, node.scope), label(node), slot)
+                    key = TensorRef(scope_path(solution.graph, node.scope), label(node), slot)
                     if key in keys:
                         found[key] = solution.decided[value.id]
     return found

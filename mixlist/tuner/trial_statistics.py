@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from mixlist.checker.instrument import SUM, Instrumented, Key, Probe, instrument
+from mixlist.checker.instrument import SUM, Instrumented, Probe, instrument
 from mixlist.checker.masks import Mask
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Range
 from mixlist.checker.result import TensorRange
 from mixlist.checker.wiring import Wired
 from mixlist.graph.model import Value
+from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.resolver import constants
 from mixlist.rewriter.emulate import FINITE_MAX
@@ -28,7 +29,7 @@ from mixlist.tuner.skippable_statistics import is_spared, sizes
 
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
 
-Ranges = Mapping[Key, Range]
+Ranges = Mapping[TensorRef, Range]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Watch:
 def watched(
     proto: Any,
     tensors: Iterable[TensorRange],
-    masks: Mapping[Key, Mask],
+    masks: Mapping[TensorRef, Mask],
     low: int,
     saturate: bool,
     wired: Iterable[Wired] = (),
@@ -125,13 +126,13 @@ def watched(
     beyond = {(t.scope, t.node, t.tensor) for t in tensors if not t.magnitude < bound}
     known = sizes(tensors, range_of, low)
     spared = {(w.path, w.label) for w in wired if is_spared(w, known)}
-    wanted: AbstractSet[Key] = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
+    wanted: AbstractSet[TensorRef] = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
 
     def doubtful(probe: Probe) -> bool:
         where = probe.key.scope, probe.key.node, probe.tensor
         return probe.key in wanted or (where in beyond and probe.elem != types.DOUBLE)
 
-    def own(key: Key) -> bool:
+    def own(key: TensorRef) -> bool:
         return key in wanted or (key.scope, key.node) in known.near
 
     def summed(probe: Probe) -> bool:
@@ -145,7 +146,7 @@ def watched(
 
 def _columns(made: Instrumented) -> dict[str, tuple[Column, ...]]:
     """What the columns of each output are of."""
-    probes: dict[Key, Probe] = {probe.key: probe for probe in made.probes}
+    probes: dict[TensorRef, Probe] = {probe.key: probe for probe in made.probes}
     found: dict[str, dict[int, Column]] = {}
     for (key, _), places in made.outputs.items():
         for place in places:

@@ -1,0 +1,32 @@
+"""The identity of nodes and tensors in reports, analyses and rules: names, never objects of one loaded graph.
+
+A reference stays valid while a model is copied, instrumented and rewritten, and it travels between processes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class NodeRef(NamedTuple):
+    """A node by the path of its scope ("" for the main graph) and its display name (``naming.label``)."""
+
+    scope: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return the form that messages show and node rules accept: ``scope/name``, or the name in the main graph."""
+        return f"{self.scope}/{self.name}" if self.scope else self.name
+
+
+class TensorRef(NamedTuple):
+    """Output ``slot`` of the node ``node`` in ``scope``; a graph input has ``node`` "" and its position as slot."""
+
+    scope: str
+    node: str
+    slot: int
+
+    @property
+    def producer(self) -> NodeRef:
+        """The node that makes the tensor."""
+        return NodeRef(self.scope, self.node)
