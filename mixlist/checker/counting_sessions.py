@@ -18,7 +18,7 @@ from mixlist.checker.model_pair import Pair, replace_scope
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Batch, Range, Tally, has_suspects, suspects
 from mixlist.checker.result import ValueCounts
-from mixlist.checker.wiring import Wired
+from mixlist.graph.dataflow import Wired
 from mixlist.graph.io import Loaded
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types

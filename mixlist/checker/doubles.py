@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from mixlist.checker.wiring import Wired
+from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Node
 from mixlist.ops import types
 from mixlist.runtime.kernels import has_any_kernel, has_low_kernel

@@ -15,11 +15,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.flops import UnknownShapeError, flops, is_matrix
-from mixlist.checker.sizes import Shape, Sizes, sizes_in_function, sizes_of
 from mixlist.graph.build import bind, build_main
 from mixlist.graph.io import load
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
+from mixlist.graph.shape_propagation import Shape, Sizes, sizes_in_function, sizes_of
 from mixlist.ops import types
 
 if TYPE_CHECKING:

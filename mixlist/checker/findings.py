@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mixlist.checker.counting_sessions import Census
 from mixlist.checker.overflow import Range, Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
-from mixlist.checker.wiring import Wired
+from mixlist.graph.dataflow import Wired
 from mixlist.graph.refs import TensorRef
 from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Facts, rank_of

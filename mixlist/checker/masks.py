@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mixlist.checker.wiring import Wired
+from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import label, scope_path
 from mixlist.graph.refs import TensorRef

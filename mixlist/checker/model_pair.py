@@ -11,13 +11,13 @@ from mixlist.checker.doubles import computes_double, stays_single
 from mixlist.checker.instrument import Instrumented, instrument
 from mixlist.checker.observe import Observer
 from mixlist.checker.spill import Weights
-from mixlist.checker.trim import trim
-from mixlist.checker.wiring import Wired, wire
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
+from mixlist.graph.dataflow import Wired, wire
 from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY
+from mixlist.graph.prune import trim
 from mixlist.graph.refs import TensorRef
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, resolve

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from mixlist.checker.masks import SENTINEL as SENTINEL
 from mixlist.checker.masks import Mask
 from mixlist.checker.result import Kind, ValueCounts
-from mixlist.checker.wiring import Source, Wired
+from mixlist.graph.dataflow import Source, Wired
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.resolver.constants import overflow_bound

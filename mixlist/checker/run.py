@@ -17,7 +17,6 @@ from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import Census, Hidden
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
-from mixlist.checker.hints import hinted
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.model_pair import Pair, Way, make_pair, replace_scope
 from mixlist.checker.observe import Observed
@@ -26,6 +25,7 @@ from mixlist.checker.result import CheckReport, NodeError
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
 from mixlist.graph.refs import TensorRef
+from mixlist.graph.type_hints import hinted
 from mixlist.lists.policy import Policy
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches

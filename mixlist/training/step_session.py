@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mixlist.checker.trim import trim
 from mixlist.errors import ModelError
+from mixlist.graph.prune import trim
 from mixlist.graph.save import copied
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve

@@ -12,8 +12,8 @@ from math import prod
 from typing import Any
 
 from mixlist.checker.estimate import Costs
-from mixlist.checker.trim import bodies, reads
 from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.prune import bodies, reads
 from mixlist.ops import types
 from mixlist.tuner.gated_graph import Gated
 

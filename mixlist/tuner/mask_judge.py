@@ -11,7 +11,7 @@ from mixlist.checker.instrument import instrument
 from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.model_pair import Way
 from mixlist.checker.overflow import Batch, Tally, classify
-from mixlist.checker.wiring import wire
+from mixlist.graph.dataflow import wire
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph
 from mixlist.graph.naming import label, scope_path

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from mixlist.checker.result import TensorRange
-from mixlist.checker.wiring import Wired
+from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver.constants import Range, overflow_bound

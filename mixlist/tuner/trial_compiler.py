@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 
 from mixlist.checker.estimate import costs, low_share
 from mixlist.checker.result import TensorRange
-from mixlist.checker.wiring import Wired
 from mixlist.errors import ModelError
 from mixlist.graph.constness import is_random
+from mixlist.graph.dataflow import Wired
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver

@@ -19,7 +19,7 @@ from mixlist.checker.masks import Mask
 from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Range
 from mixlist.checker.result import TensorRange
-from mixlist.checker.wiring import Wired
+from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Value
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types

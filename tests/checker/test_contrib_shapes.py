@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from mixlist.checker.estimate import work
-from mixlist.checker.sizes import sizes_of
 from mixlist.files.package_data import folder
 from mixlist.graph.build import build_main
+from mixlist.graph.shape_propagation import sizes_of
 from mixlist.runtime.sessions import open_session
 
 F32, I32 = np.float32, np.int32

@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker.hints import hinted
 from mixlist.checker.result import CheckReport
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
+from mixlist.graph.type_hints import hinted
 from tests.builders import model, policy
 
 # Operators of ONNX Runtime that it runs and gives no schema of: the type of `a` can only be told.

@@ -12,8 +12,8 @@ import mixlist
 from mixlist.checker.counting_sessions import Hidden
 from mixlist.checker.masks import find_masks
 from mixlist.checker.result import CheckReport
-from mixlist.checker.wiring import wire
 from mixlist.graph.build import build_main
+from mixlist.graph.dataflow import wire
 from tests.builders import model, policy
 
 LOW = ["Add", "Sub", "Mul", "Softmax", "Where", "Neg", "Relu", "Identity", "Reshape", "Max"]

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from mixlist.checker.trim import trim
+from mixlist.graph.prune import trim
 from mixlist.rewriter.emulate import holds_low
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from mixlist.checker.contrib_shapes import DOMAIN, output_shapes, stand_in
 from mixlist.graph.build import bind
+from mixlist.graph.contrib_shapes import DOMAIN, output_shapes, stand_in
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.shapes import without_weights
 from mixlist.ops import types
