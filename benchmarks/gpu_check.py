@@ -80,7 +80,7 @@ def planted(provider: str) -> dict[str, Any]:
 def model(name: str, provider: str, folder: str, lists: str, mode: str) -> dict[str, Any]:
     """One model of the corpus, both ways."""
     import mixlist
-    from mixlist.runtime.kernels import without_low_kernel
+    from mixlist.targets.kernels import without_low_kernel
     from tests.corpus.feeds import feeds
 
     path = Path(folder, f"{name}.onnx")

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mixlist.runtime.kernels import DATA, FLOATS, Kernel, registered
 from mixlist.runtime.sessions import providers
+from mixlist.targets.kernels import DATA, FLOATS, Kernel, registered
 
 
 def row(kernel: Kernel) -> list[Any]:

@@ -9,7 +9,7 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import scopes_of
 from mixlist.ops import types
-from mixlist.runtime.kernels import has_low_kernel
+from mixlist.targets.kernels import has_low_kernel
 
 LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 

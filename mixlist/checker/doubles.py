@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Node
 from mixlist.ops import types
-from mixlist.runtime.kernels import has_any_kernel, has_low_kernel
+from mixlist.targets.kernels import has_any_kernel, has_low_kernel
 
 # ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these and refuses to run them.
 _CLAIM_DOUBLE = frozenset({"LSTM", "GRU", "RNN"})

@@ -103,7 +103,7 @@ def command(
     sizes = _bytes(inputs), None if dry_run else _bytes(written)
     apply_terminal.write_summary(plan, result, (before, census(result.proto)), sizes, sys.stderr)
     if plan.policy.mode.low == "bfloat16" and result.low:
-        from mixlist.runtime.kernels import without_low_kernel
+        from mixlist.targets.kernels import without_low_kernel
 
         missing = len(without_low_kernel(plan, "cpu"))
         sys.stderr.write(f"{missing} of them have no bfloat16 kernel in ONNX Runtime's CPU provider\n")

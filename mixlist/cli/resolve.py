@@ -67,7 +67,7 @@ def command(
 
 
 def _without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
-    from mixlist.runtime.kernels import taken_from, without_low_kernel
+    from mixlist.targets.kernels import taken_from, without_low_kernel
 
     found = without_low_kernel(plan, provider)
     if release := taken_from(provider):

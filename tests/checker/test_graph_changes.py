@@ -10,8 +10,8 @@ import pytest
 from mixlist.checker.coverage import low_coverage
 from mixlist.checker.graph_changes import graph_changes
 from mixlist.graph.io import load
-from mixlist.runtime.kernels import has_low_kernel
 from mixlist.runtime.sessions import open_session
+from mixlist.targets.kernels import has_low_kernel
 from tests.builders import model
 
 FILE = """g (float[4] x) => (float[4] y)

@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 from mixlist.errors import ModelError
-from mixlist.runtime.kernels import has_low_kernel
 from mixlist.runtime.sessions import Runner, faithful, open_session
 from mixlist.runtime.subprocess_session import Worker
+from mixlist.targets.kernels import has_low_kernel
 from tests.builders import model
 from tests.cuda import missing
 

@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from mixlist.runtime import kernels
-from mixlist.runtime.kernels import DATA, FLOATS, Kernel, Registry, has_low_kernel, read, registered, taken_from
+from mixlist.targets import kernels
+from mixlist.targets.kernels import DATA, FLOATS, Kernel, Registry, has_low_kernel, read, registered, taken_from
 
 TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "make_kernels.py"))
 CAN_BE_ASKED = set(onnxruntime.get_available_providers()) <= {"CPUExecutionProvider", "AzureExecutionProvider"}
