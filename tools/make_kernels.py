@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write mixlist/runtime/data/kernels_PROVIDER.json: the kernels of the installed ONNX Runtime's providers.
+"""Write mixlist/targets/data/kernels_PROVIDER.json: the kernels of the installed ONNX Runtime's providers.
 
 Usage: python tools/make_kernels.py [FOLDER]. With onnxruntime-gpu it writes those of cpu and cuda, else those of cpu.
 ONNX Runtime dies of the question where a provider of its build does not load, so onnxruntime-gpu needs the libraries
@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mixlist.runtime.sessions import providers
 from mixlist.targets.kernels import DATA, FLOATS, Kernel, registered
+from mixlist.targets.providers import providers
 
 
 def row(kernel: Kernel) -> list[Any]:

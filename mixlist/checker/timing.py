@@ -31,9 +31,10 @@ from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
 from mixlist.runtime.inputs import fit, model_inputs
 from mixlist.runtime.profile import Profile, read_profile
-from mixlist.runtime.sessions import PROVIDERS, lies_ready, write_model
+from mixlist.runtime.sessions import lies_ready, write_model
 from mixlist.runtime.subprocess_session import Crashed
 from mixlist.runtime.timed import TimedWorker
+from mixlist.targets.providers import PROVIDERS
 
 Feed = Mapping[str, Any]
 Progress = Callable[[int], None]

@@ -18,24 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import MixlistError, ModelError, UsageError
+from mixlist.targets.providers import PROVIDERS, providers
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # of a model that is given as bytes
 _OPTIMISED_DATA = "session.optimized_model_external_initializers_file_name"
 _BFLOAT16 = 16  # TensorProto.BFLOAT16
 
 _threads_are_shared = False
-
-
-def providers() -> tuple[str, ...]:
-    """The providers of the installed ONNX Runtime that mixlist knows: ``cpu``, and ``cuda`` where there is one."""
-    import onnxruntime
-
-    available = onnxruntime.get_available_providers()
-    return tuple(name for name, full in PROVIDERS.items() if full in available)
 
 
 def make_session(

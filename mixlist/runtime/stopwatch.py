@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixlist.runtime.sessions import PROVIDERS, Runner, _as_value, _told, open_session
+from mixlist.runtime.sessions import Runner, _as_value, _told, open_session
+from mixlist.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -23,7 +23,7 @@ from mixlist.graph.model import Node
 from mixlist.graph.naming import scopes_of
 from mixlist.ops.schema import find_schema
 from mixlist.resolver.plan import Decision, Plan
-from mixlist.runtime.sessions import PROVIDERS
+from mixlist.targets.providers import PROVIDERS
 
 DATA = Path(__file__).parent / "data"
 FLOATS = ("float16", "bfloat16", "float", "double")

@@ -204,7 +204,7 @@ def test_wrong_use_is_refused() -> None:
 
 
 def test_a_provider_that_is_not_there() -> None:
-    from mixlist.runtime.sessions import providers
+    from mixlist.targets.providers import providers
 
     if "cuda" in providers():
         pytest.skip("this ONNX Runtime has CUDA")

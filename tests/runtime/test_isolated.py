@@ -19,8 +19,8 @@ import pytest
 from mixlist.errors import ModelError, UsageError
 from mixlist.runtime import subprocess_session
 from mixlist.runtime.feeds import read_batches
-from mixlist.runtime.sessions import providers
 from mixlist.runtime.subprocess_session import Crashed, TimedOut, Worker, make_runner
+from mixlist.targets.providers import providers
 from tests.builders import model
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -18,7 +18,8 @@ import mixlist
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.graph import save
 from mixlist.runtime import sessions
-from mixlist.runtime.sessions import Runner, faithful, make_session, open_session, providers, write_model
+from mixlist.runtime.sessions import Runner, faithful, make_session, open_session, write_model
+from mixlist.targets.providers import providers
 from tests.builders import model, policy
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)

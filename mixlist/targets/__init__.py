@@ -1,0 +1,1 @@
+"""Hold what targets can run: kernel tables and provider names, as data."""
