@@ -9,7 +9,7 @@ from mixlist.checker.graph_changes import GraphChanges
 from mixlist.checker.paired import Ratio, Spread
 
 if TYPE_CHECKING:
-    from mixlist.checker.estimate import Estimate, Work
+    from mixlist.cost.estimate import Estimate, Work
     from mixlist.runtime.profile import Profile
 
 

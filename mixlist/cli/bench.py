@@ -131,7 +131,7 @@ def _models(
 
 def _write_estimate(original: Loaded, rival: Plan | Loaded, data: dict[str, Any], form: str) -> None:
     from mixlist.checker.bench_result import estimate_json
-    from mixlist.checker.estimate import estimate
+    from mixlist.cost.estimate import estimate
     from mixlist.report import bench_terminal, json_output
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite

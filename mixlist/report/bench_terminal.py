@@ -10,8 +10,8 @@ from mixlist.report.terminal import clean, paint, table
 
 if TYPE_CHECKING:
     from mixlist.checker.bench_result import BenchReport, Contender
-    from mixlist.checker.estimate import Estimate, Work
     from mixlist.checker.paired import Ratio
+    from mixlist.cost.estimate import Estimate, Work
 
 _OPERATORS = 12  # rows of a table of op types; the rest is summed up
 _NAMED = 8  # nodes named in a sentence

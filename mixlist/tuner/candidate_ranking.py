@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from mixlist.checker.estimate import Costs
 from mixlist.checker.overflow import SENTINEL
 from mixlist.checker.result import CheckReport
+from mixlist.cost.estimate import Costs
 from mixlist.graph.naming import label, scope_path
 from mixlist.resolver.constants import overflow_bound
 from mixlist.tuner.candidates import Unit

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from mixlist.checker.estimate import Work, work
+from mixlist.cost.estimate import Work, work
 from mixlist.errors import ModelError
 from mixlist.rewriter import rewrite
 from mixlist.runtime.timed import TimedWorker

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mixlist.checker.estimate import Costs
+from mixlist.cost.estimate import Costs
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.prune import bodies, reads
 from mixlist.ops import types

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from mixlist.checker.estimate import costs, low_share
 from mixlist.checker.result import TensorRange
+from mixlist.cost.estimate import costs, low_share
 from mixlist.errors import ModelError
 from mixlist.graph.constness import is_random
 from mixlist.graph.dataflow import Wired

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from mixlist.checker.estimate import work
+from mixlist.cost.estimate import work
 from mixlist.files.package_data import folder
 from mixlist.graph.build import build_main
 from mixlist.graph.shape_propagation import sizes_of

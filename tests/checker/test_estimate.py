@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from mixlist.checker.estimate import Work, costs, estimate, low_share, work
+from mixlist.cost.estimate import Work, costs, estimate, low_share, work
 from mixlist.files.package_data import folder
 from tests.builders import keep, model, policy
 

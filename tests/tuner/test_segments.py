@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mixlist.checker.estimate import costs
+from mixlist.cost.estimate import costs
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.sessions import Runner, make_session, open_session

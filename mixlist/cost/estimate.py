@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from mixlist.checker.flops import UnknownShapeError, flops, is_matrix
+from mixlist.cost.operation_counts import UnknownShapeError, flops, is_matrix
 from mixlist.graph.build import bind, build_main
 from mixlist.graph.io import load
 from mixlist.graph.model import Graph, Node, Scope, Value
