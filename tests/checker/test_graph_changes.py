@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from mixlist.checker.coverage import low_coverage
-from mixlist.checker.graph_changes import graph_changes
+from mixlist.bench.graph_changes import graph_changes
+from mixlist.bench.kernel_coverage import low_coverage
 from mixlist.graph.io import load
 from mixlist.runtime.sessions import open_session
 from mixlist.targets.kernels import has_low_kernel

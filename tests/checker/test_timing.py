@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.checker import timing
+from mixlist.bench import timing
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.files.package_data import folder
 from mixlist.runtime.timed import TimedWorker
