@@ -12,7 +12,6 @@ from itertools import chain, islice
 from typing import Any
 
 from mixlist.checker import accuracy
-from mixlist.checker.clock import Clock
 from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import Census, Hidden
 from mixlist.checker.findings import node_findings, tensor_ranges
@@ -29,6 +28,7 @@ from mixlist.graph.type_hints import hinted
 from mixlist.lists.policy import Policy
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
+from mixlist.runtime.phase_timer import Clock
 from mixlist.runtime.pool import WorkerDied
 from mixlist.runtime.subprocess_session import Crashed, Process
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mixlist.checker.clock import Clock
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.runtime.inputs import numpy_type
+from mixlist.runtime.phase_timer import Clock
 from mixlist.training.advice import advise
 from mixlist.training.checkpoint import Keeper
 from mixlist.training.dataset import Data, read_arrays, read_data

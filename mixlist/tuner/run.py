@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 from mixlist.checker.accuracy import Limits
-from mixlist.checker.clock import Clock
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import check
 from mixlist.errors import ModelError, UsageError
@@ -18,6 +17,7 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime import executors
 from mixlist.runtime.feeds import as_batches
+from mixlist.runtime.phase_timer import Clock
 from mixlist.tuner import edit_report
 from mixlist.tuner.candidate_ranking import Suspicion, matrix_work
 from mixlist.tuner.candidates import Choice
