@@ -155,8 +155,8 @@ def _idle(path: Path, feed: Mapping[str, Any]) -> None:
 def _fetch(path: Path, feed: Mapping[str, Any]) -> None:
     """Both runs of a check by the plain method: every tensor of the original and of the mixed model is an output."""
     import mixlist
+    from mixlist.emulation.emulate import emulate
     from mixlist.graph.io import load
-    from mixlist.rewriter.emulate import emulate
 
     loaded = load(path)
     plan = mixlist.resolve(loaded, mixlist.load_policy())

@@ -98,9 +98,9 @@ def _ms(seconds: float) -> str:
 def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
     """Medians of SEARCHES rounds of both kinds, and of some trials by each peer; ``failure``: what stops occ."""
     import mixlist
+    from mixlist.emulation.emulate import emulate
     from mixlist.graph.io import load
     from mixlist.resolver import Resolver
-    from mixlist.rewriter.emulate import emulate
     from mixlist.tuner.candidates import policy_of
 
     feeds = _feeds(name)[:1] * (BATCHES if way == "many" else 1)

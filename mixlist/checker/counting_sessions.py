@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from mixlist.checker import value_counts
-from mixlist.checker.instrument import Instrumented, Probe, Statistic, instrument
 from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.model_pair import Pair, replace_scope
-from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Batch, Range, Tally, has_suspects, suspects
 from mixlist.checker.result import ValueCounts
+from mixlist.emulation.instrument import Instrumented, Probe, Statistic, instrument
+from mixlist.emulation.observer import Observer
 from mixlist.graph.dataflow import Wired
 from mixlist.graph.io import Loaded
 from mixlist.graph.refs import TensorRef

@@ -9,14 +9,14 @@ from mixlist.checker.counting_sessions import Counter
 from mixlist.checker.function_body_overflow import Bodies, has_body
 from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, ranking
 from mixlist.checker.model_pair import Pair
-from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import SENTINEL, Tally
 from mixlist.checker.result import NodeError
+from mixlist.emulation.emulate import FINITE_MAX
+from mixlist.emulation.observer import Observer
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_main
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.rewriter.emulate import FINITE_MAX
 from mixlist.runtime.feeds import Batches
 from mixlist.runtime.inputs import model_inputs
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mixlist.checker.instrument import RANGE, Instrumenter, Probe, Result
+from mixlist.emulation.instrument import RANGE, Instrumenter, Probe, Result
 from mixlist.graph.build import bind
 from mixlist.graph.model import Node
 from mixlist.graph.naming import NewNames

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from mixlist.checker.doubles import computes_double, stays_single
-from mixlist.checker.instrument import Instrumented, instrument
-from mixlist.checker.observe import Observer
-from mixlist.checker.spill import Weights
+from mixlist.emulation.emulate import LOW, emulate, holds_low, raise_low, widen
+from mixlist.emulation.float64_reference import computes_double, stays_single
+from mixlist.emulation.instrument import Instrumented, instrument
+from mixlist.emulation.observer import Observer
+from mixlist.emulation.shared_weights import Weights
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
 from mixlist.graph.dataflow import Wired, wire
@@ -22,7 +23,6 @@ from mixlist.graph.refs import TensorRef
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
-from mixlist.rewriter.emulate import LOW, emulate, holds_low, raise_low, widen
 from mixlist.runtime.executors import Workers
 from mixlist.runtime.inputs import model_inputs
 from mixlist.runtime.remote_session import RemoteRunner

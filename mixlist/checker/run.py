@@ -18,9 +18,9 @@ from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.model_pair import Pair, Way, make_pair, replace_scope
-from mixlist.checker.observe import Observed
 from mixlist.checker.overflow import Batch, Range, Tally, classify
 from mixlist.checker.result import CheckReport, NodeError
+from mixlist.emulation.observer import Observed
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
 from mixlist.graph.refs import TensorRef

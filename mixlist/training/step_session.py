@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from mixlist.emulation.emulate import emulate, raise_low
 from mixlist.errors import ModelError
 from mixlist.graph.prune import trim
 from mixlist.graph.save import copied
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
-from mixlist.rewriter.emulate import emulate, raise_low
 from mixlist.runtime.subprocess_session import make_runner
 from mixlist.training.stepgraph import GRADIENT, LOSS, SCALE, STATE, Parameter, StepGraph
 

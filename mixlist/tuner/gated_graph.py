@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from mixlist.emulation.emulate import LOW, Emulation
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, labels, scope_path
@@ -19,7 +20,6 @@ from mixlist.graph.save import copied
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.rewriter.convert import ConstantReport, convert_piece
-from mixlist.rewriter.emulate import LOW, Emulation
 from mixlist.tuner.rounding_plan import Rounding, Site
 
 SMALL = 2**10  # elements up to which a constant is repeated in a branch: some kernels want theirs as constants

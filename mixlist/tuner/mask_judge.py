@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from mixlist.checker.counting_sessions import Counter, Hidden
-from mixlist.checker.instrument import instrument
 from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.model_pair import Way
 from mixlist.checker.overflow import Batch, Tally, classify
+from mixlist.emulation.emulate import LOW
+from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import wire
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph
@@ -18,7 +19,6 @@ from mixlist.graph.naming import label, scope_path
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.resolver.decisions import Solution, reached
-from mixlist.rewriter.emulate import LOW
 from mixlist.tuner.trial_statistics import Ranges
 
 

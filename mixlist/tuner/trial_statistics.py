@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from mixlist.checker.instrument import SUM, Instrumented, Probe, instrument
 from mixlist.checker.masks import Mask
-from mixlist.checker.observe import Observer
 from mixlist.checker.overflow import Range
 from mixlist.checker.result import TensorRange
+from mixlist.emulation.emulate import FINITE_MAX
+from mixlist.emulation.instrument import SUM, Instrumented, Probe, instrument
+from mixlist.emulation.observer import Observer
 from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Value
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.resolver import constants
-from mixlist.rewriter.emulate import FINITE_MAX
 from mixlist.tuner.skippable_statistics import is_spared, sizes
 
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds

@@ -7,9 +7,9 @@ import onnx
 import pytest
 
 import mixlist
+from mixlist.emulation.emulate import widen
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
-from mixlist.rewriter.emulate import widen
 from tests.builders import model, policy
 
 # 1e8 + 1 is 1e8 in float32: the difference is 0 there, and 1 in float64.

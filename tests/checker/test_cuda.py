@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.instrument import instrument
 from mixlist.checker.model_pair import Way
 from mixlist.checker.result import CheckReport
+from mixlist.emulation.instrument import instrument
 from mixlist.files.package_data import folder
 from mixlist.graph.io import load
 from tests.builders import model

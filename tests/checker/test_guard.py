@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.instrument import instrument
 from mixlist.checker.model_pair import Way
+from mixlist.emulation.instrument import instrument
 from mixlist.runtime.sessions import Runner, make_session
 from tests.builders import model
 from tests.checker.planted import PLANTED, Planted

@@ -12,10 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import mixlist
-from mixlist.checker import spill
+from mixlist.emulation import shared_weights
+from mixlist.emulation.emulate import emulate
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.weights import is_external
-from mixlist.rewriter.emulate import emulate
 from mixlist.runtime.subprocess_session import Crashed, Process, make_runner
 
 FEED = {"x": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
@@ -42,7 +42,7 @@ def test_the_check_says_the_same(monkeypatch: pytest.MonkeyPatch, mode: str, ele
     feed = {"x": FEED["x"].astype(helper.tensor_dtype_to_np_dtype(elem))}
     told = []
     for large in (1, BEYOND):
-        monkeypatch.setattr(spill, "LARGE", large)
+        monkeypatch.setattr(shared_weights, "LARGE", large)
         report = mixlist.check(two_layers(elem), policy, [feed], isolate=isolate, per_tensor=True).to_json()
         report.pop("seconds", None)
         told.append(report)
@@ -51,10 +51,10 @@ def test_the_check_says_the_same(monkeypatch: pytest.MonkeyPatch, mode: str, ele
 
 
 def test_a_low_weight_is_raised_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "LARGE", 1)
+    monkeypatch.setattr(shared_weights, "LARGE", 1)
     model = two_layers(onnx.TensorProto.FLOAT16)
     before = model.SerializeToString()
-    weights = spill.Weights()
+    weights = shared_weights.Weights()
     slim = weights.spill(load(model), raised=True)
     assert model.SerializeToString() == before
     assert all(is_external(t) and t.data_type == onnx.TensorProto.FLOAT16 for t in slim.proto.graph.initializer)
@@ -78,7 +78,7 @@ def test_weights_of_external_data_are_rounded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, constants: str, large: int
 ) -> None:
     """They were not: a rewrite leaves their conversion to whoever saves the model."""
-    monkeypatch.setattr(spill, "LARGE", large)
+    monkeypatch.setattr(shared_weights, "LARGE", large)
     model = two_layers()
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.full((64, 64), 70000, np.float32), "b"))
     onnx.save(model, tmp_path / "inside.onnx")
@@ -91,7 +91,7 @@ def test_weights_of_external_data_are_rounded(
 
 
 def test_nothing_stays_behind() -> None:
-    weights = spill.Weights()
+    weights = shared_weights.Weights()
     folder = weights.folder
     weights.spill(load(two_layers()), raised=False)
     assert any(folder.iterdir())
@@ -101,8 +101,8 @@ def test_nothing_stays_behind() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="kills with a signal")
 def test_the_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "LARGE", 1)
-    model, weights = two_layers(), spill.Weights()
+    monkeypatch.setattr(shared_weights, "LARGE", 1)
+    model, weights = two_layers(), shared_weights.Weights()
     slim: Loaded = weights.spill(load(model), raised=False)
     with Process() as process, pytest.raises(Crashed) as error:
         worker = make_runner(slim.proto, isolate=process, folder=slim.folder)

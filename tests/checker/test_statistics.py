@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import mixlist
 from mixlist.checker import value_counts
-from mixlist.checker.instrument import instrument
 from mixlist.checker.result import CheckReport, TensorRange, ValueCounts
+from mixlist.emulation.instrument import instrument
 from mixlist.runtime.sessions import Runner, make_session
 from tests.builders import model, policy
 

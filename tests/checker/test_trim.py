@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx import parser
 
+from mixlist.emulation.emulate import holds_low
 from mixlist.graph.prune import trim
-from mixlist.rewriter.emulate import holds_low
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2] x, bool c) => (float[2] y, float[2] z) <float[2] w = {1, 2}, float[2] v = {3, 4}> {

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 
 from mixlist import load_policy
+from mixlist.emulation.emulate import emulate
 from mixlist.graph.io import load
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
-from mixlist.rewriter.emulate import emulate
 from tests.builders import model
 
 

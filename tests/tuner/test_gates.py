@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from mixlist.emulation.emulate import emulate, raise_low
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.rewriter import rewrite
-from mixlist.rewriter.emulate import emulate, raise_low
 from mixlist.runtime.sessions import Runner, make_session
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
 from mixlist.tuner.graph_partition import split

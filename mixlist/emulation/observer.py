@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixlist.checker.instrument import RANGE, Instrumented, Place
 from mixlist.checker.overflow import Range
+from mixlist.emulation.instrument import RANGE, Instrumented, Place
 from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import as_float32
 
