@@ -9,9 +9,8 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import scopes_of
 from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
 from mixlist.targets.kernels import has_low_kernel
-
-LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 
 
 def low_coverage(model: Loaded, provider: str) -> tuple[int, int]:

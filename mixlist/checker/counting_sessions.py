@@ -22,7 +22,7 @@ from mixlist.graph.dataflow import Wired
 from mixlist.graph.io import Loaded
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.resolver.constants import overflow_bound
+from mixlist.ops.low_precision import overflow_bound
 
 Totals = dict[tuple[TensorRef, str], float]
 _FINITE = "finite"

@@ -11,12 +11,12 @@ from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, r
 from mixlist.checker.model_pair import Pair
 from mixlist.checker.overflow import SENTINEL, Tally
 from mixlist.checker.result import NodeError
-from mixlist.emulation.emulate import FINITE_MAX
 from mixlist.emulation.observer import Observer
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_main
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
+from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.runtime.feeds import Batches
 from mixlist.runtime.inputs import model_inputs
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mixlist.checker.result import NodeError
-from mixlist.emulation.emulate import LOW
 from mixlist.emulation.instrument import Instrumenter, Probe, Result, Statistic
 from mixlist.graph.constness import is_random
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import label, scope_path
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
 
 DIFFERENCE, REFERENCE = "difference", "reference"
 

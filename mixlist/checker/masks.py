@@ -18,10 +18,11 @@ from mixlist.graph.naming import label, scope_path
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, pieces
 from mixlist.ops import types
+from mixlist.ops.low_precision import overflow_bound
 
 SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 _LEAST = 1e4  # the smallest number that models write as a mask
-_BOUND = 65520.0  # the least magnitude that float16 turns into infinity
+_BOUND = overflow_bound(types.FLOAT16)
 _MOVES = frozenset({
     "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile",
     "Transpose", "Trilu", "Unsqueeze",

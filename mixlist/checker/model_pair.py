@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from mixlist.emulation.emulate import LOW, emulate, holds_low, raise_low, widen
+from mixlist.emulation.emulate import emulate, holds_low, raise_low, widen
 from mixlist.emulation.float64_reference import computes_double, stays_single
 from mixlist.emulation.instrument import Instrumented, instrument
 from mixlist.emulation.observer import Observer
@@ -21,6 +21,7 @@ from mixlist.graph.model import POLICY_KEY
 from mixlist.graph.prune import trim
 from mixlist.graph.refs import TensorRef
 from mixlist.lists.policy import Policy
+from mixlist.ops.low_precision import LOW
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.executors import Workers

@@ -25,15 +25,13 @@ from dataclasses import dataclass, field
 from mixlist.checker.masks import SENTINEL as SENTINEL
 from mixlist.checker.masks import Mask
 from mixlist.checker.result import Kind, ValueCounts
-from mixlist.emulation.emulate import FINITE_MAX
 from mixlist.graph.dataflow import Source, Wired
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.resolver.constants import overflow_bound
+from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
 
 NEAR = 0.5  # of the largest finite value
 FLUSHED = 0.01  # of the values that are not zero in float32: fewer are lost in rounding's own noise
-SMALLEST_NORMAL = {types.FLOAT16: 2.0**-14, types.BFLOAT16: 2.0**-126}
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mixlist.checker.overflow import NEAR, SENTINEL, SMALLEST_NORMAL, Tally
+from mixlist.checker.overflow import NEAR, SENTINEL, Tally
 from mixlist.checker.result import Kind, ValueCounts
-from mixlist.emulation.emulate import FINITE_MAX
 from mixlist.emulation.instrument import Statistic
 from mixlist.graph.naming import NewNames
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.resolver.constants import overflow_bound
+from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
 
 Counts = Mapping[tuple[TensorRef, str], float]
 _FLOAT32_LOWEST_SUBNORMAL = 2.0**-149

@@ -21,11 +21,11 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
 from mixlist.graph.shape_propagation import Shape, Sizes, sizes_in_function, sizes_of
 from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
 
 if TYPE_CHECKING:
     from mixlist.resolver.decisions import Solution
 
-LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _PICK = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 _SHAPE = frozenset({"Shape", "Size"})

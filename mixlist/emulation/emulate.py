@@ -21,14 +21,13 @@ from mixlist.graph.naming import NewNames, names_in
 from mixlist.graph.save import copied, set_inline, tensors
 from mixlist.graph.weights import element_count, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
+from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.signature import Assignment
 from mixlist.rewriter.convert import bring_in, stream
 from mixlist.rewriter.emit import NodeOrder, reorder
 
 _SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
 _TYPED = ("dtype", "output_dtype", "output_datatype")
-LOW = frozenset({types.FLOAT16, types.BFLOAT16})
-FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127")}
 
 # Operators whose outputs are values of their inputs, or those negated: rounded inputs give rounded outputs.
 EXACT = frozenset({

@@ -19,13 +19,13 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mixlist.emulation.emulate import LOW
 from mixlist.emulation.safe_reductions import guarded, guarded_rows
 from mixlist.graph.build import build_main
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in, scope_path
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.emit import NodeOrder, reorder
 
 # Operators that only move values: their output has the range of their input, which is observed already.

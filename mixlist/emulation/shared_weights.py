@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from mixlist.emulation.emulate import LOW
 from mixlist.graph.io import Loaded
 from mixlist.graph.save import set_external
 from mixlist.graph.weights import EXACT, PENDING, byte_size, declared_size, is_external, stored_type
 from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.convert import bring_in, numpy_type, stream
 
 LARGE = 2**14  # bytes: smaller ones stay in the model, where ONNX Runtime may read them while it infers shapes

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mixlist.graph.model import Node, Value
 from mixlist.graph.weights import element_count, pieces
 from mixlist.ops import types
+from mixlist.ops.low_precision import flush_bound, overflow_bound
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,16 +41,6 @@ class Range:
         if self.single and abs(self.single) <= flush_bound(low):
             return f"is {self.single:.6g}, which {types.type_name(low)} turns into zero"
         return None
-
-
-def overflow_bound(low: int) -> float:
-    """The least magnitude that rounds to infinity: half a step beyond the largest finite value."""
-    return 65520.0 if low == types.FLOAT16 else float.fromhex("0x1.ffp127")
-
-
-def flush_bound(low: int) -> float:
-    """The largest magnitude that rounds to zero: half the smallest subnormal (a tie, to even)."""
-    return 2.0**-25 if low == types.FLOAT16 else 2.0**-134
 
 
 class Ranges:

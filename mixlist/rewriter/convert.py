@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mixlist.errors import ModelError
 from mixlist.ops import types
-from mixlist.resolver.constants import flush_bound, overflow_bound
+from mixlist.ops.low_precision import flush_bound, overflow_bound
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,6 +15,7 @@ from typing import Any
 
 from mixlist.errors import UsageError
 from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
 from mixlist.runtime import random_feeds
 from mixlist.runtime.data_files import Source, sources
 from mixlist.runtime.inputs import Input, cast, fit, model_inputs
@@ -22,7 +23,6 @@ from mixlist.runtime.inputs import Input, cast, fit, model_inputs
 __all__ = ["Batches", "Feed", "Input", "as_batches", "as_float32", "model_inputs", "random_batches", "read_batches"]
 
 Feed = dict[str, Any]
-LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 
 
 class Batches:

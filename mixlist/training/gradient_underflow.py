@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mixlist.checker.overflow import SMALLEST_NORMAL
 from mixlist.ops import types
+from mixlist.ops.low_precision import SMALLEST_NORMAL
 from mixlist.runtime.inputs import numpy_type
 from mixlist.training.result import Underflow
 

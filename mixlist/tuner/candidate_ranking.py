@@ -14,7 +14,7 @@ from mixlist.checker.overflow import SENTINEL
 from mixlist.checker.result import CheckReport
 from mixlist.cost.estimate import Costs
 from mixlist.graph.naming import label, scope_path
-from mixlist.resolver.constants import overflow_bound
+from mixlist.ops.low_precision import overflow_bound
 from mixlist.tuner.candidates import Unit
 
 Where = tuple[str, str]  # scope, display name

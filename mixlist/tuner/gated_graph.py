@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mixlist.emulation.emulate import LOW, Emulation
+from mixlist.emulation.emulate import Emulation
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, labels, scope_path
 from mixlist.graph.save import copied
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.convert import ConstantReport, convert_piece
 from mixlist.tuner.rounding_plan import Rounding, Site
 

@@ -12,10 +12,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from mixlist.emulation.emulate import EXACT, LOW
+from mixlist.emulation.emulate import EXACT
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
 from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.uses import Use, node_uses, uses

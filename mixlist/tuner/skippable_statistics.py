@@ -11,7 +11,8 @@ from mixlist.emulation.emulate import EXACT
 from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
-from mixlist.resolver.constants import Range, overflow_bound
+from mixlist.ops.low_precision import overflow_bound
+from mixlist.resolver.constants import Range
 from mixlist.tuner.candidate_ranking import Where
 
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial

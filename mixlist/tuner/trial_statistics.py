@@ -17,13 +17,13 @@ from typing import Any
 from mixlist.checker.masks import Mask
 from mixlist.checker.overflow import Range
 from mixlist.checker.result import TensorRange
-from mixlist.emulation.emulate import FINITE_MAX
 from mixlist.emulation.instrument import SUM, Instrumented, Probe, instrument
 from mixlist.emulation.observer import Observer
 from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Value
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
+from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.resolver import constants
 from mixlist.tuner.skippable_statistics import is_spared, sizes
 
