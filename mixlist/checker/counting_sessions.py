@@ -14,9 +14,10 @@ import numpy as np
 from mixlist.checker import value_counts
 from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.model_pair import Pair, replace_scope
-from mixlist.checker.overflow import Batch, Range, Tally, has_suspects, suspects
+from mixlist.checker.overflow import Batch, Tally, has_suspects, suspects
 from mixlist.checker.result import ValueCounts
 from mixlist.emulation.instrument import Instrumented, Probe, Statistic, instrument
+from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer
 from mixlist.graph.dataflow import Wired
 from mixlist.graph.io import Loaded
@@ -184,7 +185,7 @@ class Hidden:
                 counter.close()
 
 
-def _has_infinities(span: Range) -> bool:
+def _has_infinities(span: ObservedRange) -> bool:
     return not span.finite and not span.nan
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mixlist.checker.counting_sessions import Census
-from mixlist.checker.overflow import Range, Tally
+from mixlist.checker.overflow import Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
+from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import Wired
 from mixlist.graph.refs import TensorRef
 from mixlist.resolver import Decision, Plan
@@ -72,7 +73,7 @@ def _suggestion(wired: Wired, decision: Decision | None, facts: Facts | None) ->
 
 def tensor_ranges(
     wired: list[Wired],
-    spans: Mapping[TensorRef, tuple[Range, Range]],
+    spans: Mapping[TensorRef, tuple[ObservedRange, ObservedRange]],
     low: Mapping[TensorRef, int],
     census: Census | None,
 ) -> tuple[TensorRange, ...]:

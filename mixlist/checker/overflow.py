@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from mixlist.checker.masks import SENTINEL as SENTINEL
 from mixlist.checker.masks import Mask
 from mixlist.checker.result import Kind, ValueCounts
+from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import Source, Wired
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
@@ -32,32 +33,6 @@ from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_boun
 
 NEAR = 0.5  # of the largest finite value
 FLUSHED = 0.01  # of the values that are not zero in float32: fewer are lost in rounding's own noise
-
-
-@dataclass(frozen=True)
-class Range:
-    """The statistics of one tensor in one batch; ``when`` is the first iteration that was not finite, 0 outside loops.
-
-    ``ran`` is False where the tensor was not computed (a branch not taken, a loop without iterations).
-    """
-
-    minimum: float
-    maximum: float
-    nan: bool
-    ran: bool = True
-    when: int | None = None
-
-    @property
-    def finite(self) -> bool:
-        """Whether every value was finite."""
-        return self.when is None
-
-    @property
-    def magnitude(self) -> float:
-        """The largest magnitude; NaN counts as infinite."""
-        if not self.ran:
-            return 0.0
-        return math.inf if self.nan else max(abs(self.minimum), abs(self.maximum))
 
 
 @dataclass
@@ -82,8 +57,8 @@ class Batch:
     """
 
     index: int
-    reference: Mapping[TensorRef, Range]
-    mixed: Mapping[TensorRef, Range]
+    reference: Mapping[TensorRef, ObservedRange]
+    mixed: Mapping[TensorRef, ObservedRange]
     low: Mapping[TensorRef, int]
     saturate: bool
     masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
@@ -128,7 +103,7 @@ def suspects(batch: Batch) -> dict[TensorRef, float]:
     return found
 
 
-def _at_limit(ours: Range, low: int, saturate: bool) -> bool:
+def _at_limit(ours: ObservedRange, low: int, saturate: bool) -> bool:
     return ours.ran and (not ours.finite or (saturate and ours.magnitude >= FINITE_MAX[low]))
 
 
@@ -162,7 +137,9 @@ def classify(batch: Batch, wired: Iterable[Wired], tallies: dict[TensorRef, Tall
     return exception
 
 
-def _kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch: Batch, judged: _Judged) -> Kind | None:
+def _kind(
+    node: Wired, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch, judged: _Judged
+) -> Kind | None:
     if ours.finite and exact.finite:
         kind = _finite_kind(node, key, exact, ours, batch)
     elif ours.finite:
@@ -175,7 +152,9 @@ def _kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch: Batch, 
     return kind
 
 
-def _infinite_kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch: Batch, judged: _Judged) -> Kind:
+def _infinite_kind(
+    node: Wired, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch, judged: _Judged
+) -> Kind:
     """What made a tensor of the mixed model infinite or NaN."""
     explained = any(_reached(s, ours, batch.mixed, judged) for s in node.inputs)
     lost = key in batch.hidden
@@ -194,7 +173,7 @@ def _infinite_kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch
     return "overflow" if new and not explained else kind
 
 
-def _finite_kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch: Batch) -> Kind | None:
+def _finite_kind(node: Wired, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch) -> Kind | None:
     """What a tensor without infinities suffers."""
     low = batch.low.get(key)
     if low is None:
@@ -213,7 +192,7 @@ def _finite_kind(node: Wired, key: TensorRef, exact: Range, ours: Range, batch: 
     return "underflow" if flushed and not after_overflow else None
 
 
-def _is_new(exact: Range, ours: Range) -> bool:
+def _is_new(exact: ObservedRange, ours: ObservedRange) -> bool:
     """Whether the mixed model has a NaN, or an infinity of a sign, that the reference does not have."""
     if ours.nan or exact.nan:
         return ours.nan and not exact.nan
@@ -221,7 +200,7 @@ def _is_new(exact: Range, ours: Range) -> bool:
     return any(math.isinf(other) and abs(one) < SENTINEL for one, other in ends)
 
 
-def _reached(source: Source, ours: Range, mixed: Mapping[TensorRef, Range], judged: _Judged) -> bool:
+def _reached(source: Source, ours: ObservedRange, mixed: Mapping[TensorRef, ObservedRange], judged: _Judged) -> bool:
     """Whether an input had an infinity that float32 does not have when the output stopped being finite.
 
     What a loop makes later in its body is not judged yet: its infinities count.
@@ -238,7 +217,7 @@ def _reached(source: Source, ours: Range, mixed: Mapping[TensorRef, Range], judg
     return found.when + (1 if source.when == "next" else 0) <= ours.when
 
 
-def _is_mask(node: Wired, exact: Range, reference: Mapping[TensorRef, Range], judged: _Judged) -> bool:
+def _is_mask(node: Wired, exact: ObservedRange, reference: Mapping[TensorRef, ObservedRange], judged: _Judged) -> bool:
     """Infinite in float32, without NaN, out of constants or of other masks."""
     if exact.nan:
         return False
@@ -261,7 +240,7 @@ def _has_infinite_constant(node: Wired) -> bool:
     return False
 
 
-def _is_sentinel(exact: Range, ours: Range, level: float, limit: float = math.inf) -> bool:
+def _is_sentinel(exact: ObservedRange, ours: ObservedRange, level: float, limit: float = math.inf) -> bool:
     """Whether values beyond ``level``, on one side, are all that reaches ``limit`` in the mixed model."""
     ends = ((exact.minimum, ours.minimum), (exact.maximum, ours.maximum))
     beyond = {one > 0 for one, _ in ends if abs(one) >= level}

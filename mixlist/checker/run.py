@@ -18,8 +18,9 @@ from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.model_pair import Pair, Way, make_pair, replace_scope
-from mixlist.checker.overflow import Batch, Range, Tally, classify
+from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.checker.result import CheckReport, NodeError
+from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observed
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
@@ -145,7 +146,7 @@ class _Check:
         self.progress = progress
         self.judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
         self.tallies: dict[TensorRef, Tally] = {}
-        self.spans: dict[TensorRef, tuple[Range, Range]] = {}
+        self.spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}
         self.task = TaskAccuracy(labels) if labels is not None else None
         self.hidden = Hidden.of(pair)
         self.census = Census(pair) if full_statistics else None
@@ -278,28 +279,32 @@ def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tu
     return found
 
 
-def _by_original_scope(ranges: dict[TensorRef, Range], renamed: Mapping[str, str]) -> dict[TensorRef, Range]:
+def _by_original_scope(
+    ranges: dict[TensorRef, ObservedRange], renamed: Mapping[str, str]
+) -> dict[TensorRef, ObservedRange]:
     """Specialisations of one function are one function to the original."""
     if not renamed:
         return ranges
-    found: dict[TensorRef, Range] = {}
+    found: dict[TensorRef, ObservedRange] = {}
     for key, span in ranges.items():
         plain = replace_scope(key, renamed)
         found[plain] = _union(found[plain], span) if plain in found and span.ran else found.get(plain, span)
     return found
 
 
-def _in_float32(span: Range) -> Range:
+def _in_float32(span: ObservedRange) -> ObservedRange:
     """What float64 holds and float32 does not is not finite in float32: no fault of the list."""
     if not span.ran or span.magnitude <= _LARGEST or not span.finite:
         return span
     low = -math.inf if span.minimum < -_LARGEST else span.minimum
     high = math.inf if span.maximum > _LARGEST else span.maximum
-    return Range(low, high, span.nan, True, 0)
+    return ObservedRange(low, high, span.nan, True, 0)
 
 
 def _widen(
-    spans: dict[TensorRef, tuple[Range, Range]], exact: Mapping[TensorRef, Range], ours: Mapping[TensorRef, Range]
+    spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]],
+    exact: Mapping[TensorRef, ObservedRange],
+    ours: Mapping[TensorRef, ObservedRange],
 ) -> None:
     for key, one in exact.items():
         other = ours.get(key)
@@ -309,6 +314,8 @@ def _widen(
         spans[key] = (one, other) if before is None else (_union(before[0], one), _union(before[1], other))
 
 
-def _union(one: Range, other: Range) -> Range:
+def _union(one: ObservedRange, other: ObservedRange) -> ObservedRange:
     when = one.when if one.when is not None else other.when
-    return Range(min(one.minimum, other.minimum), max(one.maximum, other.maximum), one.nan or other.nan, True, when)
+    return ObservedRange(
+        min(one.minimum, other.minimum), max(one.maximum, other.maximum), one.nan or other.nan, True, when
+    )

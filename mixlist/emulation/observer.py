@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixlist.checker.overflow import Range
 from mixlist.emulation.instrument import RANGE, Instrumented, Place
+from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import as_float32
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.subprocess_session import Worker
 
 
-Observed = tuple[list[Any], dict[TensorRef, Range]]
+Observed = tuple[list[Any], dict[TensorRef, ObservedRange]]
 _RANGE = tuple(statistic.name for statistic in RANGE)
 
 
@@ -88,7 +88,7 @@ class Observer:
     def read(self, names: list[str], found: list[Any]) -> Observed:
         """What a run made of the outputs named: the own ones in order, and the ranges by TensorRef."""
         values = dict(zip(names, found, strict=True))
-        ranges: dict[TensorRef, Range] = {}
+        ranges: dict[TensorRef, ObservedRange] = {}
         if self._single:
             told = [np.concatenate([values[n] for n in names])[at] for names, at in self._columns]
             ranges = dict(zip(self._single, _ranges(*told), strict=True))
@@ -131,39 +131,39 @@ def _value(values: Mapping[str, Any], place: Place) -> Any:
     return values[place.output][..., place.column]
 
 
-def _ranges(low: NDArray[Any], high: NDArray[Any], total: NDArray[Any]) -> list[Range]:
+def _ranges(low: NDArray[Any], high: NDArray[Any], total: NDArray[Any]) -> list[ObservedRange]:
     """The ranges of many tensors, each with one value per statistic."""
     lows, highs = low.tolist(), high.tolist()
     usual = np.isfinite(low) & np.isfinite(high) & (low <= high) & ~np.isnan(total)  # a sum of magnitudes may overflow
     if usual.all():
-        return [Range(one, other, False) for one, other in zip(lows, highs, strict=True)]
+        return [ObservedRange(one, other, False) for one, other in zip(lows, highs, strict=True)]
     each = zip(usual.tolist(), lows, highs, total.tolist(), strict=True)
-    return [Range(one, other, False) if fine else _single(one, other, rest) for fine, one, other, rest in each]
+    return [ObservedRange(one, other, False) if fine else _single(one, other, rest) for fine, one, other, rest in each]
 
 
-def _joined(lows: list[Any], highs: list[Any], sums: list[Any]) -> Range:
+def _joined(lows: list[Any], highs: list[Any], sums: list[Any]) -> ObservedRange:
     """Join the calls of a function and the iterations of a loop; a tensor that was not computed has neutral values."""
     minimum, maximum, total = (_flat(x) for x in (lows, highs, sums))
     ran = ~(minimum > maximum)  # neutral: inf and -inf, on CUDA the largest finite ones
     if not ran.any():
-        return Range(0.0, 0.0, nan=False, ran=False)
+        return ObservedRange(0.0, 0.0, nan=False, ran=False)
     nan = np.isnan(minimum) | np.isnan(maximum) | np.isnan(total)  # a sum of magnitudes that overflows is infinite
     bad = ran & (nan | np.isinf(minimum) | np.isinf(maximum))
     when = int(np.argmax(bad)) if bad.any() else None
     usual = ran & ~np.isnan(minimum) & ~np.isnan(maximum)
     if not usual.any():  # nothing but NaN
-        return Range(-np.inf, np.inf, True, True, when)
-    return Range(float(minimum[usual].min()), float(maximum[usual].max()), bool(nan[ran].any()), True, when)
+        return ObservedRange(-np.inf, np.inf, True, True, when)
+    return ObservedRange(float(minimum[usual].min()), float(maximum[usual].max()), bool(nan[ran].any()), True, when)
 
 
-def _single(low: float, high: float, total: float) -> Range:
+def _single(low: float, high: float, total: float) -> ObservedRange:
     if low > high:
-        return Range(0.0, 0.0, nan=False, ran=False)
+        return ObservedRange(0.0, 0.0, nan=False, ran=False)
     nan = math.isnan(low) or math.isnan(high) or math.isnan(total)
     when = 0 if nan or math.isinf(low) or math.isinf(high) else None
     if math.isnan(low) or math.isnan(high):
-        return Range(-math.inf, math.inf, True, True, when)
-    return Range(low, high, nan, True, when)
+        return ObservedRange(-math.inf, math.inf, True, True, when)
+    return ObservedRange(low, high, nan, True, when)
 
 
 def _flat(values: list[Any]) -> NDArray[np.float64]:

@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import Any
 
 from mixlist.checker.masks import Mask
-from mixlist.checker.overflow import Range
 from mixlist.checker.result import TensorRange
 from mixlist.emulation.instrument import SUM, Instrumented, Probe, instrument
+from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer
 from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Value
@@ -29,7 +29,7 @@ from mixlist.tuner.skippable_statistics import is_spared, sizes
 
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
 
-Ranges = Mapping[TensorRef, Range]
+Ranges = Mapping[TensorRef, ObservedRange]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def watched(
     saturate: bool,
     wired: Iterable[Wired] = (),
     cuts: Container[str] = (),
-    range_of: Callable[[Value], constants.Range | None] = lambda _: None,
+    range_of: Callable[[Value], constants.ObservedRange | None] = lambda _: None,
 ) -> tuple[Any, Watch]:
     """A copy of the model with the statistics of a trial, and what they are of.
 
