@@ -14,8 +14,8 @@ from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY, Graph
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
+from mixlist.patterns.constants import ConstantRanges, Progress
 from mixlist.resolver.classification import Facts
-from mixlist.resolver.constants import Progress, Ranges
 from mixlist.resolver.decisions import Solution, reached
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Decision, Plan
@@ -41,7 +41,7 @@ class Resolved:
     low: int
     solutions: tuple[Solution, ...]
     rules: Rules
-    ranges: Ranges
+    ranges: ConstantRanges
     cast_is_black: bool
 
 
@@ -58,7 +58,7 @@ class Resolver:
         self.loaded = load(model)
         hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
         self.graph = build_main(self.loaded.proto, hints)
-        self.ranges = Ranges(self.loaded.folder, progress)
+        self.ranges = ConstantRanges(self.loaded.folder, progress)
 
     def again(self, policy: Policy) -> Again:
         """What decides under many policies that are much like this one."""

@@ -21,8 +21,8 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.names import in_ascend
 from mixlist.ops.signature import Assignment
+from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Fact, Facts, is_control_flow
-from mixlist.resolver.constants import Ranges
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.schedule import Step, read_by
@@ -53,7 +53,7 @@ Changes = dict[Node, Said]
 class Again:
     """One model, decided under policies that differ from ``base`` in lists and in further rules of single nodes."""
 
-    def __init__(self, graph: Graph, base: Policy, ranges: Ranges) -> None:
+    def __init__(self, graph: Graph, base: Policy, ranges: ConstantRanges) -> None:
         self.graph, self.base, self.ranges = graph, base, ranges
         self.rules = Rules(base)
         self.kept: dict[tuple[Any, ...], deque[_Kept]] = {}

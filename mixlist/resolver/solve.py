@@ -17,9 +17,9 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.ops.signature import Assignment
+from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver import gray_policies, sequence_groups
 from mixlist.resolver.classification import Facts, is_control_flow
-from mixlist.resolver.constants import Ranges
 from mixlist.resolver.decisions import UNDECIDED, Solution, join
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.schedule import Step, collect, read_by
@@ -29,7 +29,7 @@ from mixlist.resolver.sequence_groups import Cluster
 class Resolution:
     """The shared state of one resolve: the policy's facts, constants' ranges, function specialisations."""
 
-    def __init__(self, facts: Facts, rules: Rules, ranges: Ranges) -> None:
+    def __init__(self, facts: Facts, rules: Rules, ranges: ConstantRanges) -> None:
         self.facts = facts
         self.rules = rules
         self.ranges = ranges

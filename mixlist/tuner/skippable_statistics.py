@@ -12,7 +12,7 @@ from mixlist.graph.dataflow import Wired
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
-from mixlist.resolver.constants import Range
+from mixlist.patterns.constants import ConstantRange
 from mixlist.tuner.candidate_ranking import Where
 
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
@@ -39,11 +39,11 @@ class Sizes:
 
     near: AbstractSet[Where]
     far: AbstractSet[Where]
-    range_of: Callable[[Value], Range | None]
+    range_of: Callable[[Value], ConstantRange | None]
     limit: float
 
 
-def sizes(tensors: Iterable[TensorRange], range_of: Callable[[Value], Range | None], low: int) -> Sizes:
+def sizes(tensors: Iterable[TensorRange], range_of: Callable[[Value], ConstantRange | None], low: int) -> Sizes:
     """The sizes that the tensors of the reference have, for the low type ``low``."""
     limit = NEAR * overflow_bound(low)
     every, near = set[Where](), set[Where]()

@@ -24,7 +24,7 @@ from mixlist.graph.model import Value
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX
-from mixlist.resolver import constants
+from mixlist.patterns import constants
 from mixlist.tuner.skippable_statistics import is_spared, sizes
 
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds

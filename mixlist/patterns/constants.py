@@ -28,7 +28,7 @@ _MOVES = frozenset(
 
 
 @dataclass(frozen=True)
-class Range:
+class ConstantRange:
     """Largest finite magnitude, and the value itself where there is only one."""
 
     max_abs: float
@@ -43,15 +43,15 @@ class Range:
         return None
 
 
-class Ranges:
+class ConstantRanges:
     """The ranges of a model's constants; each is scanned once, when first asked for."""
 
     def __init__(self, folder: Path | None, progress: Progress | None = None) -> None:
         self.folder = folder
         self._progress = progress
-        self._known: dict[int, tuple[Any, Range | None]] = {}  # by id of the tensor, which is kept alive
+        self._known: dict[int, tuple[Any, ConstantRange | None]] = {}  # by id of the tensor, which is kept alive
 
-    def of(self, value: Value) -> Range | None:
+    def of(self, value: Value) -> ConstantRange | None:
         """The range of a constant; None for what is computed, or holds no float numbers."""
         while value.tensor is None and value.producer is not None and _moves(value.producer):
             source = value.producer.inputs[0]
@@ -70,7 +70,7 @@ class Ranges:
         found = self.of(value)
         return found is None or found.misfit(low) is None
 
-    def _scan(self, tensor: Any) -> Range:
+    def _scan(self, tensor: Any) -> ConstantRange:
         largest, single = 0.0, None
         alone = element_count(tensor) == 1
         for piece in pieces(tensor, self.folder):
@@ -79,7 +79,7 @@ class Ranges:
                 self._progress(piece.nbytes)
             if alone and piece.size:
                 single = float(piece[0])
-        return Range(largest, single)
+        return ConstantRange(largest, single)
 
 
 def _moves(node: Node) -> bool:

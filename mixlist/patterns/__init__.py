@@ -1,0 +1,1 @@
+"""Prove properties of values from the graph alone: ranges of constants, masks."""
