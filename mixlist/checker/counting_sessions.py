@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from mixlist.checker import value_counts
-from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.model_pair import Pair, replace_scope
 from mixlist.checker.overflow import Batch, Tally, has_suspects, suspects
 from mixlist.checker.result import ValueCounts
@@ -24,6 +23,7 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
+from mixlist.patterns.masks import Mask, find_masks
 
 Totals = dict[tuple[TensorRef, str], float]
 _FINITE = "finite"

@@ -22,14 +22,14 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from mixlist.checker.masks import SENTINEL as SENTINEL
-from mixlist.checker.masks import Mask
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import Source, Wired
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
+from mixlist.patterns.masks import SENTINEL as SENTINEL
+from mixlist.patterns.masks import Mask
 
 NEAR = 0.5  # of the largest finite value
 FLUSHED = 0.01  # of the values that are not zero in float32: fewer are lost in rounding's own noise

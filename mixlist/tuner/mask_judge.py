@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from mixlist.checker.counting_sessions import Counter, Hidden
-from mixlist.checker.masks import Mask, find_masks
 from mixlist.checker.model_pair import Way
 from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.emulation.instrument import instrument
@@ -18,6 +17,7 @@ from mixlist.graph.naming import label, scope_path
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
+from mixlist.patterns.masks import Mask, find_masks
 from mixlist.resolver.decisions import Solution, reached
 from mixlist.tuner.trial_statistics import Ranges
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from mixlist.checker.masks import Mask
 from mixlist.checker.result import TensorRange
 from mixlist.emulation.instrument import SUM, Instrumented, Probe, instrument
 from mixlist.emulation.observed_range import ObservedRange
@@ -25,6 +24,7 @@ from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.patterns import constants
+from mixlist.patterns.masks import Mask
 from mixlist.tuner.skippable_statistics import is_spared, sizes
 
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds

@@ -10,10 +10,10 @@ import pytest
 
 import mixlist
 from mixlist.checker.counting_sessions import Hidden
-from mixlist.checker.masks import find_masks
 from mixlist.checker.result import CheckReport
 from mixlist.graph.build import build_main
 from mixlist.graph.dataflow import wire
+from mixlist.patterns.masks import find_masks
 from tests.builders import model, policy
 
 LOW = ["Add", "Sub", "Mul", "Softmax", "Where", "Neg", "Relu", "Identity", "Reshape", "Max"]
