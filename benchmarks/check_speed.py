@@ -67,10 +67,10 @@ def _times(models: Mapping[str, Path]) -> None:
 def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None], Callable[[], None]]:
     """What a check does with each batch, all tensors observed, and two runs of the model as it is."""
     import mixlist
-    from mixlist.checker.model_pair import Way, make_pair
+    from mixlist.checker.model_pair import SessionConfig, make_pair
     from mixlist.checker.overflow import Batch, classify
 
-    pair = make_pair(path, mixlist.load_policy(), None, Way("cpu", False, False))
+    pair = make_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", False, False))
     session = _session(path.read_bytes())
 
     def observed() -> None:

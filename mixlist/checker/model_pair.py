@@ -32,7 +32,7 @@ from mixlist.runtime.subprocess_session import Process, make_runner
 
 
 @dataclass(frozen=True)
-class Way:
+class SessionConfig:
     """How the two models run: on which provider, in which process (False: this one), saturating or not."""
 
     provider: str
@@ -120,7 +120,7 @@ class Pair:
     original: Loaded
     mixed: Loaded
     plan: Plan | None
-    way: Way
+    way: SessionConfig
     reference: Observer
     ours: Observer
     wired: list[Wired]
@@ -135,7 +135,9 @@ class Pair:
 
 
 @no_collection()
-def make_pair(model: Any, policy: Policy, against: Any, way: Way, first: Mapping[str, Any] | None = None) -> Pair:
+def make_pair(
+    model: Any, policy: Policy, against: Any, way: SessionConfig, first: Mapping[str, Any] | None = None
+) -> Pair:
     """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's.
 
     The reference begins with the batch ``first`` while the mixed model is made, if it runs in another process.

@@ -17,7 +17,7 @@ from mixlist.checker.counting_sessions import Census, Hidden
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
 from mixlist.checker.label_accuracy import TaskAccuracy
-from mixlist.checker.model_pair import Pair, Way, make_pair, replace_scope
+from mixlist.checker.model_pair import Pair, SessionConfig, make_pair, replace_scope
 from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.checker.result import CheckReport, NodeError
 from mixlist.emulation.observed_range import ObservedRange
@@ -104,7 +104,7 @@ def check(
             workers = stack.enter_context(open_workers(jobs, scheduler, executor, most))
         with clock.phase("prepare"):
             process = Process() if isolate is True and workers is None else isolate
-            way = Way(provider, process, saturate, wide, most < QUICK, workers=workers)
+            way = SessionConfig(provider, process, saturate, wide, most < QUICK, workers=workers)
             feeds = islice(batches, most)
             first = next(feeds, None)
             try:
@@ -241,7 +241,9 @@ class _Check:
         )
 
 
-def _never_ran(model: str, way: Way, policy: Policy, max_rate: float, limits: accuracy.Limits, why: str) -> CheckReport:
+def _never_ran(
+    model: str, way: SessionConfig, policy: Policy, max_rate: float, limits: accuracy.Limits, why: str
+) -> CheckReport:
     """The report where ONNX Runtime died while it loaded a model."""
     return CheckReport(
         model=model,

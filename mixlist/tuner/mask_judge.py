@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mixlist.checker.counting_sessions import Counter, Hidden
-from mixlist.checker.model_pair import Way
+from mixlist.checker.model_pair import SessionConfig
 from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import wire
@@ -45,7 +45,7 @@ class Masked:
 
     def _make_hidden(self) -> Hidden:
         """Counts in the reference, by a session made when first needed; a trial has no mixed model to count in."""
-        observe = Way("cpu", False, self.saturate).observe_reference
+        observe = SessionConfig("cpu", False, self.saturate).observe_reference
         probes = instrument(self.loaded.proto).probes
         return Hidden(self.wired, {self.low}, partial(Counter, self.loaded, probes, observe), None)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.model_pair import Way
+from mixlist.checker.model_pair import SessionConfig
 from mixlist.emulation.instrument import instrument
 from mixlist.runtime.sessions import Runner, make_session
 from tests.builders import model
@@ -24,7 +24,7 @@ g (int64 n, float[2] x) => (float[2] y) {
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Way, "guard", property(lambda _: True))
+    monkeypatch.setattr(SessionConfig, "guard", property(lambda _: True))
 
 
 @pytest.mark.usefixtures("guarded")
