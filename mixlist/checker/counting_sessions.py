@@ -103,7 +103,7 @@ class Counter:
 MakeCounter = Callable[[tuple[Statistic, ...], Iterable[TensorRef]], Counter]
 
 
-class Hidden:
+class MaskedOverflowFinder:
     """Finds what overflows beside the infinities of a mask; values are counted only where a range asks for it.
 
     ``lows`` are the low types there are; ``reference`` and ``mixed`` make a Counter in each of the two models, None
@@ -122,7 +122,7 @@ class Hidden:
         self._mixed_keys: set[TensorRef] = set()
 
     @classmethod
-    def of(cls, pair: Pair) -> Hidden:
+    def of(cls, pair: Pair) -> MaskedOverflowFinder:
         """For the two models of a check."""
         lows = frozenset(pair.low.values())
         return cls(pair.wired, lows, partial(Counter.of, pair, False), partial(Counter.of, pair, True))

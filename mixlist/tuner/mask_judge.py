@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mixlist.checker.counting_sessions import Counter, Hidden
+from mixlist.checker.counting_sessions import Counter, MaskedOverflowFinder
 from mixlist.checker.model_pair import SessionConfig
 from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.emulation.instrument import instrument
@@ -29,7 +29,7 @@ class Masked:
         self.loaded, self.low, self.saturate = loaded, low, saturate
         self.wired = wire(graph)
         self.masks: dict[TensorRef, Mask] = find_masks(self.wired) if low == types.FLOAT16 else {}
-        self._hidden: Hidden | None = None
+        self._hidden: MaskedOverflowFinder | None = None
 
     def overflow(self, feed: Mapping[str, Any], ranges: tuple[Ranges, Ranges], main: Solution) -> str:
         """The first node that overflows in a batch as ``main`` decides; "" where the infinities are by design."""
@@ -43,11 +43,11 @@ class Masked:
         key = next(key for key, tally in tallies.items() if {"overflow", "saturated"} & tally.batches.keys())
         return f"{key.scope}/{key.node}" if key.scope else key.node
 
-    def _make_hidden(self) -> Hidden:
+    def _make_hidden(self) -> MaskedOverflowFinder:
         """Counts in the reference, by a session made when first needed; a trial has no mixed model to count in."""
         observe = SessionConfig("cpu", False, self.saturate).observe_reference
         probes = instrument(self.loaded.proto).probes
-        return Hidden(self.wired, {self.low}, partial(Counter, self.loaded, probes, observe), None)
+        return MaskedOverflowFinder(self.wired, {self.low}, partial(Counter, self.loaded, probes, observe), None)
 
     def close(self) -> None:
         """Let the session go."""
