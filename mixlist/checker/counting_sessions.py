@@ -18,7 +18,7 @@ from mixlist.checker.result import ValueCounts
 from mixlist.emulation.instrument import Instrumented, Probe, Statistic, instrument
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer
-from mixlist.graph.dataflow import Wired
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.io import Loaded
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
@@ -111,7 +111,7 @@ class MaskedOverflowFinder:
     """
 
     def __init__(
-        self, wired: list[Wired], lows: AbstractSet[int], reference: MakeCounter, mixed: MakeCounter | None
+        self, wired: list[DataflowNode], lows: AbstractSet[int], reference: MakeCounter, mixed: MakeCounter | None
     ) -> None:
         self._wired, self._lows = wired, lows
         self._make_reference, self._make_mixed = reference, mixed

@@ -8,7 +8,7 @@ from mixlist.checker.counting_sessions import Census
 from mixlist.checker.overflow import Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
 from mixlist.emulation.observed_range import ObservedRange
-from mixlist.graph.dataflow import Wired
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
 from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Facts, rank_of
@@ -58,7 +58,7 @@ def _finding(
     )
 
 
-def _suggestion(wired: Wired, decision: Decision | None, facts: Facts | None) -> str:
+def _suggestion(wired: DataflowNode, decision: Decision | None, facts: Facts | None) -> str:
     """The smallest change that keeps the node high; the operator by its name in the lists (Conv2D in an Ascend one)."""
     if decision is None or facts is None:
         return ""
@@ -72,7 +72,7 @@ def _suggestion(wired: Wired, decision: Decision | None, facts: Facts | None) ->
 
 
 def tensor_ranges(
-    wired: list[Wired],
+    wired: list[DataflowNode],
     spans: Mapping[TensorRef, tuple[ObservedRange, ObservedRange]],
     low: Mapping[TensorRef, int],
     census: Census | None,

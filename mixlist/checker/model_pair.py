@@ -14,7 +14,7 @@ from mixlist.emulation.observer import Observer
 from mixlist.emulation.shared_weights import Weights
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
-from mixlist.graph.dataflow import Wired, wire
+from mixlist.graph.dataflow import DataflowNode, wire
 from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY
@@ -123,7 +123,7 @@ class Pair:
     way: SessionConfig
     reference: Observer
     ours: Observer
-    wired: list[Wired]
+    wired: list[DataflowNode]
     low: dict[TensorRef, int]
     renamed: dict[str, str]
     warnings: list[str] = field(default_factory=list)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.emulation.observed_range import ObservedRange
-from mixlist.graph.dataflow import Source, Wired
+from mixlist.graph.dataflow import DataflowNode, Source
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
@@ -39,7 +39,7 @@ FLUSHED = 0.01  # of the values that are not zero in float32: fewer are lost in 
 class Tally:
     """What happened to one tensor over the batches: how often each kind, and the largest magnitudes."""
 
-    wired: Wired
+    wired: DataflowNode
     key: TensorRef
     batches: dict[Kind, list[int]] = field(default_factory=dict)
     reference: float = 0.0
@@ -116,7 +116,7 @@ class _Judged:
     spoilt: set[TensorRef] = field(default_factory=set)
 
 
-def classify(batch: Batch, wired: Iterable[Wired], tallies: dict[TensorRef, Tally]) -> bool:
+def classify(batch: Batch, wired: Iterable[DataflowNode], tallies: dict[TensorRef, Tally]) -> bool:
     """Add one batch to the tallies; True if it holds an exception (an overflow or a saturation)."""
     exception = False
     judged = _Judged()
@@ -138,7 +138,7 @@ def classify(batch: Batch, wired: Iterable[Wired], tallies: dict[TensorRef, Tall
 
 
 def _kind(
-    node: Wired, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch, judged: _Judged
+    node: DataflowNode, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch, judged: _Judged
 ) -> Kind | None:
     if ours.finite and exact.finite:
         kind = _finite_kind(node, key, exact, ours, batch)
@@ -153,7 +153,7 @@ def _kind(
 
 
 def _infinite_kind(
-    node: Wired, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch, judged: _Judged
+    node: DataflowNode, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch, judged: _Judged
 ) -> Kind:
     """What made a tensor of the mixed model infinite or NaN."""
     explained = any(_reached(s, ours, batch.mixed, judged) for s in node.inputs)
@@ -173,7 +173,9 @@ def _infinite_kind(
     return "overflow" if new and not explained else kind
 
 
-def _finite_kind(node: Wired, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch) -> Kind | None:
+def _finite_kind(
+    node: DataflowNode, key: TensorRef, exact: ObservedRange, ours: ObservedRange, batch: Batch
+) -> Kind | None:
     """What a tensor without infinities suffers."""
     low = batch.low.get(key)
     if low is None:
@@ -217,7 +219,9 @@ def _reached(source: Source, ours: ObservedRange, mixed: Mapping[TensorRef, Obse
     return found.when + (1 if source.when == "next" else 0) <= ours.when
 
 
-def _is_mask(node: Wired, exact: ObservedRange, reference: Mapping[TensorRef, ObservedRange], judged: _Judged) -> bool:
+def _is_mask(
+    node: DataflowNode, exact: ObservedRange, reference: Mapping[TensorRef, ObservedRange], judged: _Judged
+) -> bool:
     """Infinite in float32, without NaN, out of constants or of other masks."""
     if exact.nan:
         return False
@@ -227,7 +231,7 @@ def _is_mask(node: Wired, exact: ObservedRange, reference: Mapping[TensorRef, Ob
     return any(v is not None and v.constant for v in node.node.inputs) and _has_infinite_constant(node)
 
 
-def _has_infinite_constant(node: Wired) -> bool:
+def _has_infinite_constant(node: DataflowNode) -> bool:
     from mixlist.graph.weights import is_external, pieces
 
     for value in node.node.inputs:

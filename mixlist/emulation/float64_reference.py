@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from mixlist.graph.dataflow import Wired
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node
 from mixlist.ops import types
 from mixlist.targets.kernels import has_any_kernel, has_low_kernel
@@ -27,7 +27,7 @@ def computes_double(node: Node) -> bool:
     return has_low_kernel("cpu", node.domain, node.op_type, schema.since, "double", outputs)
 
 
-def stays_single(wired: Iterable[Wired]) -> str:
+def stays_single(wired: Iterable[DataflowNode]) -> str:
     """One sentence on the operators that the reference computes in float32 all the same; empty where there are none."""
     found: Counter[str] = Counter()
     for each in wired:

@@ -23,7 +23,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Wired:
+class DataflowNode:
     """A node as the classification sees it; ``inputs`` are the observed tensors behind its inputs."""
 
     node: Node
@@ -33,7 +33,7 @@ class Wired:
     inputs: tuple[Source, ...]
 
 
-def wire(main: Graph) -> list[Wired]:
+def wire(main: Graph) -> list[DataflowNode]:
     """Every node of a model that is no control flow, call or Constant, in order of computation."""
     return _Wirer(main).run(main)
 
@@ -75,12 +75,12 @@ class _Wirer:
                         when = "same"
                     self.feeds.setdefault(target, []).append((read.value, when))
 
-    def run(self, main: Graph) -> list[Wired]:
-        found: dict[tuple[str, str], Wired] = {}
+    def run(self, main: Graph) -> list[DataflowNode]:
+        found: dict[tuple[str, str], DataflowNode] = {}
         self._wire(main, found, set())
         return list(found.values())
 
-    def _wire(self, graph: Graph, found: dict[tuple[str, str], Wired], done: set[int]) -> None:
+    def _wire(self, graph: Graph, found: dict[tuple[str, str], DataflowNode], done: set[int]) -> None:
         """A function's nodes stand where it is first called, and read what any call passes."""
         done.add(id(graph))
         for node in graph.order:
@@ -90,7 +90,7 @@ class _Wirer:
                 continue
             path = scope_path(graph, node.scope)
             inputs = [s for v in node.inputs if v is not None for s in self._sources(v, node)]
-            before = found.get((path, label(node)), Wired(node, graph, path, label(node), ()))
+            before = found.get((path, label(node)), DataflowNode(node, graph, path, label(node), ()))
             inputs = list(dict.fromkeys((*before.inputs, *inputs)))
             found[path, label(node)] = replace(before, inputs=tuple(inputs))
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mixlist.graph.dataflow import Wired
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import label, scope_path
 from mixlist.graph.refs import TensorRef
@@ -61,7 +61,7 @@ class Mask:
         return sum(magnitudes.get(key, math.inf) for key in self.beside) < bound
 
 
-def find_masks(wired: Iterable[Wired]) -> dict[TensorRef, Mask]:
+def find_masks(wired: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
     """The tensors of a model that carry a mask to a softmax, as far as it can be proven."""
     graphs = {id(each.graph): each.graph for each in wired}
     found: dict[TensorRef, Mask] = {}

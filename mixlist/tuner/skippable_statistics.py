@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mixlist.checker.result import TensorRange
 from mixlist.emulation.emulate import EXACT
-from mixlist.graph.dataflow import Wired
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
@@ -54,7 +54,7 @@ def sizes(tensors: Iterable[TensorRange], range_of: Callable[[Value], ConstantRa
     return Sizes(near, every - near, range_of, limit)
 
 
-def is_spared(wired: Wired, known: Sizes) -> bool:
+def is_spared(wired: DataflowNode, known: Sizes) -> bool:
     """Whether what a node makes is finite if what it reads is, and that is watched or spared.
 
     What is exact may still pass the range where it reads something high that is rounded for it.

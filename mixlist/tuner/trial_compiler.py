@@ -15,7 +15,7 @@ from mixlist.checker.result import TensorRange
 from mixlist.cost.estimate import costs, low_share
 from mixlist.errors import ModelError
 from mixlist.graph.constness import is_random
-from mixlist.graph.dataflow import Wired
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver
@@ -163,7 +163,7 @@ class Rig:
         self.gated = None
         self._on.clear()
 
-    def _watched(self, wired: Sequence[Wired]) -> tuple[Any, Watch]:
+    def _watched(self, wired: Sequence[DataflowNode]) -> tuple[Any, Watch]:
         ranges, masks = self.resolver.ranges, self.masked.masks
         proto = self.resolver.loaded.proto
         return watched(proto, self.tensors, masks, self.low, self.saturate, wired, self.places, ranges.of)

@@ -18,7 +18,7 @@ from mixlist.checker.result import TensorRange
 from mixlist.emulation.instrument import SUM, Instrumented, Probe, instrument
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer
-from mixlist.graph.dataflow import Wired
+from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Value
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
@@ -111,7 +111,7 @@ def watched(
     masks: Mapping[TensorRef, Mask],
     low: int,
     saturate: bool,
-    wired: Iterable[Wired] = (),
+    wired: Iterable[DataflowNode] = (),
     cuts: Container[str] = (),
     range_of: Callable[[Value], constants.ObservedRange | None] = lambda _: None,
 ) -> tuple[Any, Watch]:
