@@ -23,7 +23,7 @@ from mixlist.resolver.solve import Resolution
 from mixlist.resolver.uses import settle_constant_arguments
 
 if TYPE_CHECKING:
-    from mixlist.resolver.incremental import Again
+    from mixlist.resolver.incremental import IncrementalSolver
 
 __all__ = ["Decision", "Plan", "Resolved", "Resolver", "resolve"]
 
@@ -60,11 +60,11 @@ class Resolver:
         self.graph = build_main(self.loaded.proto, hints)
         self.ranges = ConstantRanges(self.loaded.folder, progress)
 
-    def again(self, policy: Policy) -> Again:
+    def again(self, policy: Policy) -> IncrementalSolver:
         """What decides under many policies that are much like this one."""
-        from mixlist.resolver.incremental import Again
+        from mixlist.resolver.incremental import IncrementalSolver
 
-        return Again(self.graph, policy, self.ranges)
+        return IncrementalSolver(self.graph, policy, self.ranges)
 
     @no_collection()
     def plan(self, policy: Policy) -> Plan:

@@ -50,7 +50,7 @@ Operator = tuple[str, str]  # domain and op type
 Changes = dict[Node, Said]
 
 
-class Again:
+class IncrementalSolver:
     """One model, decided under policies that differ from ``base`` in lists and in further rules of single nodes."""
 
     def __init__(self, graph: Graph, base: Policy, ranges: ConstantRanges) -> None:
@@ -152,7 +152,7 @@ class _Kept:
 class _Remembering(Resolution):
     """The resolution under one policy, which begins from those before it."""
 
-    def __init__(self, again: Again, policy: Policy) -> None:
+    def __init__(self, again: IncrementalSolver, policy: Policy) -> None:
         facts = Facts(policy)
         self.again, self.changes = again, again.changes(policy, facts)
         super().__init__(facts, _Known(again.rules, self.changes, policy), again.ranges)

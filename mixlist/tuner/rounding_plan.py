@@ -54,7 +54,7 @@ class Rounding:
         )
 
 
-Origin = Callable[[Solution], tuple[Solution, frozenset[Node]] | None]  # as ``Again.origin``
+Origin = Callable[[Solution], tuple[Solution, frozenset[Node]] | None]  # as ``IncrementalSolver.origin``
 
 
 @dataclass

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.resolver.decisions import Solution
-from mixlist.resolver.incremental import Again
+from mixlist.resolver.incremental import IncrementalSolver
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
 from mixlist.tuner.rounding_plan import Sites
 from tests.builders import model, policy
@@ -41,7 +41,7 @@ class Both:
 
     def __init__(self, proto: Any, rules: Policy) -> None:
         self.resolver, self.rules = Resolver(proto), rules
-        self.again: Again = self.resolver.again(rules)
+        self.again: IncrementalSolver = self.resolver.again(rules)
         self.sites = Sites()
         self.halfway = 0
 
