@@ -34,7 +34,7 @@ RECENT = 8  # outcomes to begin from: the tests of a search halve, so one of the
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class NodeClassification:
     """What a policy says of a node of the graph with this id; under a rule also its types.
 
     What is the same is one object: sets of them are compared for every choice of a search.
@@ -47,7 +47,7 @@ class Said:
 
 
 Operator = tuple[str, str]  # domain and op type
-Changes = dict[Node, Said]
+Changes = dict[Node, NodeClassification]
 
 
 class IncrementalSolver:
@@ -60,7 +60,7 @@ class IncrementalSolver:
         self.orders: dict[int, _Order] = {}
         self.graphs = {id(each): each for each in _below(graph)}
         self.reach = {key: frozenset(map(id, _below(each))) for key, each in self.graphs.items()}
-        self._same: dict[tuple[Node, Fact], Said] = {}
+        self._same: dict[tuple[Node, Fact], NodeClassification] = {}
         facts = Facts(base)
         self.cast_is_black = facts.cast_is_black
         self.said = {key: self._base(each, facts) for key, each in self.graphs.items()}
@@ -110,10 +110,10 @@ class IncrementalSolver:
         if near is not None:
             self._origin[made.solver.solution] = ref(near.solver.solution), ran
 
-    def _interned(self, graph: int, node: Node, fact: Fact) -> Said:
-        return self._same.setdefault((node, fact), Said(graph, node, fact))
+    def _interned(self, graph: int, node: Node, fact: Fact) -> NodeClassification:
+        return self._same.setdefault((node, fact), NodeClassification(graph, node, fact))
 
-    def _base(self, graph: Graph, facts: Facts) -> list[Said]:
+    def _base(self, graph: Graph, facts: Facts) -> list[NodeClassification]:
         ruled = self.rules.match(graph)
         return [self._interned(id(graph), node, ruled.get(node.id) or facts.of(graph, node)) for node in graph.order]
 
@@ -134,7 +134,7 @@ class IncrementalSolver:
         if rule not in self._ruled:
             alone = Rules(replace(self.base, rules=(rule,)))
             self._ruled[rule] = {
-                node: Said(key, node, fact, alone.assignment(graph, node))
+                node: NodeClassification(key, node, fact, alone.assignment(graph, node))
                 for key, graph in self.graphs.items()
                 for node, fact in ((graph.order[at], fact) for at, fact in alone.match(graph).items())
             }
@@ -146,7 +146,7 @@ class _Kept:
     """An outcome: the solver that came to it, and the changes in its graph and in the functions below."""
 
     solver: Solver
-    changes: frozenset[Said]
+    changes: frozenset[NodeClassification]
 
 
 class _Remembering(Resolution):
@@ -170,7 +170,7 @@ class _Remembering(Resolution):
         reach = again.reach[id(graph)]
         mine = frozenset([said for said in self.changes.values() if said.graph in reach])
         near: _Kept | None = None
-        differ = frozenset[Said]()
+        differ = frozenset[NodeClassification]()
         for kept in again.kept.get(key, ()):
             found = kept.changes ^ mine
             if near is None or len(found) < len(differ):
@@ -186,7 +186,7 @@ class _Remembering(Resolution):
         again.keep(key, _Kept(made, mine), near, ran)
         return made.solution
 
-    def _go_on(self, made: Solver, differ: frozenset[Said]) -> frozenset[Node]:
+    def _go_on(self, made: Solver, differ: frozenset[NodeClassification]) -> frozenset[Node]:
         """Bring a copy of an earlier outcome up to these changes; returns the nodes that may take other types."""
         graph, again = made.graph, self.again
         base = again.said[id(graph)]
