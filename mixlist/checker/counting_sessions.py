@@ -193,7 +193,7 @@ def _name(edge: float) -> str:
     return f"below_{edge:g}"
 
 
-class Census:
+class FullStatistics:
     """Counts every value of every low tensor, and looks for the smallest one of every tensor (full statistics)."""
 
     def __init__(self, pair: Pair) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mixlist.checker.counting_sessions import Census
+from mixlist.checker.counting_sessions import FullStatistics
 from mixlist.checker.overflow import Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
 from mixlist.emulation.observed_range import ObservedRange
@@ -75,7 +75,7 @@ def tensor_ranges(
     wired: list[DataflowNode],
     spans: Mapping[TensorRef, tuple[ObservedRange, ObservedRange]],
     low: Mapping[TensorRef, int],
-    census: Census | None,
+    census: FullStatistics | None,
 ) -> tuple[TensorRange, ...]:
     """The range of every observed tensor over all batches, in order of computation, and what was counted in it."""
     found = []

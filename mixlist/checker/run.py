@@ -13,7 +13,7 @@ from typing import Any
 
 from mixlist.checker import accuracy
 from mixlist.checker.compare import compare
-from mixlist.checker.counting_sessions import Census, MaskedOverflowFinder
+from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
 from mixlist.checker.label_accuracy import TaskAccuracy
@@ -149,7 +149,7 @@ class _Check:
         self.spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}
         self.task = TaskAccuracy(labels) if labels is not None else None
         self.hidden = MaskedOverflowFinder.of(pair)
-        self.census = Census(pair) if full_statistics else None
+        self.census = FullStatistics(pair) if full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
         self.exceptions, self.count, self.crash = 0, 0, ""
 

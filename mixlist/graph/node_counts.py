@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 
-class Census(NamedTuple):
+class NodeCounts(NamedTuple):
     """Numbers of nodes and of Casts among them, subgraphs and functions included."""
 
     nodes: int
     casts: int
 
 
-def census(model: Any) -> Census:
+def census(model: Any) -> NodeCounts:
     """Counts a ModelProto."""
     nodes = casts = 0
     for graph in _graphs(model):
         nodes += len(graph.node)
         casts += sum(node.op_type == "Cast" for node in graph.node)
-    return Census(nodes, casts)
+    return NodeCounts(nodes, casts)
 
 
 def _graphs(model: Any) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.graph.node_counts import Census
+from mixlist.graph.node_counts import NodeCounts
 from mixlist.report import terminal
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 def write_summary(
     plan: Plan,
     result: RewriteResult,
-    counted: tuple[Census, Census],
+    counted: tuple[NodeCounts, NodeCounts],
     sizes: tuple[int, int | None],
     stream: TextIO,
 ) -> None:
