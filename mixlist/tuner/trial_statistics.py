@@ -22,7 +22,7 @@ from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Value
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.ops.low_precision import FINITE_MAX
+from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
 from mixlist.patterns import constants
 from mixlist.patterns.masks import Mask
 from mixlist.tuner.skippable_statistics import is_spared, sizes
@@ -113,7 +113,7 @@ def watched(
     saturate: bool,
     wired: Iterable[DataflowNode] = (),
     cuts: Container[str] = (),
-    range_of: Callable[[Value], constants.ObservedRange | None] = lambda _: None,
+    range_of: Callable[[Value], constants.ConstantRange | None] = lambda _: None,
 ) -> tuple[Any, Watch]:
     """A copy of the model with the statistics of a trial, and what they are of.
 
@@ -122,7 +122,7 @@ def watched(
     beyond its range become its largest one; ``cuts`` as for ``instrument``; ``range_of``: the range of a constant.
     """
     tensors = list(tensors)
-    bound = constants.overflow_bound(low) if saturate else LARGE
+    bound = overflow_bound(low) if saturate else LARGE
     beyond = {(t.scope, t.node, t.tensor) for t in tensors if not t.magnitude < bound}
     known = sizes(tensors, range_of, low)
     spared = {(w.path, w.label) for w in wired if is_spared(w, known)}

@@ -1,0 +1,1 @@
+"""Time two models against each other, each in a process of its own."""

@@ -1,0 +1,1 @@
+"""Account for operations and bytes from shapes, for any machine."""
