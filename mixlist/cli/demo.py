@@ -1,12 +1,45 @@
-"""``mixlist demo``: the guided run on the bundled model."""
+"""``mixlist demo``: check a list on the bundled network, resolve, apply, and run before and after.
+
+The original runs on ONNX Runtime's CPU provider in float32. The mixed models run on onnx's reference
+evaluator, which computes every node in the type the file gives it; ONNX Runtime's CPU provider would
+run most float16 nodes in float32 and hide an overflow.
+"""
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from mixlist.cli.options import FILE
+from mixlist.errors import FileError
+from mixlist.files import package_data
+from mixlist.report import terminal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mixlist.resolver.plan import Plan
+    from mixlist.rewriter import RewriteResult
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """One policy applied to the model: what was decided, what was written, and what came out."""
+
+    title: str
+    plan: Plan
+    result: RewriteResult
+    path: Path
+    guesses: NDArray[np.int64]  # (images,): the digit with the largest logit
+    overflow: str  # the first node whose output is not finite, or ""
 
 
 @click.command("demo", short_help="Run the main job on the bundled model, step by step.")
@@ -21,6 +54,177 @@ def command(output: str | None) -> int:
     Example:
       mixlist demo
     """
-    from mixlist import demo
+    return run(Path(output) if output else None)
 
-    return demo.run(Path(output) if output else None)
+
+def run(output: Path | None = None, stream: TextIO | None = None) -> int:
+    """Run the demo and print it to ``stream`` (standard output); returns the exit status, 0.
+
+    The rewritten models are kept in the folder ``output`` if one is given, else nothing is kept.
+    """
+    if output is None:
+        with tempfile.TemporaryDirectory(prefix="mixlist-demo-") as folder:
+            return _run(Path(folder), stream or sys.stdout, kept=False)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise FileError(f"cannot make the folder {output}: {problem.strerror}") from problem
+    return _run(output, stream or sys.stdout, kept=True)
+
+
+def _run(folder: Path, out: TextIO, *, kept: bool) -> int:
+    import numpy as np
+
+    data = package_data.folder("demo_data")
+    model, edits = data / "digits.onnx", data / "digits_mixlist.json"
+    with np.load(data / "digits.npz") as arrays:
+        pixels, labels = arrays["pixels"].astype(np.float32), arrays["labels"]
+
+    print(f"A network that reads handwritten digits, and {len(labels)} digits it has not seen:", file=out)
+    print(_sketch(pixels[:6]), file=out)
+    _step(out, 1, f"Check the list file: mixlist validate {edits.name}")
+    _show_list(edits, out)
+
+    listed = _apply("onnx lists, edited", model, folder / "digits.mixed.onnx", pixels, mixlist=edits)
+    _step(out, 2, f"What the lists say of this model's operators: mixlist lists --mixlist {edits.name}")
+    _show_lists(listed.plan, out)
+    _step(out, 3, f"What each node becomes, and why: mixlist resolve {model.name} --mixlist {edits.name}")
+    _show_nodes(listed.plan, out)
+    _step(out, 4, "One node explained: mixlist resolve ... --explain /energy/Div_1")
+    _show_chain(listed.plan, "/energy/Div_1", out)
+
+    _step(out, 5, "Apply and run, with two other choices beside it: mixlist apply ... [--precision-mode-v2 fp16]")
+    unedited = _apply("onnx lists", model, folder / "digits.unedited.onnx", pixels)
+    forced = _apply("all low (fp16)", model, folder / "digits.all_low.onnx", pixels, precision_mode_v2="fp16")
+    _show_outcome(model, _run_original(model, pixels), [unedited, listed, forced], labels, out)
+    if kept:
+        print(f"\nThe models are in {folder}.", file=out)
+    print(
+        "\nNext, on a model of yours: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx", file=out
+    )
+    return 0
+
+
+def _apply(title: str, model: Path, path: Path, pixels: NDArray[np.float32], **options: Any) -> Mixed:
+    import mixlist
+
+    plan = mixlist.resolve(model, mixlist.load_policy(**options))
+    result = mixlist.rewrite(model, plan)
+    result.save(path, force=True)
+    logits, overflow = run_reference(path, pixels)
+    return Mixed(title, plan, result, path, logits.argmax(1), overflow)
+
+
+def run_reference(path: Path, pixels: NDArray[np.float32]) -> tuple[NDArray[Any], str]:
+    """The logits by onnx's reference evaluator, and the first node whose output is not finite ("" if all are)."""
+    import numpy as np
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    model = onnx.load(path)
+    with np.errstate(all="ignore"):  # an overflow is what the demo is looking for
+        values: Any = ReferenceEvaluator(model).run(None, {"pixels": pixels}, intermediate=True)
+    for node in model.graph.node:
+        for name in node.output:
+            value = values[name]
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                return values["logits"], node.name
+    return values["logits"], ""
+
+
+def _run_original(path: Path, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    guesses: NDArray[np.int64] = session.run(None, {"pixels": pixels})[0].argmax(1)
+    return guesses
+
+
+def _step(out: TextIO, number: int, title: str) -> None:
+    print(f"\n{terminal.paint(f'{number}. {title}', 'bold', out)}\n", file=out)
+
+
+def _sketch(pixels: NDArray[np.float32]) -> str:
+    """The images side by side, two characters a pixel."""
+    shades = " .:*#"
+    rows = [[shades[int(count) * (len(shades) - 1) // 16] * 2 for image in pixels[:, 0] for count in (*image[y], 0)]
+            for y in range(pixels.shape[2])]  # fmt: skip
+    return "\n".join("  " + "".join(row).rstrip() for row in rows)
+
+
+def _show_list(path: Path, out: TextIO) -> None:
+    from mixlist.lists.validate import validate_file
+
+    findings = validate_file(path).findings
+    print(path.read_text(encoding="utf-8"), file=out)
+    for line in terminal.diagnostic_lines(findings, out):
+        print(line, file=out)
+    if not findings:
+        print("valid, no findings", file=out)
+
+
+def _show_lists(plan: Plan, out: TextIO) -> None:
+    ops: dict[str, set[str]] = defaultdict(set)
+    for node in plan.nodes:
+        ops[node.list].add(node.op_type)
+    meaning = {
+        "white": "low precision",
+        "black": "the type the model was authored in",
+        "gray": "follows the operator upstream",
+    }
+    rows = [[name, text, ", ".join(sorted(ops[name])) or "-"] for name, text in meaning.items()]
+    terminal.table(["list", "meaning", "operators of this model"], rows, out)
+    for move in plan.policy.lists.moves.values():
+        place = f" ({Path(move.place.path).name}:{move.place.line}:{move.place.column})" if move.place else ""
+        print(f"\nedited: {move.op} from {move.before} to {move.after}{place}", file=out)
+
+
+def _show_nodes(plan: Plan, out: TextIO) -> None:
+    """One row for each precision and rule: how many nodes, of which operators, and one node's reason."""
+    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for node in plan.nodes:
+        groups[node.precision, node.rule].append(node)
+    rows = []
+    for (precision, rule), nodes in sorted(groups.items()):
+        ops = ", ".join(sorted({node.op_type for node in nodes}))
+        rows.append([precision, str(len(nodes)), rule, ops, f"{nodes[0].name}: {nodes[0].reason}"])
+    terminal.table(["precision", "nodes", "rule", "operators", "for example"], rows, out)
+
+
+def _show_chain(plan: Plan, name: str, out: TextIO) -> None:
+    rows = [[node.name, node.op_type, node.list, node.precision, node.reason] for node in plan.explain(name)]
+    terminal.table(["node", "operator", "list", "precision", "reason"], rows, out)
+
+
+def _show_outcome(
+    model: Path, original: NDArray[np.int64], mixed: Sequence[Mixed], labels: NDArray[np.uint8], out: TextIO
+) -> None:
+    eligible = mixed[0].result.eligible
+    rows = [["original", f"0 of {eligible}", "0", _size(model), _share(original == labels), "-", "ONNX Runtime"]]
+    for one in mixed:
+        rows.append([
+            one.title,
+            f"{one.result.low} of {one.result.eligible}",
+            str(one.result.casts_inserted),
+            _size(one.path),
+            _share(one.guesses == labels),
+            one.overflow or "none",
+            "onnx.reference",
+        ])  # fmt: skip
+    columns = ["model", "low nodes", "Casts added", "file", f"right of {len(labels)}", "first overflow", "computed by"]
+    terminal.table(columns, rows, out)
+    print(
+        "\nonnx.reference computes every node in the type the file gives it, one by one."
+        "\nONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow."
+        "\nWith everything low the sum in /energy/ReduceSum passes float16's largest value, 65504;"
+        "\nthe black list keeps that node in float32, and the ones that follow it.",
+        file=out,
+    )
+
+
+def _size(path: Path) -> str:
+    return f"{path.stat().st_size / 1000:.1f} kB"
+
+
+def _share(right: NDArray[np.bool_]) -> str:
+    return f"{right.mean():.1%}"

@@ -12,7 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import mixlist
-from mixlist import demo
+from mixlist.cli import demo
 from mixlist.errors import FileError
 from mixlist.files import package_data
 
