@@ -60,8 +60,8 @@ def one(name: str, provider: str, *rest: str) -> Any:
 def planted(provider: str) -> dict[str, Any]:
     """Every planted graph, both ways, against each other and against the answers written by hand."""
     import mixlist
-    from tests.builders import model as graph
     from tests.checker.planted import PLANTED
+    from tests.support.builders import model as graph
 
     wrong = []
     for case in PLANTED:

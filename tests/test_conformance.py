@@ -16,10 +16,10 @@ import pytest
 
 import mixlist
 from mixlist.lists.policy import Policy
-from tests.builders import apply, policy
-from tests.contract import OPTIMISER_DEFECTS, check_contract, check_idempotent
-from tests.loading import Loader
-from tests.scopes import View, subgraphs
+from tests.support.builders import apply, policy
+from tests.support.contract import OPTIMISER_DEFECTS, check_contract, check_idempotent
+from tests.support.loading import Loader
+from tests.support.scopes import View, subgraphs
 
 # name of an onnx.backend.test model -> why it is not asked
 EXCLUDED: dict[str, str] = {}

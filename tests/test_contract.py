@@ -1,4 +1,4 @@
-"""The judge is judged: every check of tests/contract.py refuses a result that breaks its point."""
+"""The judge is judged: every check of tests/support/contract.py refuses a result that breaks its point."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 import onnx
 import pytest
 
-from tests.builders import model
-from tests.contract import check_contract, check_idempotent
+from tests.support.builders import model
+from tests.support.contract import check_contract, check_idempotent
 
 BEFORE = """g (float[N,4] x, bool c) => (float[N,4] y) <float[4] w = {1,2,3,4}> {
   a = Add(x, w)

@@ -21,8 +21,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mixlist.cli import main
-from tests.builders import model
-from tests.mutation import mutate
+from tests.support.builders import model
+from tests.support.mutation import mutate
 from tests.test_golden import FILES, read
 
 COUNT = int(os.environ.get("MIXLIST_FUZZ", "8000"))

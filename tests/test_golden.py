@@ -17,9 +17,9 @@ import pytest
 
 import mixlist
 from mixlist.lists.policy import Policy
-from tests.builders import keep, model, policy
-from tests.contract import check_contract, check_idempotent
-from tests.normal_form import normal_form
+from tests.support.builders import keep, model, policy
+from tests.support.contract import check_contract, check_idempotent
+from tests.support.normal_form import normal_form
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 

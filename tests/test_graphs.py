@@ -7,8 +7,8 @@ from collections import Counter
 import onnx
 from hypothesis import HealthCheck, given, settings
 
-from tests.evaluation import largest_difference, ort_session, run_ort, run_reference
-from tests.graphs import Case, cases
+from tests.support.evaluation import largest_difference, ort_session, run_ort, run_reference
+from tests.support.graphs import Case, cases
 
 EPSILON = 2.0**-11
 FREQUENCIES = {

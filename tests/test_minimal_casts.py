@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import onnx
 import pytest
 
-from tests.builders import apply, model, policy
-from tests.minimal_casts import Problem
-from tests.scopes import View, is_marked_cast
+from tests.support.builders import apply, model, policy
+from tests.support.minimal_casts import Problem
+from tests.support.scopes import View, is_marked_cast
 
 RULES = policy(white=["Exp"], black=["Log"])
 SAMPLE = None if "MIXLIST_EXHAUSTIVE" in os.environ else 300

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 import mixlist
 from mixlist.lists.policy import Policy
-from tests.builders import MODES, apply, policy
-from tests.contract import check_contract, check_idempotent
-from tests.evaluation import largest_difference, run_ort, run_reference
-from tests.graphs import Case, cases
-from tests.scopes import View, elem_type
+from tests.support.builders import MODES, apply, policy
+from tests.support.contract import check_contract, check_idempotent
+from tests.support.evaluation import largest_difference, run_ort, run_reference
+from tests.support.graphs import Case, cases
+from tests.support.scopes import View, elem_type
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "600"))
 PROFILE = settings(
@@ -120,7 +120,7 @@ def test_nothing_to_do_is_nothing_done() -> None:
 HASHES = """
 import hashlib, pathlib, sys
 import onnx
-from tests.builders import apply, policy
+from tests.support.builders import apply, policy
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.onnx")):
     rules = policy(white=["Add", "Mul", "MatMul", "Relu", "F0"], black=["Softmax", "Tanh"])
     print(hashlib.sha256(apply(onnx.load(path), rules).SerializeToString()).hexdigest())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mixlist.lists.policy import Policy
-from tests.builders import policy
+from tests.support.builders import policy
 
 WHITE = {"white": ["Mul", "MatMul", "Add", "Exp", "Neg", "Relu", "Sub", "Div"]}
 Feed = dict[str, Any]

@@ -10,7 +10,7 @@ import mixlist
 from mixlist.emulation.emulate import widen
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 # 1e8 + 1 is 1e8 in float32: the difference is 0 there, and 1 in float64.
 TEXT = """g (float[2] x) => (float[2] y) <float[1] big = {1e8}>

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import mixlist
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 # x * c is kept in float32 and passes 65504; Div is low, so that it reads an infinity; Relu makes zeros to divide by
 TEXT = """g (float[2,2] x) => (float[2,2] y) <float[1,2] c = {-3328, 1824}> {

@@ -11,7 +11,7 @@ import mixlist
 from mixlist.checker.compare import compare
 from mixlist.checker.result import CheckReport
 from mixlist.errors import UsageError
-from tests.builders import model
+from tests.support.builders import model
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 
 import mixlist
 from mixlist.checker.result import CheckReport
-from tests.builders import model, policy
 from tests.runtime.test_isolated import DIE, patched
+from tests.support.builders import model, policy
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
 TEXT = "g (float[2] bad) => (float[2] y) { [m] m = Mul(bad, bad) [n] y = Neg(m) }"

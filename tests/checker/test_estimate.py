@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mixlist
 from mixlist.cost.estimate import Work, costs, estimate, low_share, work
 from mixlist.files.package_data import folder
-from tests.builders import keep, model, policy
+from tests.support.builders import keep, model, policy
 
 DIGITS = folder("demo_data") / "digits.onnx"
 

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
 from mixlist.lists.policy import Policy
-from tests.builders import keep, policy
+from tests.support.builders import keep, policy
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
 Array = NDArray[np.float32]

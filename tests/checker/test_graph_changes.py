@@ -12,7 +12,7 @@ from mixlist.bench.kernel_coverage import low_coverage
 from mixlist.graph.io import load
 from mixlist.runtime.sessions import open_session
 from mixlist.targets.kernels import has_low_kernel
-from tests.builders import model
+from tests.support.builders import model
 
 FILE = """g (float[4] x) => (float[4] y)
 { a = Cast <to = 10> (x)  b = Sigmoid (a)  c = Sigmoid (b)  y = Cast <to = 1> (c) }"""

@@ -11,7 +11,7 @@ from mixlist.checker.result import CheckReport
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
 from mixlist.graph.type_hints import hinted
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 # Operators of ONNX Runtime that it runs and gives no schema of: the type of `a` can only be told.
 CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>

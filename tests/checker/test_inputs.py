@@ -9,7 +9,7 @@ import pytest
 
 import mixlist
 from mixlist.errors import UsageError
-from tests.builders import model
+from tests.support.builders import model
 
 FP16 = mixlist.load_policy(precision_mode_v2="fp16")
 GATHER = """g (int64[N] ids, bool[N] keep) => (float[N,2] y) <float[3,2] table = {1, 2, 300, 4, 5, 6}> {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 
 @pytest.mark.parametrize(

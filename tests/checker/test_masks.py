@@ -14,7 +14,7 @@ from mixlist.checker.result import CheckReport
 from mixlist.graph.build import build_main
 from mixlist.graph.dataflow import wire
 from mixlist.patterns.masks import find_masks
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 LOW = ["Add", "Sub", "Mul", "Softmax", "Where", "Neg", "Relu", "Identity", "Reshape", "Max"]
 INF = np.inf

@@ -11,7 +11,7 @@ import pytest
 
 import mixlist
 from mixlist.checker.result import CheckReport, NodeFinding
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 WHITE = {"white": ["Mul", "MatMul", "Add", "Exp", "Neg", "Relu", "Where", "Sub", "Softmax"]}
 

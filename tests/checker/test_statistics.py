@@ -15,7 +15,7 @@ from mixlist.checker import value_counts
 from mixlist.checker.result import CheckReport, TensorRange, ValueCounts
 from mixlist.emulation.instrument import instrument
 from mixlist.runtime.sessions import Runner, make_session
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 LOW = ["Mul", "Add", "Neg", "Relu", "Identity", "Reshape"]
 TINY = [2.0**-14, 2.0**-14 - 2.0**-25, 2.0**-15, 2.0**-24, 2.0**-25, 2.0**-25 * 1.01, 1e-30, 1e-40, 0.0, -0.0]

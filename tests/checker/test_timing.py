@@ -17,7 +17,7 @@ from mixlist.bench import timing
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.files.package_data import folder
 from mixlist.runtime.timed import TimedWorker
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 DIGITS = folder("demo_data") / "digits.onnx"
 SMALL = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { a = MatMul (x, w)  y = Softmax (a) }"

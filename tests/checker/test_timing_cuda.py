@@ -7,7 +7,7 @@ import pytest
 
 import mixlist
 from mixlist.files.package_data import folder
-from tests.cuda import missing
+from tests.support.cuda import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
 

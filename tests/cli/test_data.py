@@ -15,8 +15,8 @@ from mixlist.cli import root
 from mixlist.cli.data import DATA_OPTIONS, LABELS, batches_from, take_data
 from mixlist.cli.options import POLICY_OPTIONS, options
 from mixlist.lists.config import DATA
-from tests.builders import model
 from tests.cli.conftest import Ran
+from tests.support.builders import model
 
 Run = Callable[..., Ran]
 TEXT = "g (float[N, K] x, int64[N] a=b) => (float[N, K] y) { y = Neg (x) }"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.graphs import Case, cases
+from tests.support.graphs import Case, cases
 
 FUZZ = settings(
     max_examples=120,

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 import mixlist
-from tests.builders import model
-from tests.tuned import result
+from tests.support.builders import model
+from tests.support.tuned import result
 
 # 4 products of up to 300 * 300: far beyond 65504 where x is 300, far below where it is 0.1.
 PLANTED = """planted (float[N, 4] x) => (float[N, 4] y)

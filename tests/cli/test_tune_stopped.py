@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.builders import model
-from tests.tuned import result
+from tests.support.builders import model
+from tests.support.tuned import result
 
 ROOT = Path(__file__).parents[2]
 BRANCHES = {

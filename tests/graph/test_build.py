@@ -11,7 +11,7 @@ import mixlist
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
 from mixlist.ops import types
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> '
 CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>

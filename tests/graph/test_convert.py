@@ -6,7 +6,7 @@ import pytest
 
 from mixlist.errors import ModelError
 from mixlist.graph import convert
-from tests.builders import model
+from tests.support.builders import model
 
 
 def test_a_tool_that_dies_is_an_error_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from onnx import helper
 
 import mixlist
 from mixlist.errors import MixlistError
-from tests.builders import model
+from tests.support.builders import model
 
 TEXT = """g (float[4,4] x, bool c) => (float[4,4] y)
 <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> {

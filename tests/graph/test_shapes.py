@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mixlist.graph.shapes import infer, infer_ranks
-from tests.builders import model
+from tests.support.builders import model
 
 COMPUTED = """g (float[2,3,4] x) => (float[a,b] y) <int64[1] one = {-1}, int64[1] zero = {0}> {
     s = Shape(x) f = Gather(s, zero) t = Concat<axis=0>(f, one) z = Reshape(x, t) y = Relu(z) }"""

@@ -6,7 +6,7 @@ from typing import Any
 
 import mixlist
 from mixlist.resolver.plan import Decision, Plan
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 
 def plan(text: str, **settings: Any) -> Plan:

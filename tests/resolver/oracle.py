@@ -12,9 +12,9 @@ import onnx
 from onnx import TensorProto
 
 from mixlist.lists.policy import Policy
-from tests.contract_constants import convert, held
-from tests.pairing import is_constant
-from tests.scopes import Scope, View, cast_target, sorted_nodes
+from tests.support.contract_constants import convert, held
+from tests.support.pairing import is_constant
+from tests.support.scopes import Scope, View, cast_target, sorted_nodes
 
 FLOAT, FLOAT16, BFLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 LISTED = (FLOAT, FLOAT16, BFLOAT16)

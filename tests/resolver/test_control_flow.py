@@ -228,7 +228,7 @@ def test_a_functions_own_opset_applies() -> None:
     <domain: "f", opset_import: ["" : 12]>
     F (a) => (b) { [n] b = Relu(a) }"""
     from mixlist import resolve
-    from tests.builders import model, policy
+    from tests.support.builders import model, policy
 
     found = resolve(model(text, check=False), policy(white=["Relu"], mode="mixed_bfloat16")).nodes
     assert [d.precision for d in found if d.name == "n"] == [HIGH]

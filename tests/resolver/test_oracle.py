@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import mixlist
-from tests.builders import policy
-from tests.graphs import Case, cases
 from tests.resolver.oracle import decide
-from tests.scopes import View, dtype_name
+from tests.support.builders import policy
+from tests.support.graphs import Case, cases
+from tests.support.scopes import View, dtype_name
 from tests.test_properties import EXAMPLES
 
 UNCLEAR_BETWEEN = {"user cast", "shape arithmetic", "extreme constant"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mixlist.errors import MixlistError
-from tests.builders import customise, keep
 from tests.resolver.cases import nodes, one, plan, precisions
+from tests.support.builders import customise, keep
 
 UNARY = "g (float[4] x) => (float[4] y) { [n] y = Relu(x) }"
 CHAIN = "g (float[4] x) => (float[4] y) { [a] h = Exp(x) [b] i = Relu(h) [c] y = Neg(i) }"
@@ -255,7 +255,7 @@ def test_an_infinite_constant_is_no_overflow() -> None:
     from onnx import numpy_helper
 
     import mixlist
-    from tests.builders import model, policy
+    from tests.support.builders import model, policy
 
     m = model("g (float[2] x) => (float[2] y) <float[2] k = {1, 1}> { [n] y = Min(x, k) }")
     infinite = numpy_helper.from_array(np.array([np.inf, -np.inf], np.float32), "k")
@@ -296,7 +296,7 @@ def test_reasons_are_sentences_that_name_the_source() -> None:
 
 def test_resolving_changes_nothing() -> None:
     import mixlist
-    from tests.builders import model, policy
+    from tests.support.builders import model, policy
 
     m = model(CHAIN)
     before = m.SerializeToString(deterministic=True)

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 import mixlist
-from tests.builders import policy
+from tests.support.builders import policy
 
 LENGTH = 100_000
 

@@ -12,10 +12,10 @@ import onnx
 
 import mixlist
 from mixlist.resolver.plan import Decision, Plan
-from tests.builders import model, policy
-from tests.contract import check_contract, check_idempotent
-from tests.evaluation import run_ort
-from tests.scopes import Scope, View, cast_target, dtype_name, is_marked_cast, node_names
+from tests.support.builders import model, policy
+from tests.support.contract import check_contract, check_idempotent
+from tests.support.evaluation import run_ort
+from tests.support.scopes import Scope, View, cast_target, dtype_name, is_marked_cast, node_names
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import onnx.inliner
 import pytest
 
 import mixlist
-from tests import contract
-from tests.builders import model, policy
-from tests.contract_casts import _check_used
-from tests.scopes import View
+from tests.support import contract
+from tests.support.builders import model, policy
+from tests.support.contract_casts import _check_used
+from tests.support.scopes import View
 
 POLICIES: dict[str, dict[str, Any]] = {
     "exp": {"white": ["Exp", "Sub"], "black": ["Log"]},

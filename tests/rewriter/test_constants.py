@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from tests.builders import model, policy
 from tests.rewriter.cases import case
-from tests.scopes import dtype_name
+from tests.support.builders import model, policy
+from tests.support.scopes import dtype_name
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}

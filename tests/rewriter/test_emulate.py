@@ -13,7 +13,7 @@ from mixlist.emulation.emulate import emulate
 from mixlist.graph.io import load
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
-from tests.builders import model
+from tests.support.builders import model
 
 
 def test_external_weights_that_wait_for_their_conversion_are_rounded(tmp_path: Path) -> None:

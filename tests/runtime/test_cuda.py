@@ -15,8 +15,8 @@ from mixlist.errors import ModelError
 from mixlist.runtime.sessions import Runner, faithful, open_session
 from mixlist.runtime.subprocess_session import Worker
 from mixlist.targets.kernels import has_low_kernel
-from tests.builders import model
-from tests.cuda import missing
+from tests.support.builders import model
+from tests.support.cuda import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
 

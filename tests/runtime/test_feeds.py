@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.runtime.feeds import Batches, Input, as_batches, as_float32, model_inputs, read_batches
 from mixlist.runtime.sessions import Runner, make_session
-from tests.builders import model
+from tests.support.builders import model
 
 TWO = "g (float[N, 4] x, int64[M] ids) => (float[N, 4] y, int64[M] z) { y = Neg (x) z = Neg (ids) }"
 ONE = "g (float[N, 4] x) => (float[N, 4] y) { y = Neg (x) }"

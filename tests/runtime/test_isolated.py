@@ -21,7 +21,7 @@ from mixlist.runtime import subprocess_session
 from mixlist.runtime.feeds import read_batches
 from mixlist.runtime.subprocess_session import Crashed, TimedOut, Worker, make_runner
 from mixlist.targets.providers import providers
-from tests.builders import model
+from tests.support.builders import model
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")

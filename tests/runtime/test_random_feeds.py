@@ -12,7 +12,7 @@ import pytest
 from mixlist.errors import UsageError
 from mixlist.runtime.feeds import Batches, random_batches
 from mixlist.runtime.sessions import Runner, make_session
-from tests.builders import model
+from tests.support.builders import model
 
 PICTURES = "g (float[N, 3, H, ?] x, int64[N, L] ids) => (float[N, 3, H, ?] y) { y = Neg (x) }"
 SIZES = {"H": 5, "x.3": 6, "L": 7}

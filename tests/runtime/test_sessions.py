@@ -20,7 +20,7 @@ from mixlist.graph import save
 from mixlist.runtime import sessions
 from mixlist.runtime.sessions import Runner, faithful, make_session, open_session, write_model
 from mixlist.targets.providers import providers
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 WEIGHTS = np.arange(4 * 1000, dtype=np.float32).reshape(4, 1000) / 7

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from mixlist.lists.policy import Policy
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 
 LOW = ("MatMul", "Add", "Relu", "Transpose", "Where")
 HIGH = ("Sub", "Mul", "Div", "ReduceMean", "ReduceSum", "Softmax", "LogSoftmax", "Neg", "Greater")

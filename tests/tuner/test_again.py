@@ -14,8 +14,8 @@ from mixlist.resolver.decisions import Solution
 from mixlist.resolver.incremental import IncrementalSolver
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
 from mixlist.tuner.rounding_plan import Sites
-from tests.builders import model, policy
-from tests.graphs import Case
+from tests.support.builders import model, policy
+from tests.support.graphs import Case
 from tests.tuner.test_gates import jobs
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))

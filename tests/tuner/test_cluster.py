@@ -26,7 +26,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.runtime.pool import ProcessPool
 from mixlist.tuner.result import TuneReport
-from tests.builders import policy
+from tests.support.builders import policy
 from tests.tuner.local import Here
 from tests.tuner.test_state import told
 

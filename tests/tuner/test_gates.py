@@ -25,9 +25,9 @@ from mixlist.runtime.sessions import Runner, make_session
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
 from mixlist.tuner.graph_partition import split
 from mixlist.tuner.trial_compiler import Rig
-from tests.builders import model, policy
-from tests.graphs import Case, cases
-from tests.scopes import View
+from tests.support.builders import model, policy
+from tests.support.graphs import Case, cases
+from tests.support.scopes import View
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
 PROFILE = settings(

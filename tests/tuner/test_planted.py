@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.tuner.result import TuneReport
-from tests.builders import model
+from tests.support.builders import model
 from tests.tuner.local import Here
 
 FLAGS = {"white": {"precision_reduce": {"flag": "true"}}, "black": {"precision_reduce": {"flag": "false"}}, "gray": {}}

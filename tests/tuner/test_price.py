@@ -13,7 +13,7 @@ from mixlist.resolver import Resolver
 from mixlist.tuner.candidates import Choice, ListEdit
 from mixlist.tuner.cost_model import Price
 from mixlist.tuner.trial_compiler import Rig
-from tests.builders import model
+from tests.support.builders import model
 
 TEXT = "g (float[N,64] x, float[64,64] w) => (float[N,64] y) { m = MatMul(x, w) y = Relu(m) }"
 HIGH: Choice = frozenset({ListEdit("MatMul", "white", "black")})

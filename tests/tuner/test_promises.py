@@ -11,7 +11,7 @@ import pytest
 import mixlist
 from mixlist.errors import UsageError
 from mixlist.tuner.result import TuneReport
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 from tests.tuner.local import Here, stop_at
 
 OVER = {"x": np.full((1, 8), 300.0, np.float32)}

@@ -21,8 +21,8 @@ from mixlist.tuner.candidates import Choice
 from mixlist.tuner.graph_partition import Segment, cuts, split
 from mixlist.tuner.trial_compiler import Rig
 from mixlist.tuner.trial_worker import Recent, station
-from tests.builders import model, policy
-from tests.graphs import Case
+from tests.support.builders import model, policy
+from tests.support.graphs import Case
 from tests.tuner.local import trials
 from tests.tuner.test_gates import PROFILE, Bench, jobs, loads, same, subset
 

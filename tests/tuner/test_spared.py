@@ -10,7 +10,7 @@ import pytest
 import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.tuner.candidates import list_units
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 from tests.tuner.local import trials
 
 ANY = Limits(normalized=None, cosine=None)

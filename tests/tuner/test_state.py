@@ -18,7 +18,7 @@ from mixlist.errors import FileError, UsageError
 from mixlist.tuner.result import TuneReport
 from mixlist.tuner.trial_log import Memory
 from mixlist.tuner.trial_outcome import Outcome
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 from tests.tuner.local import Here, stop_at
 
 TEXT = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[1] one = {1}> {
@@ -132,7 +132,7 @@ SCRIPT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import mixlist
-from tests.builders import model, policy
+from tests.support.builders import model, policy
 from tests.tuner.test_state import FEEDS, TEXT, WHITE, told
 for objective in ("min-edits", "max-low"):
     options = {"node_rules": True, "jobs": int(sys.argv[2]), "objective": objective}

@@ -16,9 +16,9 @@ import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.tuner import trial_worker
 from mixlist.tuner.candidates import list_units, node_units, policy_of
-from tests.builders import model, policy
 from tests.checker.planted import PLANTED, Planted
 from tests.checker.test_exact import Case, cases
+from tests.support.builders import model, policy
 from tests.tuner.local import trials
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))

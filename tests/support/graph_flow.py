@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.graph_scope import BOOL, FLOAT, INT64, STATE_BOUND, STATE_ERROR, Scope, Val
+from tests.support.graph_scope import BOOL, FLOAT, INT64, STATE_BOUND, STATE_ERROR, Scope, Val
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Flow:
 
 
 def _grow(scope: Scope, steps: int) -> None:
-    from tests.graphs import grow  # growing a scope may open another one here
+    from tests.support.graphs import grow  # growing a scope may open another one here
 
     grow(scope, steps)
 
 
 def _contract(scope: Scope, value: Val) -> Val:
-    from tests.graphs import contract
+    from tests.support.graphs import contract
 
     return contract(scope, value)
 

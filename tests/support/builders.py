@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, parser
 
 from mixlist.lists.library import Library, ListName, Lists, Move, Place
 from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
-from tests.scopes import MARK, subgraphs
+from tests.support.scopes import MARK, subgraphs
 
 MODES = {
     "mixed_float16": Mode("mixed_float16", "lists", "float16"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.graph_scope import DOUBLE, FLOAT, FLOAT16, INT64, Ref, Scope, Shape, Val
+from tests.support.graph_scope import DOUBLE, FLOAT, FLOAT16, INT64, Ref, Scope, Shape, Val
 
 Made = list[Val] | Val | None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from tests.graph_ops import Made, any_float, broadcast, partner, rounded
-from tests.graph_scope import BOOL, DOUBLE, FLOAT, FLOAT16, INT64, Scope, Shape, Val
+from tests.support.graph_ops import Made, any_float, broadcast, partner, rounded
+from tests.support.graph_scope import BOOL, DOUBLE, FLOAT, FLOAT16, INT64, Scope, Shape, Val
 
 
 def _same(x: Val, shape: Shape) -> Val:

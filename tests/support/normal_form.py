@@ -13,8 +13,8 @@ from functools import cache
 import numpy as np
 import onnx
 
-from tests.contract_constants import held
-from tests.scopes import (
+from tests.support.contract_constants import held
+from tests.support.scopes import (
     FunctionKey,
     Scope,
     View,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.graph_moves import (
+from tests.support.graph_moves import (
     cast_again,
     cast_pair,
     compare,
@@ -21,7 +21,7 @@ from tests.graph_moves import (
     transpose,
     where,
 )
-from tests.graph_ops import (
+from tests.support.graph_ops import (
     Made,
     binary,
     clip,
@@ -38,7 +38,7 @@ from tests.graph_ops import (
     unary,
     variadic,
 )
-from tests.graph_scope import Scope
+from tests.support.graph_scope import Scope
 
 
 @dataclass(frozen=True)

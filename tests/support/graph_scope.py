@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 if TYPE_CHECKING:
-    from tests.graphs import Generator
+    from tests.support.graphs import Generator
 
 FLOAT, FLOAT16, DOUBLE, INT64, BOOL = (
     TensorProto.FLOAT,

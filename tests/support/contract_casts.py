@@ -6,8 +6,8 @@ from collections import Counter
 
 from onnx import TensorProto
 
-from tests.pairing import is_constant
-from tests.scopes import Scope, View, cast_target, dtype_name, is_marked_cast, reads
+from tests.support.pairing import is_constant
+from tests.support.scopes import Scope, View, cast_target, dtype_name, is_marked_cast, reads
 
 LOW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 

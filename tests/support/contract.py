@@ -14,10 +14,10 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, TensorProto
 
-from tests import contract_casts, contract_constants
-from tests.evaluation import ort_session
-from tests.pairing import Pairing, is_constant
-from tests.scopes import MARK, Scope, View, dtype_name, elem_type, is_marked, is_marked_cast, reads, subgraphs
+from tests.support import contract_casts, contract_constants
+from tests.support.evaluation import ort_session
+from tests.support.pairing import Pairing, is_constant
+from tests.support.scopes import MARK, Scope, View, dtype_name, elem_type, is_marked, is_marked_cast, reads, subgraphs
 
 FLOAT, FLOAT16, BFLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 

@@ -18,9 +18,9 @@ from itertools import combinations
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.contract_constants import NUMPY, held
-from tests.pairing import Pairing, ScopePair, is_constant
-from tests.scopes import Scope, View, cast_target, elem_type, reads
+from tests.support.contract_constants import NUMPY, held
+from tests.support.pairing import Pairing, ScopePair, is_constant
+from tests.support.scopes import Scope, View, cast_target, elem_type, reads
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 

@@ -16,10 +16,10 @@ import onnx
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.graph_flow import FLOWS
-from tests.graph_moves import sequence
-from tests.graph_scope import BOOL, FLOAT, FLOAT16, STATE_BOUND, STATE_ERROR, Scope, Shape, Val, value_info
-from tests.graph_table import TABLE
+from tests.support.graph_flow import FLOWS
+from tests.support.graph_moves import sequence
+from tests.support.graph_scope import BOOL, FLOAT, FLOAT16, STATE_BOUND, STATE_ERROR, Scope, Shape, Val, value_info
+from tests.support.graph_table import TABLE
 
 T = TypeVar("T")
 OPSETS = (17, 13, 11, 18, 21, 22, 9, 7, 8, 10, 12, 14, 15, 16, 19, 20)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from tests.scopes import FunctionKey, Scope, View, function_key, is_marked_cast, subgraphs
+from tests.support.scopes import FunctionKey, Scope, View, function_key, is_marked_cast, subgraphs
 
 STANDARD = ("", "ai.onnx")
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from mixlist.errors import MixlistError
 from mixlist.runtime.sessions import open_session
-from tests.builders import model
+from tests.support.builders import model
 
 
 @cache

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from tests.pairing import Pairing, is_constant
-from tests.scopes import Scope, reads
+from tests.support.pairing import Pairing, is_constant
+from tests.support.scopes import Scope, reads
 
 Key = tuple[int, tuple[int, ...], bytes]
 NUMPY = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16, TensorProto.FLOAT: np.float32}

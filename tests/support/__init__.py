@@ -1,0 +1,1 @@
+"""What tests share: builders of models, random graphs, oracles, checks of the promises to users."""
