@@ -30,7 +30,7 @@ SHOWN = 12  # disagreements told of one model; FILE has all
 
 def main() -> None:
     """Run every task; see the module."""
-    from tests.checker.planted import PLANTED
+    from tests.support.planted_models import PLANTED
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -60,8 +60,8 @@ def one(name: str, provider: str, *rest: str) -> Any:
 def planted(provider: str) -> dict[str, Any]:
     """Every planted graph, both ways, against each other and against the answers written by hand."""
     import mixlist
-    from tests.checker.planted import PLANTED
     from tests.support.builders import model as graph
+    from tests.support.planted_models import PLANTED
 
     wrong = []
     for case in PLANTED:

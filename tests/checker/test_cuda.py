@@ -12,9 +12,9 @@ from mixlist.checker.result import CheckReport
 from mixlist.emulation.instrument import instrument
 from mixlist.files.package_data import folder
 from mixlist.graph.io import load
-from tests.checker.planted import PLANTED, Planted
 from tests.support.builders import model
 from tests.support.cuda import missing
+from tests.support.planted_models import PLANTED, Planted
 
 no_cuda = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
 BOTH = pytest.mark.parametrize("provider", ["cpu", pytest.param("cuda", marks=no_cuda)])

@@ -9,8 +9,8 @@ import mixlist
 from mixlist.checker.model_pair import SessionConfig
 from mixlist.emulation.instrument import instrument
 from mixlist.runtime.sessions import Runner, make_session
-from tests.checker.planted import PLANTED, Planted
 from tests.support.builders import model
+from tests.support.planted_models import PLANTED, Planted
 
 LOOP = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -13,8 +13,8 @@ import pytest
 import mixlist
 from mixlist.checker.result import CheckReport
 from mixlist.errors import UsageError
-from tests.checker.planted import PLANTED, Planted
 from tests.support.builders import model
+from tests.support.planted_models import PLANTED, Planted
 
 SQUARE = "g (float[N] x) => (float[N] y) { m = Mul(x, x) y = Neg(m) }"
 FEEDS = [{"x": np.array([value, 1.0], np.float32)} for value in (1.0, 2.0, 300.0, 3.0, 4.0, 5.0)]

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from mixlist.files.package_data import folder
-from tests.training.network import classifier, clusters, noisy, squares
+from tests.support.training_network import classifier, clusters, noisy, squares
 from tests.training.test_reference import samples
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from mixlist.rewriter import rewrite
-from tests.resolver.cases import nodes, plan, precisions
+from tests.support.resolver_cases import nodes, plan, precisions
 
 LOW, HIGH = "float16", "float32"
 

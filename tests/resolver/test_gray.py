@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.resolver.cases import nodes, one, plan, precisions
+from tests.support.resolver_cases import nodes, one, plan, precisions
 
 LOW = "float16"
 HIGH = "float32"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.resolver.cases import nodes, precisions
 from tests.support.builders import keep
+from tests.support.resolver_cases import nodes, precisions
 
 TEXT = """g (float[2,2] x, float16[2,2] h) => (float[2,2] y, float16[2,2] z) <float[2,2] w = {1,2,3,4}> {
   [m] a = MatMul(x, w) [r] y = Relu(a) [s] z = Relu(h)

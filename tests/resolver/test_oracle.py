@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import mixlist
-from tests.resolver.oracle import decide
 from tests.support.builders import policy
 from tests.support.graphs import Case, cases
+from tests.support.resolver_oracle import decide
 from tests.support.scopes import View, dtype_name
 from tests.test_properties import EXAMPLES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mixlist.errors import MixlistError
-from tests.resolver.cases import nodes, one, plan, precisions
 from tests.support.builders import customise, keep
+from tests.support.resolver_cases import nodes, one, plan, precisions
 
 UNARY = "g (float[4] x) => (float[4] y) { [n] y = Relu(x) }"
 CHAIN = "g (float[4] x) => (float[4] y) { [a] h = Exp(x) [b] i = Relu(h) [c] y = Neg(i) }"

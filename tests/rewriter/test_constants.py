@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from tests.rewriter.cases import case
 from tests.support.builders import model, policy
+from tests.support.rewriter_cases import case
 from tests.support.scopes import dtype_name
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from onnx import helper
 
-from tests.rewriter.cases import case
 from tests.support.builders import model
+from tests.support.rewriter_cases import case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "my.domain" : 1]>'

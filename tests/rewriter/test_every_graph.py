@@ -6,8 +6,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import mixlist
-from tests.rewriter.cases import case
 from tests.support.builders import model, policy
+from tests.support.rewriter_cases import case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}

@@ -8,9 +8,9 @@ from onnx import helper
 
 import mixlist
 from mixlist.graph.convert import inline_functions
-from tests.rewriter.cases import Case, case
 from tests.support.builders import customise, model, policy
 from tests.support.contract import check_contract, check_idempotent
+from tests.support.rewriter_cases import Case, case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}

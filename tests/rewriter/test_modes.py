@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto
 
-from tests.rewriter.cases import Case, case
+from tests.support.rewriter_cases import Case, case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
 FREE = {"keep_io_types": False}

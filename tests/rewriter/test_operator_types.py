@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rewriter.cases import case
+from tests.support.rewriter_cases import case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}

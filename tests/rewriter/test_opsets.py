@@ -13,9 +13,9 @@ import mixlist
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.convert import convert_opset
 from mixlist.ops.schema import next_opset_allowing
-from tests.rewriter.cases import case
 from tests.support.builders import model, policy
 from tests.support.contract import check_contract
+from tests.support.rewriter_cases import case
 
 LISTS = {"white": ["MatMul"], "black": ["Softmax"]}
 NEWEST = 26  # of what ONNX Runtime 1.31 reads

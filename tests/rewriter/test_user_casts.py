@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from tests.rewriter.cases import Case, case
+from tests.support.rewriter_cases import Case, case
 
 LISTS = {"white": ["Exp"], "black": ["Log"]}
 X = {"x": [0.5, 1.0, 1.5, 2.0]}

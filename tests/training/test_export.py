@@ -18,8 +18,8 @@ from torch import Tensor, nn  # noqa: E402
 
 from mixlist.errors import MixlistError, ModelError, UsageError  # noqa: E402
 from mixlist.training import export_step  # noqa: E402
-from tests.training import cases  # noqa: E402
-from tests.training.steps import TOLERANCE, assert_agrees, distance, open_step, reference  # noqa: E402
+from tests.support import training_cases as cases  # noqa: E402
+from tests.support.training_steps import TOLERANCE, assert_agrees, distance, open_step, reference  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's exporter warns of its own deprecations
 

@@ -27,7 +27,7 @@ from mixlist.errors import UsageError
 from mixlist.runtime.pool import ProcessPool
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import policy
-from tests.tuner.local import Here
+from tests.support.local_workers import Here
 from tests.tuner.test_state import told
 
 ROOT = Path(__file__).parents[2]

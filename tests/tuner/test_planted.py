@@ -20,7 +20,7 @@ import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import model
-from tests.tuner.local import Here
+from tests.support.local_workers import Here
 
 FLAGS = {"white": {"precision_reduce": {"flag": "true"}}, "black": {"precision_reduce": {"flag": "false"}}, "gray": {}}
 Feeds = Sequence[Mapping[str, Any]]

@@ -12,7 +12,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import model, policy
-from tests.tuner.local import Here, stop_at
+from tests.support.local_workers import Here, stop_at
 
 OVER = {"x": np.full((1, 8), 300.0, np.float32)}
 WEIGHTS = ", ".join(["0.1"] * 64)

@@ -23,7 +23,7 @@ from mixlist.tuner.trial_compiler import Rig
 from mixlist.tuner.trial_worker import Recent, station
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
-from tests.tuner.local import trials
+from tests.support.local_workers import trials
 from tests.tuner.test_gates import PROFILE, Bench, jobs, loads, same, subset
 
 

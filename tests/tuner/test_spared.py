@@ -11,7 +11,7 @@ import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.tuner.candidates import list_units
 from tests.support.builders import model, policy
-from tests.tuner.local import trials
+from tests.support.local_workers import trials
 
 ANY = Limits(normalized=None, cosine=None)
 EVERY = (

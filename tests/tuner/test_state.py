@@ -19,7 +19,7 @@ from mixlist.tuner.result import TuneReport
 from mixlist.tuner.trial_log import Memory
 from mixlist.tuner.trial_outcome import Outcome
 from tests.support.builders import model, policy
-from tests.tuner.local import Here, stop_at
+from tests.support.local_workers import Here, stop_at
 
 TEXT = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[1] one = {1}> {
   [a] a = Mul(x, x) [b] b = Div(a, k) [c] c = Mul(b, k) [d] d = Mul(c, k) [e] e = Add(d, one) [f] f = Neg(e)

@@ -16,10 +16,10 @@ import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.tuner import trial_worker
 from mixlist.tuner.candidates import list_units, node_units, policy_of
-from tests.checker.planted import PLANTED, Planted
 from tests.checker.test_exact import Case, cases
 from tests.support.builders import model, policy
-from tests.tuner.local import trials
+from tests.support.local_workers import trials
+from tests.support.planted_models import PLANTED, Planted
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
 ANY = Limits(normalized=None, cosine=None)
