@@ -11,7 +11,7 @@ import pytest
 
 import mixlist
 from mixlist.checker.result import CheckReport
-from tests.runtime.test_isolated import DIE, patched
+from tests.runtime.test_subprocess_session import DIE, patched
 from tests.support.builders import model, policy
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")

@@ -1,7 +1,7 @@
 """Hypothesis strategies for random valid ONNX models, with feeds and an error bound for every output.
 
 ``cases()`` draws a Case. Every model passes ``onnx.checker`` (full) and loads in ONNX Runtime's CPU
-provider; tests/test_graphs.py asserts that, together with how often each feature appears.
+provider; tests/support/test_graphs.py asserts that, together with how often each feature appears.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, polic
 from mixlist.tuner.rounding_plan import Sites
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
-from tests.tuner.test_gates import jobs
+from tests.tuner.test_gated_graph import jobs
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
 

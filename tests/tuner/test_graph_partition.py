@@ -24,7 +24,7 @@ from mixlist.tuner.trial_worker import Recent, station
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
 from tests.support.local_workers import trials
-from tests.tuner.test_gates import PROFILE, Bench, jobs, loads, same, subset
+from tests.tuner.test_gated_graph import PROFILE, Bench, jobs, loads, same, subset
 
 
 def chained(parts: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outputs: Iterable[str]) -> list[Any]:
