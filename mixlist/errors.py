@@ -7,7 +7,7 @@ class MixlistError(Exception):
     """A user's mistake or an unusable input, told in one message.
 
     ``message`` says what was found and where; ``hint`` says what to do about it.
-    ``exit_status`` is the status the command line ends with (contract: 2).
+    ``exit_status`` is the status the command line ends with (docs/stability.md).
     """
 
     exit_status = 2

@@ -1,4 +1,4 @@
-"""What happened to each node's output: overflow, its consequences, and what is no fault of the list (issue: Overflow).
+"""Classify what happened to each node's output in low precision (Rules S8.5 to S8.11).
 
 Per batch a node's output in low precision is compared with the float32 reference, by their ranges:
 

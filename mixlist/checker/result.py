@@ -1,4 +1,4 @@
-"""What ``check`` found: values only, rendered by the report rooms (contract and schema: ``mixlist.check/1``)."""
+"""What ``check`` found: values only, rendered by the report rooms (schemas/check.json)."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class CheckReport:
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``mixlist.check/1`` object; infinities and NaN as strings, which strict JSON allows."""
+        """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""
         from dataclasses import asdict
 
         plain: dict[str, Any] = asdict(self)

@@ -67,7 +67,7 @@ def check(
 ) -> CheckReport:
     """Whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
 
-    ``data``: a path or several (contract, data options), or feeds, each a mapping of input names to arrays;
+    ``data``: a path or several (as ``--data`` takes them), or feeds, each a mapping of input names to arrays;
     ``against`` is a mixed model that is judged instead of the one that the policy makes. On CUDA it runs as it is; on
     the CPU it is emulated in float32 with every low value rounded, since ONNX Runtime's CPU provider hides float16.
     With ``isolate`` the sessions run in a process of their own, or in the one given, and a crash is a finding.

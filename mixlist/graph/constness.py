@@ -1,7 +1,7 @@
 """What a node's output is, apart from its type: a constant, or something computed from shapes.
 
-Semantics section 4: a *constant* is an initializer, a Constant, or what a deterministic node makes of
-constants alone; *shape arithmetic* is what comes from Shape and Size through Casts and arithmetic.
+Rule S4.15: a *constant* is an initializer, a Constant, or what a deterministic node makes of constants alone.
+Rule S4.3: *shape arithmetic* is what comes from Shape and Size through Casts and arithmetic.
 """
 
 from __future__ import annotations

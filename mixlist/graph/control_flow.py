@@ -1,7 +1,7 @@
 """How values pass into and out of the bodies of If, Loop, Scan and SequenceMap.
 
 A *link* ties values that have one type: its ``targets`` take the type that its ``reads`` vote for.
-(Semantics section 4, control flow.)
+(Rules S4.25 to S4.27.)
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Value:
 
     ``name`` is the tensor's own name, ``file_name`` the name it has in the file (they differ where
     mixlist made a graph output's Cast). ``type`` is the authored type. ``tensor`` is the initializer's or
-    Constant's TensorProto. ``constant`` and ``from_shape`` as semantics section 4 defines them.
+    Constant's TensorProto. ``constant`` is defined by Rule S4.15, ``from_shape`` by Rule S4.3.
     """
 
     __slots__ = (

@@ -9,7 +9,7 @@ from mixlist.graph.model import Graph, Node, Scope
 
 
 def label(node: Node) -> str:
-    """A node's name, or ``OpType_k`` where it has none (contract, JSON results); never written to a file."""
+    """A node's name, or ``OpType_k`` where it has none (Rule S6.4); never written to a file."""
     return node.proto.name or labels(node.scope)[node]
 
 

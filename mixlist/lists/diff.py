@@ -1,6 +1,6 @@
 """The modify_mixlist that turns one set of lists into another.
 
-Of the legal ways to move an op type (semantics section 2) it takes the one that says where the op
+Of the legal ways to move an op type (Rule S2.2) it takes the one that says where the op
 was, so that applied to another library it warns: black to white is white-list to-add with
 black-list to-remove, to gray is the removal alone. Op types that do not differ are not named.
 """

@@ -1,7 +1,7 @@
 """The modify_mixlist file: edits that move op types between a library's lists.
 
 Top keys ``black-list``, ``white-list`` and ``gray-list``, in each ``to-add`` and ``to-remove`` with
-arrays of op type names. What the edits do (semantics section 2, read from the engine):
+arrays of op type names. What the edits do (Rules S2.3 to S2.5):
 
 1. A removal acts only where the op type is on that list in the library: it becomes gray. Elsewhere
    it changes nothing, and warns.
@@ -9,7 +9,7 @@ arrays of op type names. What the edits do (semantics section 2, read from the e
 3. add-gray moves nothing.
 
 Of the 63 ways to combine the six actions on one op type exactly the 11 in ``LEGAL`` are accepted;
-any other rejects the whole file. An op type that the library does not know starts gray.
+any other rejects the whole file (Rule S2.2). An op type that the library does not know starts gray.
 """
 
 from __future__ import annotations

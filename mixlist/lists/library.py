@@ -1,7 +1,7 @@
 """What a list says of one op type: a library's three lists, and the lists after a mixlist's edits.
 
 White: the op is computed in low precision. Black: it keeps the type the model was authored in.
-Gray: it follows the operator upstream. (Semantics section 1.)
+Gray: it follows the operator upstream. (Rules S4.4 to S4.6.)
 """
 
 from __future__ import annotations

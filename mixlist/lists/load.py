@@ -39,7 +39,7 @@ def load_policy(
     constants: str = "keep",
     strict: bool = False,
 ) -> Policy:
-    """The policy that the options of the command line describe (semantics sections 1 to 6).
+    """Return the policy that the options of the command line describe (docs/semantics.md, S1 to S6).
 
     ``ops_info`` is a built-in library's name, a file or a directory; ``mixlist`` a modify_mixlist
     file; ``keep_dtype`` and ``customize_dtypes`` are node rule files; ``-`` reads a file from

@@ -1,4 +1,4 @@
-"""Precision modes, old names and new (semantics section 3).
+"""Precision modes, old names and new (Rules S3.1 to S3.3).
 
 Source of the names and their equivalences: the documents of the Ascend compiler's options
 ``--precision_mode`` and ``--precision_mode_v2`` and its option checks (CANN, hicann/ge).

@@ -1,4 +1,4 @@
-"""Node rule files: keep_dtype and customize_dtypes (semantics section 6).
+"""Node rule files: keep_dtype and customize_dtypes (Rules S6.1 to S6.3).
 
 keep_dtype has one rule per line: a node name, or ``OpType::Type``. customize_dtypes has
 ``name::InputDtype:float16,,OutputDtype:float32`` or ``OpType::Type:InputDtype:...,OutputDtype:...``.

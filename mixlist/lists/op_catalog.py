@@ -1,4 +1,4 @@
-"""The op type names that exist, per name space, and which space a library is written in (semantics section 5).
+"""The op type names that exist, per name space, and which space a library is written in (Rule S5.1).
 
 The names are data, written by tools/make_names.py: no onnx has to be imported to know them.
 """

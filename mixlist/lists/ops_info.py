@@ -3,7 +3,7 @@
 An op type is white if its ``precision_reduce.flag`` is ``"true"``, black if ``"false"`` and gray
 without ``precision_reduce``; the flag is read without case and without blanks around it. A directory
 stands for all ``.json`` files directly in it, loaded as one library, as the engine does; an op type
-that two files put on different lists is an error. Names are exact. (Semantics section 1.)
+that two files put on different lists is an error. Names are exact. (Rules S1.1 to S1.4.)
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Action = Literal["lists", "force", "origin", "raise", "cube"]
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A precision mode (semantics section 3).
+    """A precision mode (Rule S3.1).
 
     ``action``: ``lists`` follow the lists; ``force`` lower all that can be; ``origin`` change
     nothing; ``raise`` bring low nodes up to float32; ``cube`` lower MatMul, Gemm, Conv and
@@ -31,7 +31,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class NodeRule:
-    """One line of a keep_dtype or customize_dtypes file (semantics section 6).
+    """One line of a keep_dtype or customize_dtypes file (Rules S6.1 and S6.2).
 
     ``by`` tells whether ``pattern`` is a node name (``*`` and ``?`` as in a shell, ``scope/name``
     narrows) or an op type. ``keep`` keeps the authored type; else ``inputs`` and ``outputs`` hold a

@@ -1,4 +1,4 @@
-"""Which list an ONNX operator is on, in lists of ONNX or of Ascend names (semantics section 5).
+"""Which list an ONNX operator is on, in lists of ONNX or of Ascend names (Rules S5.2 to S5.5).
 
 ONNX names: the op type matches in any domain; ``domain::Op`` narrows and wins over the bare name
 (``ai.onnx::Op`` is the standard domain). Ascend names: the op becomes the Ascend op types that the
@@ -7,7 +7,7 @@ around it (the map holds only those). The rank of the first input chooses betwee
 forms. Of the forms that remain, those that the library knows count, and if they stand on different
 lists, black beats gray beats white. An op without counterpart is gray.
 
-Limit: the Ascend engine matches names after its own graph fusion (a ReduceSum may be a ReduceSumD
+Rule S5.7: the Ascend engine matches names after its own graph fusion (a ReduceSum may be a ReduceSumD
 by then); mixlist works on the ONNX graph as it is written.
 """
 

@@ -3,7 +3,7 @@
 A *group* is the slots of a node that share one type parameter of the operator's schema: they go
 together. A group can take a type only if the schema at the model's opset admits it **and** ONNX's
 own type inference of the node with those types agrees, because schemas are looser than inference
-(MeanVarianceNormalization; LayerNormalization's Mean). Semantics section 4, rule 4.
+(MeanVarianceNormalization; LayerNormalization's Mean): Rule S4.11.
 
 Signatures are shared: nodes of equal operator, input types and type-fixing attributes have one.
 """

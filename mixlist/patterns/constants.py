@@ -1,4 +1,4 @@
-"""Rule 7: does a constant fit the low type?
+"""Rule S4.7: does a constant fit the low type?
 
 It does not if a finite value of it becomes infinite, or if it holds a single non-zero value (an
 epsilon) that becomes zero. What only moves a constant (Transpose, Reshape, ...) is looked through.

@@ -32,7 +32,7 @@ def _pieces(result: Mapping[str, Any], ascii_only: bool) -> Iterator[str]:
 
 
 def finding_json(finding: Diagnostic) -> dict[str, Any]:
-    """A finding as the contract's ``mixlist.validate/1`` holds it; null where it has no place or hint."""
+    """Return a finding as schemas/validate.json has it; null where it has no place or hint."""
     return {name: getattr(finding, name) for name in ("code", "severity", "message", "line", "column", "hint")}
 
 

@@ -35,7 +35,7 @@ def _csv_row(node: Decision) -> tuple[str, ...]:
 
 
 def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, Any]:
-    """The contract's ``mixlist.resolve/1`` with some of the plan's nodes."""
+    """Return the ``mixlist.resolve/1`` object of schemas/resolve.json with some of the plan's nodes."""
     counts = dict(sorted(Counter(node.precision for node in nodes).items()))
     return {**plan.to_json(), "nodes": [node_json(node) for node in nodes], "counts": counts}
 

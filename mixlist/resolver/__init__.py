@@ -81,7 +81,7 @@ class Resolver:
 def resolve(
     model: Any, policy: Policy, *, type_hints: Mapping[str, str] | None = None, progress: Progress | None = None
 ) -> Plan:
-    """Decide the precision of every node of ``model`` under ``policy`` (semantics section 4).
+    """Decide the precision of every node of ``model`` under ``policy`` (docs/semantics.md, S4).
 
     ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints``
     names the types (``float32``, ``int64``, ...) of tensors that custom operators make, where the model does not

@@ -12,7 +12,7 @@ from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.names import Listed, listed
 
-CUBE = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})  # semantics section 3: the engine's "cube" ops
+CUBE = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})  # Rule S3.7
 
 # How a node's precision is found. Only `gray` looks at other nodes.
 Kind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema"]
@@ -96,7 +96,7 @@ class Facts:
 
 
 def is_shape_arithmetic(node: Node) -> bool:
-    """Rule 3: all float inputs come from shapes and constants, at least one of them from a shape."""
+    """Rule S4.3: all float inputs come from shapes and constants, at least one of them from a shape."""
     shaped = False
     for value in node.inputs:
         if value is None or types.element(value.type) not in types.FLOATS:

@@ -1,4 +1,4 @@
-"""How a gray node behaves: four policies (semantics section 4, rules 6 and 8)."""
+"""How a gray node behaves: four policies (Rules S4.6, S4.8 and S4.22 to S4.24)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node rules: customize_dtypes by name, then by type, then keep_dtype (semantics sections 4.2 and 6)."""
+"""Node rules: customize_dtypes by name, then by type, then keep_dtype (Rules S4.2 and S6.3 to S6.8)."""
 
 from __future__ import annotations
 

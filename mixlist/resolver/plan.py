@@ -14,7 +14,7 @@ from mixlist.lists.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The precision of one node and why (contract, ``mixlist.resolve/1``).
+    """The precision of one node and why.
 
     ``follows`` is empty or the immediate producer and the node that decided. ``outputs`` maps each
     output's name to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
@@ -72,7 +72,7 @@ class Plan:
         return explain(self, name)
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``mixlist.resolve/1`` object."""
+        """Return the ``mixlist.resolve/1`` object of schemas/resolve.json."""
         return {
             "format": "mixlist.resolve/1",
             "model": self.model,
@@ -85,7 +85,7 @@ class Plan:
 
 
 def node_json(node: Decision) -> dict[str, Any]:
-    """One element of ``nodes`` in the contract's ``mixlist.resolve/1``."""
+    """Return one element of ``nodes`` in the ``mixlist.resolve/1`` object."""
     fields = {name: getattr(node, name) for name in Decision.__slots__ if name != "callers"}
     fields |= {"follows": list(node.follows), "outputs": dict(node.outputs)}
     return fields | {"callers": list(node.callers)} if node.callers else fields

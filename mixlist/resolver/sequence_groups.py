@@ -1,4 +1,4 @@
-"""Sequences and optionals: all that can be one container's content has one type (semantics section 4).
+"""Sequences and optionals: all that can be one container's content has one type (Rule S4.29).
 
 A *cluster* is the set of container values that nodes and control flow tie together. No Cast can stand on a
 sequence, so the cluster decides as a whole: every node that touches it votes (white low, black authored, gray

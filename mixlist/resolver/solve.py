@@ -1,4 +1,4 @@
-"""Deciding: one decision per node, in topological order (semantics section 4).
+"""Deciding: one decision per node, in topological order (Rule S4.10).
 
 Every step is a node or a link (values that control flow ties to one type). A value's decided
 element type starts undecided (0) and only rises: undecided < low < anything else. So each value changes at
@@ -375,7 +375,7 @@ class Solver:
         return cast is None or target in cast.allowed["T2"]
 
     def _hold_constants(self, node: Node, assignment: Assignment) -> Assignment:
-        """Rule 7: a slot whose constant does not fit stays high, or the whole node where it cannot alone."""
+        """Rule S4.7: a slot whose constant does not fit stays high, or the whole node where it cannot alone."""
         signature = node.signature
         assert signature is not None
         held: list[int] = []

@@ -109,7 +109,7 @@ class RewriteResult:
             set_inline(tensor, b"".join(self._stream(tensor)))
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``mixlist.apply/1`` object."""
+        """Return the ``mixlist.apply/1`` object of schemas/apply.json."""
         return {
             "format": "mixlist.apply/1",
             "casts_inserted": self.casts_inserted,
@@ -130,7 +130,7 @@ class RewriteResult:
 
 @no_collection()
 def rewrite(model: Any, plan: Plan, *, keep_io_types: bool = True, keep_io: Iterable[str] = ()) -> RewriteResult:
-    """Rewrite ``model`` so that every node has the precision that ``plan`` decided (contract, nine points).
+    """Rewrite ``model`` so that every node has the precision that ``plan`` decided (docs/semantics.md, S7).
 
     ``model`` is what ``resolve`` was given; it is not changed. With ``keep_io_types`` false, graph inputs and outputs
     not named in ``keep_io`` take the decided types. Raises ModelError where the plan is another model's.

@@ -1,4 +1,4 @@
-"""What ``train`` found: values only, rendered by the report rooms (contract and schema: ``mixlist.train/1``)."""
+"""What ``train`` found: values only, rendered by the report rooms (schemas/train.json)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TrainReport:
         return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``mixlist.train/1`` object; infinities and NaN as strings, which strict JSON allows."""
+        """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
         plain: dict[str, Any] = asdict(self)
         plain["bad"] = self.bad
         for run in plain["runs"]:
