@@ -1,106 +1,77 @@
-"""Before/after pairs, one small graph per rule: tests/golden/*.txt, the results written by hand from the rules.
+"""Golden files: tests/golden/apply, check and tune; the expected results are written by hand from the rules.
 
-A file: ``#`` lines say what it shows; then ``white:``, ``black:``, ``mode:``, ``gray-policy:``, ``constants:``,
-``keep:`` (node names of a keep_dtype file) and ``io: free`` (``keep_io_types`` off); then the model after
-``--- before``, the result after ``--- after`` (or the word ``same``), and after ``--- plan`` one line per node:
-its name (with its scope), precision, rule, and the producer that it follows. In the models, ``[mixlist]`` marks
-a Cast of mixlist's, and the numbers of float16 constants are values.
+``apply``: ``--- before`` is the model, ``--- after`` the rewritten model (or the word ``same``), ``--- plan`` one line
+per node: its name with its scope, precision, rule, and the producer that it follows. In the models, ``[mixlist]`` marks
+a Cast of mixlist, and the numbers of float16 constants are values. The setting ``io: free`` turns ``keep_io_types`` off.
+
+``check``: ``--- model``, ``--- batches``, ``--- findings``: the verdict, the exception rate, one line per node with
+its kind of finding (``first`` marks a first offender), and one line ``output NAME LIMIT ...`` per output that misses
+limits.
+
+``tune``: ``--- model``, ``--- batches``, ``--- list``: the verdict, and one line ``OP BEFORE AFTER`` per edit, or
+``OP NODE BEFORE AFTER`` per node rule.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import pytest
 
 import mixlist
-from mixlist.lists.policy import Policy
-from tests.support.builders import keep, model, policy
+from tests.support.builders import model
 from tests.support.contract import check_contract, check_idempotent
+from tests.support.golden_file import GoldenFile, golden_files, read_golden
+from tests.support.local_workers import Here
 from tests.support.normal_form import normal_form
 
-FILES = sorted((Path(__file__).parent / "golden").glob("*.txt"))
+FOLDERS = {"apply": 30, "check": 12, "tune": 6}  # the least number of files in each
+FILES = golden_files("apply")
 
 
-@dataclass(frozen=True)
-class Golden:
-    """One file, read."""
-
-    settings: dict[str, str]
-    before: str
-    after: str
-    plan: str
-
-    @property
-    def policy(self) -> Policy:
-        """The policy of the header."""
-        said = self.settings
-        return policy(
-            white=said.get("white", "").split(),
-            black=said.get("black", "").split(),
-            mode=said.get("mode", "mixed_float16"),
-            gray_policy=said.get("gray-policy", "ascend"),  # type: ignore[arg-type]
-            constants=said.get("constants", "keep"),  # type: ignore[arg-type]
-            rules=keep(*said.get("keep", "").split()),
-        )
-
-    @property
-    def keep_io_types(self) -> bool:
-        """Whether graph inputs and outputs keep their types."""
-        return self.settings.get("io") != "free"
-
-    def models(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-        """Before and after."""
-        return model(self.before), model(self.before if self.after.strip() == "same" else self.after)
+def models(golden: GoldenFile) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The model before and after."""
+    before, after = golden.sections["before"], golden.sections["after"]
+    return model(before), model(before if after.strip() == "same" else after)
 
 
-def read(path: Path) -> Golden:
-    """Read a golden file."""
-    header, before, after, plan = _split(path.read_text(encoding="utf-8"))
-    lines = [line for line in header.splitlines() if line and not line.startswith("#")]
-    return Golden(dict(line.split(": ", 1) for line in lines), before, after, plan)
-
-
-def _split(text: str) -> list[str]:
-    parts = [text]
-    for name in ("before", "after", "plan"):
-        parts[-1:] = parts[-1].split(f"--- {name}\n")
-    return parts
+def keeps_io_types(golden: GoldenFile) -> bool:
+    """Whether graph inputs and outputs keep their types."""
+    return golden.settings.get("io") != "free"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_the_result_is_the_written_one(path: Path) -> None:
-    golden = read(path)
-    before, after = golden.models()
+    golden = read_golden(path)
+    before, after = models(golden)
     plan = mixlist.resolve(before, golden.policy)
-    result = mixlist.rewrite(before, plan, keep_io_types=golden.keep_io_types).model
+    result = mixlist.rewrite(before, plan, keep_io_types=keeps_io_types(golden)).model
     assert normal_form(result) == normal_form(after)
     for candidate in (result, after):  # the written result is judged like the made one
-        check_contract(before, candidate, plan, keep_io_types=golden.keep_io_types)
+        check_contract(before, candidate, plan, keep_io_types=keeps_io_types(golden))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_applying_again_changes_nothing(path: Path) -> None:
-    golden = read(path)
-    before, _ = golden.models()
+    golden = read_golden(path)
+    before, _ = models(golden)
 
     def apply(m: onnx.ModelProto) -> onnx.ModelProto:
-        return mixlist.rewrite(m, mixlist.resolve(m, golden.policy), keep_io_types=golden.keep_io_types).model
+        return mixlist.rewrite(m, mixlist.resolve(m, golden.policy), keep_io_types=keeps_io_types(golden)).model
 
     check_idempotent(apply(before), apply)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_the_plan_is_the_written_one(path: Path) -> None:
-    golden = read(path)
+    golden = read_golden(path)
     found = {}
-    for node in mixlist.resolve(golden.models()[0], golden.policy).to_json()["nodes"]:
+    for node in mixlist.resolve(models(golden)[0], golden.policy).to_json()["nodes"]:
         name = f"{node['scope']}/{node['name']}" if node["scope"] else node["name"]
         found[name] = [node["precision"], node["rule"], *node["follows"][:1]]
         assert node["reason"], name
-    written = [line.split() for line in golden.plan.splitlines() if line.strip()]
+    written = [line.split() for line in golden.sections["plan"].splitlines() if line.strip()]
     for name, precision, rule, *follows in written:
         actual = found[name] if follows else found[name][:2]
         wanted = [precision, rule, *follows]
@@ -109,6 +80,43 @@ def test_the_plan_is_the_written_one(path: Path) -> None:
         assert actual == wanted, name
 
 
-def test_there_is_a_pair_for_every_rule() -> None:
-    assert len(FILES) >= 30
-    assert all(path.read_text(encoding="utf-8").startswith("# ") for path in FILES)
+@pytest.mark.parametrize("path", golden_files("check"), ids=lambda p: p.stem)
+def test_the_findings_are_the_written_ones(path: Path) -> None:
+    golden = read_golden(path)
+    report = mixlist.check(
+        model(golden.sections["model"]),
+        golden.policy,
+        golden.batches(),
+        overflow_mode=golden.settings.get("overflow-mode", "inf"),
+        max_exception_rate=float(golden.settings.get("max-exception-rate", 0.005)),
+        full_statistics=golden.settings.get("full-statistics") == "yes",
+    )
+    found = [f"verdict {report.verdict}", f"exception-rate {report.exception_rate:g}"]
+    for node in report.nodes:
+        name = f"{node.scope}/{node.name}" if node.scope else node.name
+        found.append(f"{name} {node.kind}{' first' * node.first}")
+    found += [f"output {o.name} {' '.join(o.failed_limits)}" for o in report.outputs if not o.passed]
+    assert sorted(found) == sorted(golden.lines("findings"))
+
+
+@pytest.mark.parametrize("path", golden_files("tune"), ids=lambda p: p.stem)
+def test_the_list_is_the_written_one(path: Path) -> None:
+    golden = read_golden(path)
+    report = mixlist.tune(
+        model(golden.sections["model"]),
+        golden.policy,
+        golden.batches(),
+        objective=golden.settings.get("objective", "min-edits"),  # type: ignore[arg-type]
+        node_rules=golden.settings.get("node-rules") == "yes",
+        executor=Here(),
+    )
+    found = [f"verdict {report.verdict}"]
+    found += [" ".join(filter(None, (e.op, e.node, e.before, e.after))) for e in report.edits]
+    assert sorted(found) == sorted(golden.lines("list"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_there_are_enough_golden_files_and_each_says_what_it_shows(folder: str) -> None:
+    files = golden_files(folder)
+    assert len(files) >= FOLDERS[folder]
+    assert all(read_golden(path).comment for path in files)
