@@ -1,8 +1,8 @@
 """Golden files: tests/golden/apply, check and tune; the expected results are written by hand from the rules.
 
 ``apply``: ``--- before`` is the model, ``--- after`` the rewritten model (or the word ``same``), ``--- plan`` one line
-per node: its name with its scope, precision, rule, and the producer that it follows. In the models, ``[mixlist]`` marks
-a Cast of mixlist, and the numbers of float16 constants are values. The setting ``io: free`` turns ``keep_io_types`` off.
+per node: its name with its scope, precision, rule, and the producer that it follows. In models, ``[mixlist]`` marks
+a Cast of mixlist, and numbers of float16 constants are values. The setting ``io: free`` turns ``keep_io_types`` off.
 
 ``check``: ``--- model``, ``--- batches``, ``--- findings``: the verdict, the exception rate, one line per node with
 its kind of finding (``first`` marks a first offender), and one line ``output NAME LIMIT ...`` per output that misses
