@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mixlist.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from mixlist.bench.timing import bench as bench
+    from mixlist.benchmark.timing import bench as bench
     from mixlist.checker.result import CheckReport as CheckReport
     from mixlist.checker.run import check as check
     from mixlist.errors import MixlistError as MixlistError
@@ -30,7 +30,7 @@ _HOME = {
     "Plan": "mixlist.resolver.plan",
     "RewriteResult": "mixlist.rewriter",
     "TuneReport": "mixlist.tuner.result",
-    "bench": "mixlist.bench.timing",
+    "bench": "mixlist.benchmark.timing",
     "check": "mixlist.checker.run",
     "load_policy": "mixlist.lists.load",
     "resolve": "mixlist.resolver",

@@ -77,7 +77,7 @@ def command(
       mixlist bench model.onnx mixed.onnx --random 1 --dim batch=8 --provider cuda
       mixlist bench model.onnx --estimate --dim batch=8 --format json
     """
-    from mixlist.bench.timing import bench
+    from mixlist.benchmark.timing import bench
     from mixlist.report import bench_terminal, json_output
     from mixlist.report.progress import count_bar
 
@@ -130,7 +130,7 @@ def _models(
 
 
 def _write_estimate(original: Loaded, rival: Plan | Loaded, data: dict[str, Any], form: str) -> None:
-    from mixlist.bench.result import estimate_json
+    from mixlist.benchmark.result import estimate_json
     from mixlist.cost.estimate import estimate
     from mixlist.report import bench_terminal, json_output
     from mixlist.resolver.plan import Plan

@@ -9,8 +9,8 @@ from mixlist.report.apply_terminal import human_size
 from mixlist.report.terminal import clean, paint, table
 
 if TYPE_CHECKING:
-    from mixlist.bench.paired_statistics import Ratio
-    from mixlist.bench.result import BenchReport, Contender
+    from mixlist.benchmark.paired_statistics import Ratio
+    from mixlist.benchmark.result import BenchReport, Contender
     from mixlist.cost.estimate import Estimate, Work
 
 _OPERATORS = 12  # rows of a table of op types; the rest is summed up

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from onnx import parser
 
-from mixlist.bench import timing
+from mixlist.benchmark import timing
 from mixlist.files.package_data import folder
 from mixlist.runtime.subprocess_session import Crashed
 from mixlist.runtime.timed import TimedWorker

@@ -45,7 +45,9 @@ def patched(monkeypatch: pytest.MonkeyPatch, patch: str) -> None:
     """Children run ``patch`` before they serve."""
     head = "import sys; sys.path[:] = sys.argv[1:]; import os, signal, time\n"
     monkeypatch.setattr(
-        subprocess_session, "_CHILD", f"{head}from mixlist.runtime import child, sessions\n{patch}\nchild.serve()"
+        subprocess_session,
+        "_CHILD",
+        f"{head}from mixlist.runtime import sessions, subprocess_server\n{patch}\nsubprocess_server.serve()",
     )
 
 
@@ -151,7 +153,7 @@ def test_a_run_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatc
 
 @POSIX
 def test_a_load_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    patched(monkeypatch, f"child.open_session = {DIE}")
+    patched(monkeypatch, f"subprocess_server.open_session = {DIE}")
     with pytest.raises(Crashed, match="died with SIGSEGV while it loaded the model") as error:
         Worker(double)
     assert error.value.stage == "load"
@@ -200,7 +202,9 @@ def test_strings_and_bfloat16_of_a_crash_are_kept(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("stage", ["load", "run"])
 def test_a_time_limit(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, temporary: Path, stage: str) -> None:
     slow = "lambda *a, **k: time.sleep(60)"
-    patched(monkeypatch, f"child.open_session = {slow}" if stage == "load" else f"sessions.Runner.run = {slow}")
+    patched(
+        monkeypatch, f"subprocess_server.open_session = {slow}" if stage == "load" else f"sessions.Runner.run = {slow}"
+    )
     start = time.monotonic()
     with pytest.raises(TimedOut, match=r"after 1\.5 s") as error, Worker(double, limit=1.5) as worker:
         worker.run(None, {"x": ROWS})
@@ -240,16 +244,16 @@ SCRIPT = """
 import sys, tempfile
 from pathlib import Path
 import numpy as np, onnx
-from mixlist.runtime import isolated
-head, call = isolated._CHILD.rsplit(";", 1)
+from mixlist.runtime import subprocess_session
+head, call = subprocess_session._CHILD.rsplit(";", 1)
 slow = "import time; from mixlist.runtime import sessions; sessions.Runner.run = lambda *a: time.sleep(60)"
-isolated._CHILD = f"{head}; {slow};{call}"
+subprocess_session._CHILD = f"{head}; {slow};{call}"
 tempfile.tempdir = sys.argv[1]
 model = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
 )
 # No main guard: a child must not run this module again.
-with isolated.Worker(model) as worker:
+with subprocess_session.Worker(model) as worker:
     print(worker.pid, flush=True)
     worker.run(None, {"x": np.ones(3, np.float32)})
 """

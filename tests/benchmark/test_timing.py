@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import onnx
 import pytest
 
 import mixlist
-from mixlist.bench import timing
+from mixlist.benchmark import timing
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.files.package_data import folder
 from mixlist.runtime.timed import TimedWorker
@@ -314,3 +315,8 @@ def test_an_output_that_is_declared_otherwise_than_it_is() -> None:
     feed = {"x": np.ones(6, np.float32), "s": np.array([2, 3])}
     report = timing.bench(made, made, [feed], rounds=2)
     assert (report.original.failure, report.other.failure) == ("", "")
+
+
+def test_no_module_hides_a_public_function() -> None:
+    """``import mixlist.NAME`` would put the module in place of the function ``mixlist.NAME``."""
+    assert not {module.name for module in pkgutil.iter_modules(mixlist.__path__)} & set(mixlist.__all__)

@@ -18,10 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mixlist.bench.graph_changes import GraphChanges, graph_changes
-from mixlist.bench.kernel_coverage import low_coverage
-from mixlist.bench.paired_statistics import ratio, spread
-from mixlist.bench.result import BenchReport, Contender
+from mixlist.benchmark.graph_changes import GraphChanges, graph_changes
+from mixlist.benchmark.kernel_coverage import low_coverage
+from mixlist.benchmark.paired_statistics import ratio, spread
+from mixlist.benchmark.result import BenchReport, Contender
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load

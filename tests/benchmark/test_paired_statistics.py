@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mixlist.bench.paired_statistics import ratio, spread
+from mixlist.benchmark.paired_statistics import ratio, spread
 
 
 def simulated(true_ratio: float, pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from mixlist.bench.graph_changes import GraphChanges
-from mixlist.bench.paired_statistics import Ratio, Spread
+from mixlist.benchmark.graph_changes import GraphChanges
+from mixlist.benchmark.paired_statistics import Ratio, Spread
 
 if TYPE_CHECKING:
     from mixlist.cost.estimate import Estimate, Work

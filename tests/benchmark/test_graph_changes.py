@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from mixlist.bench.graph_changes import graph_changes
-from mixlist.bench.kernel_coverage import low_coverage
+from mixlist.benchmark.graph_changes import graph_changes
+from mixlist.benchmark.kernel_coverage import low_coverage
 from mixlist.graph.io import load
 from mixlist.runtime.sessions import open_session
 from mixlist.targets.kernels import has_low_kernel
