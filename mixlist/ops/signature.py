@@ -58,7 +58,9 @@ class Signature:
     reads_any: bool
     inference: Any = None  # callable(input types) -> output types, None where ONNX cannot infer
     _assigned: dict[tuple[int, ...], Assignment] = field(default_factory=dict)
-    memo: dict[Any, Any] = field(default_factory=dict)  # the solver's decisions that depend on the signature alone
+    # The solver's assignments by (target type, low type, types that the policy may move). All three are needed: one
+    # signature serves all policies under which its model is resolved. The bool tells whether the operator refused.
+    memo: dict[tuple[int, int, frozenset[int]], tuple[Assignment, bool]] = field(default_factory=dict)
 
     def assign(self, wish: tuple[int, ...]) -> Assignment:
         """The assignment nearest to ``wish``, one element type per group."""

@@ -346,16 +346,16 @@ class Solver:
         signature = node.signature
         assert signature is not None
         low = self.low
-        kept = signature.memo.get((target, low))
+        movable = self.shared.facts.movable
+        kept = signature.memo.get((target, low, movable))
         if kept is None:
-            movable = self.shared.facts.movable
             wish = tuple([target if g.authored in movable else g.authored for g in signature.groups])
             if self._reaches(target):
                 assignment = signature.assign(wish)
                 kept = (assignment, _refusal(assignment, wish, signature.groups))
             else:
                 kept = (signature.authored(), target == low and wish != signature.authored().elements)
-            signature.memo[(target, low)] = kept
+            signature.memo[target, low, movable] = kept
         assignment, refused = kept
         self.solution.rules.pop(node.id, None)
         self.solution.notes.pop(node.id, None)

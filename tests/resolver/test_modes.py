@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.builders import keep
+import mixlist
+from mixlist.resolver import Resolver
+from tests.support.builders import keep, model, policy
 from tests.support.resolver_cases import nodes, precisions
 
 TEXT = """g (float[2,2] x, float16[2,2] h) => (float[2,2] y, float16[2,2] z) <float[2,2] w = {1,2,3,4}> {
@@ -57,3 +59,17 @@ def test_raise_brings_either_low_type_up(low: str) -> None:
         f'<ir_version: 8, opset_import: ["" : 17]> g ({low}[4] x) => ({low}[4] y) {{ [e] e = Exp(x) [n] y = Neg(e) }}'
     )
     assert precisions(text, mode="cube_fp16in_fp32out") == {"e": "float32", "n": "float32"}
+
+
+@pytest.mark.parametrize("first_mode", ["cube_fp16in_fp32out", "mixed_float16"])
+def test_a_resolver_does_not_remember_the_policy_before(first_mode: str) -> None:
+    """The exponent stays bfloat16 under lists (Rule S4.9); only the raising mode may convert it (Rule S3.6)."""
+    text = "g (float[4] x, bfloat16[4] p) => (float[4] y) { [n] y = Pow(x, p) }"
+    original = model(text)
+    second_mode = "mixed_float16" if first_mode == "cube_fp16in_fp32out" else "cube_fp16in_fp32out"
+    resolver = Resolver(original)
+    for mode in (first_mode, second_mode):
+        shared, fresh = resolver.plan(policy(mode=mode)), mixlist.resolve(original, policy(mode=mode))
+        assert shared.nodes == fresh.nodes
+        expected = mixlist.rewrite(original, fresh).model.SerializeToString()
+        assert mixlist.rewrite(original, shared).model.SerializeToString() == expected
