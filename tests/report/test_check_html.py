@@ -18,8 +18,7 @@ from mixlist.errors import FileError
 from mixlist.report import range_chart as chart
 from mixlist.report.check_html import render, write_html
 from mixlist.report.terminal import clean
-
-from .check_reports import EVIL, FAILING, PASSING, SUGGESTION, finding, large, output, tensor
+from tests.support.check_reports import EVIL, FAILING, PASSING, SUGGESTION, finding, large, output, tensor
 
 
 class Parsed(HTMLParser):

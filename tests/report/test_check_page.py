@@ -9,9 +9,8 @@ import pytest
 
 from mixlist.checker.result import CheckReport
 from mixlist.report.check_html import write_html
-
-from . import browser
-from .check_reports import EVIL, FAILING, large
+from tests.support import browser
+from tests.support.check_reports import EVIL, FAILING, large
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")
 

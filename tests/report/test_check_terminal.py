@@ -11,8 +11,7 @@ import pytest
 from mixlist.checker.result import ValueCounts
 from mixlist.report import check_view as words
 from mixlist.report.check_terminal import MOST, write_check
-
-from .check_reports import FAILING, PASSING, SUGGESTION, finding, output, tensor
+from tests.support.check_reports import FAILING, PASSING, SUGGESTION, finding, output, tensor
 
 
 class Terminal(io.StringIO):

@@ -14,11 +14,10 @@ import pytest
 from mixlist.report.train_html import render, write_html
 from mixlist.report.train_terminal import write_train
 from mixlist.training.result import TrainReport
-
-from . import browser
-from .check_reports import EVIL
-from .test_check_page import _CONTRAST
-from .train_reports import EXTREME, FAILING, NOTHING, PASSING
+from tests.report.test_check_page import _CONTRAST
+from tests.support import browser
+from tests.support.check_reports import EVIL
+from tests.support.train_reports import EXTREME, FAILING, NOTHING, PASSING
 
 REPORTS = {"passing": PASSING, "failing": FAILING, "nothing": NOTHING, "extreme": EXTREME}
 in_browser = pytest.mark.skipif(browser.find() is None, reason="no Chromium here (Debian: apt-get install chromium)")

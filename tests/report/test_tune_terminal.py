@@ -9,8 +9,7 @@ from mixlist.report.tune_terminal import trial_line, write_tune
 from mixlist.tuner.result import TunedEdit, TuneReport
 from mixlist.tuner.trial_outcome import Outcome
 from mixlist.tuner.trials import Trial
-
-from .check_reports import FAILING, PASSING, output
+from tests.support.check_reports import FAILING, PASSING, output
 
 EXP = TunedEdit(
     "Exp", "", "white", "black", "/a/Exp overflows", 3, 0.0, "overflow at /a/Exp, in 1 or more of 4 batches"

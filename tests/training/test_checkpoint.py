@@ -16,8 +16,8 @@ import pytest
 
 from mixlist.errors import FileError, UsageError
 from mixlist.training import Settings, checkpoint, train
+from tests.support.training_network import classifier, clusters, mixed, noisy, squares
 
-from .network import classifier, clusters, mixed, noisy, squares
 from .test_reference import samples
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ from mixlist.training.sampling import initial, no_noise, noise
 from mixlist.training.scalers import ScalerError, make_scaler
 from mixlist.training.step_session import exact_machine
 from mixlist.training.stepgraph import Parameter, read_step
+from tests.support.training_network import noisy
 
-from .network import noisy
 from .test_reference import samples, training
 
 ADAM = Settings("adam", lr=0.1, schedule="linear")

@@ -21,8 +21,7 @@ from mixlist.training.optimizers import Settings
 from mixlist.training.scalers import make_scaler
 from mixlist.training.step_session import exact_machine, mixed_machine
 from mixlist.training.stepgraph import read_step
-
-from .network import all_low, mixed, squares
+from tests.support.training_network import all_low, mixed, squares
 
 Rounding = Callable[[Any], Any]
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

@@ -14,8 +14,7 @@ from mixlist.errors import MixlistError, ModelError, UsageError
 from mixlist.training import Settings, train
 from mixlist.training.dataset import Data
 from mixlist.training.stepgraph import read_step
-
-from .network import classifier, clusters, mixed, noisy, squares
+from tests.support.training_network import classifier, clusters, mixed, noisy, squares
 
 
 def test_what_a_step_graph_holds() -> None:

@@ -13,8 +13,7 @@ from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training import Settings, train
 from mixlist.tuner.output_files import read_back
-
-from .network import all_low, classifier, clusters, mixed, squares
+from tests.support.training_network import all_low, classifier, clusters, mixed, squares
 
 LR = Settings(lr=0.01)
 
