@@ -14,12 +14,13 @@ from typing import Any
 from mixlist.checker import accuracy
 from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder
+from mixlist.checker.exception_rate import DEFAULT_LIMIT, describe_rate, exception_rate, too_many
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.model_pair import Pair, SessionConfig, make_pair, replace_scope
 from mixlist.checker.overflow import Batch, Tally, classify
-from mixlist.checker.result import CheckReport, NodeError
+from mixlist.checker.result import CheckReport, NodeError, OutputFinding
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observed
 from mixlist.errors import UsageError
@@ -52,7 +53,7 @@ def check(
     overflow_mode: str = "inf",
     full_statistics: bool = False,
     steps: int | None = None,
-    max_exception_rate: float = 0.005,
+    max_exception_rate: float = DEFAULT_LIMIT,
     limits: accuracy.Limits | None = None,
     labels: Any = None,
     baseline: str = "float32",
@@ -215,10 +216,9 @@ class _Check:
     def report(self, policy: Policy, max_rate: float, limits: accuracy.Limits, per_tensor: bool) -> CheckReport:
         """The verdict and everything behind it."""
         pair, judged = self.pair, self.judged
-        rate = self.exceptions / max(self.count, 1)
         outputs = tuple(output.finding(limits) for output in judged)
         reasons = [self.crash] if self.crash else []
-        reasons += _reasons(self.exceptions, self.count, rate, max_rate, outputs)
+        reasons += _reasons(self.exceptions, self.count, max_rate, outputs)
         warnings = [*pair.warnings, *self.batches.notes, *(note for output in judged for note in output.notes())]
         warnings += self.task.notes() if self.task is not None else ()
         return CheckReport(
@@ -229,7 +229,7 @@ class _Check:
             mode=pair.way.mode,
             precision=policy.mode.low,
             batches=self.count,
-            exception_rate=rate,
+            exception_rate=exception_rate(self.exceptions, self.count),
             limits={"exception_rate": max_rate, **limits.asked()},
             nodes=node_findings(pair.plan, self.tallies, pair.low),
             outputs=outputs,
@@ -271,10 +271,10 @@ def _ahead(pair: Pair, feeds: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int
     yield from waiting
 
 
-def _reasons(exceptions: int, count: int, rate: float, limit: float, outputs: tuple[Any, ...]) -> list[str]:
+def _reasons(exceptions: int, count: int, limit: float, outputs: tuple[OutputFinding, ...]) -> list[str]:
     found = []
-    if exceptions and rate >= limit:
-        found.append(f"{exceptions} of {count} batches overflow: {rate:.2%}, the limit is {limit:.2%}")
+    if too_many(exceptions, count, limit):
+        found.append(f"{exceptions} of {count} batches overflow: {describe_rate(exceptions, count, limit)}")
     for output in outputs:
         if not output.passed:
             found.append(f"output {output.name!r} misses {', '.join(output.failed_limits)}")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mixlist.checker.exception_rate import DEFAULT_LIMIT, LARGE_BATCH_LIMIT
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
     from mixlist.checker.accuracy import Limits
-
-RATE, LARGE_BATCH_RATE = 0.005, 0.001
 
 
 class Limit(click.FloatRange):
@@ -83,7 +82,7 @@ def take_limits(given: dict[str, Any], base: Limits) -> Limits:
 
 
 def exception_rate(asked: float | None, large_batch: bool) -> float:
-    """The exception rate that fails. The figures are those of the Ascend documents."""
+    """Return the exception rate that fails."""
     if asked is not None and large_batch:
         context = click.get_current_context()
         both = ("large_batch", "max_exception_rate")
@@ -92,5 +91,5 @@ def exception_rate(asked: float | None, large_batch: bool) -> float:
             raise UsageError("--large-batch and --max-exception-rate are two exception rates", hint="give one of them")
         large_batch = said == ["large_batch"]
     if large_batch:
-        return LARGE_BATCH_RATE
-    return RATE if asked is None else asked
+        return LARGE_BATCH_LIMIT
+    return DEFAULT_LIMIT if asked is None else asked

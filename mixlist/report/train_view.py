@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mixlist.checker.exception_rate import describe_rate, too_many
 from mixlist.report import check_view as words
 from mixlist.training.result import Run, TrainReport
 
@@ -33,13 +34,13 @@ def headline(report: TrainReport) -> str:
 
 def exceptions(report: TrainReport) -> str:
     """How many steps had a gradient that was not finite; "" where that is a reason of the verdict already."""
-    if report.exception_rate >= report.limit and report.exception_rate:
-        return ""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
+    if too_many(bad, total, report.limit):
+        return ""
     tries = sum(run.mixed.tries for run in report.runs)
     again = f", {words.count(tries, 'batch')} tried again" if tries else ""
-    rate = f"{report.exception_rate:.2%}, the limit is {report.limit:.2%}"
+    rate = describe_rate(bad, total, report.limit)
     return f"{bad} of {words.count(total, 'mixed step')} with an exception: {rate}{again}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mixlist.checker.exception_rate import DEFAULT_LIMIT, exception_rate
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.runtime.inputs import numpy_type
@@ -48,7 +49,7 @@ def train(
     seed: int = 0,
     scaler: str = "torch",
     scaler_parameters: Mapping[str, Any] | None = None,
-    max_exception_rate: float = 0.005,
+    max_exception_rate: float = DEFAULT_LIMIT,
     tolerance: float = TOLERANCE,
     metric: str | None = None,
     advance_on_skip: bool = False,
@@ -208,7 +209,7 @@ def _report(
         provider=job.provider,
         mode="emulated" if job.provider == "cpu" else "native",
         precision=job.policy.mode.low,
-        exception_rate=exceptions / max(1, total),
+        exception_rate=exception_rate(exceptions, total),
         limit=limit,
         steps=job.steps,
         batch_size=job.batch_size,

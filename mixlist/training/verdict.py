@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mixlist.checker.exception_rate import describe_rate, too_many
 from mixlist.training.result import Run, spread
 
 RUNS = 3
@@ -32,9 +33,9 @@ def reasons(
     were asked for.
     """
     found = []
-    rate = exceptions / max(total, 1)
-    if exceptions and rate >= limit:
-        found.append(f"{exceptions} of {total} steps have an exception: {rate:.2%}, the limit is {limit:.2%}")
+    if too_many(exceptions, total, limit):
+        rate = describe_rate(exceptions, total, limit)
+        found.append(f"{exceptions} of {total} steps have an exception: {rate}")
     for run in runs:
         if run.float32.diverged:
             found.append(f"seed {run.seed}: training in float32 {run.float32.diverged}: nothing to compare with")

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from mixlist.checker.accuracy import Limits
+from mixlist.checker.exception_rate import DEFAULT_LIMIT
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import check
 from mixlist.errors import ModelError, UsageError
@@ -41,7 +42,7 @@ def tune(
     objective: Objective = "min-edits",
     node_rules: bool = False,
     limits: Limits | None = None,
-    max_exception_rate: float = 0.005,
+    max_exception_rate: float = DEFAULT_LIMIT,
     labels: Any = None,
     max_accuracy_loss: float = 0.0,
     overflow_mode: str = "inf",

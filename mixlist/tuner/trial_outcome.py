@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixlist.checker.accuracy import MEASURES, Limits, OutputAccuracy
+from mixlist.checker.exception_rate import too_many
 from mixlist.tuner.trial_worker import Batch
 
 
@@ -19,7 +20,7 @@ class Goal:
 
     def first_counts(self, batches: int) -> bool:
         """Whether one batch with an overflow, among so many, breaks the limit."""
-        return 1 / max(batches, 1) >= self.exception_rate
+        return too_many(1, batches, self.exception_rate)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Judge:
         self.seen += 1
         if batch.overflow:
             self.overflows.append(at)
-            if len(self.overflows) / self.batches >= self.goal.exception_rate:
+            if too_many(len(self.overflows), self.batches, self.goal.exception_rate):
                 return Outcome(False, _overflow(batch.overflow, len(self.overflows), self.batches), at)
         self.right = [self.right[0] + batch.right[0], self.right[1] + batch.right[1]]
         self.counted += batch.right[2]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mixlist.cli.limits import LARGE_BATCH_RATE, RATE
+from mixlist.checker.exception_rate import DEFAULT_LIMIT, LARGE_BATCH_LIMIT
 
 # 4 products of up to 300 * 300: far beyond 65504 where x is 300, far below where it is 1.
 PLANTED = """
@@ -114,8 +114,8 @@ def test_per_tensor(run, planted: Path, data: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "rate"),
     [
-        ([], 1, RATE),
-        (["--large-batch"], 1, LARGE_BATCH_RATE),
+        ([], 1, DEFAULT_LIMIT),
+        (["--large-batch"], 1, LARGE_BATCH_LIMIT),
         (["--max-exception-rate", "0.2"], 1, 0.2),
         (["--max-exception-rate", "0.21"], 0, 0.21),
     ],
