@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mixlist.checker.result import CheckReport, Comparison
+from mixlist.graph.refs import NodeRef
 
 
 def compare(native: CheckReport, emulated: CheckReport) -> Comparison:
@@ -20,13 +21,13 @@ def compare(native: CheckReport, emulated: CheckReport) -> Comparison:
     return Comparison(emulated.verdict, emulated.exception_rate, tuple(told))
 
 
-def _kinds(report: CheckReport) -> dict[str, str]:
+def _kinds(report: CheckReport) -> dict[NodeRef, str]:
     """What was found, by node; insides of operators and values near the limit say nothing about agreement."""
-    found: dict[str, list[str]] = {}
+    kinds: dict[NodeRef, list[str]] = {}
     for node in report.nodes:
         if node.kind not in ("internal-risk", "near-limit"):
-            found.setdefault(f"{node.scope}/{node.name}" if node.scope else node.name, []).append(node.kind)
-    return {where: ", ".join(sorted(kinds)) for where, kinds in found.items()}
+            kinds.setdefault(node.ref, []).append(node.kind)
+    return {node: ", ".join(sorted(of_node)) for node, of_node in kinds.items()}
 
 
 def _said(passed: bool) -> str:

@@ -22,12 +22,12 @@ def node_findings(
     plan: Plan | None, tallies: Mapping[TensorRef, Tally], low: Mapping[TensorRef, int]
 ) -> tuple[NodeFinding, ...]:
     """A finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
-    decisions = {(_plain(d.scope), d.name): d for d in plan.nodes} if plan is not None else {}
+    decisions = {d.ref._replace(scope=_plain(d.scope)): d for d in plan.nodes} if plan is not None else {}
     facts = Facts(plan.policy) if plan is not None else None
     found = []
     for position, tally in enumerate(tallies.values()):
         for kind, batches in tally.batches.items():
-            decision = decisions.get((tally.key.scope, tally.key.node))
+            decision = decisions.get(tally.key.producer)
             found.append((ORDER.index(kind), position, _finding(tally, kind, batches, decision, facts)))
     return tuple(finding for _, _, finding in sorted(found, key=lambda f: f[:2]))
 
@@ -62,13 +62,12 @@ def _suggestion(wired: DataflowNode, decision: Decision | None, facts: Facts | N
     """The smallest change that keeps the node high; the operator by its name in the lists (Conv2D in an Ascend one)."""
     if decision is None or facts is None:
         return ""
-    node = f"{decision.scope}/{decision.name}" if decision.scope else decision.name
     op = facts.listed(decision.domain, decision.op_type, lambda: rank_of(wired.graph, wired.node)).op
     if decision.list in ("white", "gray") and op:
-        return f'add "{op}" to black-list to-add, or the node "{node}" to a keep_dtype file'
+        return f'add "{op}" to black-list to-add, or the node "{decision.ref}" to a keep_dtype file'
     if decision.list != "black":
-        return f'add the node "{node}" to a keep_dtype file'
-    return f'the node is high; what it reads is cast to low: see "{node}" with mixlist resolve --explain'
+        return f'add the node "{decision.ref}" to a keep_dtype file'
+    return f'the node is high; what it reads is cast to low: see "{decision.ref}" with mixlist resolve --explain'
 
 
 def tensor_ranges(
@@ -81,16 +80,16 @@ def tensor_ranges(
     found = []
     for node in wired:
         for slot, value in enumerate(node.node.outputs):
-            key = TensorRef(node.path, node.label, slot)
+            key = TensorRef(*node.ref, slot)
             span = spans.get(key)
             if value is None or span is None:
                 continue
             exact, ours = span
             found.append(
                 TensorRange(
-                    scope=node.path,
+                    scope=node.ref.scope,
                     tensor=value.name,
-                    node=node.label,
+                    node=node.ref.name,
                     op_type=node.node.op_type,
                     low=key in low,
                     minimum=exact.minimum,

@@ -7,7 +7,7 @@ import math
 from mixlist.checker import value_counts
 from mixlist.checker.counting_sessions import Counter
 from mixlist.checker.function_body_overflow import Bodies, has_body
-from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, low_nodes, ranking
+from mixlist.checker.layerwise import DIFFERENCE, REFERENCE, Twins, nodes_with_low_outputs, ranking
 from mixlist.checker.model_pair import Pair
 from mixlist.checker.overflow import SENTINEL, Tally
 from mixlist.checker.result import NodeError
@@ -24,7 +24,7 @@ from mixlist.runtime.inputs import model_inputs
 def rank_layers(pair: Pair, batches: Batches, steps: int | None, masks: set[TensorRef]) -> tuple[NodeError, ...]:
     """The nodes by the error that each adds when all it reads is exact, over all batches; ``masks`` are left out."""
     reference = pair.way.raised(pair.original)
-    twins = Twins(reference, low_nodes(build_main(pair.mixed.proto)), lambda probe: probe.key not in masks)
+    twins = Twins(reference, nodes_with_low_outputs(build_main(pair.mixed.proto)), lambda probe: probe.key not in masks)
     made = twins.run()
     observer = Observer(made, pair.way.plain_runner(made.proto, pair.original), [], model_inputs(pair.original.proto))
     sums: dict[tuple[TensorRef, str], float] = {}
@@ -65,13 +65,10 @@ def look_inside(pair: Pair, batches: Batches, tallies: dict[TensorRef, Tally], m
 
     Looks at the first ``most`` batches, None for all. What ONNX Runtime cannot run written out is passed over.
     """
-    lows = {(key.scope, key.node) for key in pair.low}
-    if not any(
-        (w.path, w.label) in lows and has_body(w.node, w.graph.opsets.get(w.node.domain, 0)) for w in pair.wired
-    ):
+    low_nodes = {tensor.producer for tensor in pair.low}
+    if not any(n.ref in low_nodes and has_body(n.node, n.graph.opsets.get(n.node.domain, 0)) for n in pair.wired):
         return
-    low = low_nodes(build_main(pair.mixed.proto))
-    made = Bodies(pair.way.raised(pair.original), low).run()
+    made = Bodies(pair.way.raised(pair.original), nodes_with_low_outputs(build_main(pair.mixed.proto))).run()
     if not made.outputs:
         return
     try:
@@ -80,7 +77,7 @@ def look_inside(pair: Pair, batches: Batches, tallies: dict[TensorRef, Tally], m
         pair.warnings.append("ONNX Runtime does not take the operators' function bodies: no look inside operators")
         return
     observer = Observer(made, runner, [], model_inputs(pair.original.proto))
-    nodes = {(w.path, w.label): w for w in pair.wired}
+    nodes = {node.ref: node for node in pair.wired}
     observed = dict.fromkeys(key for key, _ in made.outputs)
     for index, feed in enumerate(batches):
         if most is not None and index >= most:
@@ -90,12 +87,12 @@ def look_inside(pair: Pair, batches: Batches, tallies: dict[TensorRef, Tally], m
             span, tally, elem = ranges.get(key), tallies.get(key), pair.low.get(key)
             if span is None or elem is None or not FINITE_MAX[elem] <= span.magnitude < SENTINEL:
                 continue  # beyond it is a mask on its way through
-            if any("intended" in tallies[s.key].batches for s in nodes[key.scope, key.node].inputs if s.key in tallies):
+            if any("intended" in tallies[s.ref].batches for s in nodes[key.producer].inputs if s.ref in tallies):
                 continue
-            if nodes[key.scope, key.node].node.op_type == "Softmax" and span.maximum < FINITE_MAX[elem]:
+            if nodes[key.producer].node.op_type == "Softmax" and span.maximum < FINITE_MAX[elem]:
                 continue  # scores less the largest one: what falls to -inf is zero in the end, as it should be
             if tally is None:
-                tally = tallies[key] = Tally(nodes[key.scope, key.node], key)
+                tally = tallies[key] = Tally(nodes[key.producer], key)
             if tally.mixed < math.inf:
                 tally.reference = max(tally.reference, span.magnitude)
                 tally.batches.setdefault("internal-risk", []).append(index)

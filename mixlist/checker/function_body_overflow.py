@@ -14,20 +14,21 @@ from mixlist.emulation.instrument import RANGE, Instrumenter, Probe, Result
 from mixlist.graph.build import bind
 from mixlist.graph.model import Node
 from mixlist.graph.naming import NewNames
+from mixlist.graph.refs import NodeRef
 from mixlist.ops import types
 
 
 class Bodies(Instrumenter):
     """The reference with the function body of each low node beside it; ``low`` are those of the mixed model."""
 
-    def __init__(self, reference: Any, low: Mapping[tuple[str, str], Node]) -> None:
+    def __init__(self, reference: Any, low: Mapping[NodeRef, Node]) -> None:
         super().__init__(reference, RANGE, lambda _: True)
         self.low = low
         self.done: set[int] = set()
 
     def observe(self, probe: Probe, node: Node | None = None, target: Any = None) -> tuple[list[Result], list[Any]]:
         """The ranges of what the node's function body computes on the way to its outputs."""
-        if node is None or id(node) in self.done or (probe.key.scope, probe.key.node) not in self.low:
+        if node is None or id(node) in self.done or probe.key.producer not in self.low:
             return [], []
         self.done.add(id(node))
         body = function_body(node, target, self.graph.opsets.get(node.domain, 0))

@@ -15,8 +15,8 @@ from mixlist.checker.result import NodeError
 from mixlist.emulation.instrument import Instrumenter, Probe, Result, Statistic
 from mixlist.graph.constness import is_random
 from mixlist.graph.model import Graph, Node
-from mixlist.graph.naming import label, scope_path
-from mixlist.graph.refs import TensorRef
+from mixlist.graph.naming import label, node_ref
+from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 
@@ -30,9 +30,9 @@ def _unused(*_: Any) -> list[Any]:
 _STATISTICS = tuple(Statistic(n, 0.0, "ReduceSum", _unused, types.FLOAT) for n in (DIFFERENCE, REFERENCE))
 
 
-def low_nodes(mixed: Graph) -> dict[tuple[str, str], Node]:
-    """The nodes of a mixed model with an output or input of a low type, by scope and display name."""
-    found: dict[tuple[str, str], Node] = {}
+def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
+    """Return the nodes of a mixed model that compute an output of a low type."""
+    nodes: dict[NodeRef, Node] = {}
     graphs, seen = [mixed], {id(mixed)}
     while graphs:
         graph = graphs.pop()
@@ -43,21 +43,21 @@ def low_nodes(mixed: Graph) -> dict[tuple[str, str], Node]:
             if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
                 continue
             if any(v is not None and types.element(v.type) in LOW for v in node.outputs):
-                found.setdefault((scope_path(graph, node.scope), label(node)), node)
-    return found
+                nodes.setdefault(node_ref(graph, node), node)
+    return nodes
 
 
 class Twins(Instrumenter):
-    """The reference with a twin per low node; ``low`` are the mixed model's low nodes by scope and display name."""
+    """The reference with a twin per low node; ``low`` are the mixed model's low nodes."""
 
-    def __init__(self, reference: Any, low: Mapping[tuple[str, str], Node], wanted: Callable[[Probe], bool]) -> None:
+    def __init__(self, reference: Any, low: Mapping[NodeRef, Node], wanted: Callable[[Probe], bool]) -> None:
         super().__init__(reference, _STATISTICS, wanted)
         self.low = low
         self.made_twins: dict[int, list[str]] = {}
 
     def observe(self, probe: Probe, node: Node | None = None, target: Any = None) -> tuple[list[Result], list[Any]]:
         """The two sums of one output of a low node."""
-        mixed = self.low.get((probe.key.scope, probe.key.node))
+        mixed = self.low.get(probe.key.producer)
         if node is None or mixed is None or probe.elem != types.FLOAT or probe.key.slot >= len(mixed.outputs):
             return [], []
         value = mixed.outputs[probe.key.slot]
@@ -106,16 +106,16 @@ class Twins(Instrumenter):
 
 def ranking(sums: Mapping[tuple[TensorRef, str], float], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
     """The nodes by the error that they add, largest first; of several outputs the worst counts."""
-    worst: dict[tuple[str, str], NodeError] = {}
+    worst: dict[NodeRef, NodeError] = {}
     for (key, name), difference in sums.items():
         if name != DIFFERENCE:
             continue
         reference = sums.get((key, REFERENCE), 0.0)
         error = _normalised(difference, reference)
         found = NodeError(key.scope, key.node, op_types.get(key, ""), error)
-        before = worst.get((key.scope, key.node))
+        before = worst.get(key.producer)
         if before is None or error > before.normalized_error:
-            worst[key.scope, key.node] = found
+            worst[key.producer] = found
     return tuple(sorted(worst.values(), key=lambda e: (-e.normalized_error, e.scope, e.name)))
 
 

@@ -14,7 +14,7 @@ from mixlist.emulation.observer import Observer
 from mixlist.emulation.shared_weights import Weights
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
-from mixlist.graph.dataflow import DataflowNode, wire
+from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY
@@ -168,7 +168,7 @@ def make_pair(
     low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
     if not low:
         warnings.append("no node is low: the mixed model is the original")
-    wired = wire(build_main(original.proto))
+    wired = trace_dataflow(build_main(original.proto))
     if way.wide and (note := stays_single(wired)):
         warnings.append(note)
     ours = way.observe_mixed(mixed, observed, _names(original.proto))

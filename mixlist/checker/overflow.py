@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.emulation.observed_range import ObservedRange
-from mixlist.graph.dataflow import DataflowNode, Source
+from mixlist.graph.dataflow import DataflowNode, InputTensor
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
@@ -122,7 +122,7 @@ def classify(batch: Batch, wired: Iterable[DataflowNode], tallies: dict[TensorRe
     judged = _Judged()
     for node in wired:
         for slot in range(len(node.node.outputs)):
-            key = TensorRef(node.path, node.label, slot)
+            key = TensorRef(*node.ref, slot)
             exact, ours = batch.reference.get(key), batch.mixed.get(key)
             if exact is None or ours is None or not ours.ran:
                 continue
@@ -184,7 +184,7 @@ def _finite_kind(
     if batch.saturate and ours.magnitude >= limit and exact.magnitude >= overflow_bound(low):
         by_design = _is_sentinel(exact, ours, batch.level(key, low), limit) and key not in batch.hidden
         return "intended" if by_design else "saturated"
-    after_overflow = any(not batch.mixed[s.key].finite for s in node.inputs if s.key in batch.mixed)  # x / inf
+    after_overflow = any(not batch.mixed[s.ref].finite for s in node.inputs if s.ref in batch.mixed)  # x / inf
     if 0 < exact.magnitude < SMALLEST_NORMAL[low] or (ours.magnitude == 0 and exact.magnitude > 0):
         return "propagated" if after_overflow else "underflow"
     if ours.magnitude >= NEAR * limit:
@@ -202,21 +202,23 @@ def _is_new(exact: ObservedRange, ours: ObservedRange) -> bool:
     return any(math.isinf(other) and abs(one) < SENTINEL for one, other in ends)
 
 
-def _reached(source: Source, ours: ObservedRange, mixed: Mapping[TensorRef, ObservedRange], judged: _Judged) -> bool:
+def _reached(
+    source: InputTensor, ours: ObservedRange, mixed: Mapping[TensorRef, ObservedRange], judged: _Judged
+) -> bool:
     """Whether an input had an infinity that float32 does not have when the output stopped being finite.
 
     What a loop makes later in its body is not judged yet: its infinities count.
     """
-    found = mixed.get(source.key)
+    found = mixed.get(source.ref)
     if found is None or found.when is None:
         return False
-    given = not source.key.node  # a graph input is the same in both models
-    if given or (source.key in judged.seen and source.key not in judged.spoilt):
+    given = not source.ref.node  # a graph input is the same in both models
+    if given or (source.ref in judged.seen and source.ref not in judged.spoilt):
         return False
-    if source.when == "before":
+    if source.timing == "before":
         return True
     assert ours.when is not None
-    return found.when + (1 if source.when == "next" else 0) <= ours.when
+    return found.when + (1 if source.timing == "next" else 0) <= ours.when
 
 
 def _is_mask(
@@ -225,7 +227,7 @@ def _is_mask(
     """Infinite in float32, without NaN, out of constants or of other masks."""
     if exact.nan:
         return False
-    infinite = [s.key for s in node.inputs if s.key in reference and not reference[s.key].finite]
+    infinite = [s.ref for s in node.inputs if s.ref in reference and not reference[s.ref].finite]
     if infinite:
         return all(k in judged.by_design for k in infinite)
     return any(v is not None and v.constant for v in node.node.inputs) and _has_infinite_constant(node)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from mixlist.files.strict_json import strict
+from mixlist.graph.refs import NodeRef, qualified_name
 
 Kind = Literal[
     "overflow", "propagated", "preexisting", "intended", "underflow", "near-limit", "saturated", "internal-risk"
@@ -36,6 +37,11 @@ class NodeFinding:
     list: str
     source: str
     suggestion: str
+
+    @property
+    def ref(self) -> NodeRef:
+        """The node's identity."""
+        return NodeRef(self.scope, self.name)
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,16 @@ class TensorRange:
     counts: ValueCounts | None = None
 
     @property
+    def producer(self) -> NodeRef:
+        """The node that makes the tensor; one without a name for a graph input."""
+        return NodeRef(self.scope, self.node)
+
+    @property
+    def qualified_name(self) -> str:
+        """The tensor's name with its scope, as reports show it."""
+        return qualified_name(self.scope, self.tensor)
+
+    @property
     def magnitude(self) -> float:
         """The largest magnitude in float32."""
         return max(abs(self.minimum), abs(self.maximum))
@@ -115,6 +131,11 @@ class NodeError:
     name: str
     op_type: str
     normalized_error: float
+
+    @property
+    def ref(self) -> NodeRef:
+        """The node's identity."""
+        return NodeRef(self.scope, self.name)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
-    from mixlist.resolver.plan import Decision
 
 _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
 
@@ -82,15 +81,11 @@ def command(
 def _changed(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:
     from mixlist import resolve
 
-    old = {_key(node): node for node in resolve(model, before).nodes}
+    old = {node.ref: node for node in resolve(model, before).nodes}
     rows: list[tuple[str, ...]] = []
     for node in resolve(model, after).nodes:
-        was = old.get(_key(node))
+        was = old.get(node.ref)
         if was is None or was.precision != node.precision:
             was_precision = was.precision if was else ""
             rows.append((node.scope, node.name, node.op_type, was_precision, node.precision, node.reason))
     return rows
-
-
-def _key(node: Decision) -> tuple[str, str]:
-    return node.scope, node.name

@@ -18,7 +18,8 @@ from mixlist.cost.operation_counts import UnknownShapeError, flops, is_matrix
 from mixlist.graph.build import bind, build_main
 from mixlist.graph.io import load
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.naming import label, scope_path
+from mixlist.graph.naming import node_ref
+from mixlist.graph.refs import NodeRef
 from mixlist.graph.shape_propagation import Shape, Sizes, sizes_in_function, sizes_of
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -84,6 +85,11 @@ class UnknownNode:
     name: str
     op_type: str
     reason: str
+
+    @property
+    def ref(self) -> NodeRef:
+        """The node's identity."""
+        return NodeRef(self.scope, self.name)
 
 
 @dataclass(frozen=True)
@@ -173,8 +179,7 @@ def _sum(name: str, of: Costs) -> Work:
             if cost is None:
                 continue
             if cost.unknown:
-                path = scope_path(part.graph, node.scope)
-                unknown.append(UnknownNode(path, label(node), node.op_type, cost.unknown))
+                unknown.append(UnknownNode(*node_ref(part.graph, node), node.op_type, cost.unknown))
                 continue
             row = ops.setdefault((node.op_type, node.domain), [0, 0, 0, 0])
             for at, amount in enumerate((1, cost.flops, cost.flops * cost.low, cost.bytes)):
@@ -233,7 +238,7 @@ class _Walk:
         elif node.op_type == "Scan" and node.domain == "":
             repeats = _scan_length(node, sizes)
         if repeats is None:
-            found.once.append(f"{_full(found.graph, node)} ({node.op_type}): one iteration")
+            found.once.append(f"{node_ref(found.graph, node)} ({node.op_type}): one iteration")
         for body in node.bodies.values():
             yield body, 1 if repeats is None else repeats
 
@@ -248,7 +253,7 @@ class _Walk:
             each = [c for part in trial.graphs() for c in part.nodes.values()]
             prices[name] = (sum(c.flops for c in each), sum(c.bytes for c in each))
         branch = max(sorted(prices), key=lambda name: prices[name])
-        found.once.append(f"{_full(found.graph, node)} (If): {branch}, the costlier one")
+        found.once.append(f"{node_ref(found.graph, node)} (If): {branch}, the costlier one")
         return branch
 
     def _node(self, graph: Graph, node: Node, sizes: Sizes, weights: dict[Value, Value], times: int) -> NodeCost:
@@ -285,11 +290,6 @@ class _Walk:
                 total += _size(value, sizes)
                 self.counted.add(weight)
         return total
-
-
-def _full(graph: Graph, node: Node) -> str:
-    path = scope_path(graph, node.scope)
-    return f"{path}/{label(node)}" if path else label(node)
 
 
 def _weight_arguments(call: Node, weights: dict[Value, Value]) -> dict[Value, Value]:

@@ -1,4 +1,4 @@
-"""Which observed tensors a node reads: through branches, loop states, captured values and function calls."""
+"""Trace which tensors each node reads: through branches, loop states, captured values and function calls."""
 
 from __future__ import annotations
 
@@ -7,42 +7,41 @@ from typing import Literal
 
 from mixlist.graph.control_flow import CONTROL_FLOW, links
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.naming import label, scope_path
-from mixlist.graph.refs import TensorRef
+from mixlist.graph.naming import node_ref, output_ref
+from mixlist.graph.refs import NodeRef, TensorRef
 
-# `same`: in the same run of the scope; `next`: what a loop's state becomes in the next iteration; `before`: any time
-When = Literal["same", "next", "before"]
+# When a tensor was computed, seen from its reader: `same`: in the same run of the scope; `next`: it is a loop state
+# that the reader sees in the next iteration; `before`: at any earlier time.
+Timing = Literal["same", "next", "before"]
 
 
 @dataclass(frozen=True)
-class Source:
-    """An observed tensor that a node reads, and when it was made."""
+class InputTensor:
+    """A tensor that a node reads, and when it was computed."""
 
-    key: TensorRef
-    when: When
+    ref: TensorRef
+    timing: Timing
 
 
 @dataclass(frozen=True)
 class DataflowNode:
-    """A node as the classification sees it; ``inputs`` are the observed tensors behind its inputs."""
+    """A node that computes; ``inputs`` are the tensors behind its inputs, as nodes or the graph's inputs make them."""
 
+    ref: NodeRef
     node: Node
     graph: Graph
-    path: str
-    label: str
-    inputs: tuple[Source, ...]
+    inputs: tuple[InputTensor, ...]
 
 
-def wire(main: Graph) -> list[DataflowNode]:
-    """Every node of a model that is no control flow, call or Constant, in order of computation."""
-    return _Wirer(main).run(main)
+def trace_dataflow(main: Graph) -> list[DataflowNode]:
+    """Return every node of a model that is no control flow, call or Constant, in order of computation."""
+    return _Tracer(main).run(main)
 
 
-class _Wirer:
+class _Tracer:
     def __init__(self, main: Graph) -> None:
         self.graphs: dict[int, Graph] = {}
-        self.arguments: dict[Value, list[Value]] = {}  # what the calls pass to a function's parameter
-        self.feeds: dict[Value, list[tuple[Value, When]]] = {}
+        self.feeds: dict[Value, list[tuple[Value, Timing]]] = {}
         self._collect(main)
 
     def _collect(self, graph: Graph) -> None:
@@ -70,58 +69,54 @@ class _Wirer:
             for target in link.targets:
                 inside = target.scope.owner is node
                 for read in link.reads:
-                    when: When = "next" if inside and read.body is not None else "before"
+                    timing: Timing = "next" if inside and read.body is not None else "before"
                     if node.op_type == "If":
-                        when = "same"
-                    self.feeds.setdefault(target, []).append((read.value, when))
+                        timing = "same"
+                    self.feeds.setdefault(target, []).append((read.value, timing))
 
     def run(self, main: Graph) -> list[DataflowNode]:
-        found: dict[tuple[str, str], DataflowNode] = {}
-        self._wire(main, found, set())
+        found: dict[NodeRef, DataflowNode] = {}
+        self._trace(main, found, set())
         return list(found.values())
 
-    def _wire(self, graph: Graph, found: dict[tuple[str, str], DataflowNode], done: set[int]) -> None:
+    def _trace(self, graph: Graph, found: dict[NodeRef, DataflowNode], done: set[int]) -> None:
         """A function's nodes stand where it is first called, and read what any call passes."""
         done.add(id(graph))
         for node in graph.order:
             if node.function is not None and id(node.function) not in done:
-                self._wire(node.function, found, done)
+                self._trace(node.function, found, done)
             if node.bodies or node.function is not None or node.op_type == "Constant":
                 continue
-            path = scope_path(graph, node.scope)
-            inputs = [s for v in node.inputs if v is not None for s in self._sources(v, node)]
-            before = found.get((path, label(node)), DataflowNode(node, graph, path, label(node), ()))
+            ref = node_ref(graph, node)
+            inputs = [tensor for v in node.inputs if v is not None for tensor in self._tensors_behind(v, node)]
+            before = found.get(ref, DataflowNode(ref, node, graph, ()))
             inputs = list(dict.fromkeys((*before.inputs, *inputs)))
-            found[path, label(node)] = replace(before, inputs=tuple(inputs))
+            found[ref] = replace(before, inputs=tuple(inputs))
 
-    def _sources(self, value: Value, node: Node) -> list[Source]:
-        """The observed tensors behind a value; iterative, each value once."""
-        sources: list[Source] = []
+    def _tensors_behind(self, value: Value, node: Node) -> list[InputTensor]:
+        """Return the tensors that a value stands for; iterative, each value once."""
+        tensors: list[InputTensor] = []
         seen = {value}
-        waiting: list[tuple[Value, When]] = [(value, "same" if _in_one_run(value.scope, node.scope) else "before")]
+        waiting: list[tuple[Value, Timing]] = [(value, "same" if _in_one_run(value.scope, node.scope) else "before")]
         while waiting:
-            at, when = waiting.pop()
+            at, timing = waiting.pop()
             fed = self.feeds.get(at)
             if fed is not None:
-                for source, how in fed:
+                for source, other in fed:
                     if source not in seen:
                         seen.add(source)
-                        waiting.append((source, _later(when, how)))
+                        waiting.append((source, _later(timing, other)))
             elif at.producer is not None and isinstance(at.type, tuple):  # a sequence: what was put into it
-                for given in at.producer.inputs:
-                    if given is not None and given not in seen:
-                        seen.add(given)
-                        waiting.append((given, when))
+                for element in at.producer.inputs:
+                    if element is not None and element not in seen:
+                        seen.add(element)
+                        waiting.append((element, timing))
             elif at.producer is not None:
-                key = TensorRef(self._path(at), label(at.producer), at.out)
-                sources.append(Source(key, when))
+                graph = next(g for g in self.graphs.values() if _root(at) is g.root)
+                tensors.append(InputTensor(output_ref(graph, at.producer, at.out), timing))
             elif at.kind == "input":
-                sources.append(Source(TensorRef("", "", at.scope.inputs.index(at)), "before"))
-        return sources
-
-    def _path(self, value: Value) -> str:
-        graph = next(g for g in self.graphs.values() if _root(value) is g.root)
-        return scope_path(graph, value.scope)
+                tensors.append(InputTensor(TensorRef("", "", at.scope.inputs.index(at)), "before"))
+        return tensors
 
 
 def _root(value: Value) -> object:
@@ -141,7 +136,7 @@ def _in_one_run(outer: Scope, inner: Scope) -> bool:
     return True
 
 
-def _later(one: When, other: When) -> When:
+def _later(one: Timing, other: Timing) -> Timing:
     if "before" in (one, other):
         return "before"
     return "next" if "next" in (one, other) else "same"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mixlist.graph.model import Graph, Node, Scope
+from mixlist.graph.refs import NodeRef, TensorRef
 
 
 def label(node: Node) -> str:
@@ -43,6 +44,16 @@ def scope_path(graph: Graph, scope: Scope) -> str:
     if graph.path:
         parts.append(graph.path)
     return "/".join(reversed(parts))
+
+
+def node_ref(graph: Graph, node: Node) -> NodeRef:
+    """Return the identity of a node of a Graph."""
+    return NodeRef(scope_path(graph, node.scope), label(node))
+
+
+def output_ref(graph: Graph, node: Node, slot: int) -> TensorRef:
+    """Return the identity of output ``slot`` of a node of a Graph."""
+    return TensorRef(scope_path(graph, node.scope), label(node), slot)
 
 
 class NewNames:

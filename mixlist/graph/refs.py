@@ -8,6 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+def qualified_name(scope: str, name: str) -> str:
+    """Return the form that messages show and node rules accept: ``scope/name``, or the name in the main graph."""
+    return f"{scope}/{name}" if scope else name
+
+
 class NodeRef(NamedTuple):
     """A node by the path of its scope ("" for the main graph) and its display name (``naming.label``)."""
 
@@ -15,8 +20,7 @@ class NodeRef(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Return the form that messages show and node rules accept: ``scope/name``, or the name in the main graph."""
-        return f"{self.scope}/{self.name}" if self.scope else self.name
+        return qualified_name(self.scope, self.name)
 
 
 class TensorRef(NamedTuple):

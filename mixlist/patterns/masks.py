@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.graph.naming import label, scope_path
+from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, pieces
 from mixlist.ops import types
@@ -61,9 +61,9 @@ class Mask:
         return sum(magnitudes.get(key, math.inf) for key in self.beside) < bound
 
 
-def find_masks(wired: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
+def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
     """The tensors of a model that carry a mask to a softmax, as far as it can be proven."""
-    graphs = {id(each.graph): each.graph for each in wired}
+    graphs = {id(each.graph): each.graph for each in nodes}
     found: dict[TensorRef, Mask] = {}
     for graph in graphs.values():
         found.update(_of_graph(graph))
@@ -150,6 +150,6 @@ def _size(value: Value) -> float:
 def _key(graph: Graph, value: Value) -> TensorRef:
     """The TensorRef of a value; one that nobody observed for what a caller or a loop passes in."""
     if value.producer is not None:
-        return TensorRef(scope_path(graph, value.scope), label(value.producer), value.out)
+        return output_ref(graph, value.producer, value.out)
     main = not graph.path and value.scope is graph.root and value in graph.root.inputs
     return TensorRef("", "", graph.root.inputs.index(value) if main else -1)

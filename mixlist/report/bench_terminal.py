@@ -184,7 +184,7 @@ def _amount(number: int) -> str:
 
 def _write_gaps(work: Work, stream: TextIO) -> None:
     if work.unknown:
-        names = [f"{node.scope}/{node.name}" if node.scope else node.name for node in work.unknown]
+        names = [str(node.ref) for node in work.unknown]
         more = f" and {len(names) - _NAMED} more (--format json names all)" if len(names) > _NAMED else ""
         told = f"{clean(work.model)}: {len(names)} nodes are not counted: {', '.join(names[:_NAMED])}{more}"
         reasons = sorted({node.reason for node in work.unknown})

@@ -89,7 +89,7 @@ def _finding(found: NodeFinding, report: CheckReport) -> dict[str, Any]:
     return {
         "kind": found.kind,
         "weight": words.KINDS[found.kind].weight,
-        "name": words.node_name(found),
+        "name": str(found.ref),
         "op_type": found.op_type,
         "tensor": found.tensor,
         "reference": words.figure(found.max_abs_fp32),
@@ -112,7 +112,7 @@ def _ranges(report: CheckReport) -> dict[str, Any]:
     limits = {low.largest_text: low.largest, _power(low.normal): low.normal, _power(low.subnormal): low.subnormal}
     rows = [
         {
-            "tensor": clean(f"{tensor.scope}/{tensor.tensor}" if tensor.scope else tensor.tensor),
+            "tensor": clean(tensor.qualified_name),
             "node": clean(tensor.node),
             "operator": clean(tensor.op_type or "graph input"),
             "reference": words.figure(chart.magnitude(tensor.minimum, tensor.maximum)),
@@ -197,7 +197,7 @@ def _figures(report: CheckReport) -> dict[str, Any]:
     return {
         "error_bars": [
             {
-                "title": f"{e.scope}/{e.name} ({e.op_type})" if e.scope else f"{e.name} ({e.op_type})",
+                "title": f"{e.ref} ({e.op_type})",
                 "text": words.figure(e.normalized_error),
                 "percent": _percent(e.normalized_error, floor, roof),
                 "code": True,

@@ -45,7 +45,7 @@ def _write_verdict(report: CheckReport, stream: TextIO) -> None:
 
 def _write_offender(found: NodeFinding, report: CheckReport, stream: TextIO) -> None:
     kind = paint(found.kind, _COLOURS[words.KINDS[found.kind].weight], stream)
-    name = paint(clean(words.node_name(found)), "bold", stream)
+    name = paint(clean(str(found.ref)), "bold", stream)
     stream.write(f"  {kind}  {name} ({clean(found.op_type)})\n")
     values = f", {words.count(found.count, 'value')} in the worst" if found.count is not None else ""
     details = {
@@ -73,7 +73,7 @@ def _write_others(report: CheckReport, stream: TextIO) -> None:
         )
     stream.write("\n")
     rows = [
-        (found.kind, words.node_name(found), found.op_type, *words.magnitudes(found), words.in_batches(found, report))
+        (found.kind, str(found.ref), found.op_type, *words.magnitudes(found), words.in_batches(found, report))
         for found in rest[:MOST]
     ]
     table(("what", "node", "op", "float32", report.precision, "batches"), rows, stream)
@@ -105,7 +105,7 @@ def _write_counts(report: CheckReport, stream: TextIO) -> None:
     stream.write(f"  {words.count(total.values, 'value')} in {words.count(len(counts), 'tensor')}: {told}\n")
     worst = words.worst_counted(report)
     rows = [
-        (f"{each.scope}/{each.tensor}" if each.scope else each.tensor, each.op_type, words.figure(each.smallest), text)
+        (each.qualified_name, each.op_type, words.figure(each.smallest), text)
         for each, text in ((each, words.counted(found)) for each, found in worst[:MOST])
     ]
     if rows:
@@ -117,10 +117,7 @@ def _write_layerwise(report: CheckReport, stream: TextIO) -> None:
     if not report.layerwise:
         return
     _heading("Where error is born (normalised error that a node adds to exact inputs)", stream)
-    rows = [
-        (f"{node.scope}/{node.name}" if node.scope else node.name, node.op_type, words.figure(node.normalized_error))
-        for node in report.layerwise[:MOST]
-    ]
+    rows = [(str(node.ref), node.op_type, words.figure(node.normalized_error)) for node in report.layerwise[:MOST]]
     table(("node", "op", "error"), rows, stream)
     _write_rest(len(report.layerwise) - MOST, stream)
 

@@ -119,11 +119,6 @@ def worst_counted(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
     return sorted(found, key=lost)
 
 
-def node_name(found: NodeFinding) -> str:
-    """``scope/name``, as ``resolve --explain`` reads it."""
-    return f"{found.scope}/{found.name}" if found.scope else found.name
-
-
 def magnitudes(found: NodeFinding) -> tuple[str, str]:
     """The largest magnitudes in float32 and in the mixed model."""
     return figure(found.max_abs_fp32), figure(found.max_abs_low)

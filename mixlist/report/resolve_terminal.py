@@ -15,7 +15,7 @@ _CSV = ("scope", "name", "op_type", "domain", "list", "precision", "changed", "r
 
 def write_table(nodes: Sequence[Decision], stream: TextIO) -> None:
     """One line a node, and the number of nodes by precision."""
-    rows = [(full_name(n), op_name(n), n.list, n.precision, n.rule, n.reason) for n in nodes]
+    rows = [(str(n.ref), op_name(n), n.list, n.precision, n.rule, n.reason) for n in nodes]
     terminal.table(_TABLE, rows, stream)
     counts = Counter(n.precision for n in nodes)
     told = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items())) or "none"
@@ -49,10 +49,10 @@ def chain_text(chain: Sequence[Decision]) -> str:
     """The chain in sentences: a paragraph a node, from the one asked about to the one that decided."""
     lines = []
     for node, following in zip(chain, [*chain[1:], None], strict=True):
-        lines += [f"{full_name(node)} ({op_name(node)}) {_fate(node)}.", f"    {node.reason}"]
+        lines += [f"{node.ref} ({op_name(node)}) {_fate(node)}.", f"    {node.reason}"]
         lines += [f"    Output {name} is {dtype}." for name, dtype in node.outputs.items()]
         if following is not None:
-            lines.append(f"    It follows {full_name(following)}:")
+            lines.append(f"    It follows {following.ref}:")
     return "\n".join(map(terminal.clean, lines)) + "\n"
 
 
@@ -60,11 +60,6 @@ def _fate(node: Decision) -> str:
     if node.precision == "none":
         return "has no precision of its own"
     return f"{'becomes' if node.changed else 'stays'} {node.precision}"
-
-
-def full_name(node: Decision) -> str:
-    """``scope/name``, as ``--explain`` reads it."""
-    return f"{node.scope}/{node.name}" if node.scope else node.name
 
 
 def op_name(node: Decision) -> str:

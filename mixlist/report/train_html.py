@@ -53,7 +53,7 @@ def render(report: TrainReport) -> str:
         bad=_bars({name: (f"{count}", count) for name, count in list(report.bad.items())[:_BARS]}, code=True),
         bad_left=max(0, len(report.bad) - _BARS),
         trace=train_view.trace(report),
-        offenders=[(found, words.node_name(found), words.made_low_by(found)) for found in report.offenders],
+        offenders=[(found, str(found.ref), words.made_low_by(found)) for found in report.offenders],
         trials=[
             (train_view.settings(dict(t.parameters)), f"{t.exceptions} of {t.steps}", words.share(t.zero))
             for t in report.scale_trials

@@ -67,9 +67,7 @@ def _write_trace(report: TrainReport, stream: TextIO) -> None:
     _heading("First offenders", stream)
     stream.write(f"  {text}\n")
     for found in report.offenders[:MOST]:
-        stream.write(
-            f"  {found.kind}  {paint(clean(words.node_name(found)), 'bold', stream)} ({clean(found.op_type)})\n"
-        )
+        stream.write(f"  {found.kind}  {paint(clean(str(found.ref)), 'bold', stream)} ({clean(found.op_type)})\n")
         largest = (
             f"{words.figure(found.max_abs_fp32)} in float32, {words.figure(found.max_abs_low)} in {report.precision}"
         )

@@ -108,7 +108,7 @@ def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
         before, after = words.share(held.task.reference), words.share(held.task.mixed)
         stream.write(f"  right answers: {before} before, {after} after, of {words.count(held.task.count, 'label')}\n")
     for found in words.first_offenders(held)[:MOST]:
-        stream.write(f"  {found.kind} at {clean(words.node_name(found))}, batches {words.in_batches(found, held)}\n")
+        stream.write(f"  {found.kind} at {clean(str(found.ref))}, batches {words.in_batches(found, held)}\n")
 
 
 def _badness(output: OutputFinding) -> tuple[bool, float]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 
 
@@ -33,6 +34,11 @@ class Decision:
     outputs: Mapping[str, str]
     reason: str
     callers: tuple[str, ...] = ()
+
+    @property
+    def ref(self) -> NodeRef:
+        """The node's identity; the scope of a specialized function has its number."""
+        return NodeRef(self.scope, self.name)
 
 
 @dataclass(frozen=True)

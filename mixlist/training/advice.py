@@ -61,7 +61,7 @@ def _offenders(graph: StepGraph, policy: Policy, feed: Mapping[str, Any], provid
 
 def _edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFinding]) -> Choice:
     """The op types of the offenders, to the black list; none where lists do not decide about them."""
-    nodes = {(node.scope, node.name) for node in offenders}
+    nodes = {node.ref for node in offenders}
     main = Resolver(graph.loaded).plan(policy).solution.solutions[0]
     units = list_units(main, policy, "black", nodes)
     return frozenset(unit.edit for unit in units if isinstance(unit.edit, ListEdit))

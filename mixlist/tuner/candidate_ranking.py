@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from mixlist.checker.overflow import SENTINEL
 from mixlist.checker.result import CheckReport
 from mixlist.cost.estimate import Costs
-from mixlist.graph.naming import label, scope_path
+from mixlist.graph.naming import node_ref
+from mixlist.graph.refs import NodeRef
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.tuner.candidates import Unit
-
-Where = tuple[str, str]  # scope, display name
 
 
 class Suspicion:
@@ -25,9 +24,9 @@ class Suspicion:
 
     def __init__(self, report: CheckReport, low: int) -> None:
         bound = overflow_bound(low)
-        self.offenders = {(n.scope, n.name) for n in report.nodes if n.kind in ("overflow", "saturated")}
-        self.beyond = {(t.scope, t.node) for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL}
-        self.errors = {(e.scope, e.name): e.normalized_error for e in report.layerwise}
+        self.offenders = {n.ref for n in report.nodes if n.kind in ("overflow", "saturated")}
+        self.beyond = {t.producer for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL}
+        self.errors = {e.ref: e.normalized_error for e in report.layerwise}
 
     def rank(self, unit: Unit) -> tuple[int, float]:
         """0 for first offenders, 1 for what passes the range, 2 for others; and the error that its nodes add."""
@@ -42,14 +41,14 @@ class Suspicion:
             hit = [n for n in nodes if n in group]
             if hit:
                 more = f" and {len(hit) - 1} more" if len(hit) > 1 else ""
-                return f"{_shown(hit[0])}{more} {told}"
-        error, node = max(((self.errors.get(n, 0.0), n) for n in nodes), default=(0.0, ("", "")))
+                return f"{hit[0]}{more} {told}"
+        error, node = max(((self.errors.get(n, 0.0), n) for n in nodes), default=(0.0, NodeRef("", "")))
         if math.isinf(error) or math.isnan(error):
-            return f"{_shown(node)} overflows on exact inputs"
-        return f"{_shown(node)} adds an error of {error:.2g}" if error else ""
+            return f"{node} overflows on exact inputs"
+        return f"{node} adds an error of {error:.2g}" if error else ""
 
 
-def orders(units: Sequence[Unit], suspicion: Suspicion, work: Mapping[Where, int]) -> list[list[Unit]]:
+def orders(units: Sequence[Unit], suspicion: Suspicion, work: Mapping[NodeRef, int]) -> list[list[Unit]]:
     """The orders worth a search: the cheap ones first (no matrix product, no convolution), and the worst first."""
 
     def cheap(unit: Unit) -> tuple[int, int, float, str]:
@@ -64,22 +63,18 @@ def orders(units: Sequence[Unit], suspicion: Suspicion, work: Mapping[Where, int
     return [first] if first == second else [first, second]
 
 
-def work_of(unit: Unit, work: Mapping[Where, int]) -> int:
+def work_of(unit: Unit, work: Mapping[NodeRef, int]) -> int:
     """FLOPs of matrix products and convolutions in the unit's nodes."""
     return sum(work.get(node, 0) for node in dict.fromkeys(unit.nodes))
 
 
-def matrix_work(costs: Costs) -> dict[Where, int]:
-    """FLOPs of each matrix product and convolution, by scope and display name; a function's calls together."""
-    found: dict[Where, int] = {}
+def matrix_work(costs: Costs) -> dict[NodeRef, int]:
+    """FLOPs of each matrix product and convolution; a function's calls together."""
+    found: dict[NodeRef, int] = {}
     for part in costs.graphs():
         for node in part.graph.order:
             cost = part.nodes.get(node.id)
             if cost is not None and cost.matrix and cost.flops:
-                where = scope_path(part.graph, node.scope), label(node)
-                found[where] = found.get(where, 0) + cost.flops
+                ref = node_ref(part.graph, node)
+                found[ref] = found.get(ref, 0) + cost.flops
     return found
-
-
-def _shown(where: Where) -> str:
-    return f"{where[0]}/{where[1]}" if where[0] else where[1]

@@ -9,7 +9,8 @@ from functools import cached_property
 from operator import attrgetter
 
 from mixlist.graph.model import Node
-from mixlist.graph.naming import label, scope_path
+from mixlist.graph.naming import label, node_ref
+from mixlist.graph.refs import NodeRef
 from mixlist.lists.library import ListName, Lists, Move, Place
 from mixlist.lists.node_rules import can_name
 from mixlist.lists.policy import NodeRule, Policy
@@ -69,10 +70,10 @@ Choice = frozenset[Edit]
 
 @dataclass(frozen=True)
 class Unit:
-    """One edit that may be chosen, and the nodes (scope, display name) that it is about."""
+    """One edit that may be chosen, and the nodes that it is about."""
 
     edit: Edit
-    nodes: tuple[tuple[str, str], ...]
+    nodes: tuple[NodeRef, ...]
 
 
 def policy_of(base: Policy, choice: Choice) -> Policy:
@@ -90,26 +91,26 @@ def policy_of(base: Policy, choice: Choice) -> Policy:
     return replace(base, lists=lists, rules=(*rules, *base.rules))
 
 
-def list_units(main: Solution, base: Policy, after: ListName, low: set[tuple[str, str]] | None) -> tuple[Unit, ...]:
+def list_units(main: Solution, base: Policy, after: ListName, low: set[NodeRef] | None) -> tuple[Unit, ...]:
     """The op types that could go to the list ``after``: those of nodes in ``low``, or of all (None), by name.
 
     ``main`` says which list they are on now, ``base`` from which one the edit moves them.
     """
-    nodes: dict[str, list[tuple[str, str]]] = {}
+    nodes: dict[str, list[NodeRef]] = {}
     for solution, node in _nodes(main):
         fact = solution.facts[node.id]
-        where = scope_path(solution.graph, node.scope), label(node)
-        if fact.listed is None or fact.list == after or (low is not None and where not in low):
+        ref = node_ref(solution.graph, node)
+        if fact.listed is None or fact.list == after or (low is not None and ref not in low):
             continue
         if base.space == "ascend" and not in_ascend(node.domain, node.op_type):
             continue  # no name of the library means it
-        nodes.setdefault(fact.listed.op, []).append(where)
+        nodes.setdefault(fact.listed.op, []).append(ref)
     return tuple(
         Unit(ListEdit(op, base.lists.of(op), after), tuple(dict.fromkeys(found))) for op, found in sorted(nodes.items())
     )
 
 
-def node_units(main: Solution, wanted: set[tuple[str, str]]) -> tuple[Unit, ...]:
+def node_units(main: Solution, wanted: set[NodeRef]) -> tuple[Unit, ...]:
     """The nodes of ``wanted`` that a rule can name and keep in float32, in order of computation.
 
     Left out: names that several nodes share, names that no rule can hold, and nodes that a rule decides already.
@@ -118,16 +119,15 @@ def node_units(main: Solution, wanted: set[tuple[str, str]]) -> tuple[Unit, ...]
     shared = Counter(label(node) for graph in graphs.values() for node in graph.order)
     found: dict[str, Unit] = {}
     for solution, node in _nodes(main):
-        path, own = scope_path(solution.graph, node.scope), label(node)
-        signature = node.signature
-        if (path, own) not in wanted or signature is None or signature.fixed or not signature.groups:
+        ref, signature = node_ref(solution.graph, node), node.signature
+        if ref not in wanted or signature is None or signature.fixed or not signature.groups:
             continue
-        if shared[own] > 1 or not can_name(own) or solution.facts[node.id].kind == "rule":
+        if shared[ref.name] > 1 or not can_name(ref.name) or solution.facts[node.id].kind == "rule":
             continue
         movable = [g for g in signature.groups if g.authored in types.LISTED]
         inputs = _asked({slot for g in movable for slot in g.inputs}, node.inputs)
         outputs = _asked({slot for g in movable for slot in g.outputs}, node.outputs)
-        found.setdefault(own, Unit(NodeEdit(own, node.op_type, inputs, outputs), ((path, own),)))
+        found.setdefault(ref.name, Unit(NodeEdit(ref.name, node.op_type, inputs, outputs), (ref,)))
     return tuple(found.values())
 
 

@@ -15,7 +15,7 @@ from mixlist.errors import ModelError
 from mixlist.rewriter import rewrite
 from mixlist.runtime.timed import TimedWorker
 from mixlist.tuner.candidates import Choice
-from mixlist.tuner.rounding_plan import Rounding, Site
+from mixlist.tuner.rounding_plan import Rounding, RoundingPoint
 from mixlist.tuner.trial_compiler import Rig
 
 INTENSITY = 100.0
@@ -31,7 +31,7 @@ class Price:
     def __init__(self, rig: Rig, provider: str) -> None:
         self.rig, self.provider = rig, provider
         self.edge = 0.99 if provider == "cpu" else 0.95  # times vary by some percent from session to session
-        self.known: dict[frozenset[tuple[Site, Rounding]], float] = {}
+        self.known: dict[frozenset[tuple[RoundingPoint, Rounding]], float] = {}
 
     def __call__(self, choice: Choice) -> float:
         key = frozenset(self.rig.sites.of(self.rig.solution(choice)).items())

@@ -15,16 +15,17 @@ from typing import Any
 from mixlist.emulation.emulate import Emulation
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.naming import label, labels, scope_path
+from mixlist.graph.naming import labels, node_ref, scope_path
+from mixlist.graph.refs import NodeRef
 from mixlist.graph.save import copied
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.convert import ConstantReport, convert_piece
-from mixlist.tuner.rounding_plan import Rounding, Site
+from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
 
 SMALL = 2**10  # elements up to which a constant is repeated in a branch: some kernels want theirs as constants
-Gate = tuple[Site, Rounding]
+Gate = tuple[RoundingPoint, Rounding]
 
 
 @dataclass(frozen=True)
@@ -45,20 +46,20 @@ class Gated:
     constants: frozenset[str]
 
     @cached_property
-    def _by_site(self) -> dict[Site, list[int]]:
-        found: dict[Site, list[int]] = {}
+    def _by_site(self) -> dict[RoundingPoint, list[int]]:
+        found: dict[RoundingPoint, list[int]] = {}
         for at, (site, _) in enumerate(self.gates):
             found.setdefault(site, []).append(at)
         return found
 
-    def find(self, site: Site, wanted: Rounding) -> int | None:
+    def find(self, site: RoundingPoint, wanted: Rounding) -> int | None:
         """The flag that rounds a site so; None where no gate does."""
         offered = self._by_site.get(site, ())
         chosen = next((at for at in offered if self.gates[at][1] == wanted), None)
         return chosen if chosen is not None else next((at for at in offered if self.gates[at][1].covers(wanted)), None)
 
 
-def gate(loaded: Loaded, wanted: Mapping[Site, Sequence[Rounding]], *, clamp: bool, saturate: bool) -> Gated:
+def gate(loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], *, clamp: bool, saturate: bool) -> Gated:
     """The gated graph of a model; ``wanted`` are the roundings that each site may be asked for.
 
     ``clamp``: constants beyond the low range become its largest value, else infinite; ``saturate``: computed ones do.
@@ -67,11 +68,13 @@ def gate(loaded: Loaded, wanted: Mapping[Site, Sequence[Rounding]], *, clamp: bo
 
 
 class _Gates(Emulation):
-    def __init__(self, loaded: Loaded, wanted: Mapping[Site, Sequence[Rounding]], clamp: bool, saturate: bool) -> None:
+    def __init__(
+        self, loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], clamp: bool, saturate: bool
+    ) -> None:
         super().__init__(loaded, rounding=False, saturate=saturate)
         self.wanted = wanted
         self.clamp = clamp
-        self.calls: tuple[str, ...] = ()
+        self.calls: Calls = ()
         self.gates: list[Gate] = []
         self.names: list[str] = []  # of the gates' flags
         self.functions: list[Any] = []
@@ -103,26 +106,26 @@ class _Gates(Emulation):
         super()._scope(graph, scope, proto)
         path = scope_path(graph, scope)
         for slot, value in enumerate(scope.outputs):
-            site = Site(self.calls, path, "", slot)
+            site = RoundingPoint(self.calls, NodeRef(path, ""), slot)
             for rounding in self.wanted.get(site, ()):
                 flag, plain = self._flag((site, rounding)), proto.output[slot].name
                 proto.output[slot].name = self._gate_read(flag, rounding.inputs[0], value, plain, proto.node)
 
     def _node(self, graph: Graph, node: Node, target: Any) -> tuple[list[Any], list[Any]]:
-        path, own = scope_path(graph, node.scope), label(node)
+        ref = node_ref(graph, node)
         if node.function is not None or node.bodies:
             before: list[Any] = []
             for slot, value in enumerate(node.inputs):
-                site = Site(self.calls, path, own, slot)
+                site = RoundingPoint(self.calls, ref, slot)
                 for rounding in self.wanted.get(site, ()) if value is not None else ():
                     assert value is not None
                     flag, plain = self._flag((site, rounding)), target.input[slot]
                     target.input[slot] = self._gate_read(flag, rounding.inputs[0], value, plain, before)
             if node.function is not None:
-                self._call(node, target, f"{path}/{own}")
+                self._call(node, target, ref)
             return before, []
         before, after = super()._node(graph, node, target)
-        site = Site(self.calls, path, own)
+        site = RoundingPoint(self.calls, ref)
         variants = self.wanted.get(site, ())
         if not variants:
             return before, after
@@ -141,12 +144,12 @@ class _Gates(Emulation):
         target.output.extend(v.name for v in node.outputs if v is not None)
         return [], []
 
-    def _call(self, node: Node, target: Any, own: str) -> None:
+    def _call(self, node: Node, target: Any, ref: NodeRef) -> None:
         """A copy of the function for this call, with the flags of its gates as further inputs."""
         body: Graph = node.function
         message = copied(body.root.proto)
         message.name = target.op_type = self.new.make(message.name)
-        first, self.calls = len(self.names), (*self.calls, own)
+        first, self.calls = len(self.names), (*self.calls, ref)
         self._scope(body, body.root, message)
         self.calls = self.calls[:-1]
         flags = self.names[first:]
@@ -187,7 +190,7 @@ class _Gates(Emulation):
         nodes.append(self._if(flag, branches[0], branches[1], [out]))
         return out
 
-    def _gate_reads(self, site: Site, variants: Sequence[Rounding], node: Node, target: Any) -> list[Any]:
+    def _gate_reads(self, site: RoundingPoint, variants: Sequence[Rounding], node: Node, target: Any) -> list[Any]:
         """A gate at each input of a node that makes a sequence or optional: no If hands those out before opset 16."""
         nodes: list[Any] = []
         for rounding in variants:
@@ -272,7 +275,7 @@ class _Gates(Emulation):
             slot = body.inputs.index(at)
             if loop.op_type != "Loop" or loop.domain or slot < 2 or body.outputs[slot - 1] is not at:
                 return None
-            if Site((), scope_path(self.graph, loop.scope), label(loop), slot) in self.wanted:
+            if RoundingPoint((), node_ref(self.graph, loop), slot) in self.wanted:
                 return None  # some plan converts it on the way in, by the policy for constants
             at = loop.inputs[slot]
         if at is None or at is value or at.tensor is None or at.kind == "overridable" or at.scope.owner is not None:

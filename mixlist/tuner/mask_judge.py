@@ -10,10 +10,10 @@ from mixlist.checker.counting_sessions import Counter, MaskedOverflowFinder
 from mixlist.checker.model_pair import SessionConfig
 from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.emulation.instrument import instrument
-from mixlist.graph.dataflow import wire
+from mixlist.graph.dataflow import trace_dataflow
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph
-from mixlist.graph.naming import label, scope_path
+from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -27,7 +27,7 @@ class Masked:
 
     def __init__(self, loaded: Loaded, graph: Graph, low: int, saturate: bool) -> None:
         self.loaded, self.low, self.saturate = loaded, low, saturate
-        self.wired = wire(graph)
+        self.wired = trace_dataflow(graph)
         self.masks: dict[TensorRef, Mask] = find_masks(self.wired) if low == types.FLOAT16 else {}
         self._hidden: MaskedOverflowFinder | None = None
 
@@ -41,7 +41,7 @@ class Masked:
         if not classify(self._hidden.look(feed, batch), self.wired, tallies):
             return ""
         key = next(key for key, tally in tallies.items() if {"overflow", "saturated"} & tally.batches.keys())
-        return f"{key.scope}/{key.node}" if key.scope else key.node
+        return str(key.producer)
 
     def _make_hidden(self) -> MaskedOverflowFinder:
         """Counts in the reference, by a session made when first needed; a trial has no mixed model to count in."""
@@ -62,7 +62,7 @@ def _low(main: Solution, keys: Mapping[TensorRef, Any]) -> dict[TensorRef, int]:
         for node in solution.graph.order:
             for slot, value in enumerate(node.outputs):
                 if value is not None and solution.decided[value.id] in LOW:
-                    key = TensorRef(scope_path(solution.graph, node.scope), label(node), slot)
+                    key = output_ref(solution.graph, node, slot)
                     if key in keys:
                         found[key] = solution.decided[value.id]
     return found

@@ -15,29 +15,29 @@ from weakref import WeakKeyDictionary
 from mixlist.emulation.emulate import EXACT
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
+from mixlist.graph.refs import NodeRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.uses import Use, node_uses, uses
 
-Calls = tuple[str, ...]
+Calls = tuple[NodeRef, ...]
 
 
-class Site(NamedTuple):
-    """A node, or (``slot`` not -1) one place where control flow, a call or a scope's output reads a value.
+class RoundingPoint(NamedTuple):
+    """A node, or (``slot`` not -1) one position where control flow, a call or a scope's output reads a value.
 
-    ``calls`` are the calls on the way to it, by scope and name; ``name`` is "" for an output of the scope.
+    ``calls`` are the calls of functions on the way to it; the name of ``node`` is "" for an output of the scope.
     """
 
-    calls: tuple[str, ...]
-    scope: str
-    name: str
+    calls: Calls
+    node: NodeRef
     slot: int = -1
 
-    def under(self, calls: Calls) -> Site:
-        """The same in what these calls lead to."""
-        return Site((*calls, *self.calls), *self[1:]) if calls else self
+    def under(self, calls: Calls) -> RoundingPoint:
+        """Return the same point in what these calls lead to."""
+        return RoundingPoint((*calls, *self.calls), self.node, self.slot) if calls else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ Origin = Callable[[Solution], tuple[Solution, frozenset[Node]] | None]  # as ``I
 class Local:
     """The roundings of one Solution, without the calls below it: at its nodes, and at single slots."""
 
-    nodes: dict[Site, Rounding]
-    slots: dict[Site, Rounding]
+    nodes: dict[RoundingPoint, Rounding]
+    slots: dict[RoundingPoint, Rounding]
 
 
 TypesOf = Callable[[list[int]], Hashable]  # of what was decided, by id of the value, the types that count
@@ -75,16 +75,16 @@ class Sites:
     """
 
     def __init__(self) -> None:
-        self._sites: dict[Node, Site] = {}
+        self._sites: dict[Node, RoundingPoint] = {}
         self._paths: dict[Scope, str] = {}
         self._known: WeakKeyDictionary[Solution, Local] = WeakKeyDictionary()
         self._types_of: dict[Node | Graph, TypesOf | None] = {}
         self._of_node: dict[Hashable, tuple[Any, Rounding | None]] = {}
-        self._of_slots: dict[Hashable, dict[Site, Rounding]] = {}
+        self._of_slots: dict[Hashable, dict[RoundingPoint, Rounding]] = {}
 
-    def of(self, main: Solution, *, every: bool = False) -> dict[Site, Rounding]:
+    def of(self, main: Solution, *, every: bool = False) -> dict[RoundingPoint, Rounding]:
         """What a main graph's Solution rounds. With ``every``, inputs of a low node also where they are low already."""
-        found: dict[Site, Rounding] = {}
+        found: dict[RoundingPoint, Rounding] = {}
         local: dict[Solution, Local] = {}
         for calls, solution in self.reached(main):
             if solution not in local:
@@ -97,7 +97,7 @@ class Sites:
         """The Solution and those of all calls below, each with the calls that lead there."""
         yield calls, solution
         for call, callee in solution.callees.items():
-            yield from self.reached(callee, (*calls, "/".join(self.site(solution, solution.graph.order[call])[1:3])))
+            yield from self.reached(callee, (*calls, self.site(solution, solution.graph.order[call]).node))
 
     def local(self, solution: Solution, origin: Origin) -> Local:
         """The roundings of one Solution; of one that was decided from another, only what was decided anew is told."""
@@ -114,11 +114,11 @@ class Sites:
             self._known[solution] = found
         return found
 
-    def site(self, solution: Solution, node: Node) -> Site:
+    def site(self, solution: Solution, node: Node) -> RoundingPoint:
         """Where a node stands, without the calls on the way to it."""
         known = self._sites.get(node)
         if known is None:
-            known = self._sites[node] = Site((), self._path(solution, node.scope), label(node))
+            known = self._sites[node] = RoundingPoint((), NodeRef(self._path(solution, node.scope), label(node)))
         return known
 
     def _path(self, solution: Solution, scope: Scope) -> str:
@@ -133,7 +133,7 @@ class Sites:
             self._put(found.nodes, solution, node, every)
         return found
 
-    def _slots(self, solution: Solution, every: bool) -> dict[Site, Rounding]:
+    def _slots(self, solution: Solution, every: bool) -> dict[RoundingPoint, Rounding]:
         """Where control flow, calls and outputs read."""
         graph = solution.graph
         if graph not in self._types_of:
@@ -146,16 +146,16 @@ class Sites:
             self._of_slots[key] = dict(self._read_slots(solution, every))
         return self._of_slots[key]
 
-    def _read_slots(self, solution: Solution, every: bool) -> Iterator[tuple[Site, Rounding]]:
+    def _read_slots(self, solution: Solution, every: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
         for use in uses(solution, plain=False):
             elem = _read_as(use, solution, every)
             if elem and use.node is None:
-                yield Site((), self._path(solution, use.scope), "", use.slot), Rounding((elem,))
+                yield RoundingPoint((), NodeRef(self._path(solution, use.scope), ""), use.slot), Rounding((elem,))
             elif elem and use.node is not None:
                 yield self.site(solution, use.node)._replace(slot=use.slot), Rounding((elem,))
         yield from _outputs(solution, every)
 
-    def _put(self, found: dict[Site, Rounding], solution: Solution, node: Node, every: bool) -> None:
+    def _put(self, found: dict[RoundingPoint, Rounding], solution: Solution, node: Node, every: bool) -> None:
         """The rounding of a node by itself, in place of what was there."""
         if node.bodies or node.function is not None:
             return
@@ -210,13 +210,13 @@ def _arguments(solution: Solution) -> list[int]:
     return [solution.decided[value.id] for value in solution.graph.root.inputs]
 
 
-def _outputs(solution: Solution, every: bool) -> Iterator[tuple[Site, Rounding]]:
+def _outputs(solution: Solution, every: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
     """The graph outputs that are declared low and made high: they keep their types, so a Cast goes before them."""
     root = solution.graph.root
     for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
         declared = types.element(root.output_types[slot])
         if declared in LOW and isinstance(value.type, int) and (every or solution.decided[value.id] != declared):
-            yield Site((), "", "", slot), Rounding((declared,))
+            yield RoundingPoint((), NodeRef("", ""), slot), Rounding((declared,))
 
 
 def _read_as(use: Use, solution: Solution, every: bool) -> int:

@@ -10,10 +10,10 @@ from mixlist.checker.result import TensorRange
 from mixlist.emulation.emulate import EXACT
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, Value
+from mixlist.graph.refs import NodeRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.patterns.constants import ConstantRange
-from mixlist.tuner.candidate_ranking import Where
 
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
 LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it
@@ -37,8 +37,8 @@ class Sizes:
     What never ran is neither. ``range_of`` tells the range of a constant; ``limit`` is where near begins.
     """
 
-    near: AbstractSet[Where]
-    far: AbstractSet[Where]
+    near: AbstractSet[NodeRef]
+    far: AbstractSet[NodeRef]
     range_of: Callable[[Value], ConstantRange | None]
     limit: float
 
@@ -46,11 +46,11 @@ class Sizes:
 def sizes(tensors: Iterable[TensorRange], range_of: Callable[[Value], ConstantRange | None], low: int) -> Sizes:
     """The sizes that the tensors of the reference have, for the low type ``low``."""
     limit = NEAR * overflow_bound(low)
-    every, near = set[Where](), set[Where]()
+    every, near = set[NodeRef](), set[NodeRef]()
     for tensor in tensors:
-        every.add((tensor.scope, tensor.node))
+        every.add(tensor.producer)
         if not tensor.magnitude < limit:
-            near.add((tensor.scope, tensor.node))
+            near.add(tensor.producer)
     return Sizes(near, every - near, range_of, limit)
 
 
@@ -59,13 +59,13 @@ def is_spared(wired: DataflowNode, known: Sizes) -> bool:
 
     What is exact may still pass the range where it reads something high that is rounded for it.
     """
-    node, where = wired.node, (wired.path, wired.label)
+    node, ref = wired.node, wired.ref
     if node.domain or not all(_is_safe(value, known) for value in _floats(node)):
         return False
-    if node.op_type in BOUNDED or (node.op_type in EXACT and where not in known.near):
+    if node.op_type in BOUNDED or (node.op_type in EXACT and ref not in known.near):
         return True
     steady = node.op_type in STEADY or _divides_by_much(node, known)
-    return steady and where in known.far and known.near.isdisjoint((s.key.scope, s.key.node) for s in wired.inputs)
+    return steady and ref in known.far and known.near.isdisjoint(s.ref.producer for s in wired.inputs)
 
 
 def _divides_by_much(node: Node, known: Sizes) -> bool:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from mixlist.graph.refs import NodeRef
 from mixlist.lists.library import ListName
-from mixlist.tuner.candidate_ranking import Suspicion, Where, orders, work_of
+from mixlist.tuner.candidate_ranking import Suspicion, orders, work_of
 from mixlist.tuner.candidates import Choice, Edit, ListEdit, NodeEdit, Unit, list_units, node_units
 from mixlist.tuner.cost_model import Price
 from mixlist.tuner.search import Ahead, foreseen, minimal, tighten
@@ -35,7 +36,7 @@ class Strategy:
         rig: Rig,
         trials: Trials,
         suspicion: Suspicion,
-        work: Mapping[Where, int],
+        work: Mapping[NodeRef, int],
         nodes_allowed: bool,
         price: Price,
     ) -> None:
@@ -134,7 +135,7 @@ class Strategy:
         self._know(units)
         return units
 
-    def _closed(self, choice: Choice, units_of: Callable[[set[Where]], tuple[Unit, ...]]) -> tuple[Unit, ...]:
+    def _closed(self, choice: Choice, units_of: Callable[[set[NodeRef]], tuple[Unit, ...]]) -> tuple[Unit, ...]:
         """Units of the nodes that round under a choice, and of those that do once all these are high.
 
         (A Relu of what is low already rounds nothing, until its input comes in float32.)
@@ -154,7 +155,7 @@ class Strategy:
         """A few nodes of an op type instead of all of them, where that keeps the limits."""
         rest = choice - {edit}
         before = self.rig.low_nodes(rest)
-        own = {where for where in self.units[edit].nodes if where in before}
+        own = {node for node in self.units[edit].nodes if node in before}
         units = node_units(self.rig.solution(rest), own)
         if len(own) < 2 or not units:
             return choice

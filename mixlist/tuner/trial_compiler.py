@@ -16,6 +16,7 @@ from mixlist.cost.estimate import costs, low_share
 from mixlist.errors import ModelError
 from mixlist.graph.constness import is_random
 from mixlist.graph.dataflow import DataflowNode
+from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver
@@ -25,7 +26,7 @@ from mixlist.tuner.candidates import Choice, policy_of
 from mixlist.tuner.gated_graph import Gated, gate
 from mixlist.tuner.graph_partition import cuts, split
 from mixlist.tuner.mask_judge import Masked
-from mixlist.tuner.rounding_plan import Calls, Rounding, Site, Sites
+from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint, Sites
 from mixlist.tuner.trial_outcome import Goal
 from mixlist.tuner.trial_statistics import Watch, watched
 from mixlist.tuner.trial_worker import Batch, Payload, pack
@@ -66,7 +67,7 @@ class Rig:
         self.proto, self.watch = self._watched(self.masked.wired)
         self.again = resolver.again(base)
         self.sites = Sites()
-        self.wanted: dict[Site, tuple[Rounding, ...]] = {}
+        self.wanted: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated: Gated | None = None
         # the flags that are on, of this gated graph
         self._on: WeakKeyDictionary[Solution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
@@ -144,11 +145,11 @@ class Rig:
         first = self.feeds[0] if self.feeds else {}
         return {name: tuple(value.shape) for name, value in first.items() if hasattr(value, "shape")}
 
-    def low_nodes(self, choice: Choice) -> set[tuple[str, str]]:
-        """The nodes that round anything under the choice, by scope and display name."""
+    def low_nodes(self, choice: Choice) -> set[NodeRef]:
+        """The nodes that round anything under the choice."""
         reached = self.sites.reached(self.solution(choice))
         sites = (self.sites.local(solution, self.again.origin).nodes for _, solution in reached)
-        return {(site.scope, site.name) for each in sites for site in each}
+        return {site.node for each in sites for site in each}
 
     def no_flags(self) -> bytes:
         """The flags of the reference: nothing is rounded."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from mixlist.checker.result import TensorRange
 from mixlist.emulation.instrument import SUM, Instrumented, Probe, instrument
@@ -32,16 +32,11 @@ LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
 Ranges = Mapping[TensorRef, ObservedRange]
 
 
-@dataclass(frozen=True)
-class Column:
-    """The statistic of one tensor of a node. ``alone``: only a NaN counts there."""
+class Column(NamedTuple):
+    """The statistic of one tensor. ``alone``: only a NaN counts there."""
 
-    scope: str
-    node: str
-    alone: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.scope}/{self.node}" if self.scope else self.node
+    tensor: TensorRef
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ class Watch:
             infinite = ~np.isfinite(mine).all(axis=0) & np.isfinite(theirs).all(axis=0)
             bad = np.where(alone, nan, infinite)
             if bad.any():
-                return str(columns[int(np.argmax(bad))])
+                return str(columns[int(np.argmax(bad))].tensor.producer)
         return ""
 
     def doubtful(self, exact: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[Ranges, Ranges] | None:
@@ -123,20 +118,19 @@ def watched(
     """
     tensors = list(tensors)
     bound = overflow_bound(low) if saturate else LARGE
-    beyond = {(t.scope, t.node, t.tensor) for t in tensors if not t.magnitude < bound}
+    beyond = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
     known = sizes(tensors, range_of, low)
-    spared = {(w.path, w.label) for w in wired if is_spared(w, known)}
+    spared = {w.ref for w in wired if is_spared(w, known)}
     wanted: AbstractSet[TensorRef] = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
 
     def doubtful(probe: Probe) -> bool:
-        where = probe.key.scope, probe.key.node, probe.tensor
-        return probe.key in wanted or (where in beyond and probe.elem != types.DOUBLE)
+        return probe.key in wanted or ((probe.key.producer, probe.tensor) in beyond and probe.elem != types.DOUBLE)
 
     def own(key: TensorRef) -> bool:
-        return key in wanted or (key.scope, key.node) in known.near
+        return key in wanted or key.producer in known.near
 
     def summed(probe: Probe) -> bool:
-        return not doubtful(probe) and (probe.key.scope, probe.key.node) not in spared
+        return not doubtful(probe) and probe.key.producer not in spared
 
     sums = instrument(proto, (SUM,), summed, own=own, cuts=cuts)
     ranged = instrument(sums.proto, wanted=doubtful, own=own, cuts=cuts)
@@ -150,6 +144,6 @@ def _columns(made: Instrumented) -> dict[str, tuple[Column, ...]]:
     found: dict[str, dict[int, Column]] = {}
     for (key, _), places in made.outputs.items():
         for place in places:
-            column = Column(key.scope, key.node, probes[key].elem == types.DOUBLE)
+            column = Column(key, probes[key].elem == types.DOUBLE)
             found.setdefault(place.output, {})[place.column] = column
     return {output: tuple(of[at] for at in sorted(of)) for output, of in found.items()}

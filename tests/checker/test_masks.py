@@ -12,7 +12,7 @@ import mixlist
 from mixlist.checker.counting_sessions import MaskedOverflowFinder
 from mixlist.checker.result import CheckReport
 from mixlist.graph.build import build_main
-from mixlist.graph.dataflow import wire
+from mixlist.graph.dataflow import trace_dataflow
 from mixlist.patterns.masks import find_masks
 from tests.support.builders import model, policy
 
@@ -182,5 +182,5 @@ def test_values_are_counted_only_where_they_may_hide_something(
 
 def test_where_masks_are_proven() -> None:
     text = f"{HEAD.replace('MASK', '-1e9')}{{ {WRITTEN['moved']} }}"
-    found = find_masks(wire(build_main(model(text))))
+    found = find_masks(trace_dataflow(build_main(model(text))))
     assert {key.node: mask.level for key, mask in found.items()} == {"w": 5e8, "u": 5e8, "a": 5e8, "e": 5e8}

@@ -60,7 +60,7 @@ class Both:
 
     def units(self) -> tuple[Unit, ...]:
         main = self.again.decide(self.rules)
-        low = {(site.scope, site.name) for site in Sites().of(main)}
+        low = {site.node for site in Sites().of(main)}
         lists = (*list_units(main, self.rules, "black", None), *list_units(main, self.rules, "white", None))
         return (*lists, *node_units(main, low))
 

@@ -25,7 +25,7 @@ def watched(text: str, **feed: Any) -> set[str]:
     feeds = [{name: np.array(values, np.float32) for name, values in feed.items()}]
     tried = trials(model(text), policy(white=EVERY), feeds)
     tried.rig.close()
-    return {column.node for columns in tried.rig.watch.sums.values() for column in columns} - {""}
+    return {column.tensor.node for columns in tried.rig.watch.sums.values() for column in columns} - {""}
 
 
 def test_what_is_finite_if_what_it_reads_is_has_no_sum() -> None:
