@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixlist.errors import FileError, ListError, UsageError
-from mixlist.files.whole_writes import whole_writes
+from mixlist.files import whole_writes
 from mixlist.lists import ops_info_edit
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.ops_info_edit import set_flags
