@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+from mixlist.graph.traversal import nodes_in
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
 
 
 @dataclass(frozen=True)
@@ -25,13 +30,13 @@ class GraphChanges:
     new_ops: dict[str, int] = field(default_factory=dict)
 
 
-def graph_changes(model: Any, optimised: Any) -> GraphChanges:
+def graph_changes(model: ModelProto, optimised: ModelProto) -> GraphChanges:
     """Compare a ModelProto with the one that ONNX Runtime saved after optimising it.
 
     A Cast is known by the tensor it makes, which keeps its name, or ends in it after a function was inlined.
     """
-    before, after = list(_nodes(model.graph)), list(_nodes(optimised.graph))
-    inside = [n for f in model.functions for n in _nodes(f)]
+    before, after = list(nodes_in(model.graph)), list(nodes_in(optimised.graph))
+    inside = list(nodes_in(*model.functions))
     casts = [n for n in (*before, *inside) if n.op_type == "Cast"]
     known = {n.output[0] for n in casts} | set(_yielded_casts(model, (*before, *inside)))
     endings = tuple(f"_{n.output[0]}" for n in inside if n.op_type == "Cast")
@@ -49,11 +54,11 @@ def graph_changes(model: Any, optimised: Any) -> GraphChanges:
     )
 
 
-def _full_name(node: Any) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else str(node.op_type)
+def _full_name(node: NodeProto) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
-def _yielded_casts(model: Any, nodes: Iterable[Any]) -> Iterator[str]:
+def _yielded_casts(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[str]:
     """What calls name the outputs of their functions that a Cast makes."""
     made = {
         (f.domain, f.name): [any(n.op_type == "Cast" and n.output[0] == name for n in f.node) for name in f.output]
@@ -63,12 +68,3 @@ def _yielded_casts(model: Any, nodes: Iterable[Any]) -> Iterator[str]:
         for name, is_cast in zip(node.output, made.get((node.domain, node.op_type), ()), strict=False):
             if is_cast:
                 yield name
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    """The nodes of a GraphProto or FunctionProto and of all subgraphs."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == attribute.GRAPH:
-                yield from _nodes(attribute.g)

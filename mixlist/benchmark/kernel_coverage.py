@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node
-from mixlist.graph.naming import scopes_of
+from mixlist.graph.traversal import linked_scopes
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.targets.kernels import has_low_kernel
@@ -31,7 +31,7 @@ def low_coverage(model: Loaded, provider: str) -> tuple[int, int]:
 
 def _low_nodes(graph: Graph) -> Iterator[tuple[Node, int, tuple[int, ...]]]:
     """The low nodes, their element type and which of their outputs have it."""
-    for scope in scopes_of(graph):
+    for scope in linked_scopes(graph.root):
         for node in scope.nodes:
             if node.bodies or node.function is not None or (node.op_type in ("Cast", "Constant") and not node.domain):
                 continue

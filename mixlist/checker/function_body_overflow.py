@@ -15,6 +15,7 @@ from mixlist.graph.build import bind
 from mixlist.graph.model import Node
 from mixlist.graph.naming import NewNames
 from mixlist.graph.refs import NodeRef
+from mixlist.graph.traversal import bodies
 from mixlist.ops import types
 
 
@@ -82,7 +83,7 @@ def function_body(node: Node, target: Any, opset: int) -> Any | None:
     from onnx import FunctionProto, TypeProto
 
     native = node.signature.schema.native if node.signature is not None and node.signature.schema is not None else None
-    if native is None or any(a.type == a.GRAPH for a in target.attribute):
+    if native is None or bodies(target):
         return None
     body = FunctionProto()
     try:

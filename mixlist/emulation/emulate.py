@@ -12,19 +12,26 @@ accumulator does. Tensors keep their names: what the mixed model calls ``y`` is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.graph.save import copied, set_inline, tensors
+from mixlist.graph.traversal import nodes, scope_messages, scopes
 from mixlist.graph.weights import element_count, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.signature import Assignment
 from mixlist.rewriter.convert import bring_in, stream
 from mixlist.rewriter.emit import NodeOrder, reorder
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from mixlist.graph.protos import ScopeProto
 
 _SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
 _TYPED = ("dtype", "output_dtype", "output_datatype")
@@ -53,24 +60,19 @@ def raise_low(loaded: Loaded, *, outside: bool = False) -> Any:
     return Emulation(loaded, rounding=False, outside=outside).run()
 
 
-def holds_low(proto: Any) -> bool:
-    """Whether anything in a model may be of a low type: tensors, declarations, types in attributes."""
-    if proto.graph.sparse_initializer or any(tensor.data_type in LOW for tensor in tensors(proto)):
+def holds_low(model: ModelProto) -> bool:
+    """Return whether anything in a model may be of a low type: tensors, declarations, types in attributes."""
+    if model.graph.sparse_initializer or any(tensor.data_type in LOW for tensor in tensors(model)):
         return True
-    infos = [info for graph in (proto.graph, *proto.functions) for info in graph.value_info]
-    infos += [*proto.graph.input, *proto.graph.output]
+    infos = chain(model.graph.input, model.graph.output, *(scope.value_info for scope in scopes(model)))
     if any(types.element(types.from_proto(info.type)) in LOW for info in infos):
         return True
-    nodes = [node for graph in (proto.graph, *proto.functions) for node in graph.node]
-    while nodes:
-        node = nodes.pop()
+    for node in nodes(model):
         for attribute in node.attribute:
             if attribute.i in LOW and (node.domain or attribute.name in ("to", *_TYPED)):
                 return True
             if attribute.type in (attribute.SPARSE_TENSOR, attribute.TYPE_PROTO):
                 return True
-            for body in (attribute.g, *attribute.graphs):
-                nodes += body.node
     return False
 
 
@@ -103,17 +105,15 @@ class Emulation:
         self.proto = type(loaded.proto)()
         self.proto.CopyFrom(loaded.proto)
         self.graph = build_main(self.proto, show_marked=True)
-        self.new = NewNames(names_in(self.proto.graph))
+        self.new = NewNames(names_in(self.proto.graph, *self.proto.functions))
         for function in self.proto.functions:
             self.new.add(function.name)
-            for name in names_in(function):
-                self.new.add(name)
         self.bodies: dict[int, tuple[Graph, Any]] = {}  # specialised functions by id of their Graph
 
     def run(self) -> Any:
         self._specialise(self.graph)
         for graph, message in [(self.graph, self.proto.graph), *self.bodies.values()]:
-            self._scope(graph, graph.root, message)
+            self._rewrite(graph, message)
         kept = [f for f in self.proto.functions if not self._is_called(f)]
         functions = [message for _, message in self.bodies.values()] + [copied(f) for f in kept]
         del self.proto.functions[:]
@@ -143,15 +143,17 @@ class Emulation:
 
     # --- one scope ---
 
+    def _rewrite(self, graph: Graph, message: ScopeProto) -> None:
+        """Rewrite the message of a graph: bodies first, since they read the weights of outer scopes as authored."""
+        for scope, proto in reversed(scope_messages(graph.root, message).items()):
+            self._scope(graph, scope, proto)
+
     def _scope(self, graph: Graph, scope: Scope, proto: Any) -> None:
         keys: list[NodeOrder | None] = [None] * len(proto.node)
         added: list[tuple[NodeOrder, Any]] = []
         for place, node in enumerate(scope.nodes):
             target = proto.node[node.position]
             keys[node.position] = (place, 0, 0)
-            for attribute in target.attribute:
-                if attribute.name in node.bodies:
-                    self._scope(graph, node.bodies[attribute.name], attribute.g)
             before, after = self._node(graph, node, target)
             added += [((place - 1, 3, k), made) for k, made in enumerate(before)]
             added += [((place, 1, k), made) for k, made in enumerate(after)]

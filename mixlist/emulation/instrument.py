@@ -154,10 +154,7 @@ class Instrumenter:
         self.graph = build_main(self.proto)
         self.statistics = statistics
         self.wanted = wanted
-        self.new = NewNames(names_in(self.proto.graph))
-        for function in self.proto.functions:
-            for name in names_in(function):
-                self.new.add(name)
+        self.new = NewNames(names_in(self.proto.graph, *self.proto.functions))
         self.made = Instrumented(self.proto)
         self.handed: dict[tuple[str, str, str], list[Packed]] = {}  # what a function yields, by its identity
         self.fresh: dict[int, int] = {}

@@ -159,6 +159,8 @@ def _outer(scope: Scope, name: str) -> Value | None:
 
 def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
     for attribute in node.proto.attribute:
+        if attribute.type == attribute.GRAPHS:
+            graph.unlinked.extend(attribute.graphs)
         if attribute.type != attribute.GRAPH:
             continue
         if depth > DEEPEST:

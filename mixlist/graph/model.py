@@ -131,6 +131,7 @@ class Graph:
     functions: dict[tuple[str, str, str], Any]
     values: list[Value] = field(default_factory=list)
     order: list[Node] = field(default_factory=list)
+    unlinked: list[Any] = field(default_factory=list)  # bodies in attributes of type GRAPHS, which no ONNX operator has
     path: str = ""
     attributes: dict[str, Any] = field(default_factory=dict)  # a function call's attributes, for references
     signatures: dict[Any, Signature] = field(default_factory=dict)

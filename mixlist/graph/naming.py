@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Graph, Node, Scope
 from mixlist.graph.refs import NodeRef, TensorRef
+from mixlist.graph.traversal import is_graph, scopes_in
+
+if TYPE_CHECKING:
+    from mixlist.graph.protos import ScopeProto
 
 
 def label(node: Node) -> str:
@@ -75,29 +79,17 @@ class NewNames:
         self._taken.add(name)
 
 
-def scopes_of(graph: Graph) -> Iterator[Scope]:
-    """All scopes of a graph, the root first."""
-    waiting = [graph.root]
-    while waiting:
-        scope = waiting.pop()
-        yield scope
-        for node in reversed(scope.nodes):
-            waiting.extend(reversed(node.bodies.values()))
-
-
-def names_in(proto: Any) -> Iterator[str]:
-    """Every tensor and node name in a GraphProto or FunctionProto and all its subgraphs."""
-    if proto.DESCRIPTOR.name == "GraphProto":
-        for infos in (proto.input, proto.output, proto.value_info, proto.initializer):
-            yield from (i.name for i in infos)
-        yield from (s.values.name for s in proto.sparse_initializer)
-    else:
-        yield from proto.input
-        yield from proto.output
-    for node in proto.node:
-        yield node.name
-        yield from node.input
-        yield from node.output
-        for attribute in node.attribute:
-            if attribute.type == attribute.GRAPH:
-                yield from names_in(attribute.g)
+def names_in(*roots: ScopeProto) -> Iterator[str]:
+    """Yield every tensor and node name in scopes and in all bodies in them."""
+    for scope in scopes_in(*roots):
+        if is_graph(scope):
+            for infos in (scope.input, scope.output, scope.value_info, scope.initializer):
+                yield from (info.name for info in infos)
+            yield from (sparse.values.name for sparse in scope.sparse_initializer)
+        else:
+            yield from scope.input
+            yield from scope.output
+        for node in scope.node:
+            yield node.name
+            yield from node.input
+            yield from node.output

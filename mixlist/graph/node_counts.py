@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from mixlist.graph.traversal import nodes
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 
 class NodeCounts(NamedTuple):
@@ -13,23 +17,7 @@ class NodeCounts(NamedTuple):
     casts: int
 
 
-def census(model: Any) -> NodeCounts:
-    """Counts a ModelProto."""
-    nodes = casts = 0
-    for graph in _graphs(model):
-        nodes += len(graph.node)
-        casts += sum(node.op_type == "Cast" for node in graph.node)
-    return NodeCounts(nodes, casts)
-
-
-def _graphs(model: Any) -> Iterator[Any]:
-    """The main graph, the functions, and every subgraph."""
-    waiting = [model.graph, *model.functions]
-    while waiting:
-        graph = waiting.pop()
-        yield graph
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    waiting.append(attribute.g)
-                waiting.extend(attribute.graphs)
+def census(model: ModelProto) -> NodeCounts:
+    """Count the nodes of a model."""
+    op_types = [node.op_type for node in nodes(model)]
+    return NodeCounts(len(op_types), op_types.count("Cast"))

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from mixlist.graph.traversal import bodies, nodes_in, scopes_in
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
 
 
-def trim(proto: Any, outputs: Iterable[str]) -> None:
+def trim(proto: ModelProto, outputs: Iterable[str]) -> None:
     """Reduce a model in place to what the ``outputs`` of its main graph need."""
     graph, asked = proto.graph, set(outputs)
     if not asked:
@@ -26,10 +31,11 @@ def trim(proto: Any, outputs: Iterable[str]) -> None:
         _replace(graph.initializer, [t for t in graph.initializer if t.name in needed or t.name in inputs])
 
 
-def _skip_identities(graph: Any) -> None:
+def _skip_identities(graph: GraphProto) -> None:
     """What reads an Identity of the main graph reads its input, unless a body has something of the same name."""
     outputs = {output.name for output in graph.output}
-    outputs.update(name for node in graph.node for body in bodies(node) for name in _defined(body))
+    inner = scopes_in(*(body for node in graph.node for body in bodies(node)))
+    outputs.update(name for body in inner for name in _defined(body))
     sources: dict[str, str] = {}
     nodes = []
     for node in graph.node:
@@ -43,42 +49,33 @@ def _skip_identities(graph: Any) -> None:
         _replace(graph.node, nodes)
 
 
-def _rename(node: Any, sources: dict[str, str]) -> None:
-    for slot, name in enumerate(node.input):
-        if name in sources:
-            node.input[slot] = sources[name]
-    for body in bodies(node):
-        for inside in body.node:
-            _rename(inside, sources)
+def _rename(node: NodeProto, sources: dict[str, str]) -> None:
+    """Let a node, and all in its bodies, read other tensors: ``sources`` by the name that is read now."""
+    inner = bodies(node)
+    for reader in (node, *nodes_in(*inner)):
+        for slot, name in enumerate(reader.input):
+            if name in sources:
+                reader.input[slot] = sources[name]
+    for body in scopes_in(*inner):
         for output in body.output:
             output.name = sources.get(output.name, output.name)
 
 
-def reads(node: Any) -> Iterator[str]:
-    """The names that a node and its bodies read; those of a body's own tensors among them."""
+def reads(node: NodeProto) -> Iterator[str]:
+    """Yield the names that a node and its bodies read; those of a body's own tensors among them."""
     yield from node.input
-    for body in bodies(node):
+    for body in scopes_in(*bodies(node)):
         yield from (output.name for output in body.output)
         for inside in body.node:
-            yield from reads(inside)
+            yield from inside.input
 
 
-def _defined(body: Any) -> Iterator[str]:
-    """The names of a body's own tensors, and of those in its nodes' bodies."""
-    yield from (each.name for each in (*body.input, *body.initializer))
+def _defined(body: GraphProto) -> Iterator[str]:
+    """Yield the names of the tensors of a body itself."""
+    yield from (info.name for info in body.input)
+    yield from (tensor.name for tensor in body.initializer)
     for node in body.node:
         yield from node.output
-        for inside in bodies(node):
-            yield from _defined(inside)
-
-
-def bodies(node: Any) -> Iterator[Any]:
-    """The graphs in a node's attributes."""
-    for attribute in node.attribute:
-        if attribute.type == attribute.GRAPH:
-            yield attribute.g
-        elif attribute.type == attribute.GRAPHS:
-            yield from attribute.graphs
 
 
 def _replace(messages: Any, kept: list[Any]) -> None:

@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import FileError, UsageError
 from mixlist.files.whole_writes import part_file, write_whole
 from mixlist.graph import weights
 from mixlist.graph.io import Loaded
+from mixlist.graph.traversal import is_graph, walk
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
 
 INLINE_LIMIT = 2**31 - 2**20  # bytes of a protobuf message, with room for what is not counted
 SMALLEST = 1024  # tensors below this stay in the model
@@ -99,26 +103,20 @@ def save(proto: Any, path: Path, loaded: Loaded, convert: Convert, options: Opti
         return path, _save_external(proto, held, path, convert, options.progress)
 
 
-def tensors(proto: Any) -> Iterator[Any]:
-    """Every TensorProto that can lie outside: initializers of all graphs, and attributes of nodes."""
-    for graph in (proto.graph, *proto.functions):
-        yield from _graph_tensors(graph)
-    for training in proto.training_info:
-        yield from _graph_tensors(training.initialization)
-        yield from _graph_tensors(training.algorithm)
+def tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor that can lie in another file: initializers of all graphs, and attributes of nodes."""
+    from onnx import AttributeProto, NodeProto
 
-
-def _graph_tensors(graph: Any) -> Iterator[Any]:
-    if graph.DESCRIPTOR.name == "GraphProto":
-        yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == attribute.TENSOR:
-                yield attribute.t
-            elif attribute.type == attribute.GRAPH:
-                yield from _graph_tensors(attribute.g)
-            elif attribute.type == attribute.TENSORS:
-                yield from attribute.tensors
+    training = [graph for info in model.training_info for graph in (info.initialization, info.algorithm)]
+    for message in walk(model.graph, *model.functions, *training):
+        if isinstance(message, NodeProto):
+            for attribute in message.attribute:
+                if attribute.type == AttributeProto.TENSOR:
+                    yield attribute.t
+                elif attribute.type == AttributeProto.TENSORS:
+                    yield from attribute.tensors
+        elif is_graph(message):
+            yield from message.initializer
 
 
 def _stored(proto: Any, wish: str) -> Iterator[Any]:

@@ -8,7 +8,7 @@ What depends on data stays unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +16,7 @@ from mixlist.graph.build import bind
 from mixlist.graph.contrib_shapes import DOMAIN, output_shapes, stand_in
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.shapes import without_weights
+from mixlist.graph.traversal import scopes_in
 from mixlist.ops import types
 
 if TYPE_CHECKING:
@@ -106,19 +107,11 @@ def _bind(graph: Any, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> N
             if size is not None:
                 sizes[dim.dim_param] = dim.dim_value = size
     sizes.pop("", None)
-    for each in _graphs(graph):
+    for each in scopes_in(graph):
         for info in (*each.input, *each.output, *each.value_info):
             for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
                 if dim.dim_param in sizes:
                     dim.dim_value = sizes[dim.dim_param]
-
-
-def _graphs(graph: Any) -> Iterator[Any]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == attribute.GRAPH:
-                yield from _graphs(attribute.g)
 
 
 # --- inferring and folding, in turn ---
@@ -142,7 +135,7 @@ def _infer(scratch: Any) -> Any:
         return shape_inference.infer_shapes(scratch, data_prop=True)
     bare = type(scratch)()
     bare.CopyFrom(scratch)
-    for each in _graphs(bare.graph):
+    for each in scopes_in(bare.graph):
         del each.value_info[:]
     with suppress(Exception):  # what inference cannot tell is reported as unknown
         return shape_inference.infer_shapes(bare, data_prop=True)
@@ -171,7 +164,7 @@ class _Folding:
         self.known: dict[int, dict[str, Array]] = {}  # by the number of the graph, depth first
         self.functions = {(f.domain, f.name) for f in scratch.functions}
         self.posing: set[str] = set()  # outputs of stand-ins: of the right shape, not of the right value
-        for graph in _graphs(scratch.graph):
+        for graph in scopes_in(scratch.graph):
             for node in graph.node:
                 if (node.domain, node.op_type) not in self.functions and stand_in(node):
                     self.posing.add(node.output[0])

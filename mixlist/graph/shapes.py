@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from mixlist.graph.traversal import scopes_in
 from mixlist.graph.weights import element_count, is_external
 
 _LONGEST = 2**16  # elements of a vector whose values onnx may follow; shapes have a few
@@ -23,10 +24,10 @@ def correct_shapes(model: Any) -> None:
 
     Models without ``value_info`` cost nothing. Where inference fails, the declaration stays.
     """
-    if not any(graph.value_info for graph in _graphs(model.graph)):
+    if not any(graph.value_info for graph in scopes_in(model.graph)):
         return
     inferred = _inferred(model, keep_declared=False)
-    for declared, told in zip(_graphs(model.graph), _graphs(inferred.graph), strict=True):
+    for declared, told in zip(scopes_in(model.graph), scopes_in(inferred.graph), strict=True):
         known = {i.name: i.type.tensor_type for i in told.value_info}
         for info in declared.value_info:
             truth = known.get(info.name)
@@ -44,14 +45,6 @@ def _contradict(declared: Any, truth: Any) -> bool:
         a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value
         for a, b in zip(mine, theirs, strict=True)
     )
-
-
-def _graphs(graph: Any) -> Iterator[Any]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == attribute.GRAPH:
-                yield from _graphs(attribute.g)
 
 
 def _inferred(model: Any, keep_declared: bool) -> Any:
@@ -72,7 +65,7 @@ def infer(model: Any) -> Any:
     from onnx import shape_inference
 
     plain = shape_inference.infer_shapes(model)
-    if any(_is_long(info) for graph in _graphs(plain.graph) for info in _infos(graph)):
+    if any(_is_long(info) for graph in scopes_in(plain.graph) for info in _infos(graph)):
         return plain
     return shape_inference.infer_shapes(model, data_prop=True)
 
@@ -115,7 +108,7 @@ def without_weights(model: Any, keep_declared: bool = True) -> Any:
     if keep_declared:
         graph.value_info.extend(model.graph.value_info)
     else:
-        for inner in _graphs(graph):
+        for inner in scopes_in(graph):
             del inner.value_info[:]
     _forget_negative(graph)
     return bare
@@ -123,7 +116,7 @@ def without_weights(model: Any, keep_declared: bool = True) -> Any:
 
 def _forget_negative(graph: Any) -> None:
     """A dimension of -1, as some exporters write a dynamic one, becomes unknown: onnx aborts on it at a Slice."""
-    for inner in _graphs(graph):
+    for inner in scopes_in(graph):
         for info in _infos(inner):
             for dim in info.type.tensor_type.shape.dim:
                 if dim.dim_value < 0:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.graph.io import Loaded
+from mixlist.graph.traversal import is_graph, scopes
 from mixlist.ops import types
+
+if TYPE_CHECKING:
+    from mixlist.graph.protos import ScopeProto
 
 
 def hinted(loaded: Loaded, type_hints: Mapping[str, str] | None) -> Loaded:
@@ -18,22 +22,20 @@ def hinted(loaded: Loaded, type_hints: Mapping[str, str] | None) -> Loaded:
     """
     if not type_hints:
         return loaded
-    told = {name: types.parse_name(text) for name, text in type_hints.items()}
+    hints = {name: types.parse_name(text) for name, text in type_hints.items()}
     proto = type(loaded.proto)()
     proto.CopyFrom(loaded.proto)
-    for body in (proto.graph, *proto.functions):
-        _declare(body, told)
+    for scope in scopes(proto):
+        _declare(scope, hints)
     return replace(loaded, proto=proto)
 
 
-def _declare(body: Any, told: Mapping[str, types.Type]) -> None:
-    named = (*body.output, *body.value_info) if body.DESCRIPTOR.name == "GraphProto" else body.value_info
-    declared = {info.name for info in named if info.type.WhichOneof("value")}
-    for node in body.node:
+def _declare(scope: ScopeProto, hints: Mapping[str, types.Type]) -> None:
+    """Add the value_infos that one scope lacks, without those of its bodies."""
+    infos = [*scope.output, *scope.value_info] if is_graph(scope) else scope.value_info
+    declared = {info.name for info in infos if info.type.WhichOneof("value")}
+    for node in scope.node:
         for name in node.output:
-            if name in told and name not in declared:
-                types.set_proto(body.value_info.add(name=name).type, told[name])
+            if name in hints and name not in declared:
+                types.set_proto(scope.value_info.add(name=name).type, hints[name])
                 declared.add(name)
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _declare(inner, told)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
+from mixlist.graph.traversal import is_graph, scopes
 from mixlist.ops import types
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, OperatorSetIdProto, TensorProto, TypeProto
 
 _NEWEST = 2**31 - 1  # a version is read as a 32-bit integer by onnx
 
 
-def refuse_damage(model: Any, what: str) -> None:
+def refuse_damage(model: ModelProto, what: str) -> None:
     """Raise ModelError for names that are not UTF-8, for versions, element types and dimensions that cannot be.
 
     protobuf hands a text that is not UTF-8 out as bytes. ``what`` names the model in the message.
@@ -19,63 +24,57 @@ def refuse_damage(model: Any, what: str) -> None:
     from onnx import defs
 
     newest = defs.onnx_opset_version()
-    for message in (model, *model.functions):
-        for opset in message.opset_import:
-            if isinstance(opset.domain, bytes):
-                raise _bad_text(opset.domain, what)
-            if not 1 <= opset.version <= _NEWEST:
-                raise ModelError(f"{what} is damaged: opset version {opset.version} of domain {opset.domain!r}")
-            if opset.domain in ("", "ai.onnx") and opset.version > newest:
-                raise ModelError(
-                    f"{what} is written in opset {opset.version}; the installed onnx ends at {newest}",
-                    hint="install a newer onnx, or export the model at an older opset",
-                )
+    for opset in _opset_imports(model):
+        if not 1 <= opset.version <= _NEWEST:
+            raise ModelError(f"{what} is damaged: opset version {opset.version} of domain {opset.domain!r}")
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            raise ModelError(
+                f"{what} is written in opset {opset.version}; the installed onnx ends at {newest}",
+                hint="install a newer onnx, or export the model at an older opset",
+            )
     for text in _texts(model):
         if type(text) is bytes:
-            raise _bad_text(text, what)
+            raise ModelError(
+                f"{what} is damaged: the name {text!r} is not UTF-8", hint="check that the file was copied whole"
+            )
 
 
-def _bad_text(text: bytes, what: str) -> ModelError:
-    return ModelError(f"{what} is damaged: the name {text!r} is not UTF-8", hint="check that the file was copied whole")
+def _opset_imports(model: ModelProto) -> Iterator[OperatorSetIdProto]:
+    return chain(model.opset_import, *(function.opset_import for function in model.functions))
 
 
-def _checked(tensor: Any) -> str | bytes:
+def _checked(tensor: TensorProto) -> str | bytes:
     """The tensor's name; raises ModelError for an element type or a dimension that no tensor has."""
     if tensor.data_type not in types.elements() or not tensor.data_type:
         raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which ONNX does not know")
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}")
-    name: str | bytes = tensor.name
-    return name
+    return tensor.name
 
 
-def _texts(model: Any) -> Iterator[str | bytes]:
-    """Every name that mixlist reads; raises ModelError for tensors that cannot be."""
-    waiting = [model.graph, *model.functions]
-    while waiting:
-        graph = waiting.pop()
-        yield graph.name
-        if graph.DESCRIPTOR.name == "FunctionProto":
-            yield from (graph.domain, graph.overload, *graph.input, *graph.output, *graph.attribute)
-            infos = graph.value_info
+def _texts(model: ModelProto) -> Iterator[str | bytes]:
+    """Yield every name that mixlist reads; raise ModelError for tensors that cannot be."""
+    yield from (opset.domain for opset in _opset_imports(model))
+    for scope in scopes(model):
+        yield scope.name
+        if is_graph(scope):
+            yield from map(_checked, scope.initializer)
+            yield from (_checked(tensor.values) for tensor in scope.sparse_initializer)
+            infos = [*scope.input, *scope.output, *scope.value_info]
         else:
-            yield from map(_checked, graph.initializer)
-            yield from (_checked(tensor.values) for tensor in graph.sparse_initializer)
-            infos = (*graph.input, *graph.output, *graph.value_info)
+            yield from (scope.domain, scope.overload, *scope.input, *scope.output, *scope.attribute)
+            infos = [*scope.value_info]
         for info in infos:
             yield info.name
             yield from _dimensions(info.type)
-        for node in graph.node:
+        for node in scope.node:
             yield from (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
             for attribute in node.attribute:
                 yield attribute.name
                 yield attribute.ref_attr_name
-                if attribute.HasField("g"):
-                    waiting.append(attribute.g)
-                waiting.extend(attribute.graphs)
 
 
-def _dimensions(kind: Any) -> Iterator[str | bytes]:
+def _dimensions(kind: TypeProto) -> Iterator[str | bytes]:
     """The symbolic dimensions of a tensor type."""
     if kind.HasField("tensor_type"):
         yield from (dimension.dim_param for dimension in kind.tensor_type.shape.dim)

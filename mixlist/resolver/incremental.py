@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.names import in_ascend
 from mixlist.ops.signature import Assignment
@@ -58,8 +59,8 @@ class IncrementalSolver:
         self.rules = Rules(base)
         self.kept: dict[tuple[Any, ...], deque[_Kept]] = {}
         self.orders: dict[int, _Order] = {}
-        self.graphs = {id(each): each for each in _below(graph)}
-        self.reach = {key: frozenset(map(id, _below(each))) for key, each in self.graphs.items()}
+        self.graphs = {id(each): each for each in reachable_graphs(graph)}
+        self.reach = {key: frozenset(map(id, reachable_graphs(each))) for key, each in self.graphs.items()}
         self._same: dict[tuple[Node, Fact], NodeClassification] = {}
         facts = Facts(base)
         self.cast_is_black = facts.cast_is_black
@@ -320,18 +321,6 @@ def _copy(before: Solver, shared: Resolution) -> Solver:
     made.start, made.head, made.steps = before.start, before.head, before.steps
     made.argument_misfits = before.argument_misfits
     return made
-
-
-def _below(graph: Graph) -> list[Graph]:
-    """A graph and those of all functions that it calls, directly or not."""
-    found = {id(graph): graph}
-    waiting = [graph]
-    while waiting:
-        for node in waiting.pop().order:
-            if node.function is not None and id(node.function) not in found:
-                found[id(node.function)] = node.function
-                waiting.append(node.function)
-    return list(found.values())
 
 
 @cache

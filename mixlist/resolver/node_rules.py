@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.graph.model import Graph, Node, Scope
-from mixlist.graph.naming import label, scope_path, scopes_of
+from mixlist.graph.naming import label, scope_path
+from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import in_ascend
@@ -107,7 +108,7 @@ class Rules:
         if not self._rules:
             return
         if graph not in _NAMES:
-            _NAMES[graph] = [_Names(graph, scope) for scope in scopes_of(graph)]
+            _NAMES[graph] = [_Names(graph, scope) for scope in linked_scopes(graph.root)]
         scopes = _NAMES[graph]
         for rule in self._rules:
             exact = rule.by == "name" and not _is_pattern(rule.pattern)

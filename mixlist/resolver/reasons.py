@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import UsageError
 from mixlist.graph.model import Node, Scope, Value
-from mixlist.graph.naming import label, scope_path, scopes_of
+from mixlist.graph.naming import label, scope_path
+from mixlist.graph.traversal import linked_scopes
 from mixlist.ops import types
 from mixlist.ops.schema import next_opset_allowing
 from mixlist.resolver.decisions import Solution
@@ -23,7 +24,7 @@ def decisions(resolved: Resolved) -> tuple[Decision, ...]:
     callers = _callers(resolved)
     for solution in resolved.solutions:
         writer = _Writer(resolved, solution, tuple(callers.get(solution, ())))
-        for scope in scopes_of(solution.graph):
+        for scope in linked_scopes(solution.graph.root):
             found.extend(writer.decision(node) for node in scope.nodes)
     return tuple(found)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ModelError
@@ -17,6 +17,7 @@ from mixlist.graph.model import MARK, POLICY_KEY, Scope, Value
 from mixlist.graph.naming import NewNames, label, names_in
 from mixlist.graph.save import Options, Progress, save, set_inline, tensors
 from mixlist.graph.shapes import correct_shapes
+from mixlist.graph.traversal import nodes_in, scope_messages
 from mixlist.graph.weights import declared_size, is_external, stored_type
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
@@ -26,6 +27,11 @@ from mixlist.rewriter.casts import Converted, KeepTypes, Layout, lay_out
 from mixlist.rewriter.convert import ConstantReport, converted_tensor, identity, stream
 from mixlist.rewriter.emit import Emitter
 from mixlist.rewriter.functions import FunctionNames, replace_functions
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from mixlist.graph.protos import ScopeProto
 
 __all__ = ["ConstantReport", "RewriteResult", "rewrite"]
 
@@ -186,9 +192,10 @@ def _rewrite(resolved: Resolved, loaded: Loaded, plan: Plan, proto: Any, keep: K
         layout = lay_out(solution, new, resolved.cast_is_black, resolved.low, keep if main else None)
         casts += sum(len(c) for c in layout.casts.values())
         target = proto.graph if main else names.fresh(solution)
-        nodes = _convert(layout, _messages(solution.graph.root, target), new, resolved, reports)
+        messages = scope_messages(solution.graph.root, target)
+        nodes = _convert(layout, messages, new, resolved, reports)
         sensitive.update(_sensitive_readers(solution, layout))
-        Emitter(solution, layout, names.calls(solution)).emit(solution.graph.root, target, nodes)
+        Emitter(solution, layout, names.calls(solution)).emit(messages, nodes)
         emitted[solution] = target
         _import_opset(target if not main else proto, layout, proto)
     replace_functions(proto, resolved, emitted, names)
@@ -217,6 +224,7 @@ def _taken(resolved: Resolved) -> set[str]:
         called.add(solution.graph.path)
         taken.update(v.name for v in solution.graph.values)
         taken.update(n.proto.name for n in solution.graph.order)
+        taken.update(names_in(*solution.graph.unlinked))
     for function in resolved.loaded.proto.functions:
         if f"function:{function.domain}:{function.name}" not in called:
             taken.update(names_in(function))
@@ -279,20 +287,6 @@ def _convert_node(
         target.attribute.add(name="value", type=4).t.CopyFrom(made)
 
 
-def _messages(root: Scope, target: Any) -> dict[Scope, Any]:
-    """The message of each scope below ``target``."""
-    found = {root: target}
-    waiting = [(root, target)]
-    while waiting:
-        scope, proto = waiting.pop()
-        for node in scope.nodes:
-            for name, body in node.bodies.items():
-                message = next(a.g for a in proto.node[node.position].attribute if a.name == name)
-                found[body] = message
-                waiting.append((body, message))
-    return found
-
-
 # --- the rest ---
 
 
@@ -319,13 +313,11 @@ def _same_operator(op_type: str, one: int, other: int) -> bool:
     return len({schema.since if schema else 0 for schema in schemas}) == 1
 
 
-def _standard_nodes(body: Any) -> Iterator[Any]:
-    """The nodes of ONNX's own domain that a function had before, in all its subgraphs."""
-    for node in body.node:
+def _standard_nodes(scope: ScopeProto) -> Iterator[NodeProto]:
+    """Yield the nodes of ONNX's own domain that a scope had before, and those in its bodies."""
+    for node in nodes_in(scope):
         if node.domain in ("", "ai.onnx") and not any(p.key == MARK for p in node.metadata_props):
             yield node
-        for attribute in node.attribute:
-            yield from _standard_nodes(attribute.g)
 
 
 def _stamp(proto: Any, resolved: Resolved) -> None:

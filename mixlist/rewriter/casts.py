@@ -82,8 +82,7 @@ def _names_in_training(model: Any) -> set[str]:
     """Names that the training information uses: it shares the main graph's initializers, so they stay as they are."""
     found: set[str] = set()
     for info in model.training_info:
-        for graph in (info.initialization, info.algorithm):
-            found.update(names_in(graph))
+        found.update(names_in(info.initialization, info.algorithm))
         for binding in (*info.initialization_binding, *info.update_binding):
             found.update((binding.key, binding.value))
     return found

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.graph.model import MARK, Node, Scope, Value
-from mixlist.graph.naming import scopes_of
+from mixlist.graph.traversal import linked_scopes
 from mixlist.ops import types
 from mixlist.resolver.decisions import Solution
 from mixlist.rewriter.casts import Layout, NewCast
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from mixlist.graph.protos import ScopeProto
 
 NodeOrder = tuple[int, int, int]
 
@@ -20,20 +25,17 @@ class Emitter:
         self.solution = solution
         self.layout = layout
         self.calls = calls  # new function names by id of the call node
-        marked = any(scope.marked for scope in scopes_of(solution.graph))  # what read a mixlist Cast reads its source
-        self.renames = bool(layout.names) or marked
+        marked = any(scope.marked for scope in linked_scopes(solution.graph.root))
+        self.renames = bool(layout.names) or marked  # what read a Cast that mixlist made reads its source
 
-    def emit(self, scope: Scope, proto: Any, constants: dict[Scope, list[tuple[Value, Any]]]) -> None:
-        """Bring ``proto`` (GraphProto or FunctionProto) and its subgraphs into the decided form."""
-        for node in scope.nodes:
-            self._edit(node, proto)
-            if node.bodies:
-                for attribute in proto.node[node.position].attribute:
-                    if attribute.name in node.bodies and attribute.type == attribute.GRAPH:
-                        self.emit(node.bodies[attribute.name], attribute.g, constants)
-        self._edit_outputs(scope, proto)
-        self._retype(scope, proto)
-        self._insert(scope, proto, constants.get(scope, []))
+    def emit(self, messages: dict[Scope, ScopeProto], constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
+        """Bring the message of each scope into the decided form; ``constants`` are new Constant nodes by scope."""
+        for scope, proto in messages.items():
+            for node in scope.nodes:
+                self._edit(node, proto)
+            self._edit_outputs(scope, proto)
+            self._retype(scope, proto)
+            self._insert(scope, proto, constants.get(scope, []))
 
     # --- names ---
 

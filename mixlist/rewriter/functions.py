@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.graph.model import MARK
 from mixlist.graph.naming import names_in
 from mixlist.graph.save import copied
+from mixlist.graph.traversal import is_graph, nodes_in, scopes_in
 from mixlist.resolver import Resolved
 from mixlist.resolver.decisions import Solution
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto
 
 ORIGIN = "pkg.mixlist.function"  # metadata of a specialisation: the name of the function that it was made from
 
@@ -83,8 +87,8 @@ def _shared(proto: Any, groups: list[list[Any]], known: list[set[str]]) -> list[
         functions = [f for group in groups for f in group]
         if not renamed:
             return functions
-        for holder in (proto.graph, *functions):
-            _rename_calls(holder, renamed)
+        for node in nodes_in(proto.graph, *functions):
+            node.op_type = renamed.get((node.domain, node.op_type), node.op_type)
 
 
 def _digest(function: Any, known: set[str]) -> bytes:
@@ -97,38 +101,25 @@ def _digest(function: Any, known: set[str]) -> bytes:
     return bytes(bare.SerializeToString(deterministic=True))
 
 
-def _names_of_casts(body: Any) -> Iterator[str]:
-    """The names that mixlist made up for its Casts when it wrote the function before."""
-    for node in body.node:
+def _names_of_casts(function: FunctionProto) -> Iterator[str]:
+    """Yield the names that mixlist made up for its Casts when it wrote the function before."""
+    for node in nodes_in(function):
         if any(p.key == MARK for p in node.metadata_props):
             yield from (node.name, *node.output)
-        for attribute in node.attribute:
-            if attribute.type == attribute.GRAPH:
-                yield from _names_of_casts(attribute.g)
 
 
-def _number(body: Any, numbers: dict[str, str]) -> None:
-    for node in body.node:
-        node.name = numbers.get(node.name, node.name)
-        node.input[:] = [numbers.get(name, name) for name in node.input]
-        node.output[:] = [numbers.get(name, name) for name in node.output]
-        for attribute in node.attribute:
-            if attribute.type == attribute.TENSOR:
-                attribute.t.name = numbers.get(attribute.t.name, attribute.t.name)
-            elif attribute.type == attribute.GRAPH:
-                _number(attribute.g, numbers)
-    if body.DESCRIPTOR.name == "GraphProto":
-        for message in (*body.initializer, *body.output):
-            message.name = numbers.get(message.name, message.name)
-    for info in body.value_info:
-        info.name = numbers.get(info.name, info.name)
-
-
-def _rename_calls(proto: Any, renamed: dict[tuple[str, str], str]) -> None:
-    for node in proto.node:
-        target = renamed.get((node.domain, node.op_type))
-        if target is not None:
-            node.op_type = target
-        for attribute in node.attribute:
-            if attribute.type == attribute.GRAPH:
-                _rename_calls(attribute.g, renamed)
+def _number(function: FunctionProto, numbers: dict[str, str]) -> None:
+    """Replace names in a function and in all bodies in it."""
+    for scope in scopes_in(function):
+        for node in scope.node:
+            node.name = numbers.get(node.name, node.name)
+            node.input[:] = [numbers.get(name, name) for name in node.input]
+            node.output[:] = [numbers.get(name, name) for name in node.output]
+            for attribute in node.attribute:
+                if attribute.type == attribute.TENSOR:
+                    attribute.t.name = numbers.get(attribute.t.name, attribute.t.name)
+        infos = [*scope.output, *scope.value_info] if is_graph(scope) else scope.value_info
+        for info in infos:
+            info.name = numbers.get(info.name, info.name)
+        for tensor in scope.initializer if is_graph(scope) else ():
+            tensor.name = numbers.get(tensor.name, tensor.name)

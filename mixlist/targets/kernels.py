@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mixlist.graph.model import Node
-from mixlist.graph.naming import scopes_of
+from mixlist.graph.traversal import linked_scopes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver.plan import Decision, Plan
 from mixlist.targets.providers import PROVIDERS
@@ -69,7 +69,7 @@ def without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
 def _nodes(plan: Plan) -> Iterator[tuple[Node, dict[str, int]]]:
     """The plan's nodes in the order of its decisions, each with the opsets that hold for it."""
     for solution in plan.solution.solutions:
-        for scope in scopes_of(solution.graph):
+        for scope in linked_scopes(solution.graph.root):
             for node in scope.nodes:
                 yield node, solution.graph.opsets
 

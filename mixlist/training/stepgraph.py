@@ -11,12 +11,13 @@ would see other numbers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mixlist.errors import ModelError
 from mixlist.graph.io import Loaded, load
+from mixlist.graph.traversal import nodes
 from mixlist.ops import types
 from mixlist.runtime.inputs import Input, declared_shape, model_inputs, shown
 
@@ -143,8 +144,7 @@ def _check_outputs(graph: StepGraph) -> None:
 
 
 def _check_drawing(loaded: Loaded) -> None:
-    proto = loaded.proto
-    for node in _nodes([*proto.graph.node, *(node for function in proto.functions for node in function.node)]):
+    for node in nodes(loaded.proto):
         trains = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
         if node.domain in ("", "ai.onnx") and (node.op_type in _DRAWING or trains):
             raise ModelError(
@@ -152,14 +152,6 @@ def _check_drawing(loaded: Loaded) -> None:
                 hint="make them an input, and say in the metadata "
                 f"'{_RANDOM}<input>' how they are drawn: a step then depends on seed and number alone",
             )
-
-
-def _nodes(nodes: Any) -> Iterator[Any]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == attribute.GRAPH:
-                yield from _nodes(attribute.g.node)
 
 
 def _json(model: str, key: str, text: str) -> Mapping[str, Any]:

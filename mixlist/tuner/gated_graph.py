@@ -93,7 +93,7 @@ class _Gates(Emulation):
 
     def run(self) -> Any:
         """Gate every scope; functions that are called become one copy per call."""
-        self._scope(self.graph, self.graph.root, self.proto.graph)
+        self._rewrite(self.graph, self.proto.graph)
         del self.proto.functions[:]
         self.proto.functions.extend(self.functions)
         self.inline_external()
@@ -150,7 +150,7 @@ class _Gates(Emulation):
         message = copied(body.root.proto)
         message.name = target.op_type = self.new.make(message.name)
         first, self.calls = len(self.names), (*self.calls, ref)
-        self._scope(body, body.root, message)
+        self._rewrite(body, message)
         self.calls = self.calls[:-1]
         flags = self.names[first:]
         if flags:

@@ -13,7 +13,8 @@ from typing import Any
 
 from mixlist.cost.estimate import Costs
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.graph.prune import bodies, reads
+from mixlist.graph.prune import reads
+from mixlist.graph.traversal import bodies, nodes_in
 from mixlist.ops import types
 from mixlist.tuner.gated_graph import Gated
 
@@ -193,14 +194,13 @@ class _Split:
     def _functions(self, nodes: list[Any]) -> list[Any]:
         """The functions that nodes call, directly or not."""
         found: dict[tuple[str, str, str], Any] = {}
-        waiting = list(nodes)
+        waiting = [*nodes, *nodes_in(*(body for node in nodes for body in bodies(node)))]
         while waiting:
             node = waiting.pop()
-            waiting += (inside for body in bodies(node) for inside in body.node)
             key = node.domain, node.op_type, node.overload
             if key in self.functions and key not in found:
                 found[key] = self.functions[key]
-                waiting += found[key].node
+                waiting += nodes_in(found[key])
         return list(found.values())
 
     def _declare(self, info: Any, name: str, known: dict[str, Any]) -> None:

@@ -1,0 +1,114 @@
+"""Walk the scopes of a model, their nodes, and the bodies of these nodes: over protobuf messages, and as linked.
+
+A scope is the main graph, a function, or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. No walk
+recurses, each takes time linear in what it visits, and what it yields comes in the order of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+    from typing_extensions import TypeIs
+
+    from mixlist.graph.model import Graph, Scope
+    from mixlist.graph.protos import ScopeProto
+
+_GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS
+
+
+def is_graph(scope: ScopeProto) -> TypeIs[GraphProto]:
+    """Return whether a scope is a GraphProto, not a FunctionProto."""
+    return scope.DESCRIPTOR.name == "GraphProto"
+
+
+def bodies(node: NodeProto) -> list[GraphProto]:
+    """Return the graphs in a node's attributes."""
+    graphs: list[GraphProto] = []
+    for attribute in node.attribute:
+        if attribute.type == _GRAPH:
+            graphs.append(attribute.g)
+        elif attribute.type == _GRAPHS:
+            graphs.extend(attribute.graphs)
+    return graphs
+
+
+def walk(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto]:
+    """Yield the scopes and nodes in ``roots``: a scope before its nodes, a node right before its bodies."""
+    from onnx import NodeProto
+
+    pending: list[Iterator[ScopeProto | NodeProto]] = [iter(roots)]
+    while pending:
+        for message in pending[-1]:
+            yield message
+            inside = bodies(message) if isinstance(message, NodeProto) else message.node
+            if inside:
+                pending.append(iter(inside))
+                break
+        else:
+            pending.pop()
+
+
+@overload
+def scopes_in(*roots: GraphProto) -> Iterator[GraphProto]: ...
+@overload
+def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]: ...
+def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]:
+    """Yield ``roots`` and all bodies in them, a scope before the bodies of its nodes."""
+    from onnx import NodeProto
+
+    return (message for message in walk(*roots) if not isinstance(message, NodeProto))
+
+
+def nodes_in(*roots: ScopeProto) -> Iterator[NodeProto]:
+    """Yield the nodes of ``roots`` and of all bodies in them, a node right before those of its bodies."""
+    from onnx import NodeProto
+
+    return (message for message in walk(*roots) if isinstance(message, NodeProto))
+
+
+def scopes(model: ModelProto) -> Iterator[ScopeProto]:
+    """Yield the main graph, the functions, and all bodies in them; not the graphs for training."""
+    return scopes_in(model.graph, *model.functions)
+
+
+def nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield the nodes of the main graph, of the functions, and of all bodies in them."""
+    return nodes_in(model.graph, *model.functions)
+
+
+# --- over the linked graph ---
+
+
+def linked_scopes(root: Scope) -> Iterator[Scope]:
+    """Yield a scope of a Graph and all bodies in it, a scope before the bodies of its nodes."""
+    pending = [root]
+    while pending:
+        scope = pending.pop()
+        yield scope
+        pending.extend(reversed([body for node in scope.nodes for body in node.bodies.values()]))
+
+
+def scope_messages(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]:
+    """Return each scope below ``root`` with its message in ``message``, which is a copy of the root's message."""
+    messages = {root: message}
+    for scope in linked_scopes(root):
+        for node in scope.nodes:
+            if node.bodies:
+                attributes = messages[scope].node[node.position].attribute
+                messages.update({node.bodies[a.name]: a.g for a in attributes if a.name in node.bodies})
+    return messages
+
+
+def reachable_graphs(graph: Graph) -> list[Graph]:
+    """Return a Graph and those of all functions that it calls, directly or not."""
+    found = {id(graph): graph}
+    pending = [graph]
+    while pending:
+        for node in pending.pop().order:
+            if node.function is not None and id(node.function) not in found:
+                found[id(node.function)] = node.function
+                pending.append(node.function)
+    return list(found.values())
