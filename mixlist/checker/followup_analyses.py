@@ -31,7 +31,7 @@ def rank_layers(pair: Pair, batches: Batches, steps: int | None, masks: set[Tens
     for index, feed in enumerate(batches):
         if steps is not None and index >= steps:
             break
-        for key, total in observer.counts(feed, (DIFFERENCE, REFERENCE)).items():
+        for key, total in observer.totals(feed, (DIFFERENCE, REFERENCE)).items():
             sums[key] = sums.get(key, 0.0) + total
     observer.close()
     return ranking(sums, {p.key: p.op_type for p in made.probes})

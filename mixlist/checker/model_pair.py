@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mixlist.emulation.emulate import emulate, holds_low, raise_low, widen
-from mixlist.emulation.float64_reference import computes_double, stays_single
+from mixlist.emulation.float64_reference import computes_double, describe_float32_nodes
 from mixlist.emulation.instrument import Instrumented, instrument
 from mixlist.emulation.observer import Observer
-from mixlist.emulation.shared_weights import Weights
+from mixlist.emulation.shared_weights import SharedWeights
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
@@ -40,7 +40,7 @@ class SessionConfig:
     saturate: bool
     wide: bool = False  # the reference in float64 where the operators allow it
     quick: bool = False  # for few batches: sessions load as they are, since to optimise them would take longer
-    weights: Weights = field(default_factory=Weights)
+    weights: SharedWeights = field(default_factory=SharedWeights)
     workers: Workers | None = None  # sessions run there: every model is sent whole
 
     @property
@@ -81,9 +81,9 @@ class SessionConfig:
         """A session of a float32 graph on the CPU."""
         return self._make(proto, loaded.folder)
 
-    def spill(self, loaded: Loaded, clamp: bool = False) -> Loaded:
+    def share(self, loaded: Loaded, clamp: bool = False) -> Loaded:
         """The model with its large weights where all sessions find them; ``clamp``: what conversions do."""
-        return self.weights.spill(loaded, raised=self.mode == "emulated", clamp=clamp)
+        return self.weights.share(loaded, raised=self.mode == "emulated", clamp=clamp)
 
     def raised(self, loaded: Loaded) -> Any:
         """The float32 graph of a model, exact; the model itself where that is what it is."""
@@ -143,7 +143,7 @@ def make_pair(
     The reference begins with the batch ``first`` while the mixed model is made, if it runs in another process.
     """
     original = load(model)
-    slim = way.spill(original)
+    slim = way.share(original)
     exact = instrument(slim.proto, guard=way.guard)
     reference = way.observe_reference(slim, exact, _names(slim.proto))
     unfaithful = way.begin_probes()
@@ -162,14 +162,14 @@ def make_pair(
     else:
         plan, mixed = None, load(against)
         _same_outputs(original, mixed)
-    mixed = way.spill(mixed, clamp=policy.constants == "clamp")
+    mixed = way.share(mixed, clamp=policy.constants == "clamp")
     observed = instrument(mixed.proto, guard=way.guard)
     renamed = _renamed(mixed.proto)
     low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
     if not low:
         warnings.append("no node is low: the mixed model is the original")
     wired = trace_dataflow(build_main(original.proto))
-    if way.wide and (note := stays_single(wired)):
+    if way.wide and (note := describe_float32_nodes(wired)):
         warnings.append(note)
     ours = way.observe_mixed(mixed, observed, _names(original.proto))
     reason = unfaithful()

@@ -210,15 +210,15 @@ def _reached(
     What a loop makes later in its body is not judged yet: its infinities count.
     """
     found = mixed.get(source.ref)
-    if found is None or found.when is None:
+    if found is None or found.first_nonfinite is None:
         return False
     given = not source.ref.node  # a graph input is the same in both models
     if given or (source.ref in judged.seen and source.ref not in judged.spoilt):
         return False
     if source.timing == "before":
         return True
-    assert ours.when is not None
-    return found.when + (1 if source.timing == "next" else 0) <= ours.when
+    assert ours.first_nonfinite is not None
+    return found.first_nonfinite + (1 if source.timing == "next" else 0) <= ours.first_nonfinite
 
 
 def _is_mask(

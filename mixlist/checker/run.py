@@ -22,7 +22,7 @@ from mixlist.checker.model_pair import Pair, SessionConfig, make_pair, replace_s
 from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding
 from mixlist.emulation.observed_range import ObservedRange
-from mixlist.emulation.observer import Observed
+from mixlist.emulation.observer import Observed, Ranges
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
 from mixlist.graph.refs import TensorRef
@@ -145,7 +145,7 @@ class _Check:
     ) -> None:
         self.pair, self.batches, self.most, self.clock = pair, batches, most, clock
         self.progress = progress
-        self.judged = [accuracy.OutputAccuracy(name) for name in pair.ours.own]
+        self.judged = [accuracy.OutputAccuracy(name) for name in pair.ours.output_names]
         self.tallies: dict[TensorRef, Tally] = {}
         self.spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}
         self.task = TaskAccuracy(labels) if labels is not None else None
@@ -189,7 +189,7 @@ class _Check:
         for output, one, other in zip(self.judged, exact, ours, strict=True):
             output.add(one, other)
         if self.task is not None:
-            names = pair.ours.own
+            names = pair.ours.output_names
             self.task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
 
     def further_looks(self, layerwise: bool) -> None:
@@ -281,16 +281,14 @@ def _reasons(exceptions: int, count: int, limit: float, outputs: tuple[OutputFin
     return found
 
 
-def _by_original_scope(
-    ranges: dict[TensorRef, ObservedRange], renamed: Mapping[str, str]
-) -> dict[TensorRef, ObservedRange]:
+def _by_original_scope(ranges: Ranges, renamed: Mapping[str, str]) -> Ranges:
     """Specialisations of one function are one function to the original."""
     if not renamed:
         return ranges
     found: dict[TensorRef, ObservedRange] = {}
     for key, span in ranges.items():
         plain = replace_scope(key, renamed)
-        found[plain] = _union(found[plain], span) if plain in found and span.ran else found.get(plain, span)
+        found[plain] = found[plain].union(span) if plain in found and span.ran else found.get(plain, span)
     return found
 
 
@@ -313,11 +311,4 @@ def _widen(
         if other is None or not (one.ran and other.ran):
             continue
         before = spans.get(key)
-        spans[key] = (one, other) if before is None else (_union(before[0], one), _union(before[1], other))
-
-
-def _union(one: ObservedRange, other: ObservedRange) -> ObservedRange:
-    when = one.when if one.when is not None else other.when
-    return ObservedRange(
-        min(one.minimum, other.minimum), max(one.maximum, other.maximum), one.nan or other.nan, True, when
-    )
+        spans[key] = (one, other) if before is None else (before[0].union(one), before[1].union(other))

@@ -1,4 +1,4 @@
-"""What the reference in float64 (``--baseline float64``) computes in double, and what it cannot."""
+"""Decide what the reference computes in float64 with ``--baseline float64``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mixlist.ops import types
 from mixlist.targets.kernels import has_any_kernel, has_low_kernel
 
 # ONNX Runtime 1.31.1's CPU provider registers float64 kernels of these and refuses to run them.
-_CLAIM_DOUBLE = frozenset({"LSTM", "GRU", "RNN"})
+_REFUSED = frozenset({"LSTM", "GRU", "RNN"})
 
 
 def computes_double(node: Node) -> bool:
-    """Whether ONNX Runtime's CPU provider has a float64 kernel of the node's operator; a Constant needs none."""
+    """Return whether ONNX Runtime's CPU provider has a float64 kernel of the node; a Constant needs none."""
     if node.op_type == "Constant" and not node.domain:
         return True
     schema = node.signature.schema if node.signature is not None else None
-    if schema is None or node.op_type in _CLAIM_DOUBLE:
+    if schema is None or node.op_type in _REFUSED:
         return False
     if not has_any_kernel("cpu", node.domain, node.op_type):  # its function body may lack kernels in its turn
         return False
@@ -27,15 +27,13 @@ def computes_double(node: Node) -> bool:
     return has_low_kernel("cpu", node.domain, node.op_type, schema.since, "double", outputs)
 
 
-def stays_single(wired: Iterable[DataflowNode]) -> str:
-    """One sentence on the operators that the reference computes in float32 all the same; empty where there are none."""
-    found: Counter[str] = Counter()
-    for each in wired:
+def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:
+    """Return a sentence on the operators that the reference computes in float32 all the same; "" for none."""
+    counts: Counter[str] = Counter()
+    for each in nodes:
         tensors = (*each.node.inputs, *each.node.outputs)
         floats = any(v is not None and types.element(v.type) == types.FLOAT for v in tensors)
         if floats and each.node.op_type != "Cast" and not computes_double(each.node):
-            found[each.node.op_type] += 1
-    if not found:
-        return ""
-    told = ", ".join(f"{op} ({number})" for op, number in sorted(found.items()))
-    return f"the float64 reference computes in float32 what ONNX Runtime has no float64 kernel of: {told}"
+            counts[each.node.op_type] += 1
+    ops = ", ".join(f"{op} ({number})" for op, number in sorted(counts.items()))
+    return f"the float64 reference computes in float32 what ONNX Runtime has no float64 kernel of: {ops}" if ops else ""

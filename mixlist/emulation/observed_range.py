@@ -8,21 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ObservedRange:
-    """The statistics of one tensor in one batch; ``when`` is the first iteration that was not finite, 0 outside loops.
+    """The statistics of one tensor in one batch.
 
     ``ran`` is False where the tensor was not computed (a branch not taken, a loop without iterations).
+    ``first_nonfinite`` is the first iteration in which a value was not finite, 0 outside loops, None for none.
     """
 
     minimum: float
     maximum: float
     nan: bool
     ran: bool = True
-    when: int | None = None
+    first_nonfinite: int | None = None
 
     @property
     def finite(self) -> bool:
         """Whether every value was finite."""
-        return self.when is None
+        return self.first_nonfinite is None
 
     @property
     def magnitude(self) -> float:
@@ -30,3 +31,9 @@ class ObservedRange:
         if not self.ran:
             return 0.0
         return math.inf if self.nan else max(abs(self.minimum), abs(self.maximum))
+
+    def union(self, other: ObservedRange) -> ObservedRange:
+        """Return the range of both; both ran."""
+        first = self.first_nonfinite if self.first_nonfinite is not None else other.first_nonfinite
+        minimum, maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        return ObservedRange(minimum, maximum, self.nan or other.nan, True, first)

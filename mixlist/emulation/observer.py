@@ -1,11 +1,11 @@
-"""Runs of an instrumented model, and what its statistics say of every tensor in one batch."""
+"""Run an instrumented model, and read the range of every observed tensor in one batch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -22,149 +22,154 @@ if TYPE_CHECKING:
     from mixlist.runtime.sessions import Runner
     from mixlist.runtime.subprocess_session import Worker
 
-
-Observed = tuple[list[Any], dict[TensorRef, ObservedRange]]
+Array: TypeAlias = "NDArray[np.generic]"
+Feed: TypeAlias = Mapping[str, Array]
+Ranges: TypeAlias = Mapping[TensorRef, ObservedRange]
+Observed: TypeAlias = tuple[list[Array], Ranges]  # the model's outputs, and the ranges
 _RANGE = tuple(statistic.name for statistic in RANGE)
+_NOT_COMPUTED = ObservedRange(0.0, 0.0, nan=False, ran=False)
+
+
+class RangeReader:
+    """Reads the ranges out of the outputs of an instrumented model."""
+
+    def __init__(self, instrumented: Instrumented) -> None:
+        self._places = instrumented.outputs
+        # Most tensors have one value per statistic, and are read all at once. A tensor has several values where a
+        # function is called several times, or in a loop. One that only moves the values of another has its range.
+        self._single: list[TensorRef] = []
+        self._several: list[TensorRef] = []
+        self._moved: list[tuple[TensorRef, TensorRef]] = []
+        for probe in instrumented.probes:
+            places = self._places.get((probe.key, _RANGE[0]))
+            if probe.source is not None:
+                self._moved.append((probe.key, probe.source))
+            elif places is not None:
+                (self._several if len(places) > 1 or places[0].stacked else self._single).append(probe.key)
+        self._columns = [self._find(name, instrumented.widths) for name in _RANGE] if self._single else []
+
+    def _find(self, statistic: str, widths: Mapping[str, int]) -> tuple[list[str], NDArray[np.intp]]:
+        """Return the outputs that hold a statistic of the single tensors, and its positions in these outputs joined."""
+        places = [self._places[tensor, statistic][0] for tensor in self._single]
+        names = list(dict.fromkeys(place.output for place in places))
+        starts = dict(zip(names, accumulate((widths[name] for name in names), initial=0), strict=False))
+        return names, np.array([starts[place.output] + place.column for place in places], np.intp)
+
+    def read(self, values: Mapping[str, Array]) -> Ranges:
+        """Return the ranges from the values of a run's outputs."""
+        ranges: dict[TensorRef, ObservedRange] = {}
+        if self._single:
+            columns = [np.concatenate([values[name] for name in names])[at] for names, at in self._columns]
+            ranges = dict(zip(self._single, _ranges(*columns), strict=True))
+        for tensor in self._several:
+            ranges[tensor] = _joined(*(_values_at(values, self._places[tensor, name]) for name in _RANGE))
+        for tensor, source in self._moved:
+            if source in ranges:
+                ranges[tensor] = ranges[source]
+        return ranges
 
 
 class Observer:
-    """An instrumented model in a session; ``run`` gives its own outputs and the range of every observed tensor.
+    """An instrumented model in a session.
 
-    ``raised`` are the inputs of the model before it was raised to float32, () where it runs as it is; ``wide``: its
-    float inputs are float64.
+    ``output_names``: the model's own outputs that are fetched. ``raised``: the inputs of the model before it was raised
+    to float32, () where it runs as it is. ``wide``: its float inputs are float64.
     """
 
     def __init__(
         self,
         instrumented: Instrumented,
-        runner: Runner | Worker | RemoteRunner,
-        own: list[str],
+        session: Runner | Worker | RemoteRunner,
+        output_names: list[str],
         raised: tuple[Input, ...] = (),
         wide: bool = False,
     ) -> None:
-        self._wide = wide
-        self.instrumented = instrumented
-        self.runner = runner
-        self.own = own  # names of the model's own outputs
-        self._raised = raised
-        self._begun: tuple[Mapping[str, Any], Callable[[], Observed]] | None = None
-        self._single: list[TensorRef] = []  # one value per statistic: told together
-        self._several: list[TensorRef] = []  # a value for each call or iteration
-        self._moved: list[tuple[TensorRef, TensorRef]] = []  # tensors that only move another one's values, and that one
-        for probe in instrumented.probes:
-            places = instrumented.outputs.get((probe.key, _RANGE[0]))
-            if probe.source is not None:
-                self._moved.append((probe.key, probe.source))
-            elif places is not None:
-                (self._several if len(places) > 1 or places[0].stacked else self._single).append(probe.key)
-        self._columns = [self._find(statistic) for statistic in _RANGE] if self._single else []
+        self.instrumented, self.output_names = instrumented, output_names
+        self._session, self._raised, self._wide = session, raised, wide
+        self._reader = RangeReader(instrumented)
+        self._begun: tuple[Feed, Callable[[], Observed]] | None = None
 
-    def _find(self, statistic: str) -> tuple[list[str], NDArray[np.intp]]:
-        """The outputs that hold a statistic of the single ones, and where each stands when these are joined."""
-        places = [self.instrumented.outputs[key, statistic][0] for key in self._single]
-        names = list(dict.fromkeys(place.output for place in places))
-        widths = [self.instrumented.widths[name] for name in names]
-        starts = dict(zip(names, accumulate(widths, initial=0), strict=False))
-        return names, np.array([starts[place.output] + place.column for place in places], np.intp)
-
-    def run(self, feed: Mapping[str, Any]) -> Observed:
-        """One batch: the own outputs in order, and the ranges by TensorRef."""
+    def run(self, feed: Feed) -> Observed:
+        """Run one batch; return the model's outputs in order, and the ranges."""
         return self.start(feed)()
 
-    def start(self, feed: Mapping[str, Any]) -> Callable[[], Observed]:
-        """The same, begun now where the session is in another process; what is returned waits for it."""
+    def start(self, feed: Feed) -> Callable[[], Observed]:
+        """Begin to run one batch, where the session is in another process; what is returned waits for it."""
         begun, self._begun = self._begun, None
         if begun is not None and begun[0] is feed:
             return begun[1]
-        names = [*self.own, *self.instrumented.widths]
-        outputs = self.runner.start(names, self._given(feed))
-        return lambda: self.read(names, outputs())
+        names = [*self.output_names, *self.instrumented.widths]
+        outputs = self._session.start(names, self._as_read(feed))
 
-    def begin(self, feed: Mapping[str, Any] | None) -> None:
-        """Begin with a batch before others are needed: ``start`` is what gives it."""
+        def finish() -> Observed:
+            values = dict(zip(names, outputs(), strict=True))
+            return [values[name] for name in self.output_names], self._reader.read(values)
+
+        return finish
+
+    def begin(self, feed: Feed | None) -> None:
+        """Begin with a batch for which the next ``start`` is called."""
         if feed is not None:
             self._begun = feed, self.start(feed)
 
-    def read(self, names: list[str], found: list[Any]) -> Observed:
-        """What a run made of the outputs named: the own ones in order, and the ranges by TensorRef."""
-        values = dict(zip(names, found, strict=True))
-        ranges: dict[TensorRef, ObservedRange] = {}
-        if self._single:
-            told = [np.concatenate([values[n] for n in names])[at] for names, at in self._columns]
-            ranges = dict(zip(self._single, _ranges(*told), strict=True))
-        for key in self._several:
-            found = [[_value(values, p) for p in self.instrumented.outputs[key, s]] for s in _RANGE]
-            ranges[key] = _joined(*found)
-        for key, source in self._moved:
-            if source in ranges:
-                ranges[key] = ranges[source]
-        return [values[name] for name in self.own], ranges
-
-    def _given(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-        given = as_float32(feed, self._raised) if self._raised else feed
+    def _as_read(self, feed: Feed) -> Feed:
+        """Return a feed in the types that the graph reads."""
+        feed = as_float32(feed, self._raised) if self._raised else feed
         if not self._wide:
-            return given
-        return {n: v.astype(np.float64) if getattr(v, "dtype", None) == np.float32 else v for n, v in given.items()}
+            return feed
+        return {n: v.astype(np.float64) if getattr(v, "dtype", None) == np.float32 else v for n, v in feed.items()}
 
-    def close(self) -> None:
-        """Let the session go."""
-        self.runner.close()
-
-    def values(
-        self, feed: Mapping[str, Any], statistics: tuple[str, ...]
-    ) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
-        """One batch: these statistics of every tensor, a value for each call of a function and iteration of a loop."""
-        wanted = {pair: found for pair, found in self.instrumented.outputs.items() if pair[1] in statistics}
-        names = list(dict.fromkeys(place.output for found in wanted.values() for place in found))
+    def values(self, feed: Feed, statistics: Sequence[str]) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
+        """Run one batch; return these statistics: a value for each call of a function and iteration of a loop."""
+        wanted = {which: places for which, places in self.instrumented.outputs.items() if which[1] in statistics}
+        names = list(dict.fromkeys(place.output for places in wanted.values() for place in places))
         if not names:  # to ONNX Runtime that would mean all outputs
             return {}
-        values = dict(zip(names, self.runner.run(names, self._given(feed)), strict=True))
-        return {pair: _flat([_value(values, place) for place in found]) for pair, found in wanted.items()}
+        values = dict(zip(names, self._session.run(names, self._as_read(feed)), strict=True))
+        return {which: _values_at(values, places) for which, places in wanted.items()}
 
-    def counts(self, feed: Mapping[str, Any], statistics: tuple[str, ...]) -> dict[tuple[TensorRef, str], float]:
-        """One batch of a model that was instrumented with counting statistics: their totals."""
-        return {pair: float(found.sum()) for pair, found in self.values(feed, statistics).items()}
+    def totals(self, feed: Feed, statistics: Sequence[str]) -> dict[tuple[TensorRef, str], float]:
+        """Run one batch; return the totals of these statistics, which count or add up."""
+        return {which: float(values.sum()) for which, values in self.values(feed, statistics).items()}
 
-
-def _value(values: Mapping[str, Any], place: Place) -> Any:
-    """What stands at a place: a number, or one for each iteration."""
-    return values[place.output][..., place.column]
-
-
-def _ranges(low: NDArray[Any], high: NDArray[Any], total: NDArray[Any]) -> list[ObservedRange]:
-    """The ranges of many tensors, each with one value per statistic."""
-    lows, highs = low.tolist(), high.tolist()
-    usual = np.isfinite(low) & np.isfinite(high) & (low <= high) & ~np.isnan(total)  # a sum of magnitudes may overflow
-    if usual.all():
-        return [ObservedRange(one, other, False) for one, other in zip(lows, highs, strict=True)]
-    each = zip(usual.tolist(), lows, highs, total.tolist(), strict=True)
-    return [ObservedRange(one, other, False) if fine else _single(one, other, rest) for fine, one, other, rest in each]
+    def close(self) -> None:
+        """Release the session."""
+        self._session.close()
 
 
-def _joined(lows: list[Any], highs: list[Any], sums: list[Any]) -> ObservedRange:
-    """Join the calls of a function and the iterations of a loop; a tensor that was not computed has neutral values."""
-    minimum, maximum, total = (_flat(x) for x in (lows, highs, sums))
-    ran = ~(minimum > maximum)  # neutral: inf and -inf, on CUDA the largest finite ones
+def _values_at(values: Mapping[str, Array], places: Iterable[Place]) -> NDArray[np.float64]:
+    """Return the numbers at some places: of a place in a loop one for each iteration."""
+    parts = [np.asarray(values[place.output][..., place.column], np.float64) for place in places]
+    return np.concatenate([part.reshape(-1) for part in parts])
+
+
+def _ranges(low: NDArray[np.floating], high: NDArray[np.floating], total: NDArray[np.floating]) -> list[ObservedRange]:
+    """Return the ranges of many tensors, each with one value per statistic."""
+    undefined = np.isnan(low) | np.isnan(high)
+    nan = undefined | np.isnan(total)  # not where the total is infinite: a sum of magnitudes may overflow
+    nonfinite = nan | np.isinf(low) | np.isinf(high)
+    if undefined.any():
+        low, high = np.where(undefined, -math.inf, low), np.where(undefined, math.inf, high)
+    rows = zip(low.tolist(), high.tolist(), nan.tolist(), nonfinite.tolist(), strict=True)
+    return [
+        ObservedRange(minimum, maximum, has_nan, True, 0 if is_bad else None) if minimum <= maximum else _NOT_COMPUTED
+        for minimum, maximum, has_nan, is_bad in rows
+    ]
+
+
+def _joined(low: NDArray[np.float64], high: NDArray[np.float64], total: NDArray[np.float64]) -> ObservedRange:
+    """Return the range over the calls of a function or the iterations of a loop.
+
+    The statistics of a tensor that was not computed are neutral: inf and -inf, on CUDA the largest finite values.
+    """
+    ran = ~(low > high)
     if not ran.any():
-        return ObservedRange(0.0, 0.0, nan=False, ran=False)
-    nan = np.isnan(minimum) | np.isnan(maximum) | np.isnan(total)  # a sum of magnitudes that overflows is infinite
-    bad = ran & (nan | np.isinf(minimum) | np.isinf(maximum))
-    when = int(np.argmax(bad)) if bad.any() else None
-    usual = ran & ~np.isnan(minimum) & ~np.isnan(maximum)
+        return _NOT_COMPUTED
+    undefined = np.isnan(low) | np.isnan(high)
+    nan = undefined | np.isnan(total)
+    nonfinite = ran & (nan | np.isinf(low) | np.isinf(high))
+    first = int(np.argmax(nonfinite)) if nonfinite.any() else None
+    usual = ran & ~undefined
     if not usual.any():  # nothing but NaN
-        return ObservedRange(-np.inf, np.inf, True, True, when)
-    return ObservedRange(float(minimum[usual].min()), float(maximum[usual].max()), bool(nan[ran].any()), True, when)
-
-
-def _single(low: float, high: float, total: float) -> ObservedRange:
-    if low > high:
-        return ObservedRange(0.0, 0.0, nan=False, ran=False)
-    nan = math.isnan(low) or math.isnan(high) or math.isnan(total)
-    when = 0 if nan or math.isinf(low) or math.isinf(high) else None
-    if math.isnan(low) or math.isnan(high):
-        return ObservedRange(-math.inf, math.inf, True, True, when)
-    return ObservedRange(low, high, nan, True, when)
-
-
-def _flat(values: list[Any]) -> NDArray[np.float64]:
-    return np.concatenate([np.asarray(v, np.float64).reshape(-1) for v in values])
+        return ObservedRange(-math.inf, math.inf, True, True, first)
+    return ObservedRange(float(low[usual].min()), float(high[usual].max()), bool(nan[ran].any()), True, first)

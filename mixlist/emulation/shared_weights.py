@@ -1,7 +1,7 @@
-"""Large weights in a file of their own, written once, for all sessions of a check to map.
+"""Put large weights into a file of their own, written once, for all sessions of a check to map.
 
-A check instruments, raises and copies its models several times, and gives them to another process: with their weights
-inside, each step would move them again.
+A check instruments, raises and copies its models several times, and sends them to another process: with their weights
+inside, each step would copy these again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from mixlist.graph.io import Loaded
 from mixlist.graph.save import set_external
@@ -21,23 +21,28 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.convert import bring_in, numpy_type, stream
 
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from onnx import TensorProto
+
+_STRING = 8  # TensorProto.STRING
 LARGE = 2**14  # bytes: smaller ones stay in the model, where ONNX Runtime may read them while it infers shapes
 _PAGE = 4096  # where a tensor starts, so that it can be mapped
 
 
-class Weights:
-    """A temporary folder of weights; it lives as long as this object."""
+class SharedWeights:
+    """A temporary folder of weights, which is removed with this object."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mixlist-"))
-        self._end = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._files = 0
 
-    def spill(self, loaded: Loaded, raised: bool, clamp: bool = False) -> Loaded:
-        """The model with its large initializers here, and no data elsewhere.
+    def share(self, loaded: Loaded, raised: bool, clamp: bool = False) -> Loaded:
+        """Return the model with its large initializers in this folder, and no data elsewhere.
 
-        Conversions that are pending are done (``clamp``: into the finite range). With ``raised`` low ones are kept as
-        the same numbers in float32, to which an emulation raises them at no cost.
+        Pending conversions are done (``clamp``: into the finite range). With ``raised``, weights of a low type are
+        written as the same numbers in float32, so that an emulation raises them to float32 at no cost.
         """
         proto = loaded.proto
         slim = type(proto)()
@@ -65,15 +70,15 @@ class Weights:
                     _put(made, data, file, path.name, raised and tensor.data_type in LOW)
         return replace(loaded, proto=slim, folder=self.folder)
 
-    def _stays(self, tensor: Any, loaded: Loaded) -> bool:
-        """Whether a tensor is small, or here already and as it is declared."""
+    def _stays(self, tensor: TensorProto, loaded: Loaded) -> bool:
+        """Return whether a tensor is small, or in this folder already in the type that it is declared with."""
         if is_external(tensor):
             return loaded.folder == self.folder and stored_type(tensor) == tensor.data_type
-        return bool(tensor.data_type == _STRING) or byte_size(tensor) < LARGE
+        return tensor.data_type == _STRING or byte_size(tensor) < LARGE
 
 
-def _put(made: Any, data: Iterator[bytes], file: IO[bytes], location: str, raised: bool) -> None:
-    """Write the bytes of a tensor, from a page's start on; ``raised``: in float32."""
+def _put(made: TensorProto, data: Iterator[bytes], file: IO[bytes], location: str, raised: bool) -> None:
+    """Write the bytes of a tensor from the start of a page on; ``raised``: in float32."""
     start = -(-file.tell() // _PAGE) * _PAGE
     file.seek(start)
     for piece in data:
@@ -84,17 +89,14 @@ def _put(made: Any, data: Iterator[bytes], file: IO[bytes], location: str, raise
         made.external_data.add(key=EXACT, value="1")
 
 
-_STRING = 8  # TensorProto.STRING
-
-
-def _raise(data: bytes, elem: int) -> Any:
-    """Bytes of a low type as those of the same numbers in float32."""
+def _raise(data: bytes, elem: int) -> memoryview:
+    """Return the float32 bytes of the same numbers."""
     import numpy as np
 
     return np.frombuffer(data, numpy_type(elem)).astype(np.float32).data
 
 
-def _copy_field(target: Any, name: str, value: Any) -> None:
+def _copy_field(target: Message, name: str, value: object) -> None:
     if hasattr(value, "extend"):
         getattr(target, name).extend(value)
     elif hasattr(value, "CopyFrom"):

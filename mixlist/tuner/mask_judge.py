@@ -10,6 +10,7 @@ from mixlist.checker.counting_sessions import Counter, MaskedOverflowFinder
 from mixlist.checker.model_pair import SessionConfig
 from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.emulation.instrument import instrument
+from mixlist.emulation.observer import Ranges
 from mixlist.graph.dataflow import trace_dataflow
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph
@@ -19,7 +20,6 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.patterns.masks import Mask, find_masks
 from mixlist.resolver.decisions import Solution, reached
-from mixlist.tuner.trial_statistics import Ranges
 
 
 class Masked:

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from mixlist.checker.result import TensorRange
 from mixlist.emulation.instrument import SUM, Instrumented, Probe, instrument
-from mixlist.emulation.observed_range import ObservedRange
-from mixlist.emulation.observer import Observer
+from mixlist.emulation.observer import RangeReader, Ranges
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Value
 from mixlist.graph.refs import TensorRef
@@ -28,8 +27,6 @@ from mixlist.patterns.masks import Mask
 from mixlist.tuner.skippable_statistics import is_spared, sizes
 
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
-
-Ranges = Mapping[TensorRef, ObservedRange]
 
 
 class Column(NamedTuple):
@@ -84,20 +81,15 @@ class Watch:
         """The ranges in the reference and in the trial, if one of the trial's is at the limit."""
         if not self.ranged.widths:
             return None
-        mine = self._ranges(ours)
+        mine = self._reader.read(ours)
         limit = FINITE_MAX[self.low]
         if all(r.finite and not (self.saturate and r.magnitude >= limit) for r in mine.values()):
             return None
-        return self._ranges(exact), mine
-
-    def _ranges(self, values: Mapping[str, Any]) -> Ranges:
-        names = list(self.ranged.widths)
-        return self._reader.read(names, [values[name] for name in names])[1]
+        return self._reader.read(exact), mine
 
     @cached_property
-    def _reader(self) -> Observer:
-        nobody: Any = None  # the station runs the model
-        return Observer(self.ranged, nobody, [])
+    def _reader(self) -> RangeReader:
+        return RangeReader(self.ranged)
 
 
 def watched(

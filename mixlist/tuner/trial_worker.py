@@ -16,10 +16,11 @@ import numpy as np
 
 from mixlist.checker.accuracy import Limits, OutputAccuracy
 from mixlist.checker.label_accuracy import TaskAccuracy
+from mixlist.emulation.observer import Ranges
 from mixlist.runtime.session_cache import Kept
 from mixlist.runtime.sessions import Runner, open_session
 from mixlist.tuner.graph_partition import Segment
-from mixlist.tuner.trial_statistics import Ranges, Watch
+from mixlist.tuner.trial_statistics import Watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -54,8 +54,8 @@ def test_a_low_weight_is_raised_where_it_lies(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shared_weights, "LARGE", 1)
     model = two_layers(onnx.TensorProto.FLOAT16)
     before = model.SerializeToString()
-    weights = shared_weights.Weights()
-    slim = weights.spill(load(model), raised=True)
+    weights = shared_weights.SharedWeights()
+    slim = weights.share(load(model), raised=True)
     assert model.SerializeToString() == before
     assert all(is_external(t) and t.data_type == onnx.TensorProto.FLOAT16 for t in slim.proto.graph.initializer)
     outside, inside = emulate(slim, outside=True), emulate(load(model))
@@ -91,9 +91,9 @@ def test_weights_of_external_data_are_rounded(
 
 
 def test_nothing_stays_behind() -> None:
-    weights = shared_weights.Weights()
+    weights = shared_weights.SharedWeights()
     folder = weights.folder
-    weights.spill(load(two_layers()), raised=False)
+    weights.share(load(two_layers()), raised=False)
     assert any(folder.iterdir())
     del weights
     assert not folder.exists()
@@ -102,8 +102,8 @@ def test_nothing_stays_behind() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="kills with a signal")
 def test_the_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_weights, "LARGE", 1)
-    model, weights = two_layers(), shared_weights.Weights()
-    slim: Loaded = weights.spill(load(model), raised=False)
+    model, weights = two_layers(), shared_weights.SharedWeights()
+    slim: Loaded = weights.share(load(model), raised=False)
     with Process() as process, pytest.raises(Crashed) as error:
         worker = make_runner(slim.proto, isolate=process, folder=slim.folder)
         os.kill(worker.pid, signal.SIGKILL)

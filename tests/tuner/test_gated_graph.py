@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from mixlist.emulation.emulate import emulate, raise_low
+from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.rewriter import rewrite
@@ -192,12 +193,14 @@ def test_what_is_rounded_already_is_not_rounded_again() -> None:
             (frozenset[Any](), {"a": (10, 10), "b": (0,), "n": (0,)}),
             (None, {"b": (10,), "n": (0,)}),
         ):
-            chosen = frozenset(u.edit for u in bench.nodes() if u.nodes[0][1] == "a") if choice is None else choice
+            chosen = frozenset(u.edit for u in bench.nodes() if u.nodes[0].name == "a") if choice is None else choice
             flags = bench.rig.flags(chosen)
             gated = bench.rig.gated
             assert gated is not None
             on = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
-            rounded = {site.name: what.inputs for (site, what), is_on in zip(gated.gates, on, strict=True) if is_on}
+            rounded = {
+                point.node.name: what.inputs for (point, what), is_on in zip(gated.gates, on, strict=True) if is_on
+            }
             assert rounded == inputs
             bench.compare(chosen)
     finally:
@@ -309,8 +312,10 @@ def test_a_function_called_several_times_is_gated_for_each_call() -> None:
         white=["Exp", "Add"],
     )
     assert bench.rig.gated is not None
-    calls = {site.calls for site, _ in bench.rig.gated.gates if site.name == "sq"}
-    assert {("/two", "function:f:Twice/one"), ("/two", "function:f:Twice/two"), ("/three",)} <= calls
+    calls = {point.calls for point, _ in bench.rig.gated.gates if point.node.name == "sq"}
+    two = NodeRef("", "two")
+    one, other = NodeRef("function:f:Twice", "one"), NodeRef("function:f:Twice", "two")
+    assert {(two, one), (two, other), (NodeRef("", "three"),)} <= calls
 
 
 def test_loops_and_scans() -> None:
