@@ -8,7 +8,7 @@ on a new accelerator. The body is written out beside each low node of the float3
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.emulation.instrument import RANGE, Instrumenter, Probe, Result
 from mixlist.graph.build import bind
@@ -17,6 +17,10 @@ from mixlist.graph.naming import NewNames
 from mixlist.graph.refs import NodeRef
 from mixlist.graph.traversal import bodies
 from mixlist.ops import types
+from mixlist.ops.schema import find_schema
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
 
 
 class Bodies(Instrumenter):
@@ -114,22 +118,22 @@ def function_body(node: Node, target: Any, opset: int) -> Any | None:
 
 
 def _float_tensors(body: Any) -> set[str]:
-    """The tensors of a function body that may hold floats: all but what surely makes integers or booleans."""
-    whole = {"Shape", "Size", "Constant", "ConstantOfShape", "Equal", "Less", "Greater", "Not", "And", "Or", "Range"}
-    whole |= {"LessOrEqual", "GreaterOrEqual", "NonZero", "ArgMax", "ArgMin", "IsNaN", "IsInf"}
-    found: set[str] = set()
-    known = set(body.input)
+    """Return the tensors of a function body that are computed from its inputs and may hold floats."""
+    opsets = {entry.domain: entry.version for entry in body.opset_import}
+    float_tensors: set[str] = set()
+    computed = set(body.input)
     for node in body.node:
-        if node.op_type in whole or (node.op_type == "Cast" and not _to_float(node)):
-            continue
-        if any(name in known for name in node.input):
-            found.update(node.output)
-            known.update(node.output)
-    return found
+        if _may_yield_float(node, opsets.get(node.domain, 1)) and not computed.isdisjoint(node.input):
+            float_tensors.update(node.output)
+            computed.update(node.output)
+    return float_tensors
 
 
-def _to_float(node: Any) -> bool:
-    return any(a.name == "to" and a.i in types.FLOATS for a in node.attribute)
+def _may_yield_float(node: NodeProto, opset: int) -> bool:
+    if node.op_type == "Cast":
+        return any(a.name == "to" and a.i in types.FLOATS for a in node.attribute)
+    schema = find_schema(node.domain, node.op_type, opset)
+    return schema is None or any(types.FLOATS & schema.types_of(slot.parameter) for slot in schema.outputs)
 
 
 def make_cast(source: str, out: str, names: NewNames) -> Any:

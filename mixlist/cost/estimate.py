@@ -23,13 +23,14 @@ from mixlist.graph.refs import NodeRef
 from mixlist.graph.shape_propagation import Shape, Sizes, sizes_in_function, sizes_of
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
+from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
     from mixlist.resolver.decisions import Solution
 
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-_PICK = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
-_SHAPE = frozenset({"Shape", "Size"})
+_VIEWS = operators(Trait.VIEWS)
+_PICKS = operators(Trait.PICKS)
+_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _WORDS = ("Attention", "Conv", "GRU", "Gemm", "LSTM", "MatMul", "MoE", "RNN")  # of operators that may hold products
 _BITS = {
     1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16,
@@ -277,9 +278,9 @@ class _Walk:
         if standard and node.op_type in _VIEWS:
             return 0
         outputs = [_size(v, sizes) for v in node.outputs if v is not None]
-        inputs = [] if standard and node.op_type in _SHAPE else [v for v in node.inputs if v is not None]
+        inputs = [] if standard and node.op_type in _YIELDS_SHAPE else [v for v in node.inputs if v is not None]
         picked = 0
-        if standard and node.op_type in _PICK:
+        if standard and node.op_type in _PICKS:
             inputs, picked = inputs[1:], outputs[0]
         total = (picked + sum(outputs)) * times
         for value in inputs:

@@ -12,9 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from mixlist.ops.traits import Trait, operators
+
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
 Attributes = Mapping[str, Any]
+_FREE = operators(Trait.NO_ARITHMETIC)
 
 
 class UnknownShapeError(Exception):
@@ -36,7 +39,7 @@ def flops(domain: str, op_type: str, attributes: Attributes, inputs: Shapes, out
     formula = _MATRIX.get((domain, op_type))
     if formula is not None:
         return formula(attributes, inputs, outputs)
-    if domain == "" and op_type in MOVERS:
+    if domain == "" and op_type in _FREE:
         return 0
     if op_type.startswith(("Reduce", "Arg", "GlobalAveragePool", "GlobalMaxPool")):
         return prod(_need(inputs, 0))
@@ -44,17 +47,6 @@ def flops(domain: str, op_type: str, attributes: Attributes, inputs: Shapes, out
     if op_type in ("MaxPool", "AveragePool", "LpPool"):
         return elements * prod(attributes["kernel_shape"])
     return elements
-
-
-# Operators that only move or select data.
-MOVERS = frozenset({
-    "BitCast", "Cast", "CastLike", "Compress", "Concat", "ConcatFromSequence", "Constant", "ConstantOfShape",
-    "DepthToSpace", "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "If", "Loop",
-    "NonZero", "OneHot", "Optional", "OptionalGetElement", "OptionalHasElement", "Pad", "Range", "Reshape",
-    "ReverseSequence", "Scan", "ScatterElements", "ScatterND", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
-    "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "Shape", "Size", "Slice", "SpaceToDepth",
-    "Split", "SplitToSequence", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
-})  # fmt: skip
 
 
 def _need(shapes: Shapes, slot: int) -> Shape:

@@ -25,6 +25,7 @@ from mixlist.graph.weights import element_count, is_external, pieces, raise_outs
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.signature import Assignment
+from mixlist.ops.traits import Trait, operators
 from mixlist.rewriter.convert import bring_in, stream
 from mixlist.rewriter.emit import NodeOrder, reorder
 
@@ -35,15 +36,7 @@ if TYPE_CHECKING:
 
 _SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
 _TYPED = ("dtype", "output_dtype", "output_datatype")
-
-# Operators whose outputs are values of their inputs, or those negated: rounded inputs give rounded outputs.
-EXACT = frozenset({
-    "Abs", "Ceil", "Clip", "Compress", "Concat", "ConcatFromSequence", "DepthToSpace", "Expand", "Flatten", "Floor",
-    "Gather", "GatherElements", "GatherND", "Identity", "Max", "MaxPool", "Min", "Neg", "Optional",
-    "OptionalGetElement", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "ReverseSequence", "Round", "SequenceAt",
-    "SequenceConstruct", "SequenceErase", "SequenceInsert", "Sign", "Slice", "SpaceToDepth", "Split",
-    "SplitToSequence", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
-})  # fmt: skip
+_EXACT = operators(Trait.EXACT)
 
 
 def emulate(loaded: Loaded, *, saturate: bool = False, outside: bool = False) -> Any:
@@ -219,7 +212,7 @@ class Emulation:
             self._raise_attributes(node, target)
         else:
             before, after = self._fit(node, target, signature.assign(self._wish(node)))
-        if not self.rounding or node.op_type in EXACT or node.op_type in ("Constant", "ConstantOfShape"):
+        if not self.rounding or node.op_type in _EXACT or node.op_type in ("Constant", "ConstantOfShape"):
             return before, after
         after += [made for slot, value in enumerate(node.outputs) for made in self._round(target, slot, value)]
         return before, after

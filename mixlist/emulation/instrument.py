@@ -26,12 +26,10 @@ from mixlist.graph.naming import NewNames, label, names_in, scope_path
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
+from mixlist.ops.traits import Trait, operators
 from mixlist.rewriter.emit import NodeOrder, reorder
 
-# Operators that only move values: their output has the range of their input, which is observed already.
-_SAME_VALUES = frozenset(
-    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Flatten", "DepthToSpace", "SpaceToDepth"}
-)
+_SAME_VALUES = operators(Trait.SAME_VALUES)
 _OBSERVED = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE})
 
 

@@ -8,28 +8,17 @@ from __future__ import annotations
 
 from mixlist.graph.model import Node
 from mixlist.ops import types
+from mixlist.ops.traits import Trait, operators
 
-RANDOM = frozenset(
-    {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "Dropout",
-        "BitmaskDropout",
-        "BiasDropout",
-        "BitmaskBiasDropout",
-    }
-)
+_RANDOM = operators(Trait.RANDOM)
+_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
 def is_random(node: Node) -> bool:
     """Whether the node's output may differ from run to run; a Dropout counts only where it may train."""
     if node.op_type == "Dropout":
         return len(node.inputs) > 2
-    return node.op_type in RANDOM
+    return node.op_type in _RANDOM
 
 
 def is_constant(node: Node) -> bool:
@@ -45,7 +34,7 @@ def is_from_shape(node: Node) -> bool:
 
     Of the inputs the floats decide: a row of a float table picked by a shape is table, not shape.
     """
-    if node.op_type in ("Shape", "Size") and node.domain == "":
+    if node.op_type in _YIELDS_SHAPE and node.domain == "":
         return True
     shaped = False
     floats = [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]

@@ -12,8 +12,9 @@ from typing import Any
 
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.ops import types
+from mixlist.ops.traits import Trait, operators
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
 
 
 @dataclass(frozen=True, eq=False)

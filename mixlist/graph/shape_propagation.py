@@ -18,6 +18,7 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.shapes import without_weights
 from mixlist.graph.traversal import scopes_in
 from mixlist.ops import types
+from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,14 +29,8 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 SMALL = 4096  # elements: what shapes, axes and index tables hold
 _PASSES = 200  # each learns what the next needs; real models need four, and one more a layer of a fused operator
-_FOLDED = frozenset({
-    "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "Ceil", "Compress", "Concat", "ConstantOfShape", "CumSum", "Div",
-    "Equal", "Expand", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual",
-    "Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "Or", "Pow", "Range",
-    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round", "ScatterElements",
-    "ScatterND", "Shape", "Sign", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze",
-    "Where", "Xor",
-})  # fmt: skip
+_FOLDED = operators(Trait.COMPUTES_SHAPES)
+_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
 class Sizes:
@@ -214,7 +209,7 @@ class _Folding:
             return None
         if node.op_type == "Constant":
             return _constant_value(node)
-        if node.op_type in ("Shape", "Size"):
+        if node.op_type in _YIELDS_SHAPE:
             shape = shapes.get(node.input[0])
             if shape is None:
                 return None

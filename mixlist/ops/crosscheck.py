@@ -14,8 +14,9 @@ from mixlist.lists.op_catalog import is_known
 from mixlist.lists.policy import Policy
 from mixlist.lists.suggestions import closest
 from mixlist.ops.names import false_friends, in_ascend, in_onnx
+from mixlist.ops.traits import Trait, operators
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
 
 
 def cross_check(
@@ -68,7 +69,7 @@ def _ascend_name(lists: Lists, op: str) -> list[tuple[str, str, str]]:
 
 
 def _without_effect(op: str, function_names: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    if _bare(op) in CONTROL_FLOW:
+    if _bare(op) in _CONTROL_FLOW:
         message = f"{op} runs subgraphs and has no precision itself: naming it in a list changes nothing"
         yield "ML408", message, "name the op types inside"
     if _bare(op) in function_names:

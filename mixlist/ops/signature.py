@@ -15,9 +15,10 @@ from typing import Any
 
 from mixlist.ops import types
 from mixlist.ops.schema import Schema, Slot, find_schema
+from mixlist.ops.traits import Trait, operators
 
-# Operators that read the shape of their input, or its value by an explicit conversion: any element type will do.
-_READS_ANY = frozenset({"Cast", "Shape", "Size", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+_READS_ANY = operators(Trait.READS_ONLY_SHAPE) | {"Cast"}  # any element type of the input will do
+_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _TYPED_BY_VALUE = frozenset({"stash_type", "dtype", "to", "output_dtype", "output_datatype"})
 
 
@@ -103,7 +104,7 @@ def make_signature(
     )
     groups = _groups(schema, formal_in, formal_out, inputs, outputs)
     fixed = (domain == "" and op_type in ("Constant", "ConstantOfShape")) or _is_fixed(schema, proto)
-    if reads_any and (fixed or op_type in ("Shape", "Size")):
+    if reads_any and (fixed or op_type in _YIELDS_SHAPE):
         groups = ()
     return Signature(schema, inputs, outputs, groups, fixed, reads_any and not groups, inference)
 

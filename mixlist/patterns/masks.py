@@ -19,16 +19,15 @@ from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
+from mixlist.ops.traits import Trait, operators
 
 SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 _LEAST = 1e4  # the smallest number that models write as a mask
 _BOUND = overflow_bound(types.FLOAT16)
-_MOVES = frozenset({
-    "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile",
-    "Transpose", "Trilu", "Unsqueeze",
-})  # fmt: skip
-_CARRIES = _MOVES | {"Add", "Sub", "Max", "Where"}
-_ENDS = frozenset({"Softmax", "LogSoftmax"})
+# A Cast rounds, but a mask stays a mask. What a Where puts beside the mask counts as added to it: it may overflow too.
+_MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
+_CARRIERS = _MOVERS | {"Add", "Sub", "Max", "Where"}  # the operators that Rule S8.12 names
+_SOFTMAX = operators(Trait.SOFTMAX)
 
 
 @dataclass(frozen=True)
@@ -108,16 +107,16 @@ def _ending(graph: Graph) -> set[Value]:
 def _ends(reader: Node, ending: set[Value]) -> bool:
     if reader.domain or reader.bodies or reader.function is not None:
         return False
-    if reader.op_type in _ENDS or reader.op_type == "Shape":
+    if reader.op_type in _SOFTMAX or reader.op_type == "Shape":
         return True
-    passed = reader.op_type in _CARRIES or reader.op_type == "Mul"
+    passed = reader.op_type in _CARRIERS or reader.op_type == "Mul"
     return passed and all(v in ending for v in reader.outputs if v is not None)
 
 
 def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | None:
     """The mask in a node's output: one that it reads, or one that its constant makes."""
     read = [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]
-    masks = [known[v] for v in read if v in known] if node.op_type in _CARRIES else []
+    masks = [known[v] for v in read if v in known] if node.op_type in _CARRIERS else []
     others = frozenset(_key(graph, v) for v in read if v not in known and not v.constant)
     size = max(map(_size, read), default=0.0) if node.op_type in ("Add", "Sub", "Where", "Mul") else 0.0
     if node.op_type == "Mul":
@@ -126,7 +125,7 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
         masks.append(Mask(size / 2))
     if not masks:
         return None
-    beside = others if node.op_type not in _MOVES else frozenset[TensorRef]()
+    beside = others if node.op_type not in _MOVERS else frozenset[TensorRef]()
     return Mask(
         min(mask.level for mask in masks),
         beside.union(*(mask.beside for mask in masks)),
@@ -136,7 +135,7 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
 
 def _size(value: Value) -> float:
     """The magnitude of the lowest or largest number of a constant; 0 for what is none or cannot be read here."""
-    while value.tensor is None and value.producer is not None and value.producer.op_type in _MOVES:
+    while value.tensor is None and value.producer is not None and value.producer.op_type in _MOVERS:
         source = value.producer.inputs[0]
         if source is None:
             return 0.0

@@ -11,8 +11,9 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.names import Listed, listed
+from mixlist.ops.traits import Trait, operators
 
-CUBE = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})  # Rule S3.7
+_CUBE = operators(Trait.CUBE)  # Rule S3.7
 
 # How a node's precision is found. Only `gray` looks at other nodes.
 Kind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema"]
@@ -90,7 +91,7 @@ class Facts:
             return Fact("none", "low", "mode")
         if action == "raise":
             return Fact("none", "raise", "mode")
-        if action == "cube" and node.op_type in CUBE and node.domain == "":
+        if action == "cube" and node.op_type in _CUBE and node.domain == "":
             return Fact("none", "low", "mode")
         return Fact("none", "authored", "mode")
 

@@ -339,7 +339,7 @@ def _precisions(resolved: Resolved) -> Iterable[str]:
             yield precision(solution, node)
 
 
-_SENSITIVE = frozenset({"Sqrt", "Div", "Log", "Pow"})
+_SENSITIVE = frozenset({"Sqrt", "Div", "Log", "Pow"})  # the four that Rule S7.8 names
 
 
 def _sensitive_readers(solution: Solution, layout: Layout) -> Iterator[tuple[str, str]]:

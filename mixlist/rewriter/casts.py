@@ -18,9 +18,12 @@ from typing import Any
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.ops import types
+from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.gray_policies import looked_through
 from mixlist.resolver.uses import Use, uses
+
+_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ class _Chooser:
         wants: dict[Value, set[int | None]] = {}
         for use in found:
             if use.value.kind == "input" and use.value.scope is self.solution.graph.root:
-                indifferent = use.node is not None and use.node.op_type in ("Shape", "Size")
+                indifferent = use.node is not None and use.node.op_type in _YIELDS_SHAPE
                 if not (use.want is None and indifferent):
                     wants.setdefault(use.value, set()).add(use.want)
         for value, wanted in wants.items():

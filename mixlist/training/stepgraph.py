@@ -19,13 +19,12 @@ from mixlist.errors import ModelError
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.traversal import nodes
 from mixlist.ops import types
+from mixlist.ops.traits import Trait, operators
 from mixlist.runtime.inputs import Input, declared_shape, model_inputs, shown
 
 SCALE, LOSS, GRADIENT, STATE = "loss_scale", "loss", "grad.", "state."
 _RANDOM, _INIT = "pkg.mixlist.random.", "pkg.mixlist.init."
-_DRAWING = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
+_DRAWING = operators(Trait.RANDOM) - {"Dropout"}  # a Dropout draws only where it trains
 _HINT = "mixlist.training.export_step makes step graphs from PyTorch modules; the README tells what one holds"
 
 

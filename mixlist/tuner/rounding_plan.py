@@ -12,17 +12,18 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from mixlist.emulation.emulate import EXACT
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
 from mixlist.graph.refs import NodeRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
+from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.uses import Use, node_uses, uses
 
 Calls = tuple[NodeRef, ...]
+_EXACT = operators(Trait.EXACT)
 
 
 class RoundingPoint(NamedTuple):
@@ -239,7 +240,7 @@ def _made(solution: Solution, node: Node) -> tuple[int, ...]:
 
 def _moves_low(node: Node, low: set[int]) -> bool:
     """Whether the outputs are values of inputs that are low, all of them: they need no rounding."""
-    if not low or node.op_type not in EXACT or node.domain:
+    if not low or node.op_type not in _EXACT or node.domain:
         return False
     return all(
         slot in low for slot, v in enumerate(node.inputs) if v is not None and types.element(v.type) in types.LISTED

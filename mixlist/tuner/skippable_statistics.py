@@ -7,27 +7,21 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from mixlist.checker.result import TensorRange
-from mixlist.emulation.emulate import EXACT
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, Value
 from mixlist.graph.refs import NodeRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
+from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRange
 
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
 LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it
-# Operators whose outputs are no larger than 1 or a sum of ones, whatever they read.
-BOUNDED = frozenset({"Atan", "Cos", "Erf", "HardSigmoid", "Sigmoid", "Sin", "Softmax", "Softsign", "Tanh"})
-# Operators that make little of a little: where all that they read and make is far within the range in the reference,
-# no rounding takes them beyond it. Should one, because errors grow eightfold, then the final check finds it.
-STEADY = frozenset({
-    "Add", "AveragePool", "Cast", "Conv", "ConvTranspose", "DynamicQuantizeLinear", "Gemm", "GlobalAveragePool",
-    "HardSwish", "LeakyRelu", "MatMul", "Mean", "Mul", "PRelu", "ReduceMean", "ReduceSum", "ScatterElements",
-    "ScatterND", "Sub", "Sum",
-})  # fmt: skip
-# Operators that are steady if their epsilon is no zero: a variance divides.
-NORMS = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization"})
+_BOUNDED, _EXACT = operators(Trait.BOUNDED), operators(Trait.EXACT)
+# Where all that a steady operator reads and makes is far within the range in the reference, no rounding takes it beyond
+# the range. If one does, because terms cancel or errors grow eightfold, the final check finds it.
+_STEADY = operators(Trait.STEADY)
+_NORMALIZES = operators(Trait.NORMALIZES)  # steady if their epsilon is no zero: a variance divides
 
 
 @dataclass(frozen=True)
@@ -62,9 +56,9 @@ def is_spared(wired: DataflowNode, known: Sizes) -> bool:
     node, ref = wired.node, wired.ref
     if node.domain or not all(_is_safe(value, known) for value in _floats(node)):
         return False
-    if node.op_type in BOUNDED or (node.op_type in EXACT and ref not in known.near):
+    if node.op_type in _BOUNDED or (node.op_type in _EXACT and ref not in known.near):
         return True
-    steady = node.op_type in STEADY or _divides_by_much(node, known)
+    steady = node.op_type in _STEADY or _divides_by_much(node, known)
     return steady and ref in known.far and known.near.isdisjoint(s.ref.producer for s in wired.inputs)
 
 
@@ -75,7 +69,7 @@ def _divides_by_much(node: Node, known: Sizes) -> bool:
         found = known.range_of(divisor) if divisor is not None and divisor.constant else None
         return found is not None and found.single is not None and abs(found.single) >= LEAST
     epsilon = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
-    return node.op_type in NORMS and all(each >= LEAST for each in epsilon)  # 1e-5 if left out
+    return node.op_type in _NORMALIZES and all(each >= LEAST for each in epsilon)  # 1e-5 if left out
 
 
 def _floats(node: Node) -> list[Value]:
