@@ -1,4 +1,4 @@
-"""ONNX's own node tests as models (about 1,900): each keeps the contract with every op white, and with every op
+"""ONNX's own node tests as models (about 1,900): each keeps the promises S7 with every op white, and with every op
 gray behind a low producer; in float16 they load in ONNX Runtime wherever they loaded before.
 
 MIXLIST_EXAMPLES does not apply: all models are taken. What is excluded stands in EXCLUDED, with the reason.
@@ -87,6 +87,7 @@ def judge(model: onnx.ModelProto, rules: Policy) -> str:
 def test_every_model_keeps_the_contract(
     mode: str, variant: Callable[[onnx.ModelProto, str], tuple[onnx.ModelProto, Policy]]
 ) -> None:
+    """Rule S7.12: Only Casts and copies of constants are inserted."""
     failures, asked = {}, 0
     for name, original in models().items():
         if variant is behind_low and not any(o.domain == "" for o in original.opset_import):
@@ -100,6 +101,7 @@ def test_every_model_keeps_the_contract(
 
 
 def test_float16_loads_wherever_the_original_did(tmp_path: Path) -> None:
+    """Rule S7.1: The result is a valid model."""
     refused, asked = {}, 0
     with Loader(tmp_path) as loader:
         for name, original in models().items():

@@ -54,6 +54,7 @@ def test_the_result_is_the_written_one(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_applying_again_changes_nothing(path: Path) -> None:
+    """Rule S7.9: The same input gives the same bytes."""
     golden = read_golden(path)
     before, _ = models(golden)
 

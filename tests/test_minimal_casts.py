@@ -64,6 +64,7 @@ def graphs(size: int) -> list[str]:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_no_graph_of_up_to_three_nodes_can_do_with_fewer(size: int) -> None:
+    """Rule S7.4: A Cast follows its producer, once."""
     everything = graphs(size)
     chosen = everything if size < 2 or SAMPLE is None else random.Random(size).sample(everything, SAMPLE)
     for text in chosen:

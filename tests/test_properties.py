@@ -1,4 +1,4 @@
-"""Random models under random policies: the rewritten model keeps the contract and computes the same.
+"""Random models under random policies: the rewritten model keeps the promises S7 and computes the same.
 
 MIXLIST_EXAMPLES sets the number of examples (a few hundred by default, for CI); MIXLIST_SEED, where set,
 makes the run random instead of repeatable.
@@ -128,7 +128,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.onnx")):
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    """In processes with other hash seeds."""
+    """In processes with other hash seeds. Rule S7.9."""
     kept: list[bytes] = []
 
     @settings(PROFILE, max_examples=30)

@@ -74,6 +74,7 @@ def test_bfloat16_arrays_are_numbers() -> None:
 
 
 def test_the_worst_batch_counts_and_is_not_drowned() -> None:
+    """Rule S8.16: The worst batch counts."""
     good, bad = floats(1, 2, 3), floats(0, 0, 3)
     one = measured((good, bad))
     found = measured(*[(good, good)] * 50, (good, bad), *[(good * 1000, good * 1000)] * 50)
@@ -82,6 +83,7 @@ def test_the_worst_batch_counts_and_is_not_drowned() -> None:
 
 
 def test_shares_are_over_all_batches() -> None:
+    """Rule S8.16: The worst batch counts."""
     right, wrong = np.array([3], np.int64), np.array([4], np.int64)
     assert measured(*[(right, right)] * 3, (right, wrong)).mismatches == 0.25
     up, down = floats(1, 2).reshape(1, 2), floats(2, 1).reshape(1, 2)
@@ -97,6 +99,7 @@ def test_equal_is_perfect() -> None:
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 def test_not_finite_where_the_reference_is_finite_is_an_infinite_error(bad: float) -> None:
+    """Rule S8.18: Values that are not finite in the reference do not count."""
     found = measured((floats(1, 2), floats(1, 2)), (floats(1, 2), floats(1, bad)), (floats(1, 2), floats(1, 2)))
     assert found.max_abs_error == found.max_rel_error == found.normalized_error == INF
     assert found.snr_db == -INF
@@ -105,6 +108,7 @@ def test_not_finite_where_the_reference_is_finite_is_an_infinite_error(bad: floa
 
 
 def test_a_reference_that_is_not_finite_does_not_count_but_is_told() -> None:
+    """Rule S8.18: Values that are not finite in the reference do not count."""
     output = OutputAccuracy("y")
     output.add(floats(INF, -INF, NAN, 1), floats(INF, -INF, NAN, 1.5))
     assert output.finding(NONE).max_abs_error == 0.5
@@ -260,6 +264,7 @@ LIMIT_CASES = [
 
 @pytest.mark.parametrize(("name", "kept", "broken"), LIMIT_CASES)
 def test_each_limit_is_kept_at_its_value_and_broken_beyond(name: str, kept: float, broken: float) -> None:
+    """Rule S8.15: Outputs have limits."""
     found = OutputFinding("y", 0.5, 0.25, 0.25, 0.9, 12.0, None, 0.5, True)
     assert judge(found, replace(NONE, **{name: kept})) == (True, ())
     assert judge(found, replace(NONE, **{name: broken})) == (False, (name,))
@@ -271,7 +276,7 @@ def test_limits_on_what_an_output_lacks_say_nothing() -> None:
 
 
 def test_default_limits_on_integers() -> None:
-    """Few other values pass, many that are off by one step pass, many that are just other do not."""
+    """Few other values pass, many that are off by one step pass, many that are just other do not. Rule S8.17."""
     ids = np.random.default_rng(2).integers(0, 1000, 1000)
     few, many, coarse = ids.copy(), ids.copy(), np.full(1000, 200)
     few[:10] = 0
@@ -287,6 +292,7 @@ def test_default_limits_on_integers() -> None:
 
 
 def test_the_defaults_are_those_that_are_documented() -> None:
+    """Rule S8.15: Outputs have limits."""
     assert Limits().asked() == {"normalized": 1e-2, "cosine": 0.999}
 
 

@@ -36,6 +36,7 @@ def die_of(monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"full_statistics": True}, {"layerwise": True}])
 def test_a_run_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]) -> None:
+    """Rule S8.20: Pass or fail."""
     die_of(monkeypatch, "True")
     report = checked(**options)
     assert (report.verdict, report.batches, report.nodes) == ("fail", 0, ())

@@ -19,6 +19,7 @@ from tests.support.builders import model, policy
     ],
 )
 def test_a_function_body_that_overflows_is_a_warning(text: str, value: float) -> None:
+    """Rule S8.13: internal-risk."""
     head = '<ir_version: 8, opset_import: ["" : 18]> g (float[1,4] x) => (float[1,M] y) '
     graph = f"{head}<float[4] one = {{1,1,1,1}}> {{ {text} }}"
     lists = {"white": ["LayerNormalization", "Softplus", "ReduceLogSumExp", "ReduceL2"]}

@@ -181,6 +181,7 @@ def test_values_are_counted_only_where_they_may_hide_something(
 
 
 def test_where_masks_are_proven() -> None:
+    """Rule S8.12: A mask is proven from the graph."""
     text = f"{HEAD.replace('MASK', '-1e9')}{{ {WRITTEN['moved']} }}"
     found = find_masks(trace_dataflow(build_main(model(text))))
     assert {key.node: mask.level for key, mask in found.items()} == {"w": 5e8, "u": 5e8, "a": 5e8, "e": 5e8}

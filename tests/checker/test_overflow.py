@@ -32,6 +32,7 @@ def first(report: CheckReport) -> list[NodeFinding]:
 
 
 def test_the_trap_of_the_cpu_provider_is_seen() -> None:
+    """Rule S8.2: On the CPU the mixed model is emulated."""
     text = """g (float[1,64] x) => (float[1,1] y) <float[64,1] w = {WEIGHTS}, float[1] k = {0.001}>
     { [m] m = MatMul(x, w) [s] y = Mul(m, k) }""".replace("WEIGHTS", ",".join(["300"] * 64))
     report = checked(text, np.full((1, 64), 300.0))
@@ -47,12 +48,14 @@ def test_the_trap_of_the_cpu_provider_is_seen() -> None:
     ("value", "overflows"), [(65504.0, False), (65519.99, False), (65520.0, True), (-65520.0, True)]
 )
 def test_the_edge_of_float16(value: float, overflows: bool) -> None:
+    """Rule S8.5: overflow."""
     report = checked("g (float[2] x) => (float[2] y) <float[1] k = {2}> { [m] y = Mul(x, k) }", [value / 2, 1.0])
     assert ("overflow" in kinds(report).values()) == overflows
     assert report.exception_rate == float(overflows)
 
 
 def test_one_batch_of_five() -> None:
+    """Rule S8.14: The exception rate counts batches."""
     text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
     feeds = [[1.0, 2.0]] * 3 + [[300.0, 1.0]] + [[3.0, 4.0]]
     report = checked(text, *feeds, max_exception_rate=0.2)
@@ -69,6 +72,7 @@ BRANCH = """g (float[2] x) => (float[2] y) <float zero = {0}> {
 
 
 def test_inside_a_branch_and_only_if_it_runs() -> None:
+    """Rule S8.3: Ranges of node outputs are compared."""
     report = checked(BRANCH, [300.0, 1.0])
     assert kinds(report) == {"i/then_branch/big": "overflow", "i/then_branch/after": "propagated"}
     assert kinds(checked(BRANCH, [-300.0, 1.0])) == {}
@@ -80,6 +84,7 @@ LOOP = """g (float[1] x, int64 m) => (float[1] y, float[k,1] all) <bool go = {1}
 
 
 def test_inside_a_loop_the_node_that_overflows_first_is_first() -> None:
+    """Rule S8.6: propagated."""
     report = checked(LOOP, {"x": np.array([1.0], np.float32), "m": np.array(8)})
     assert kinds(report) == {"l/body/before": "propagated", "l/body/grow": "overflow", "l/body/after": "propagated"}
     assert [f.name for f in first(report)] == ["grow"]
@@ -124,6 +129,7 @@ def test_what_a_cast_makes_infinite_is_found_where_it_is_read() -> None:
 
 
 def test_what_is_infinite_in_float32_is_no_fault_of_the_list() -> None:
+    """Rule S8.10: preexisting."""
     report = checked("g (float[2] x) => (float[2] y) { [e] e = Exp(x) [n] y = Neg(e) }", [200.0, 1.0])
     assert kinds(report) == {"e": "preexisting", "n": "preexisting"}
     assert report.exception_rate == 0
@@ -131,6 +137,7 @@ def test_what_is_infinite_in_float32_is_no_fault_of_the_list() -> None:
 
 @pytest.mark.parametrize("mask", ["-inf", "-3.4028234e38"])
 def test_masks_are_intended(mask: str) -> None:
+    """Rule S8.11: intended."""
     text = """g (float[1,4] x, bool[1,4] b) => (float[1,4] y) <float k = {MASK}, float z = {0}> {
       [w] w = Where(b, z, k) [a] a = Add(x, w) [s] y = Softmax(a) }""".replace("MASK", mask)
     feed = {"x": np.ones((1, 4), np.float32), "b": np.array([[True, True, False, True]])}
@@ -147,6 +154,7 @@ def test_nan_without_infinity() -> None:
 
 @pytest.mark.parametrize(("library", "op"), [("onnx", "Conv"), ("ascend910b", "Conv2D"), ("mindspore-o2", "Conv")])
 def test_the_suggestion_names_the_operator_as_the_lists_do_and_helps(library: str, op: str, tmp_path: Path) -> None:
+    """Rule S8.22: A finding says how to keep the node in high precision."""
     proto = model("g (float[1,1,2,2] x) => (float[1,1,2,2] y) <float[1,1,1,1] w = {3}> { [c] y = Conv(x, w) }")
     feed = {"x": np.full((1, 1, 2, 2), 30000, np.float32)}
     (found,) = mixlist.check(proto, mixlist.load_policy(ops_info=library), [feed]).nodes
@@ -161,6 +169,7 @@ def test_the_suggestion_names_the_operator_as_the_lists_do_and_helps(library: st
 
 
 def test_saturation() -> None:
+    """Rule S8.7: saturated."""
     text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
     report = checked(text, [300.0, 1.0], overflow_mode="saturate")
     assert kinds(report)["m"] == "saturated" and report.verdict == "fail"
@@ -169,6 +178,7 @@ def test_saturation() -> None:
 
 
 def test_underflow_and_near_limit_do_not_fail() -> None:
+    """Rules S8.8, S8.9."""
     text = "g (float[2] x) => (float[2] y) <float[1] k = {6e-5}> { [m] m = Mul(x, k) [n] y = Neg(m) }"
     report = checked(text, [1e-4, 1e-4], lists={**WHITE, "constants": "ieee"})
     assert kinds(report)["m"] == "underflow" and report.exception_rate == 0
@@ -211,6 +221,7 @@ def test_a_model_that_holds_float16_is_judged_too() -> None:
 
 
 def test_a_mixlist_output_alone_warns_and_against_judges_it() -> None:
+    """Rule S8.1: Two models run on the same batches."""
     original = model("g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }")
     mixed = mixlist.rewrite(original, mixlist.resolve(original, policy(**WHITE))).model
     feeds = [{"x": np.array([300.0, 1.0], np.float32)}]

@@ -136,7 +136,7 @@ def test_more_values_than_float32_counts() -> None:
 
 @pytest.mark.parametrize(("flushed", "told"), [(0, False), (1, False), (9, False), (10, True), (500, True)])
 def test_a_share_of_one_percent_that_became_zero_is_told(flushed: int, told: bool) -> None:
-    """Of 1000 values that are not zero in float32; 50 that are do not count."""
+    """Of 1000 values that are not zero in float32; 50 that are do not count. Rule S8.8."""
     x = np.ones(1050, np.float32)
     x[:flushed], x[1000:] = 1e-9, 0
     report = checked(EDGE, np.ones(3, np.float32), x)

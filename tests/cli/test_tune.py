@@ -84,7 +84,7 @@ def test_node_rules(run, planted: Path, data: Path, tmp_path: Path) -> None:
 
 
 def test_the_outputs_replace_the_files_that_were_given(run, planted: Path, data: Path, tmp_path: Path) -> None:
-    """Edits and rules of the base are in the result, and the rules are written where no node needs one."""
+    """Edits and rules of the base are in the result, and the rules are written where no node needs one. Rule S9.9."""
     base, own = tmp_path / "base.json", tmp_path / "own.txt"
     base.write_text('{"white-list": {"to-remove": ["Gemm"]}}')
     own.write_text("safe::InputDtype:float32,float32,OutputDtype:float32\n")
@@ -107,6 +107,7 @@ def test_where_nothing_is_to_do_the_list_is_empty(run, planted: Path, calm: Path
 
 
 def test_no_list_no_file(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    """Rule S9.9: The output replaces the given mixlist."""
     out, rules, forced = tmp_path / "modify.json", tmp_path / "nodes.txt", tmp_path / "forced.txt"
     forced.write_text(RULE)
     for options in ((), ("--node-rules", rules)):
@@ -167,6 +168,7 @@ def test_a_validation_on_data_of_the_search_is_none(run, planted: Path, data: Pa
 def test_a_validation_that_fails_is_told_and_the_list_is_written(
     run, planted: Path, data: Path, calm: Path, tmp_path: Path
 ) -> None:
+    """Rule S9.10: Other data can veto the verdict."""
     out = tmp_path / "modify.json"
     given = ("tune", planted, "-o", out, "--data", calm, "--validate-on", data)
     ran = run(*given)

@@ -79,6 +79,7 @@ def read_until(process: subprocess.Popen[str], wanted: str, skip: int = 0) -> No
 
 
 def test_ctrl_c_writes_the_best_list_so_far(run, slow: tuple[str, ...], tmp_path: Path) -> None:
+    """Rule S9.11: An interrupted search keeps its work."""
     (tmp_path / "modify.json").write_text("old")
     rules = ("--force", "--node-rules", "nodes.txt")
     with started((*slow, *rules), tmp_path) as process:

@@ -104,6 +104,7 @@ def test_endless_strings_are_refused_and_long_ones_read() -> None:
 
 
 def test_comments_and_trailing_commas_warn_one_by_one() -> None:
+    """Rule S2.6: Comments and trailing commas are read with a warning."""
     text = '// head\n{"a": [1, 2, /* last */ ], # \n}'.replace("# ", "// tail")
     document = parse(text, "f")
     assert document.value == {"a": [1, 2]}
@@ -131,6 +132,7 @@ def test_findings_before_the_error_are_kept() -> None:
 
 
 def test_duplicate_keys_name_both_places_and_the_last_stands() -> None:
+    """Rule S2.7: Files that the engine misreads are errors."""
     document = parse('{"a": 1,\n "b": {"c": 1, "\\u0063": 2},\n "a": 3}', "f")
     assert document.value == {"a": 3, "b": {"c": 2}}
     told = [(f.code, f.severity, f.line, f.column, f.message) for f in document.findings]

@@ -19,6 +19,7 @@ g (float[4] x) => (float[4] y) { [e] e = Exp(x) [c] c = my.domain.Thing(e) [r] r
 
 
 def test_unsorted_nodes_are_sorted_stably() -> None:
+    """Rule S4.10: One decision per node, in topological order."""
     proto = model("g (float[4] x) => (float[4] y) { [a] a = Exp(x) [b] b = Relu(x) [c] y = Add(a, b) }")
     nodes = list(proto.graph.node)
     del proto.graph.node[:]
@@ -67,6 +68,7 @@ def test_an_unknown_operator_stays_as_authored_and_its_neighbours_are_rewritten(
 
 @pytest.mark.parametrize("told", ["hint", "value_info"])
 def test_a_hint_or_value_info_types_what_a_custom_operator_makes(told: str) -> None:
+    """Rule S4.12: Types that no schema gives come from hints and declarations."""
     proto = model(CUSTOM)
     hints = {"c": "float32"} if told == "hint" else None
     if told == "value_info":

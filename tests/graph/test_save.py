@@ -171,6 +171,7 @@ def test_missing_and_truncated_data(tmp_path: Path) -> None:
 
 
 def test_the_input_and_its_data_are_never_written(tmp_path: Path) -> None:
+    """Rule S7.14: The output appears whole or not at all."""
     source = write_model(tmp_path)
     for target in (source, tmp_path / "m.data"):
         with pytest.raises(UsageError, match="is the input itself"):
@@ -181,6 +182,7 @@ def test_the_input_and_its_data_are_never_written(tmp_path: Path) -> None:
 
 
 def test_an_existing_output_needs_force(tmp_path: Path) -> None:
+    """Rule S7.14: The output appears whole or not at all."""
     source = write_model(tmp_path)
     out = tmp_path / "o.onnx"
     out.write_bytes(b"mine")
@@ -198,6 +200,7 @@ def test_targets_that_cannot_be_written(tmp_path: Path, target: str) -> None:
 
 
 def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
+    """Rule S7.14: The output appears whole or not at all."""
     source = write_model(tmp_path)
     policy = mixlist.load_policy()
     result = mixlist.rewrite(source, mixlist.resolve(source, policy))

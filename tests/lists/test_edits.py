@@ -1,4 +1,4 @@
-"""modify_mixlist: semantics section 2."""
+"""Rules S2.1 to S2.7: the modify_mixlist file."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def test_the_facts_hold_all_63_combinations() -> None:
 
 @pytest.mark.parametrize("fact", COMBINATIONS, ids=lambda c: "+".join(c["actions"]))
 def test_combination(fact: dict[str, Any], write: Write) -> None:
+    """Rule S2.2: Eleven combinations of actions are legal."""
     path = write(mixlist(fact["actions"]))
     if not fact["accepted"]:
         with pytest.raises(ListError) as caught:
@@ -100,6 +101,7 @@ def test_a_move_names_the_entry_that_decided(write: Write) -> None:
 
 
 def test_removal_that_does_nothing(write: Write) -> None:
+    """Rule S2.3: Removals act first, then additions."""
     (found,) = warnings_of(write('{"black-list": {"to-remove": ["MatMul"]}}'))
     assert (found.code, found.severity, found.line, found.column) == ("ML106", "warning", 1, 31)
     assert "is white in library lib, not black" in found.message
@@ -107,6 +109,7 @@ def test_removal_that_does_nothing(write: Write) -> None:
 
 
 def test_add_gray_alone_names_the_removal_that_works(write: Write) -> None:
+    """Rule S2.4: add-gray moves nothing."""
     white, gray = warnings_of(write('{"gray-list": {"to-add": ["MatMul", "Relu"]}}'))
     assert (white.code, gray.code) == ("ML107", "ML107")
     assert "stays white" in white.message and white.hint == "to make it gray, name it in white-list to-remove"
@@ -114,6 +117,7 @@ def test_add_gray_alone_names_the_removal_that_works(write: Write) -> None:
 
 
 def test_unknown_op_names_the_nearest(write: Write) -> None:
+    """Rule S2.5: An unknown op type starts gray."""
     path = write('{"white-list": {"to-add": ["Matmul"]}}')
     (found,) = warnings_of(path)
     assert found.code == "ML108" and found.hint is not None
@@ -138,6 +142,7 @@ def test_blanks_around_a_name(write: Write) -> None:
 
 
 def test_the_empty_object_is_legal_and_the_empty_file_is_not(write: Write) -> None:
+    """Rule S2.7: Files that the engine misreads are errors."""
     assert read_edits(write("{}")) == ((), [])
     with pytest.raises(ListError, match="the file is empty"):
         read_edits(write(""))
@@ -212,6 +217,7 @@ NAMES = ["A", "B", "C", "D"]
     st.dictionaries(st.sampled_from(NAMES), st.sampled_from(sorted(map(sorted, LEGAL)))),
 )
 def test_legal_edits_do_what_the_facts_say(before: dict[str, ListName], wanted: dict[str, list[str]]) -> None:
+    """Rule S2.3: Removals act first, then additions."""
     from mixlist.files.jsonc import parse
     from mixlist.lists.edits import inspect
 

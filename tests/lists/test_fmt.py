@@ -20,6 +20,7 @@ MIXLIST = """// why
 
 
 def test_a_mixlist_gets_its_keys_in_order_and_keeps_the_names_order() -> None:
+    """Rule S2.8: The canonical form is strict JSON."""
     assert format_text(MIXLIST, "f", "modify-mixlist") == (
         '{\n  "black-list": {\n    "to-add": [\n      "Add"\n    ]\n  },\n'
         '  "white-list": {\n    "to-add": [],\n    "to-remove": [\n      "B",\n      "A"\n    ]\n  }\n}\n'
@@ -72,6 +73,7 @@ def untidy(value: Any, draw: Any) -> str:
 
 @given(MIXLISTS, st.data())
 def test_formatting_a_mixlist_twice_is_formatting_it_once(value: Any, data: Any) -> None:
+    """Rule S2.8: The canonical form is strict JSON."""
     text = untidy(value, data.draw)
     once = format_text(text, "f", "modify-mixlist")
     assert format_text(once, "f", "modify-mixlist") == once

@@ -83,11 +83,13 @@ def test_paths_that_cannot_be(odd: str) -> None:
 
 
 def test_a_mixlist_needs_a_mode_with_lists(tmp_path: Path) -> None:
+    """Rule S3.3: A mixlist needs a mode with lists."""
     with pytest.raises(UsageError, match="has no lists"):
         load_policy(mixlist=write(tmp_path, "mix.json", {}), precision_mode_v2="fp16")
 
 
 def test_a_library_without_lists_to_use_warns(tmp_path: Path) -> None:
+    """Rule S3.3: A mixlist needs a mode with lists."""
     assert codes(load_policy("ascend910b", precision_mode_v2="fp16")) == ["ML401"]
     assert codes(load_policy(precision_mode_v2="fp16")) == []
 
@@ -98,6 +100,7 @@ def test_keep_dtype_is_ignored_under_origin(tmp_path: Path) -> None:
 
 
 def test_name_spaces(tmp_path: Path) -> None:
+    """Rule S5.1: A library has one name space."""
     ascend = write(tmp_path, "ascend.json", flags(Conv2D="true", Add="false"))
     both = write(tmp_path, "both.json", flags(Add="true"))
     assert load_policy("ascend310").space == "ascend"
@@ -123,6 +126,7 @@ def test_an_invalid_mixlist_stops_with_its_findings(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_of_what_is_said_not_of_where(tmp_path: Path) -> None:
+    """Rule S7.11: The file names its policy."""
     one = write(tmp_path, "one.json", '{"black-list": {"to-add": ["Add", "Mul"]}}')
     two = write(tmp_path, "two.json", '\n{"black-list":{"to-add":["Mul","Add"],\n"to-remove":[]}}')
     assert load_policy(mixlist=one).digest == load_policy(mixlist=two).digest
@@ -130,6 +134,7 @@ def test_the_digest_is_of_what_is_said_not_of_where(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_of_everything_that_decides(tmp_path: Path) -> None:
+    """Rule S7.11: The file names its policy."""
     mixlist = write(tmp_path, "mix.json", {"black-list": {"to-add": ["Add"]}})
     narrow = write(tmp_path, "narrow.json", {"black-list": {"to-add": ["ai.onnx::Add"]}})
     rules = write(tmp_path, "rules.cfg", "a::InputDtype:fp16,OutputDtype:\n")

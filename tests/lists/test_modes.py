@@ -1,4 +1,4 @@
-"""Precision modes: names, equivalences and what contradicts (semantics section 3)."""
+"""Precision modes: names, equivalences and what contradicts (rules S3.1 to S3.3)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def test_default() -> None:
 
 @pytest.mark.parametrize(("name", "means"), OLD.items())
 def test_older_names(name: str, means: tuple[str, str]) -> None:
+    """Rule S3.1: One mode, by its new or its old name."""
     mode = find_mode(precision_mode=name)
     assert (mode.name, mode.action, mode.low) == (name, *means)
 
@@ -45,6 +46,7 @@ def test_newer_names(name: str, means: tuple[str, str]) -> None:
 
 
 def test_both_options_contradict() -> None:
+    """Rule S3.1: One mode, by its new or its old name."""
     with pytest.raises(UsageError, match=r"--precision-mode force_fp16 and --precision-mode-v2 fp16"):
         find_mode("force_fp16", "fp16")
 
@@ -61,6 +63,7 @@ def test_a_mixlist_needs_a_mode_with_lists(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mixed_hif8", "cube_hif8"])
 def test_hif8_is_no_onnx_type(name: str) -> None:
+    """Rule S3.1: One mode, by its new or its old name."""
     with pytest.raises(UsageError, match="ONNX has no such type"):
         find_mode(precision_mode_v2=name)
 

@@ -1,4 +1,4 @@
-"""keep_dtype and customize_dtypes: text formats, places and precedence (semantics section 6)."""
+"""keep_dtype and customize_dtypes: text formats, places and precedence (rules S6.1 to S6.3)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def one(tmp_path: Path, line: str) -> tuple[str, str, Slots, Slots]:
 
 
 def test_keep_dtype_by_name_and_type(tmp_path: Path) -> None:
+    """Rule S6.1: keep_dtype names nodes that keep their type."""
     rules, warnings = read_keep_dtype(write(tmp_path, "conv/1\n\n  OpType::Softmax\r\n/a:0/b\n"))
     assert warnings == []
     assert [(r.by, r.pattern, r.keep, r.place.line, r.place.column) for r in rules] == [
@@ -54,6 +55,7 @@ def test_keep_dtype_by_name_and_type(tmp_path: Path) -> None:
     ],
 )
 def test_customize_dtypes_lines(tmp_path: Path, line: str, expected: tuple[str, str, Slots, Slots]) -> None:
+    """Rule S6.2: customize_dtypes gives types per slot."""
     assert one(tmp_path, line) == expected
 
 

@@ -1,4 +1,4 @@
-"""The names that exist, and the guess of a library's name space (semantics section 5)."""
+"""The names that exist, and the guess of a library's name space (Rule S5.1)."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def test_known_names() -> None:
     ],
 )
 def test_the_space_that_knows_more_wins_and_a_tie_is_onnx(names: list[str], space: str, doubted: bool) -> None:
+    """Rule S5.1: A library has one name space."""
     guess = guess_space(names)
     assert guess.space == space
     assert bool(guess.doubt) == doubted

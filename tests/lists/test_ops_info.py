@@ -1,4 +1,4 @@
-"""Operator information libraries: semantics section 1."""
+"""Rules S1.1 to S1.4: operator information libraries."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def entry(flag: str) -> str:
 
 
 def test_three_lists(tmp_path: Path) -> None:
+    """Rule S1.1: The flag puts an op type on a list."""
     text = f'{{"A": {entry("true")},\n "B": {entry("false")},\n "C": {{"opFile": {{"value": "c"}}}}}}'
     library, warnings = library_of(tmp_path, text)
     assert library.lists == {"A": "white", "B": "black", "C": "gray"}
@@ -42,6 +43,7 @@ def column_of(part: str, text: str) -> int:
 
 @pytest.mark.parametrize(("flag", "expected"), [(" true\n", "white"), ("TRUE", "white"), ("\tFalse ", "black")])
 def test_flags_are_read_without_case_and_blanks(tmp_path: Path, flag: str, expected: str) -> None:
+    """Rule S1.2: Unusual flags are read or refused, never guessed."""
     library, warnings = library_of(tmp_path, f'{{"A": {entry(flag)}}}')
     assert library.lists == {"A": expected}
     assert not warnings
@@ -49,12 +51,14 @@ def test_flags_are_read_without_case_and_blanks(tmp_path: Path, flag: str, expec
 
 @pytest.mark.parametrize(("flag", "expected"), [("true", "white"), ("false", "black")])
 def test_booleans_are_read_with_a_warning(tmp_path: Path, flag: str, expected: str) -> None:
+    """Rule S1.2: Unusual flags are read or refused, never guessed."""
     library, (warning,) = library_of(tmp_path, f'{{"A": {{"precision_reduce": {{"flag": {flag}}}}}}}')
     assert library.lists == {"A": expected}
     assert (warning.code, warning.severity, warning.line, warning.column) == ("ML204", "warning", 1, 37)
 
 
 def test_precision_reduce_without_flag_is_gray_with_a_warning(tmp_path: Path) -> None:
+    """Rule S1.2: Unusual flags are read or refused, never guessed."""
     library, (warning,) = library_of(tmp_path, '{"A": {"precision_reduce": {}}}')
     assert library.lists == {"A": "gray"}
     assert (warning.code, warning.column) == ("ML205", 8)
@@ -91,6 +95,7 @@ def test_rejected(tmp_path: Path, text: str, code: str, column: int, words: str)
 
 
 def test_names_are_exact(tmp_path: Path) -> None:
+    """Rule S1.4: Names are exact."""
     library, _ = library_of(tmp_path, f'{{"MatMul": {entry("true")}, "Matmul": {entry("false")}}}')
     assert library.lists == {"MatMul": "white", "Matmul": "black"}
 
@@ -110,6 +115,7 @@ def test_every_error_is_told(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_one_library(tmp_path: Path) -> None:
+    """Rule S1.3: A directory is one library."""
     (tmp_path / "b.json").write_text(f'{{"B": {entry("false")}}}')
     (tmp_path / "a.json").write_text(f'{{"A": {entry("true")}}}')
     (tmp_path / "notes.txt").write_text("not read")
@@ -133,6 +139,7 @@ def test_one_file_per_op(tmp_path: Path) -> None:
 
 
 def test_two_flags_for_one_op_name_both_places(tmp_path: Path) -> None:
+    """Rule S1.3: A directory is one library."""
     (tmp_path / "a.json").write_text(f'{{"A": {entry("true")}}}')
     (tmp_path / "b.json").write_text(f'{{\n"A": {entry("false")}}}')
     with pytest.raises(ListError) as caught:

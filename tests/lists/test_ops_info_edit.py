@@ -51,6 +51,7 @@ def edit(tmp_path: Path, text: str | bytes, **changes: str) -> bytes:
 
 
 def test_a_flag_changes_and_nothing_else(tmp_path: Path) -> None:
+    """Rule S1.5: Editing a library changes only the flags."""
     after = edit(tmp_path, LIBRARY, Add="false")
     assert after.decode() == LIBRARY.replace('"flag": "true"', '"flag": "false"')
 
@@ -144,6 +145,7 @@ def test_backups_hold_the_original_and_are_never_overwritten(tmp_path: Path) -> 
 @pytest.mark.parametrize("inside", [".", "deeper", "deeper/still", "../lib"])
 @pytest.mark.parametrize("target", ["lib", "lib/ops.json"])
 def test_a_backup_inside_the_library_is_refused(tmp_path: Path, inside: str, target: str) -> None:
+    """Rule S1.5: Editing a library changes only the flags."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "ops.json").write_text(LIBRARY)
     with pytest.raises(UsageError, match="inside the library's own directory"):

@@ -57,6 +57,7 @@ def judged_alike(value: Any, kind: Any) -> None:
 
 @given(MIXLISTS)
 def test_mixlists_are_judged_as_the_schema_judges(value: Any) -> None:
+    """Rule S2.1: Three lists with two actions each."""
     judged_alike(value, "modify-mixlist")
 
 

@@ -48,6 +48,7 @@ def test_valid_examples_are_of_no_other_kind(path: Path) -> None:
 
 
 def test_strict_makes_comments_and_trailing_commas_errors() -> None:
+    """Rule S2.6: Comments and trailing commas are read with a warning."""
     findings = validate_file(HERE / "invalid" / "documented-sample.json", strict=True).findings
     assert {f.severity for f in findings} == {"error"}
 

@@ -33,6 +33,7 @@ def told(findings: list[Diagnostic]) -> list[tuple[str, str]]:
 
 
 def test_a_name_from_the_other_space(checked: Any) -> None:
+    """Rule S5.6: Names that mean something else warn."""
     assert told(checked("ascend910b", "Conv")) == [("ML404", "there it is Conv2D or Conv3D")]
     assert told(checked("ascend910b", "Softmax")) == [("ML404", "there it is SoftmaxV2")]
     assert told(checked("ascend910b", "Attention")) == [("ML404", "it has no Ascend counterpart")]
@@ -45,6 +46,7 @@ def test_a_name_from_the_other_space(checked: Any) -> None:
     [("MatMul", "BatchMatMulV2"), ("Div", "RealDiv"), ("Gather", "GatherV2"), ("Slice", "StridedSliceV2")],
 )
 def test_a_name_of_both_spaces_that_means_another_op(checked: Any, name: str, there: str) -> None:
+    """Rule S5.6: Names that mean something else warn."""
     assert told(checked("ascend910b", name)) == [("ML405", f"to mean the ONNX operator, name {there}")]
     assert checked("onnx", name) == []
 

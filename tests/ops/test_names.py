@@ -1,4 +1,4 @@
-"""ONNX names and Ascend names (semantics section 5)."""
+"""Rules S5.2 to S5.6: ONNX names and Ascend names."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ def rank(dims: int | None) -> Callable[[], int | None]:
 
 
 def test_onnx_names_match_any_domain() -> None:
+    """Rule S5.2: ONNX names match in every domain."""
     lists = library(Gelu="black")
     assert listed(lists, "onnx", "", "Gelu") == Listed("black", "Gelu", "library lib")
     assert listed(lists, "onnx", "com.microsoft", "Gelu").list == "black"
 
 
 def test_a_domain_narrows_and_wins() -> None:
+    """Rule S5.2: ONNX names match in every domain."""
     lists = Lists(Library("lib", {"Gelu": "black", "com.microsoft::Gelu": "white", "ai.onnx::Relu": "white"}))
     assert listed(lists, "onnx", "com.microsoft", "Gelu") == Listed("white", "com.microsoft::Gelu", "library lib")
     assert listed(lists, "onnx", "", "Gelu").list == "black"
@@ -47,6 +49,7 @@ def test_an_op_nobody_names_is_gray_with_a_note() -> None:
 
 
 def test_ascend_names_decide_for_the_op_that_computes() -> None:
+    """Rule S5.3: The operator that computes decides."""
     lists = library(BatchMatMulV2="white", SoftmaxV2="black", RealDiv="gray", Transpose="black", RoiAlignRotated="gray")
     assert listed(lists, "ascend", "", "MatMul") == Listed("white", "BatchMatMulV2", "library lib")
     assert listed(lists, "ascend", "", "Softmax").op == "SoftmaxV2"
@@ -70,6 +73,7 @@ def test_ascend_names_decide_for_the_op_that_computes() -> None:
     ],
 )
 def test_the_rank_settles_the_form(op: str, dims: int, decided: str) -> None:
+    """Rule S5.4: Ranks choose between forms, then black wins."""
     lists = Lists(Library("lib", dict.fromkeys(in_ascend("", op), "gray") | {decided: "white"}))
     found = listed(lists, "ascend", "", op, rank(dims))
     if op == "MaxPool" and dims == 4:  # MaxPool or MaxPoolV3, by its attributes: they have to agree
@@ -89,6 +93,7 @@ def test_the_rank_settles_the_form(op: str, dims: int, decided: str) -> None:
     ],
 )
 def test_without_a_rank_black_beats_gray_beats_white(flat: str, solid: str, decides: str) -> None:
+    """Rule S5.4: Ranks choose between forms, then black wins."""
     found = listed(library(Conv2D=flat, Conv3D=solid), "ascend", "", "Conv", rank(None))
     assert found.op == decides
     assert f"Conv2D is {flat}" in str(found.note)
@@ -120,6 +125,7 @@ def test_forms_that_the_library_does_not_know_do_not_count() -> None:
     ],
 )
 def test_an_op_without_counterpart_is_gray_and_reported(domain: str, op: str, says: str) -> None:
+    """Rule S5.5: An operator without a counterpart is gray."""
     found = listed(library(Conv2D="white", Conv3D="white"), "ascend", domain, op)
     assert found.list == "gray"
     assert says in str(found.note)
@@ -135,7 +141,7 @@ def test_domains_of_plugins() -> None:
 
 def test_names_that_mean_another_op_in_the_other_space() -> None:
     expected = {"MatMul", "Div", "Gather", "Concat", "Slice", "Pad", "GridSample", "Scatter", "Upsample"}
-    assert false_friends() == expected  # the nine that semantics section 5 names, found in the data
+    assert false_friends() == expected  # found in the data
 
 
 @pytest.mark.parametrize("name", [name for name in presets.names() if name.startswith("ascend")])

@@ -1,4 +1,4 @@
-"""Semantics section 4, control flow and functions: one type per value that crosses a body's border."""
+"""Rules S4.25 to S4.31, control flow and functions: one type per value that crosses a body's border."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ LISTS = {"white": ["Exp"], "black": ["Log"]}
     ],
 )
 def test_an_if_output_is_low_only_if_all_branches_give_low(then: str, other: str, expected: str) -> None:
+    """Rule S4.26: An If output needs all branches."""
     found = nodes(IF.format(then, other), **LISTS)
     assert (found["i"].precision, found["i"].rule) == ("none", "control-flow")
     assert dict(found["i"].outputs) == {"z": expected}
@@ -47,12 +48,14 @@ def test_each_output_of_an_if_is_decided_alone() -> None:
 
 
 def test_the_producer_of_a_captured_value_is_the_outer_one() -> None:
+    """Rule S4.25: Control flow carries no precision."""
     found = nodes(IF.format("Relu(w)", "Relu(w)"), **LISTS)
     assert found["i/then_branch/t"].precision == LOW
     assert found["i/then_branch/t"].follows[0] == "w"
 
 
 def test_naming_control_flow_in_a_list_warns() -> None:
+    """Rule S4.25: Control flow carries no precision."""
     for target in ("white", "black"):
         warnings = plan(IF.format("Relu(x)", "Relu(x)"), edits={"If": target}).warnings
         assert any("If" in w.message for w in warnings), target
@@ -84,6 +87,7 @@ LOOP = """g (float[4] x, int64 m) => (float[4] y) <bool go = {{1}}, float[4] k =
     ],
 )
 def test_a_loop_state_has_one_type_the_greatest_fixpoint(start: str, step: str, expected: str) -> None:
+    """Rules S4.27, S4.28."""
     found = nodes(LOOP.format(start, step), **LISTS)
     assert dict(found["l"].outputs) == {"z": expected}
     assert found["o"].precision == expected
@@ -150,6 +154,7 @@ def test_scan(rows: str, step: str, state: str, collected: str) -> None:
 
 
 def test_nested_loops_share_one_solution() -> None:
+    """Rule S4.28: States are decided by the greatest fixpoint."""
     text = """g (float[4] x) => (float[4] y) <int64 m = {3}, bool go = {1}> {
       [w] w = Exp(x)
       [o] z = Loop(m, go, w) <body = outer (int64 i, bool c, float[4] s) => (bool c, float[4] t) {
@@ -164,6 +169,7 @@ def test_nested_loops_share_one_solution() -> None:
 
 # -- sequences ------------------------------------------------------------------------------------
 def test_a_sequence_has_one_type() -> None:
+    """Rule S4.29: All elements of a sequence share one type."""
     text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {
       [w] w = Exp(x) [b] b = Log(x) [c] s = SequenceConstruct(w, b) [a] t = SequenceAt(s, i) [n] y = Neg(t) }"""
     found = nodes(text, **LISTS)
@@ -188,6 +194,7 @@ def test_a_cluster_that_lacks_bfloat16_stays() -> None:
 
 
 def test_an_optional_and_its_content_share_a_type() -> None:
+    """Rule S4.29: All elements of a sequence share one type."""
     text = """g (float[4] x) => (float[4] y) {
       [w] w = Exp(x) [o] s = Optional(w) [g] t = OptionalGetElement(s) [n] y = Neg(t) }"""
     assert precisions(text, **LISTS) == {"w": LOW, "o": LOW, "g": LOW, "n": LOW}
@@ -203,6 +210,7 @@ F (a) => (b) { [n] b = Relu(a) }"""
 
 
 def test_a_function_is_specialised_per_signature() -> None:
+    """Rule S4.31: Functions are specialized per call."""
     found = nodes(FUNCTION.replace("OTHER", "x"), **LISTS)
     assert [d.precision for n, d in found.items() if n.startswith("function:f:F#")] == [LOW, HIGH]
     assert dict(found["c"].outputs) == {"y": LOW}
@@ -210,6 +218,7 @@ def test_a_function_is_specialised_per_signature() -> None:
 
 
 def test_equal_specialisations_are_shared() -> None:
+    """Rule S4.31: Functions are specialized per call."""
     found = nodes(FUNCTION.replace("OTHER", "w"), **LISTS)
     assert found["function:f:F/n"].precision == LOW
     assert not [name for name in found if "#" in name]

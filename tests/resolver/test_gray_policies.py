@@ -1,4 +1,4 @@
-"""Semantics section 4, rules 6 and 8: gray follows upstream, and the three other gray policies."""
+"""Rules S4.6, S4.8 and S4.15 to S4.24: gray follows upstream, and the three other gray policies."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ PAIR = """g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{
     [("low, high", LOW), ("high, low", HIGH), ("k, low", LOW), ("k, high", HIGH), ("low, k", LOW), ("x, low", HIGH)],
 )
 def test_gray_follows_its_first_float_input_that_is_no_constant(inputs: str, expected: str) -> None:
+    """Rule S4.6: Gray nodes follow upstream."""
     assert one(PAIR.format(inputs), "n", white=["Exp"], black=["Log"]).precision == expected
 
 
 def test_only_constants_keep_the_authored_type() -> None:
+    """Rule S4.6: Gray nodes follow upstream."""
     decision = one(PAIR.format("k, k"), "n", white=["Exp"])
     assert (decision.precision, decision.changed) == (HIGH, False)
 
@@ -69,17 +71,20 @@ def test_a_type_that_is_not_possible_leaves_the_authored_one() -> None:
     ],
 )
 def test_what_counts_as_a_constant(constant: str, expected: str) -> None:
+    """Rule S4.15: A constant is an initializer, or is computed from constants."""
     text = f"""g (float[4] x) => (float[4] y) <float[4] i = {{1,2,3,4}}> {{
       [w] low = Exp(x) {constant} [n] y = Add(k, low) }}"""
     assert one(text, "n", white=["Exp"]).precision == expected
 
 
 def test_an_overridable_initializer_counts_as_a_constant() -> None:
+    """Rule S4.16: An initializer that is also an input is a constant with a fixed type."""
     text = "g (float[4] x, float[4] k = {1,2,3,4}) => (float[4] y) { [w] low = Exp(x) [n] y = Add(k, low) }"
     assert one(text, "n", white=["Exp"]).precision == LOW
 
 
 def test_a_constant_with_captured_constants_is_one() -> None:
+    """Rule S4.15: A constant is an initializer, or is computed from constants."""
     text = """g (float[4] x) => (float[4] y) <float[4] j = {1,2,3,4}, bool c = {1}> {
       [w] low = Exp(x)
       k = If(c) <then_branch = t () => (float[4] p) { p = Neg(j) }, else_branch = e () => (float[4] q) { q = Abs(j) }>
@@ -96,11 +101,13 @@ def behind_cast(source: str, cast: str, **settings: object) -> str:
 
 
 def test_one_exact_user_cast_is_looked_through() -> None:
+    """Rule S4.17: One Cast from the low type is looked through."""
     assert behind_cast("float16", "a = Cast<to=1>(x)") == LOW
     assert behind_cast("bfloat16", "a = Cast<to=1>(x)", mode="mixed_bfloat16") == "bfloat16"
 
 
 def test_a_black_cast_is_not_looked_through() -> None:
+    """Rule S4.17: One Cast from the low type is looked through."""
     assert behind_cast("float16", "a = Cast<to=1>(x)", black=["Cast"]) == HIGH
 
 
@@ -115,6 +122,7 @@ def test_a_black_cast_is_not_looked_through() -> None:
     ],
 )
 def test_any_other_cast_is_a_producer_with_its_own_type(source: str, cast: str) -> None:
+    """Rule S4.17: One Cast from the low type is looked through."""
     assert behind_cast(source, cast) == HIGH
 
 
@@ -159,6 +167,7 @@ BETWEEN = {"white": ["Exp"], "black": ["Log"], "gray_policy": "between"}
     ],
 )
 def test_between_needs_white_on_both_sides_and_no_black_before(body: str, expected: str) -> None:
+    """Rule S4.22: between: low precision only between white nodes."""
     assert one(f"g (float[4] x) => (float[4] y) {{ {body} }}", "n", **BETWEEN).precision == expected
 
 
@@ -175,6 +184,7 @@ def test_between_needs_white_on_both_sides_and_no_black_before(body: str, expect
     ],
 )
 def test_black_wins(body: str, expected: str) -> None:
+    """Rule S4.23: black-wins: one black producer makes high precision."""
     text = f"g (float[4] x) => (float[4] y) {{ {body} }}"
     assert one(text, "n", white=["Exp"], black=["Log"], gray_policy="black-wins").precision == expected
 
@@ -191,11 +201,13 @@ def test_black_wins(body: str, expected: str) -> None:
     ],
 )
 def test_promote_takes_the_widest(body: str, expected: str) -> None:
+    """Rule S4.24: promote: the widest input decides."""
     text = f"g (float[4] x) => (float[4] y) <float[4] k = {{1,2,3,4}}> {{ {body} }}"
     assert one(text, "n", white=["Exp"], black=["Log"], gray_policy="promote").precision == expected
 
 
 # -- warnings -------------------------------------------------------------------------------------
 def test_a_gray_policy_is_named_in_the_result() -> None:
+    """Rule S4.8: The gray policy says how gray behaves."""
     made = plan("g (float[4] x) => (float[4] y) { [n] y = Relu(x) }", gray_policy="promote").to_json()
     assert made["gray_policy"] == "promote"

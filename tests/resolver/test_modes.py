@@ -1,4 +1,4 @@
-"""Semantics section 3 in an ONNX graph: force, origin, raise and cube."""
+"""Rules S3.4 to S3.7 in an ONNX graph: force, origin, raise and cube."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ TEXT = """g (float[2,2] x, float16[2,2] h) => (float[2,2] y, float16[2,2] z) <fl
 
 
 def test_force_lowers_all_that_can_be() -> None:
+    """Rule S3.4: fp16 forces float16."""
     found = nodes(TEXT, mode="fp16", black=["MatMul"])
     assert {n: (d.list, d.precision, d.rule) for n, d in found.items() if n != "s"} == {
         "m": ("none", "float16", "mode"),
@@ -24,6 +25,7 @@ def test_force_lowers_all_that_can_be() -> None:
 
 
 def test_force_leaves_a_node_whose_constant_does_not_fit() -> None:
+    """Rule S3.4: fp16 forces float16."""
     text = "g (float[4] x) => (float[4] y) <float k = {1000000}> { [n] y = Min(x, k) }"
     assert nodes(text, mode="fp16")["n"].rule == "constant"
 
@@ -33,18 +35,21 @@ def test_node_rules_win_over_force() -> None:
 
 
 def test_origin_changes_nothing() -> None:
+    """Rule S3.5: origin changes nothing."""
     found = nodes(TEXT, mode="origin", white=["MatMul", "Relu"])
     assert {n: d.precision for n, d in found.items()} == {"m": "float32", "r": "float32", "s": "float16"}
     assert not any(d.changed for d in found.values())
 
 
 def test_raise_brings_low_nodes_up() -> None:
+    """Rule S3.6: cube_fp16in_fp32out brings nodes up to float32."""
     found = nodes(TEXT, mode="cube_fp16in_fp32out", white=["MatMul"])
     assert {n: d.precision for n, d in found.items()} == {"m": "float32", "r": "float32", "s": "float32"}
     assert found["s"].changed
 
 
 def test_cube_lowers_the_cube_ops_and_nothing_else() -> None:
+    """Rule S3.7: allow_fp32_to_fp16 lowers the matrix operators."""
     text = """g (float[1,2,2,2] x) => (float[4,4] y) <float[2,2,1,1] w = {1,2,3,4}, float[2,4] v = {1,2,3,4,5,6,7,8}> {
       [c] a = Conv(x, w) [t] b = ConvTranspose(a, w) [r] d = Relu(b) s = Constant<value=int64[2] {4,2}>()
       [f] e = Reshape(d, s) [g] h = Gemm(e, v) [m] j = MatMul(e, v) [s] y = Sum(h, j, h) }"""

@@ -1,4 +1,4 @@
-"""Semantics section 4, rules 1 to 5 and 7: nodes without a choice, node rules, shapes, white, black, constants."""
+"""Rules S4.1 to S4.5, S4.7 and S6.3 to S6.8: nodes without a choice, node rules, shapes, white, black, constants."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ CHAIN = "g (float[4] x) => (float[4] y) { [a] h = Exp(x) [b] i = Relu(h) [c] y =
 
 # -- rule 1: nodes without a float slot that may vary ---------------------------------------------
 def test_a_node_without_floats_has_no_precision() -> None:
+    """Rule S4.1: Nodes with nothing to vary have no precision."""
     decision = one("g (int64[4] x) => (int64[4] y) { [n] y = Add(x, x) }", "n", white=["Add"])
     assert (decision.precision, decision.rule, decision.changed) == ("none", "no-float", False)
     assert dict(decision.outputs) == {"y": "int64"}
 
 
 def test_a_double_node_has_no_precision() -> None:
+    """Rule S4.1: Nodes with nothing to vary have no precision."""
     decision = one("g (double[4] x) => (double[4] y) { [n] y = Relu(x) }", "n", white=["Relu"])
     assert (decision.precision, dict(decision.outputs)) == ("none", {"y": "float64"})
 
 
 @pytest.mark.parametrize("settings", [{"white": ["Cast"]}, {"black": ["Cast"]}, {}, {"mode": "fp16"}])
 def test_a_cast_keeps_what_it_says(settings: dict[str, object]) -> None:
+    """Rule S4.13: A fixed output type is kept."""
     text = "g (int64[4] x) => (float[4] y) { [n] a = Cast<to=1>(x) [r] y = Relu(a) }"
     decision = one(text, "n", **settings)
     assert (decision.changed, decision.rule, dict(decision.outputs)) == (False, "cast", {"a": "float32"})
@@ -41,6 +44,7 @@ def test_a_cast_keeps_what_it_says(settings: dict[str, object]) -> None:
     ],
 )
 def test_a_type_from_an_attribute_given_or_default_is_kept(node: str) -> None:
+    """Rule S4.13: A fixed output type is kept."""
     text = f"g (int64[1] s) => (float[K] y) {{ [n] a = {node} [r] y = Relu(a) }}"
     op = node.split("<")[0].split("(")[0]
     decisions = nodes(text, white=[op])
@@ -66,6 +70,7 @@ def test_without_its_attribute_such_an_op_is_ordinary(op: str) -> None:
     ],
 )
 def test_a_node_rule_for_a_node_without_choice_is_an_error(text: str) -> None:
+    """Rule S6.8: A rule for a node with nothing to vary is an error."""
     with pytest.raises(MixlistError, match="n"):
         plan(text, rules=keep("n"))
 
@@ -73,12 +78,14 @@ def test_a_node_rule_for_a_node_without_choice_is_an_error(text: str) -> None:
 # -- rule 2: node rules ---------------------------------------------------------------------------
 @pytest.mark.parametrize("settings", [{"white": ["Relu"]}, {"mode": "fp16"}])
 def test_keep_dtype_wins_over_lists_and_modes(settings: dict[str, object]) -> None:
+    """Rule S4.2: A node rule wins."""
     decision = one(UNARY, "n", rules=keep("n"), **settings)
     assert (decision.precision, decision.rule) == ("float32", "node-rule")
     assert "keep.cfg:1" in decision.reason
 
 
 def test_customize_dtypes_lowers_a_black_node() -> None:
+    """Rule S4.2: A node rule wins."""
     decision = one(UNARY, "n", black=["Relu"], rules=(customise("n", ["float16"], ["float16"]),))
     assert (decision.precision, decision.rule, dict(decision.outputs)) == ("float16", "node-rule", {"y": "float16"})
     assert "custom.cfg:1" in decision.reason
@@ -91,6 +98,7 @@ def test_customize_dtypes_leaves_blank_entries_open() -> None:
 
 
 def test_the_order_of_node_rules_is_name_type_keep() -> None:
+    """Rule S6.3: The first rule that names a node decides."""
     by_name = customise("n", ["float16"], ["float16"])
     by_type = customise("Relu", ["float32"], ["float32"], by_type=True)
     assert one(UNARY, "n", rules=(by_name, by_type, *keep("n"))).precision == "float16"
@@ -100,21 +108,25 @@ def test_the_order_of_node_rules_is_name_type_keep() -> None:
 
 
 def test_the_first_rule_for_a_name_wins() -> None:
+    """Rule S6.3: The first rule that names a node decides."""
     rules = (customise("n", ["float16"], ["float16"]), customise("n", ["float32"], ["float32"]))
     assert one(UNARY, "n", rules=rules).precision == "float16"
 
 
 def test_a_rule_that_the_schema_refuses_is_an_error() -> None:
+    """Rule S6.7: A rule that the schema refuses is an error."""
     with pytest.raises(MixlistError, match="n"):
         plan(UNARY, rules=(customise("n", ["float16"], ["float32"]),))
 
 
 def test_a_rule_by_type_that_matches_no_node_is_an_error() -> None:
+    """Rule S6.6: A rule without a node warns or fails."""
     with pytest.raises(MixlistError, match="Tanh"):
         plan(UNARY, rules=keep("Tanh", by_type=True))
 
 
 def test_a_rule_by_name_that_matches_no_node_warns() -> None:
+    """Rule S6.6: A rule without a node warns or fails."""
     warnings = plan(UNARY, rules=keep("nobody")).warnings
     assert any("nobody" in w.message for w in warnings)
 
@@ -127,6 +139,7 @@ NAMED = """g (float[4] x, bool c) => (float[4] y, float[4] z) {
 
 
 def test_a_name_matches_in_every_scope_and_a_scope_narrows_it() -> None:
+    """Rule S6.4: A name matches in every scope."""
     every = precisions(NAMED, white=["Relu"], rules=keep("n"))
     assert every["n"] == every["if/then_branch/n"] == "float32"
     assert every["if/else_branch/m"] == "float16"
@@ -135,12 +148,14 @@ def test_a_name_matches_in_every_scope_and_a_scope_narrows_it() -> None:
 
 
 def test_a_name_may_hold_wildcards() -> None:
+    """Rule S6.4: A name matches in every scope."""
     text = 'g (float[4] x) => (float[4] y) { ["/a/Relu"] h = Relu(x) ["/b/Relu"] i = Relu(h) ["/ab"] y = Relu(i) }'
     found = precisions(text, white=["Relu"], rules=keep("/?/*"))
     assert list(found.values()) == ["float32", "float32", "float16"]
 
 
 def test_a_name_that_two_nodes_of_a_scope_share_is_an_error() -> None:
+    """Rule S6.4: A name matches in every scope."""
     with pytest.raises(MixlistError, match="twin"):
         plan("g (float[4] x) => (float[4] y) { [twin] h = Relu(x) [twin] y = Relu(h) }", rules=keep("twin"))
 
@@ -158,12 +173,14 @@ SHAPES = """g (float[N,4] x) => (float[N,4] y, float[1] r) {
 
 @pytest.mark.parametrize("settings", [{"white": ["Mul", "Sqrt", "Div"]}, {"mode": "fp16"}])
 def test_shape_arithmetic_stays_as_authored_in_every_mode(settings: dict[str, object]) -> None:
+    """Rule S4.3: Shape arithmetic stays as authored."""
     found = nodes(SHAPES, **settings)
     assert {name: found[name].precision for name in ("m", "q", "d")} == {"m": "float32", "q": "float32", "d": "float16"}
     assert {found["m"].rule, found["q"].rule} == {"shape"}
 
 
 def test_a_float_that_comes_from_data_makes_it_ordinary() -> None:
+    """Rule S4.3: Shape arithmetic stays as authored."""
     text = """g (float[N,4] x) => (float[N,4] y) {
       s = Size(x) f = Cast<to=1>(s) [m] y = Mul(x, f) }"""
     assert one(text, "m", white=["Mul"]).precision == "float16"
@@ -171,6 +188,7 @@ def test_a_float_that_comes_from_data_makes_it_ordinary() -> None:
 
 # -- rule 4: white --------------------------------------------------------------------------------
 def test_white_is_low_and_says_so() -> None:
+    """Rules S3.2, S4.4."""
     decision = one(UNARY, "n", white=["Relu"])
     assert (decision.list, decision.precision, decision.rule, decision.changed) == ("white", "float16", "white", True)
     assert dict(decision.outputs) == {"y": "float16"}
@@ -186,6 +204,7 @@ def test_white_is_low_and_says_so() -> None:
     ],
 )
 def test_white_that_schema_or_inference_refuse_keeps_its_precision(opset: int, op: str, mode: str) -> None:
+    """Rule S4.4: White nodes are in the low type on every slot that can be."""
     head = f'<ir_version: 8, opset_import: ["" : {opset}]>'
     text = f"{head} g (float[2,3,4,4] x) => (float[2,3,4,4] y) {{ [n] y = {op}(x) }}"
     decision = one(text, "n", white=[op], mode=mode)
@@ -199,12 +218,14 @@ NORMS = """g (float[2,4] x, float[4] s) => (float[2,4] y, float[2,1] m) {
 
 @pytest.mark.parametrize("low", ["float16", "bfloat16"])
 def test_a_slot_that_only_allows_float32_stays(low: str) -> None:
+    """Rule S4.11: A slot can be low precision only if schema and inference agree."""
     found = nodes(NORMS, white=["LayerNormalization"], mode=f"mixed_{low}")
     assert dict(found["n"].outputs) == {"a": low, "b": "float32"}
     assert (found["n"].precision, found["f"].precision, found["g"].precision) == (low, low, "float32")
 
 
 def test_type_parameters_of_their_own_go_low_too() -> None:
+    """Rule S4.11: A slot can be low precision only if schema and inference agree."""
     text = """g (float[2,3,4] x, float[3] s, float[3] m) => (float[2,3,4] y) {
       [n] y = BatchNormalization(x, s, s, m, m) }"""
     assert dict(one(text, "n", white=["BatchNormalization"]).outputs) == {"y": "float16"}
@@ -212,6 +233,7 @@ def test_type_parameters_of_their_own_go_low_too() -> None:
 
 # -- rule 5: black --------------------------------------------------------------------------------
 def test_black_keeps_the_authored_type_which_need_not_be_float32() -> None:
+    """Rule S4.5: Black nodes keep the authored type."""
     text = "g (float16[4] x, float[4] z) => (float16[4] y, float[4] w) { [n] y = Relu(x) [m] w = Relu(z) }"
     found = nodes(text, black=["Relu"])
     assert [(d.precision, d.rule, d.changed) for d in found.values()] == [
@@ -235,6 +257,7 @@ def test_a_constant_that_the_low_type_holds_is_converted(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["65520", "-65520", "1000000", "0.00000001", "-0.00000001"])
 def test_overflow_or_a_lone_value_becoming_zero_keeps_the_node_high(value: str) -> None:
+    """Rule S4.7: Constants out of range keep the authored type."""
     assert with_constant(value) == ("float32", "constant")
     assert with_constant(value, constants="ieee") == ("float16", "white")
     assert with_constant(value, constants="clamp") == ("float16", "white")
@@ -275,6 +298,7 @@ def test_gray_fails_likewise_and_its_successors_follow() -> None:
 
 
 def test_only_the_slot_stays_high_where_its_type_is_its_own() -> None:
+    """Rule S4.7: Constants out of range keep the authored type."""
     text = "g (float[4] x) => (float[4] y) <float k = {1000000}> { [n] y = Pow(x, k) }"
     decision = one(text, "n", white=["Pow"])
     assert (decision.precision, dict(decision.outputs)) == ("float16", {"y": "float16"})
@@ -288,6 +312,7 @@ def test_a_constant_node_counts_as_an_initializer_does() -> None:
 
 # -- every decision ---------------------------------------------------------------------------------
 def test_reasons_are_sentences_that_name_the_source() -> None:
+    """Rule S4.33: Every decision carries its reason."""
     found = nodes(CHAIN, white=["Exp"], black=["Neg"])
     assert all(d.reason for d in found.values())
     assert "library test" in found["a"].reason

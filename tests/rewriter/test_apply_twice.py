@@ -1,4 +1,4 @@
-"""A file that mixlist wrote, under another policy: its types are its authored types now (semantics section 4)."""
+"""A file that mixlist wrote, under another policy: its types are its authored types now (Rule S4.32)."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ GRAPHS = {
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize(("first", "second"), list(permutations(POLICIES, 2)))
 def test_another_policy_on_a_result(graph: str, first: str, second: str) -> None:
+    """Rules S4.18, S4.32."""
     original = model(GRAPHS[graph], check=graph != "custom")
     once = rewritten(original, first)
     rules = policy(**POLICIES[second])

@@ -75,6 +75,7 @@ def test_a_constant_that_only_low_nodes_read_is_converted_in_place(way: str) -> 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_constant_that_both_sides_read_exists_in_both_types(way: str) -> None:
+    """Rule S7.6: A constant exists once per type that is read."""
     node, values = WAYS[way]
     found = case(with_constant(node, "Mul(w, c)", "Sub(x, c)"), check=False, **LISTS)
     assert held(found.after) == {"c": ("float32", values), "c_float16": ("float16", values)}
@@ -173,6 +174,7 @@ def test_special_values_survive() -> None:
     ("constants", "low", "value"), [("keep", False, 1e6), ("ieee", True, np.inf), ("clamp", True, 65504.0)]
 )
 def test_what_overflows_is_kept_or_converted_as_asked(constants: str, low: bool, value: float) -> None:
+    """Rule S4.19: ieee and clamp convert every constant."""
     text = "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,1000000}> { [w] w = Exp(x) [m] y = Mul(w, k) }"
     found = case(text, constants=constants, **LISTS)
     assert ("m" in found.low) is low

@@ -33,6 +33,7 @@ EDGES = [
     st.lists(st.floats(width=32) | st.sampled_from(EDGES).map(lambda v: float(np.float32(v))), min_size=1, max_size=40)
 )
 def test_float16_bits_and_report_against_a_scalar_reference(values: list[float]) -> None:
+    """Rule S7.8: Changed constants are reported."""
     wide = np.array(values, np.float32)
     report = ConstantReport("w")
     made = convert_piece(wide, types.FLOAT16, clamp=False, report=report)

@@ -18,6 +18,7 @@ FREE = {"keep_io_types": False}
 
 
 def test_a_graph_input_that_is_an_output() -> None:
+    """Rule S7.2: The interface stays."""
     text = "g (float[4] x) => (float[4] x, float[4] y) { [w] y = Exp(x) }"
     for options in ({}, FREE):
         found = case(text, options=options, **LISTS)
@@ -44,6 +45,7 @@ def test_an_initializer_or_constant_that_is_an_output(kind: str) -> None:
 
 
 def test_an_overridable_initializer_counts_as_a_constant_and_gets_a_cast() -> None:
+    """Rule S4.16: An initializer that is also an input is a constant with a fixed type."""
     text = """<ir_version: 3, opset_import: ["" : 17]>
       g (float[4] x, float[4] k = {1,2,3,4}) => (float[4] y, float[4] z) {
       [w] w = Exp(x) [a] y = Add(k, w) [r] z = Relu(k) }"""
@@ -86,6 +88,7 @@ def test_an_output_that_a_subgraph_reads() -> None:
 
 
 def test_free_inputs_change_only_if_every_use_wants_it() -> None:
+    """Rule S7.3: Free inputs become low precision only if every reader wants it."""
     one = case("g (float[4] x) => (float[4] y) { [w] y = Exp(x) }", options=FREE, **LISTS)
     assert not one.casts
     two = case("g (float[4] x) => (float[4] y, float[4] z) { [w] y = Exp(x) [l] z = Log(x) }", options=FREE, **LISTS)
@@ -95,6 +98,7 @@ def test_free_inputs_change_only_if_every_use_wants_it() -> None:
 
 @pytest.mark.parametrize(("other", "changes"), [("Exp", True), ("Log", False)])
 def test_free_inputs_count_captured_uses(other: str, changes: bool) -> None:
+    """Rule S7.3: Free inputs become low precision only if every reader wants it."""
     text = f"""g (float[4] x, bool c) => (float[4] y) {{
       [i] y = If(c) <then_branch = t () => (float[4] p) {{ [a] p = Exp(x) }},
                      else_branch = e () => (float[4] q) {{ [b] q = {other}(x) }}> }}"""
@@ -153,6 +157,7 @@ def test_nodes_that_share_a_name_are_all_rewritten() -> None:
 
 
 def test_unsorted_nodes_come_out_sorted() -> None:
+    """Rule S7.10: The graph is sorted and free of stale entries."""
     proto = model("g (float[4] x) => (float[4] y) { [a] a = Exp(x) [b] b = Relu(a) [c] y = Log(b) }")
     nodes = list(proto.graph.node)[::-1]
     del proto.graph.node[:]
@@ -176,7 +181,10 @@ def test_unsorted_nodes_with_captures_in_a_subgraph() -> None:
 
 
 def test_stale_value_info_is_mended() -> None:
-    """A declaration of a missing tensor, of a wrong type, of a wrong shape; one of a tensor that changes."""
+    """A declaration of a missing tensor, of a wrong type, of a wrong shape; one of a tensor that changes.
+
+    Rule S7.10.
+    """
     proto = model("g (float[4] x) => (float[4] y) { [w] w = Exp(x) [r] r = Relu(w) [l] y = Log(r) }")
     for name, elem, shape in (("gone", 1, [4]), ("w", 1, [4]), ("r", 7, [5, 5])):
         proto.graph.value_info.append(helper.make_tensor_value_info(name, elem, shape))
@@ -214,6 +222,7 @@ def test_unknown_ranks_stay_unknown() -> None:
 
 
 def test_quantisation_annotations_and_training_info_and_metadata_come_along() -> None:
+    """Rule S7.13: Nothing is dropped."""
     proto = model("g (float[4] x) => (float[4] y) <float s = {0.5}> { [w] w = Exp(x) [m] y = Mul(w, s) }")
     note = proto.graph.quantization_annotation.add(tensor_name="w")
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="s")
@@ -233,7 +242,7 @@ def test_quantisation_annotations_and_training_info_and_metadata_come_along() ->
 
 
 def test_an_initializer_that_the_training_information_uses_keeps_its_type() -> None:
-    """The training graphs share the names of the main graph's initializers."""
+    """The training graphs share the names of the main graph's initializers. Rule S7.6."""
     proto = model(
         "g (float[4] x) => (float[4] y) <float[4] k = {1,2,3,4}, float[4] j = {1,2,3,4}> {"
         "[w] w = Exp(x) [m] m = Mul(w, k) [n] y = Mul(m, j) }"
@@ -266,6 +275,7 @@ def test_the_standard_domain_spelled_ai_onnx(spelling: str) -> None:
 
 
 def test_wide_fan_out_costs_one_cast() -> None:
+    """Rule S7.4: A Cast follows its producer, once."""
     readers = " ".join(f"[l{k}] y{k} = Log(w)" for k in range(300))
     outputs = ", ".join(f"float[4] y{k}" for k in range(300))
     found = case(f"g (float[4] x) => ({outputs}) {{ [w] w = Exp(x) {readers} }}", runtime=False, **LISTS)

@@ -1,4 +1,4 @@
-"""The four gray policies where values cross control flow, functions and sequences (semantics section 4, rule 8)."""
+"""The four gray policies where values cross control flow, functions and sequences (rules S4.22 to S4.24)."""
 
 from __future__ import annotations
 

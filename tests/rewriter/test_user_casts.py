@@ -21,6 +21,7 @@ def sources(found: Case, name: str) -> list[str]:
 
 @pytest.mark.parametrize("order", ["[c] z = Cast<to=10>(x) [w] w = Exp(x)", "[w] w = Exp(x) [c] z = Cast<to=10>(x)"])
 def test_a_user_cast_of_the_same_tensor_is_used_and_moved_up_if_it_comes_later(order: str) -> None:
+    """Rule S7.5: No Cast that another tensor replaces."""
     found = case(f"g (float[4] x) => (float[4] y, float16[4] z) {{ {order} [l] y = Log(w) }}", feeds=X, **LISTS)
     assert found.casts == ["w>float32"]
     assert sources(found, "w") == ["z"]
@@ -83,7 +84,7 @@ def test_only_one_cast_is_looked_through() -> None:
 
 
 def test_a_rounding_pair_keeps_rounding() -> None:
-    """The white node behind it is fed the rounded number; both Casts stay in the file."""
+    """The white node behind it is fed the rounded number; both Casts stay in the file. Rule S7.7."""
     text = (
         "g (float[4] x) => (float[4] y) { [l] l = Log(x) [a] a = Cast<to=10>(l) [b] b = Cast<to=1>(a) [w] y = Exp(b) }"
     )
@@ -101,6 +102,7 @@ def test_casts_from_integers_and_doubles_are_producers() -> None:
 
 
 def test_casts_in_a_double_island_stay() -> None:
+    """Rule S7.7: Casts of the user stay, and so do float64 and integers."""
     text = """g (float[4] x) => (float[4] y) { [w] w = Exp(x) [a] a = Cast<to=11>(w) [e] e = Exp(a) [l] l = Log(e)
       [b] b = Cast<to=1>(l) [n] y = Neg(b) }"""
     found = case(text, feeds=X, **LISTS)
@@ -137,6 +139,7 @@ def test_a_model_in_float16_is_raised() -> None:
 
 
 def test_the_other_low_type_is_an_island() -> None:
+    """Rule S4.9: Lists act on float32."""
     text = """g (bfloat16[4] b, float[4] x) => (float[4] y) {
       [e] e = Exp(b) [c] c = Cast<to=1>(e) [w] w = Exp(x) [a] y = Add(w, c) }"""
     found = case(text, runtime=False, **LISTS)
@@ -145,7 +148,7 @@ def test_the_other_low_type_is_an_island() -> None:
 
 
 def test_gray_does_not_become_the_other_low_type() -> None:
-    """Pow has two type parameters: its exponent stays float32 behind a bfloat16 base."""
+    """Pow has two type parameters: its exponent stays float32 behind a bfloat16 base. Rule S4.9."""
     text = "g (bfloat16[4] b, float[4] p) => (bfloat16[4] y) { [n] y = Pow(b, p) }"
     found = case(text, runtime=False, **LISTS)
     assert found.reads("n") == ["bfloat16", "float32"] and not found.casts

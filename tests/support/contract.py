@@ -1,4 +1,4 @@
-"""What a rewritten model always satisfies (the contract's nine points), judged from before and after alone.
+"""Check the promises S7.1 to S7.13 about a rewritten model, judged from before and after alone.
 
 ``check_contract`` raises AssertionError with the point's number and what breaks it. Points 6 and 9 need
 more than two models: ``check_idempotent`` applies again, and files are judged in the tests of saving.

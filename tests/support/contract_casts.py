@@ -1,4 +1,4 @@
-"""Point 4 of the contract: where Casts stand, and that none is there without need."""
+"""Rules S7.4, S7.5: where Casts are, and that none is there without need."""
 
 from __future__ import annotations
 

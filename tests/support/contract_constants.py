@@ -1,4 +1,4 @@
-"""Point 7 of the contract: constants in both types, the high one bit-exact, none left over."""
+"""Rule S7.6: constants in both types, the high one bit-exact, none left over."""
 
 from __future__ import annotations
 

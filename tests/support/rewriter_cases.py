@@ -20,7 +20,7 @@ from tests.support.scopes import Scope, View, cast_target, dtype_name, is_marked
 
 @dataclass(frozen=True)
 class Case:
-    """A model before and after one policy; the contract has been checked."""
+    """A model before and after one policy; the promises S7 have been checked."""
 
     before: onnx.ModelProto
     after: onnx.ModelProto

@@ -22,7 +22,7 @@ Body = onnx.GraphProto | onnx.FunctionProto
 class Scope:
     """A graph, a subgraph or a function body.
 
-    ``path`` is the contract's: node names and attributes from the main graph (or the function) down.
+    ``path`` is that of docs/stability.md: node names and attributes from the main graph (or the function) down.
     """
 
     body: Body
@@ -157,7 +157,7 @@ def sorted_nodes(scope: Scope) -> list[onnx.NodeProto]:
 
 
 def node_names(scope: Scope) -> dict[int, str]:
-    """Every node's name by ``id``; a node without one is called OpType_k (contract, JSON results)."""
+    """Every node's name by ``id``; a node without one is called OpType_k (Rule S6.4)."""
     order = scope.nodes if _is_sorted(scope) else sorted_nodes(scope)
     taken = {node.name for node in order if node.name}
     counts: dict[str, int] = {}
@@ -283,6 +283,6 @@ def _standard(domain: str) -> str:
 
 
 def dtype_name(elem: int | None) -> str:
-    """The contract's spelling of an element type."""
+    """Return an element type as JSON results spell it."""
     names = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
     return "unknown" if elem is None else names.get(elem, TensorProto.DataType.Name(elem).lower())

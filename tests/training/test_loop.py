@@ -24,7 +24,7 @@ ADAM = Settings("adam", lr=0.1, schedule="linear")
 
 @pytest.mark.parametrize("advance", [False, True])
 def test_skipped_steps_and_what_counts_them(advance: bool) -> None:
-    """The learning rate and Adam's count stand still, or go on with --advance-on-skip."""
+    """The learning rate and Adam's count stand still, or go on with --advance-on-skip. Rule S10.4."""
     ours = training("torch", ADAM, parameters={"init_scale": 2.0**22}, steps=20, advance_on_skip=advance)
     rates: list[tuple[float, int]] = []
     apply = ours.optimizer.apply
@@ -80,6 +80,7 @@ def test_where_exceptions_arise_and_what_the_first_bad_step_read() -> None:
 
 
 def test_every_kind_of_not_finite_is_seen() -> None:
+    """Rule S10.3: An exception is a step with a gradient that is not finite."""
     for value in (np.nan, np.inf, -np.inf):
         for at in (0, 5, 9):
             array = np.ones(10, np.float32)

@@ -165,7 +165,7 @@ def test_3_the_loss_layer_stays_in_float32_under_lists_that_keep_it() -> None:
 
 
 def test_4_the_loss_is_scaled_before_the_backward_pass() -> None:
-    """Gradients that float16 cannot hold survive: scaling them afterwards would come too late."""
+    """Gradients that float16 cannot hold survive: scaling them afterwards would come too late. Rule S10.2."""
     machine = mixed_machine(read_step(squares()), mixed(), "cpu", None)
     data = samples(2, size=1e-5)
     feed = {**start(size=1e-2), **data, "b2": data["t"][0] + np.float32(1e-5)}
@@ -187,7 +187,7 @@ def test_5_gradients_are_computed_low_and_come_back_as_float32() -> None:
 
 
 def test_6_gradients_are_divided_by_the_scale() -> None:
-    """Step by step the same parameters at any power of two that neither overflows nor underflows."""
+    """Step by step the same parameters at any power of two that neither overflows nor underflows. Rule S10.2."""
     ends = []
     for scale in (1.0, 64.0):
         ours = training("fixed", parameters={"loss_scale": scale})
@@ -198,6 +198,7 @@ def test_6_gradients_are_divided_by_the_scale() -> None:
 
 
 def test_7_a_bad_step_changes_nothing_and_a_good_one_the_masters() -> None:
+    """Rule S10.4: A skipped step changes nothing."""
     ours = training("torch", parameters={"init_scale": 2.0**24})
     before = ours.parameters.data.copy()
     ours.run(1)

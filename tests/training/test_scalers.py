@@ -35,6 +35,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("name", "parameters", "steps", "actions", "scales"), TABLE)
 def test_the_rule_step_by_step(name: str, parameters: dict, steps: str, actions: str, scales: list[float]) -> None:
+    """Rules S10.5, S10.6, S10.7, S10.8, S10.9, S10.10, S10.11, S10.12."""
     scaler = make_scaler(name, **parameters)
     done = {"step": "s", "skip": "k", "retry": "r"}
     found = [(done[scaler.update(step == "g")], scaler.scale) for step in steps]
@@ -51,6 +52,7 @@ def test_defaults_are_those_of_the_frameworks() -> None:
 
 
 def test_nnabla_grows_first_at_step_n_plus_2_and_then_every_n_plus_1() -> None:
+    """Rule S10.11: Scaler nnabla."""
     scaler = make_scaler("nnabla", N=10)
     grown = []
     for step in range(1, 50):
@@ -67,6 +69,7 @@ def test_nnabla_tries_a_batch_a_hundred_times_more_and_skips_it() -> None:
 
 
 def test_mindspore_ends_after_a_thousand_bad_steps_in_a_row() -> None:
+    """Rule S10.8: Scaler mindspore."""
     scaler = make_scaler("mindspore")
     for _ in range(1000):
         assert scaler.update(False) == "skip"

@@ -41,7 +41,7 @@ def test_a_network_that_qualifies() -> None:
 
 
 def test_both_trainings_see_the_same_batches_and_start() -> None:
-    """Under lists that keep everything high, both are the same to the bit."""
+    """Under lists that keep everything high, both are the same to the bit. Rule S10.1."""
     high = mixlist.load_policy(precision_mode_v2="origin")
     found = run(rules=high, scaler="none")
     for one in found.runs:
@@ -104,6 +104,7 @@ def test_subnormal_gradients_are_those_held_low() -> None:
 
 
 def test_tune_scale_finds_a_scale_that_works() -> None:
+    """Rule S10.18: Advice names the scale or the lists."""
     failed = run(small(1e-7), scaler="fixed", scaler_parameters={"loss_scale": 2.0**44}, tune=True,
                  optimizer=Settings("sgd", lr=1e6))  # fmt: skip
     assert failed.verdict == "fail"
@@ -135,6 +136,7 @@ def low_everywhere() -> Policy:
 
 
 def test_a_planted_overflow_is_refused_named_and_cured() -> None:
+    """Rule S10.18: Advice names the scale or the lists."""
     found = run(planted(), low_everywhere(), trace_overflow=True, scaler_parameters={"init_scale": 1024.0})
     assert found.verdict == "fail"
     assert found.exception_rate == 1
@@ -179,6 +181,7 @@ class Stop:
 
 @pytest.mark.parametrize(("count", "runs", "mixed_steps"), [(10, 1, 0), (85, 1, 10), (160, 2, 0), (240, 2, 15)])
 def test_ctrl_c_gives_what_there_is(count: int, runs: int, mixed_steps: int) -> None:
+    """Rule S10.17: Verdict of train."""
     found = run(told=Stop(count))
     assert (found.verdict, found.complete) == ("fail", False)
     assert found.reasons[0] == f"interrupted after {runs - 1} of 3 runs"

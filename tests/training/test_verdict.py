@@ -26,10 +26,12 @@ THREE = [run(seed) for seed in range(3)]
 
 
 def test_three_equal_runs_pass() -> None:
+    """Rule S10.17: Verdict of train."""
     assert judged(THREE) == []
 
 
 def test_the_exception_rate_fails_at_its_limit() -> None:
+    """Rule S10.13: The exception rate counts steps."""
     ten = [run(seed) for seed in range(10)]
     assert judged(ten, exceptions=4) == []
     assert judged(ten, exceptions=5) == ["5 of 1000 steps have an exception: 0.50%, the limit is 0.50%"]
@@ -44,6 +46,7 @@ def test_the_exception_rate_fails_at_its_limit() -> None:
      (0.98, math.nan, True, True), (math.nan, 0.98, True, True)],
 )  # fmt: skip
 def test_the_metric_may_be_worse_by_the_tolerance(exact: float, mixed: float, higher: bool, worse: bool) -> None:
+    """Rule S10.14: The metric must match float32."""
     runs = [run(seed, exact, mixed) for seed in range(3)]
     assert any("worse by" in reason for reason in judged(runs, higher=higher)) == worse
 
@@ -53,17 +56,20 @@ def test_means_are_compared() -> None:
 
 
 def test_fewer_than_three_runs_do_not_qualify() -> None:
+    """Rule S10.15: The metric must be constant over three runs."""
     assert judged(THREE[:2]) == ["2 of at least 3 runs: whether the result is constant cannot be told"]
     assert judged(THREE[:2], complete=False) == []
 
 
 def test_constancy() -> None:
+    """Rule S10.15: The metric must be constant over three runs."""
     runs = [run(0, 0.98, 0.96), run(1, 0.98, 0.98), run(2, 0.98, 1.0)]
     assert judged(runs) == ["accuracy varies by 0.04 over the runs, in float32 by 0: it is not constant within 0.01"]
     assert judged([run(k, 0.96 + 0.02 * k, 0.96 + 0.02 * k) for k in range(3)]) == []  # as float32 does
 
 
 def test_divergence() -> None:
+    """Rule S10.16: No training diverges."""
     bad = run(1, diverged="diverges: its loss or its parameters are not finite")
     assert judged([THREE[0], bad, THREE[2]]) == [
         "seed 1: training in mixed precision diverges: its loss or its parameters are not finite"

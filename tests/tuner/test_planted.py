@@ -110,13 +110,14 @@ def chain(*nodes: str, size: int = 8) -> str:
 
 
 def test_nothing_to_do(tmp_path: Path) -> None:
+    """Rule S9.4: The search begins with two tests."""
     found = tune(tmp_path, chain("[a] y = Mul(x, k)"), [OVER], white=["Mul"], most=0)
     found.verify()
     assert found.edits == set() and json.loads(found.report.modify_mixlist) == {}
 
 
 def test_one_op_type(tmp_path: Path) -> None:
-    """x * x overflows, twice; what comes after follows. Add, Neg and Tanh are safe."""
+    """x * x overflows, twice; what comes after follows. Add, Neg and Tanh are safe. Rule S9.1."""
     text = chain("[a] a = Mul(x, x)", "[b] b = Mul(a, k)", "[c] c = Add(b, one)", "[d] d = Neg(c)", "[e] y = Tanh(d)")
     found = tune(tmp_path, text, [OVER], white=["Mul", "Add", "Neg", "Tanh"], most=8)
     found.verify()
@@ -139,7 +140,7 @@ def test_one_node_of_an_op_type_that_is_safe_elsewhere(tmp_path: Path) -> None:
 
 
 def test_the_same_with_node_rules(tmp_path: Path) -> None:
-    """``big`` overflows; ``back`` reads what would be infinite when cast."""
+    """``big`` overflows; ``back`` reads what would be infinite when cast. Rule S9.7."""
     nodes = tune(tmp_path, SQUARES, [OVER], white=["Mul", "Neg"], node_rules=True, most=30)
     nodes.verify()
     assert nodes.edits == {"big: float16 to float32", "back: float16 to float32"}
@@ -252,6 +253,7 @@ def test_labels(tmp_path: Path) -> None:
 
 
 def test_limits_that_nothing_meets(tmp_path: Path) -> None:
+    """Rule S9.4: The search begins with two tests."""
     feeds = [{"x": np.full((1, 8), np.nan, np.float32)}]
     found = tune(tmp_path, chain("[a] y = Mul(x, x)"), feeds, white=["Mul"], limits=Limits(cosine=2.0), most=1)
     assert found.report.verdict == "fail" and "every node in float32 too" in found.report.reasons[0]
@@ -284,7 +286,10 @@ MIXED = chain(
 
 
 def test_max_low_moves_what_it_may_to_white(tmp_path: Path) -> None:
-    """72 squared twice is beyond float16: Mul, and Add that reads it, stay high; the product, black here, goes low."""
+    """72 squared twice is beyond float16: Mul, and Add that reads it, stay high; the product, black here, goes low.
+
+    Rule S9.6.
+    """
     found = tune(tmp_path, MIXED, [OVER], white=["Tanh"], black=["MatMul", "Mul"], objective="max-low", most=30)
     found.verify()
     assert "MatMul: black to white" in found.edits

@@ -31,6 +31,7 @@ def tune(text: str, state: Path | None = None, **options: Any) -> TuneReport:
 
 
 def test_max_speed_keeps_an_edit_that_saves_casts() -> None:
+    """Rule S9.6: Three objectives."""
     found = tune(BETWEEN, white=["Tanh", "MatMul"], black=["Mul"], objective="max-speed")
     assert [(e.op, e.before, e.after) for e in found.edits] == [("Tanh", "white", "black")]
     assert found.edits[0].without == "keeps the limits too, at a higher cost"
@@ -68,7 +69,7 @@ def test_a_stopped_search_for_low_work_hands_back_the_most() -> None:
 
 
 def test_a_loss_of_accuracy_at_its_limit_is_kept_by_the_check_too() -> None:
-    """8 right answers of 10 become 7: 0.8 - 0.7 is more than 0.1 in floating point."""
+    """8 right answers of 10 become 7: 0.8 - 0.7 is more than 0.1 in floating point. Rule S9.3."""
     text = "g (float[10,2] x) => (float[10,2] y) <float[1] one = {1}> { [a] y = Mul(x, one) }"
     rows = np.tile(np.array([[1.0, 2.0]], np.float32), (10, 1))
     rows[0] = [1.0, 1.0001]  # the difference is gone in float16, and the first class wins

@@ -31,6 +31,7 @@ def subsets(items: Sequence[int]) -> list[frozenset[int]]:
 @settings(max_examples=1000, deadline=None)
 @given(monotone())
 def test_minimal_is_minimal(problem: tuple[list[int], Passes]) -> None:
+    """Rule S9.5: A result is minimal."""
     order, passes = problem
     found = minimal(order, passes)
     passing = [s for s in subsets(order) if passes(s)]

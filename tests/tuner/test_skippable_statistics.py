@@ -87,6 +87,7 @@ def test_what_the_check_finds_where_nothing_was_watched() -> None:
 
 
 def test_what_has_failed_a_check_is_watched_from_then_on() -> None:
+    """Rule S9.8: The result passes a check of its own."""
     tried = trials(model(GROWING), policy(white=EVERY), [GROWS], limits=ANY)
     low = tried.rig.low_nodes(frozenset())
     units = {

@@ -45,7 +45,7 @@ def told(report: TuneReport) -> dict[str, Any]:
 
 
 def test_a_search_goes_on_after_any_kill(tmp_path: Path) -> None:
-    """The file is cut at every byte of its last three lines, and at the end of each line."""
+    """The file is cut at every byte of its last three lines, and at the end of each line. Rule S9.11."""
     state = tmp_path / "state"
     whole = search(state)
     assert whole.verdict == "pass" and whole.trials > 3 and whole.remembered == 0

@@ -50,7 +50,10 @@ def test_planted_overflow(planted: Planted) -> None:
 )
 @given(case=cases(), data=st.data())
 def test_a_trial_says_what_the_check_says(case: Case, data: st.DataObject) -> None:
-    """Random graphs full of edges, masks, infinities and NaN; with the base lists and with some of the edits."""
+    """Random graphs full of edges, masks, infinities and NaN; with the base lists and with some of the edits.
+
+    Rule S9.3.
+    """
     assume(case.rules.mode.action == "lists")  # others are not tuned
     tried = trials(case.model, case.rules, case.feeds, saturate=case.saturate)
     try:
@@ -65,6 +68,7 @@ def test_a_trial_says_what_the_check_says(case: Case, data: st.DataObject) -> No
 
 
 def test_a_trial_stops_at_the_first_broken_limit_and_that_batch_goes_first() -> None:
+    """Rule S9.2: A trial is one set of edits on the data."""
     feeds = [{"x": np.array([float(i), 1.0], np.float32)} for i in (1, 2, 3, 300, 4)]
     tried = trials(
         model("g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"), policy(white=["Mul"]), feeds

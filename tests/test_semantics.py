@@ -1,0 +1,96 @@
+"""docs/semantics.md: its rules are well formed, every number that is cited exists, and a test cites every rule."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+HEADING = re.compile(r"^### (S\d+\.\d+) (\S.*)$", re.MULTILINE)
+CITED = re.compile(r"\bS\d+\.\d+\b")
+SOURCES = ("engine", "framework", "ONNX", "ONNX Runtime", "ruling")
+# Where rules are cited: code, tests, golden files, documents.
+TEXTS = ("mixlist/**/*.py", "tests/**/*.py", "tests/golden/**/*.txt", "benchmarks/*", "tools/*.py", "docs/*.md", "*.md")
+
+
+class Rule(NamedTuple):
+    """One rule as the document has it: ``planned`` rules are decided but not implemented."""
+
+    title: str
+    text: str
+    planned: bool
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """The rules by their number, in the order of the document."""
+    text = (ROOT / "docs" / "semantics.md").read_text("utf-8")
+    headings = list(HEADING.finditer(text))
+    ends = [heading.start() for heading in headings[1:]] + [len(text)]
+    found: dict[str, Rule] = {}
+    for heading, end in zip(headings, ends, strict=True):
+        body = text[heading.end() : end]
+        assert heading[1] not in found, f"{heading[1]} is given twice"
+        found[heading[1]] = Rule(heading[2], body, body.lstrip().startswith("Status: planned"))
+    return found
+
+
+def citations(*patterns: str) -> dict[str, list[str]]:
+    """The files that cite each number; this file is not among them."""
+    found: dict[str, list[str]] = {}
+    for pattern in patterns:
+        for path in sorted(ROOT.glob(pattern)):
+            if not path.is_file() or path == Path(__file__):
+                continue
+            for number in set(CITED.findall(path.read_text("utf-8"))):
+                found.setdefault(number, []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_the_rules_of_a_chapter_are_numbered_from_one_on() -> None:
+    chapters: dict[int, list[int]] = {}
+    for number in rules():
+        chapter, position = number[1:].split(".")
+        chapters.setdefault(int(chapter), []).append(int(position))
+    assert list(chapters) == list(range(1, len(chapters) + 1))
+    for chapter, positions in chapters.items():
+        assert positions == list(range(1, len(positions) + 1)), f"S{chapter}"
+
+
+def test_every_rule_has_an_example_and_a_source() -> None:
+    for number, rule in rules().items():
+        assert "\nExample:" in rule.text, f"{number} has no example"
+        source = re.search(r"^Source: (.+)$", rule.text, re.MULTILINE)
+        assert source is not None, f"{number} has no source"
+        assert source[1].startswith(SOURCES), f"{number}: {source[1]}"
+
+
+def test_every_rule_that_is_cited_exists() -> None:
+    unknown = {number: files for number, files in citations(*TEXTS).items() if number not in rules()}
+    assert not unknown
+
+
+def test_a_test_cites_every_rule_that_is_implemented() -> None:
+    cited = citations("tests/**/*.py", "tests/golden/**/*.txt")
+    missing = [f"{number} {rule.title}" for number, rule in rules().items() if not rule.planned and number not in cited]
+    assert not missing
+
+
+def test_a_planned_rule_is_cited_by_no_code() -> None:
+    planned = {number for number, rule in rules().items() if rule.planned}
+    assert not planned.intersection(citations("mixlist/**/*.py"))
+
+
+def test_nothing_refers_to_documents_that_the_repository_does_not_have() -> None:
+    old = re.compile(
+        r"semantics,? sections?|\bthe contract\b|\(contract\b|\bcontract's\b|\bissue \d|\(issue\b", re.IGNORECASE
+    )
+    found = []
+    for pattern in TEXTS:
+        for path in sorted(ROOT.glob(pattern)):
+            if path.is_file() and path != Path(__file__):
+                lines = path.read_text("utf-8").splitlines()
+                found += [f"{path.relative_to(ROOT)}:{n}" for n, line in enumerate(lines, 1) if old.search(line)]
+    assert not found
