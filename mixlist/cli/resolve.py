@@ -18,7 +18,7 @@ from mixlist.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mixlist.resolver.plan import Decision, Plan
+    from mixlist.resolver import Decision, Plan
 
 
 @click.command("resolve", short_help="Show every node's list, precision and the reason.")

@@ -156,7 +156,7 @@ def low_share(main: Solution, low: str, of: Costs) -> float | None:
 
 
 def _shares(solution: Solution, of: Costs, low_name: str) -> tuple[int, int]:
-    from mixlist.resolver.reasons import precision
+    from mixlist.resolver.decisions import precision
 
     total = low = 0
     for node in solution.graph.order:

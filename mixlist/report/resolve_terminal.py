@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from mixlist.report import csv_table, terminal
-from mixlist.resolver.plan import Decision, Plan, node_json
+from mixlist.resolver.decisions import Decision
+from mixlist.resolver.plan import Plan, node_json
 
 _TABLE = ("node", "op", "list", "precision", "rule", "reason")
 _CSV = ("scope", "name", "op_type", "domain", "list", "precision", "changed", "rule", "follows", "outputs", "reason")

@@ -1,4 +1,25 @@
-"""What the policy says of a node, before anything is followed: its list, its node rule, its kind of decision."""
+"""Classify a node by the policy alone, before anything is followed: its list, and the rule that decides it.
+
+Rule S4.1: A node without a slot of type float32 or of the low type that may change has precision `none`, or the type
+of its fixed output (S4.13), and no list changes it.
+
+Rule S4.13: A Cast, a Constant, and an operator whose output type is given by an attribute, or by the default of that
+attribute, keep that type; such an operator without the attribute and without a default is an ordinary operator.
+
+Rule S4.14: A node stays as authored with rule `schema` if no schema of its operator is known.
+
+Rule S3.4: Under `fp16` every node that can be float16 is float16, whatever the lists say.
+
+Rule S3.5: Under `origin` every node keeps its authored type, except a node that `customize_dtypes` names.
+
+Rule S3.6: Under `cube_fp16in_fp32out` and `force_fp32` every node that was authored in float16 or bfloat16 and can be
+float32 is float32.
+
+Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
+their authored type; `allow_fp32_to_bf16` does the same with bfloat16.
+
+``white_black_gray`` finds the types of a node that is classified.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +29,27 @@ from typing import Literal
 
 from mixlist.graph.control_flow import CONTROL_FLOW
 from mixlist.graph.model import Graph, Node, Value
+from mixlist.lists.library import ListName
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.names import Listed, listed
 from mixlist.ops.traits import Trait, operators
+from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
 
 # How a node's precision is found. Only `gray` looks at other nodes.
 Kind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema"]
 
+_KINDS: dict[ListName, Kind] = {"white": "low", "black": "authored", "gray": "gray"}
+
 
 @dataclass(frozen=True)
 class Fact:
-    """``list`` as the report shows it; ``kind`` how the precision is found; ``rule`` what the report names."""
+    """The classification of a node.
+
+    ``list``: the list, or ``none``. ``kind``: how the precision is found. ``rule``: the rule as the report names it.
+    """
 
     list: str
     kind: Kind
@@ -30,7 +58,7 @@ class Fact:
 
 
 class Facts:
-    """The policy, asked about the nodes of one model; answers are kept per operator."""
+    """Classifies the nodes of one model under one policy; keeps the answers per operator."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -38,35 +66,31 @@ class Facts:
         raises = policy.mode.action == "raise"  # brings up either low type; lists leave the other one alone
         self.movable = types.LISTED if raises else frozenset({types.FLOAT, self.low})
         self._listed: dict[tuple[str, str, int | None], Listed] = {}
-        self._facts: dict[tuple[str, str, int | None], Fact] = {}
+        self._facts: dict[tuple[str, str, int], Fact] = {}
         self.cast_is_black = policy.mode.action == "lists" and self.listed("", "Cast").list == "black"
 
     def listed(self, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None) -> Listed:
-        """The list of an operator in the policy's name space."""
-        if self.policy.space == "onnx":
-            key: tuple[str, str, int | None] = (domain, op_type, None)
-        else:
-            key = (domain, op_type, rank())
-        found = self._listed.get(key)
-        if found is None:
-            found = self._listed[key] = listed(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
-        return found
+        """Return the list of an operator in the policy's name space."""
+        key = (domain, op_type, None if self.policy.space == "onnx" else rank())
+        entry = self._listed.get(key)
+        if entry is None:
+            entry = self._listed[key] = listed(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
+        return entry
 
     def of(self, graph: Graph, node: Node) -> Fact:
-        """The fact for a node that no node rule names."""
+        """Return the fact for a node that no node rule names."""
         signature = node.signature
-        by_list = self._by_list(graph, node)
         if signature is None:
             return Fact("none", "none", "control-flow")
+        by_list = self._by_list(graph, node)
         if signature.fixed:
             return Fact(by_list.list, "cast", "cast", by_list.listed)
-        if not signature.groups:
-            if signature.schema is None and any(
-                v is not None and types.element(v.type) in types.LISTED for v in node.inputs
-            ):
-                return Fact(by_list.list, "schema", "schema", by_list.listed)
-            return Fact(by_list.list, "none", "no-float", by_list.listed)
         if not any(g.authored in self.movable for g in signature.groups):
+            is_custom = signature.schema is None and any(
+                v is not None and types.element(v.type) in types.LISTED for v in node.inputs
+            )
+            if is_custom:
+                return Fact(by_list.list, "schema", "schema", by_list.listed)
             return Fact(by_list.list, "none", "no-float", by_list.listed)
         if is_shape_arithmetic(node):
             return Fact(by_list.list, "shape", "shape", by_list.listed)
@@ -76,15 +100,13 @@ class Facts:
         action = self.policy.mode.action
         if action != "lists":
             return self._by_mode(action, node)
-        if node.signature is None:
-            return Fact("none", "none", "control-flow")
         entry = self.listed(node.domain, node.op_type, lambda: rank_of(graph, node))
         key = (node.domain, node.op_type, id(entry))
-        found = self._facts.get(key)
-        if found is None:
-            kind: Kind = {"white": "low", "black": "authored", "gray": "gray"}[entry.list]  # type: ignore[assignment]
-            found = self._facts[key] = Fact(entry.list, kind, {"gray": "follow"}.get(entry.list, entry.list), entry)
-        return found
+        fact = self._facts.get(key)
+        if fact is None:
+            rule = "follow" if entry.list == "gray" else entry.list
+            fact = self._facts[key] = Fact(entry.list, _KINDS[entry.list], rule, entry)
+        return fact
 
     def _by_mode(self, action: str, node: Node) -> Fact:
         if action == "force":
@@ -96,26 +118,13 @@ class Facts:
         return Fact("none", "authored", "mode")
 
 
-def is_shape_arithmetic(node: Node) -> bool:
-    """Rule S4.3: all float inputs come from shapes and constants, at least one of them from a shape."""
-    shaped = False
-    for value in node.inputs:
-        if value is None or types.element(value.type) not in types.FLOATS:
-            continue
-        if value.from_shape:
-            shaped = True
-        elif not value.constant:
-            return False
-    return shaped
-
-
 def is_control_flow(node: Node) -> bool:
-    """Whether the node is one of ONNX's own operators with bodies."""
+    """Return whether the node is one of ONNX's own operators with bodies."""
     return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
 
 
 def rank_of(graph: Graph, node: Node) -> int | None:
-    """The number of dimensions of a node's first input, as far as weights or declarations tell."""
+    """Return the number of dimensions of a node's first input, as far as weights or declarations tell."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if node.op_type in ("Conv", "ConvTranspose") and weight is not None and hasattr(weight.tensor, "dims"):
         return len(weight.tensor.dims)

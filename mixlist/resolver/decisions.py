@@ -1,25 +1,63 @@
-"""What was decided for one graph, and how two decided types join."""
+"""The decisions for nodes, graphs and a whole model: values that the other modules of this room make and read.
+
+A Solution holds the decisions for one graph, in the form in which they are computed and applied. A Decision
+describes the decision for one node to a user.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mixlist.graph.control_flow import Link
-from mixlist.graph.model import Graph, Value
+from mixlist.graph.io import Loaded
+from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.refs import NodeRef
+from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
+from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Fact
+from mixlist.resolver.node_rules import Rules
 
 UNDECIDED = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The precision of one node and the reason for it.
+
+    ``follows`` is empty, or holds the immediate producer and the node that decided. ``outputs`` maps the name of each
+    output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
+    names the calls of this specialization if its function has several specializations.
+    """
+
+    scope: str
+    name: str
+    op_type: str
+    domain: str
+    list: str
+    precision: str
+    changed: bool
+    rule: str
+    follows: tuple[str, ...]
+    outputs: Mapping[str, str]
+    reason: str
+    callers: tuple[str, ...] = ()
+
+    @property
+    def ref(self) -> NodeRef:
+        """Return the node's identity; the scope of a specialized function has its number."""
+        return NodeRef(self.scope, self.name)
+
+
 @dataclass(eq=False)
 class Solution:
-    """What was decided for one Graph; lists are indexed by the id of a Value or Node.
+    """The decisions for one Graph; lists are indexed by the id of a Value or Node.
 
-    ``decided``: element type per value. ``links``: the final element type per link. ``notes``: what
-    kept a node or slot from low. ``callees``: the Solution of each function call.
+    ``decided``: the element type of each value. ``notes``: the constant that keeps a node or slot in high precision.
+    ``callees``: the Solution of each function call.
     """
 
     graph: Graph
@@ -29,14 +67,31 @@ class Solution:
     followed: list[Value | None]
     links: list[Link] = field(default_factory=list)
     notes: dict[int, str] = field(default_factory=dict)
-    rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the fact's rule
+    rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the rule of the fact
     callees: dict[int, Solution] = field(default_factory=dict)
-    high_by_black: set[int] = field(default_factory=set)  # values, under the black-wins policy
-    number: str = ""  # "#k" where its function has several specialisations, in order of first call
+    high_by_black: set[int] = field(default_factory=set)  # values, under the policy black-wins (Rule S4.23)
+    number: str = ""  # "#k" where its function has several specializations, in order of first call
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """The decisions for a whole model, as the rewriter applies them.
+
+    ``solutions``: first that of the main graph, then one per specialization of a function, in order of first call.
+    """
+
+    loaded: Loaded
+    graph: Graph
+    policy: Policy
+    low: int
+    solutions: tuple[Solution, ...]
+    rules: Rules
+    ranges: ConstantRanges
+    cast_is_black: bool
 
 
 def reached(main: Solution) -> list[Solution]:
-    """A main graph's Solution and those of all calls below it, each once, in order of first call."""
+    """Return a main graph's Solution and those of all calls below it, each once, in order of first call."""
     found: dict[Solution, None] = {main: None}
     waiting = deque([main])
     while waiting:
@@ -48,7 +103,20 @@ def reached(main: Solution) -> list[Solution]:
 
 
 def join(one: int, other: int) -> int:
-    """The type of what is one or the other: undecided gives way, two that differ are float32."""
+    """Return the type of a value that is one or the other: undecided gives way, two that differ are float32."""
     if one == other or other == UNDECIDED:
         return one
     return other if one == UNDECIDED else types.FLOAT
+
+
+def precision(solution: Solution, node: Node) -> str:
+    """Return the type of the node's main float slots; ``none`` for a node with nothing to vary (Rule S4.1)."""
+    assignment, signature = solution.assignments[node.id], node.signature
+    if signature is None or assignment is None or solution.facts[node.id].kind == "none":
+        return "none"
+    primary = signature.primary
+    if primary is not None and not signature.fixed:
+        return types.type_name(assignment.elements[signature.groups.index(primary)])
+    slots = node.outputs if signature.fixed else node.inputs
+    elem = next((types.element(v.type) for v in slots if v is not None), types.UNKNOWN)
+    return types.type_name(elem) if elem in types.FLOATS and node.op_type != "Constant" else "none"

@@ -1,44 +1,43 @@
-"""Deciding again under other lists: only the nodes of which the lists say something else, and what they reach.
+"""Decide a model under many policies that differ little: decide again only the nodes that a difference reaches.
 
-A search asks for the decisions under hundreds of policies, each much like one before it. What a step decides depends on
-its node's fact and on what it reads, so what is decided in one pass can be decided from an earlier outcome: steps
-whose fact differs run anew, and those that read what has changed, in the order of the graph. From the first loop on,
-where decisions feed back, all of it is decided anew if any is; where there are sequences, or decisions look at the
-graph as a whole (``between``), everything always.
+A search asks for the decisions under hundreds of policies, each similar to an earlier one. The decision for a node
+depends on the node's fact and on the types that it reads, so a Solution is computed from an earlier one: the steps
+whose fact differs run again, and then those that read a changed value, in the order of the graph. From the first loop
+on, where decisions feed back, all steps run again if any does. With sequences, and under ``between``, which looks at
+the graph as a whole, everything is decided anew.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from heapq import heapify, heappop, heappush
-from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.names import in_ascend
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.constants import ConstantRanges
-from mixlist.resolver.classification import Fact, Facts, is_control_flow
+from mixlist.resolver.classification import Fact, Facts
+from mixlist.resolver.constant_arguments import settle_constant_arguments
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.node_rules import Rules
-from mixlist.resolver.schedule import Step, read_by
-from mixlist.resolver.sequence_groups import Cluster
+from mixlist.resolver.schedule import Schedule, Step, read_by, written_by
 from mixlist.resolver.solve import Resolution, Solver
-from mixlist.resolver.uses import settle_constant_arguments
+from mixlist.resolver.solver_state import CallArguments
 
-RECENT = 8  # outcomes to begin from: the tests of a search halve, so one of the last few is near
+RECENT = 8  # outcomes to start from: a search tests halves of sets, so one of the last few is similar
 
 
 @dataclass(frozen=True, eq=False)
 class NodeClassification:
-    """What a policy says of a node of the graph with this id; under a rule also its types.
+    """A policy's fact for a node of the graph with this id; under a node rule also its types.
 
-    What is the same is one object: sets of them are compared for every choice of a search.
+    Equal classifications are one object, because a search compares sets of them for every candidate.
     """
 
     graph: int
@@ -52,279 +51,282 @@ Changes = dict[Node, NodeClassification]
 
 
 class IncrementalSolver:
-    """One model, decided under policies that differ from ``base`` in lists and in further rules of single nodes."""
+    """Decides one model under policies that differ from ``base`` in lists and in further rules for single nodes."""
 
     def __init__(self, graph: Graph, base: Policy, ranges: ConstantRanges) -> None:
         self.graph, self.base, self.ranges = graph, base, ranges
         self.rules = Rules(base)
-        self.kept: dict[tuple[Any, ...], deque[_Kept]] = {}
-        self.orders: dict[int, _Order] = {}
+        self.outcomes: dict[object, deque[_Outcome]] = {}  # the last ones, by graph and call
         self.graphs = {id(each): each for each in reachable_graphs(graph)}
         self.reach = {key: frozenset(map(id, reachable_graphs(each))) for key, each in self.graphs.items()}
-        self._same: dict[tuple[Node, Fact], NodeClassification] = {}
+        self._reruns: dict[int, _Rerun] = {}
+        self._interned: dict[tuple[Node, Fact], NodeClassification] = {}
         facts = Facts(base)
         self.cast_is_black = facts.cast_is_black
-        self.said = {key: self._base(each, facts) for key, each in self.graphs.items()}
-        self._nodes: dict[Operator, list[tuple[int, Node]]] = {}
-        for key, each in self.graphs.items():
-            for node in each.order:
-                self._nodes.setdefault((node.domain, node.op_type), []).append((key, node))
-        self._called: dict[str, list[Operator]] = {}  # the operators by every name that a list may have for them
+        self.classified = {key: self._classify(each, facts) for key, each in self.graphs.items()}
+        self._nodes: dict[Operator, list[NodeClassification]] = {}
+        for classifications in self.classified.values():
+            for each in classifications:
+                self._nodes.setdefault((each.node.domain, each.node.op_type), []).append(each)
+        self._operators: dict[str, list[Operator]] = {}  # by every name that a list may have for them
         for operator in self._nodes:
             for name in _names(operator):
-                self._called.setdefault(name, []).append(operator)
-        self._listed: dict[tuple[Any, ...], Changes] = {}
-        self._ruled: dict[NodeRule, Changes] = {}
-        self._origin: WeakKeyDictionary[Solution, tuple[ref[Solution], frozenset[Node]]] = WeakKeyDictionary()
+                self._operators.setdefault(name, []).append(operator)
+        self._changes_by_list: dict[object, Changes] = {}  # by operator and the moves of its names
+        self._changes_by_rule: dict[NodeRule, Changes] = {}
+        self._origins: WeakKeyDictionary[Solution, _Origin] = WeakKeyDictionary()
         self._settled: WeakSet[Solution] = WeakSet()
 
     def decide(self, policy: Policy) -> Solution:
-        """What ``resolve`` decides for the main graph under a policy.
+        """Return the Solution of the main graph that ``resolve`` would compute under a policy.
 
-        For reports it is not meant: specialisations have no numbers, and a node under a rule shows the base's list. A
-        Solution may be one that was returned before, and part of several.
+        Do not use it for reports: specializations have no numbers, and a node under a rule shows the list of the base.
+        A Solution may be one that was returned before, and part of several.
         """
-        shared = _Remembering(self, policy)
-        found = shared.solve(self.graph)
-        settle_constant_arguments(found, shared.fits, self._settled)
-        return found
+        resolution = _IncrementalResolution(self, policy)
+        solution = resolution.solve(self.graph)
+        settle_constant_arguments(solution, resolution.fits, self._settled)
+        return solution
 
     def origin(self, solution: Solution) -> tuple[Solution, frozenset[Node]] | None:
-        """The Solution that this one was decided from, and the nodes decided anew; None where that is all of them."""
-        before, nodes = self._origin.get(solution, (None, frozenset[Node]()))
-        known = before() if before is not None else None
-        return (known, nodes) if known is not None else None
+        """Return the Solution that this one was computed from and the nodes decided again; None if all of them were."""
+        origin = self._origins.get(solution)
+        before = origin.solution() if origin is not None else None
+        return (before, origin.nodes) if origin is not None and before is not None else None
 
     def changes(self, policy: Policy, facts: Facts) -> Changes:
-        """What ``policy`` says otherwise than ``base``."""
-        found: Changes = {}
+        """Return the classifications in which ``policy`` differs from ``base``."""
+        changes: Changes = {}
         moved = [op for op, move in policy.lists.moves.items() if self.base.lists.moves.get(op) != move]
-        for operator in {each for op in moved for each in self._called.get(op, ())}:
-            found.update(self._by_list(operator, policy, facts))
+        for operator in {each for op in moved for each in self._operators.get(op, ())}:
+            changes.update(self._by_list(operator, policy, facts))
         for rule in policy.rules[: len(policy.rules) - len(self.base.rules)]:
-            found.update(self._by_rule(rule))
-        return found
+            changes.update(self._by_rule(rule))
+        return changes
 
-    def keep(self, key: tuple[Any, ...], made: _Kept, near: _Kept | None, ran: frozenset[Node]) -> None:
-        """Keep an outcome to begin from; ``near`` is what it was itself decided from."""
-        self.kept.setdefault(key, deque(maxlen=RECENT)).append(made)
-        if near is not None:
-            self._origin[made.solver.solution] = ref(near.solver.solution), ran
+    def remember(self, key: object, outcome: _Outcome, start: _Outcome | None, decided_again: frozenset[Node]) -> None:
+        """Keep an outcome for later policies; ``start`` is the outcome that it was computed from."""
+        self.outcomes.setdefault(key, deque(maxlen=RECENT)).append(outcome)
+        if start is not None:
+            self._origins[outcome.solver.solution] = _Origin(ref(start.solver.solution), decided_again)
 
-    def _interned(self, graph: int, node: Node, fact: Fact) -> NodeClassification:
-        return self._same.setdefault((node, fact), NodeClassification(graph, node, fact))
+    def rerun(self, graph: Graph, schedule: Schedule) -> _Rerun:
+        """Return the order in which the steps of a graph run again."""
+        if id(graph) not in self._reruns:
+            self._reruns[id(graph)] = _Rerun(schedule)
+        return self._reruns[id(graph)]
 
-    def _base(self, graph: Graph, facts: Facts) -> list[NodeClassification]:
+    def _intern(self, graph: int, node: Node, fact: Fact) -> NodeClassification:
+        return self._interned.setdefault((node, fact), NodeClassification(graph, node, fact))
+
+    def _classify(self, graph: Graph, facts: Facts) -> list[NodeClassification]:
         ruled = self.rules.match(graph)
-        return [self._interned(id(graph), node, ruled.get(node.id) or facts.of(graph, node)) for node in graph.order]
+        return [self._intern(id(graph), node, ruled.get(node.id) or facts.of(graph, node)) for node in graph.order]
 
     def _by_list(self, operator: Operator, policy: Policy, facts: Facts) -> Changes:
-        """What the lists say of an operator's nodes otherwise: it depends on where its names stand."""
-        where = operator, *(policy.lists.moves.get(name) for name in _names(operator))
-        if where not in self._listed:
-            found = self._listed[where] = {}
-            for key, node in self._nodes[operator]:
-                before = self.said[key][node.id]
-                said = self._interned(key, node, facts.of(self.graphs[key], node))
-                if said is not before and before.fact.kind != "rule":
-                    found[node] = said
-        return self._listed[where]
+        """Return the changed classifications of an operator's nodes, which depend on the moves of its names alone."""
+        key = operator, *(policy.lists.moves.get(name) for name in _names(operator))
+        if key not in self._changes_by_list:
+            changes = self._changes_by_list[key] = {}
+            for before in self._nodes[operator]:
+                node = before.node
+                after = self._intern(before.graph, node, facts.of(self.graphs[before.graph], node))
+                if after is not before and before.fact.kind != "rule":
+                    changes[node] = after
+        return self._changes_by_list[key]
 
     def _by_rule(self, rule: NodeRule) -> Changes:
-        """The nodes that a rule decides; it comes before those of the base."""
-        if rule not in self._ruled:
+        """Return the classifications of the nodes that a rule decides; it comes before the rules of the base."""
+        if rule not in self._changes_by_rule:
             alone = Rules(replace(self.base, rules=(rule,)))
-            self._ruled[rule] = {
+            self._changes_by_rule[rule] = {
                 node: NodeClassification(key, node, fact, alone.assignment(graph, node))
                 for key, graph in self.graphs.items()
                 for node, fact in ((graph.order[at], fact) for at, fact in alone.match(graph).items())
             }
-        return self._ruled[rule]
+        return self._changes_by_rule[rule]
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
-    """An outcome: the solver that came to it, and the changes in its graph and in the functions below."""
+class _Outcome:
+    """A solver that has decided its graph, and the changes in the graph and in the functions that it reaches."""
 
     solver: Solver
     changes: frozenset[NodeClassification]
 
 
-class _Remembering(Resolution):
-    """The resolution under one policy, which begins from those before it."""
+@dataclass(frozen=True)
+class _Origin:
+    """The Solution that another one was computed from, and the nodes that were decided again."""
 
-    def __init__(self, again: IncrementalSolver, policy: Policy) -> None:
+    solution: ref[Solution]
+    nodes: frozenset[Node]
+
+
+class _IncrementalResolution(Resolution):
+    """The resolution under one policy, which starts from the outcomes under earlier policies."""
+
+    def __init__(self, incremental: IncrementalSolver, policy: Policy) -> None:
         facts = Facts(policy)
-        self.again, self.changes = again, again.changes(policy, facts)
-        super().__init__(facts, _Known(again.rules, self.changes, policy), again.ranges)
-        self.anew = policy.gray_policy == "between" or facts.cast_is_black != again.cast_is_black
+        self.incremental, self.changes = incremental, incremental.changes(policy, facts)
+        super().__init__(facts, _ChangedRules(incremental.rules, self.changes, policy), incremental.ranges)
+        self.needs_fresh_start = policy.gray_policy == "between" or facts.cast_is_black != incremental.cast_is_black
 
     def solve(self, graph: Graph) -> Solution:
-        return self._decide(graph, (), (), (), ())
+        return self.specialize(graph, CallArguments())
 
-    def specialise(self, graph: Graph, arguments: Any, wanted: Any, misfits: Any, blacks: Any) -> Solution:
-        return self._decide(graph, arguments, wanted, misfits, blacks)
-
-    def _decide(self, graph: Graph, arguments: Any, wanted: Any, misfits: Any, blacks: Any) -> Solution:
-        again = self.again
-        key = (id(graph), arguments, wanted, tuple([m is not None for m in misfits]), blacks)
-        reach = again.reach[id(graph)]
-        mine = frozenset([said for said in self.changes.values() if said.graph in reach])
-        near: _Kept | None = None
-        differ = frozenset[NodeClassification]()
-        for kept in again.kept.get(key, ()):
-            found = kept.changes ^ mine
-            if near is None or len(found) < len(differ):
-                near, differ = kept, found
-        if near is not None and not differ:
-            return near.solver.solution
-        if near is None or near.solver.start is None or self.anew:
-            made, near, ran = Solver(self, graph), None, frozenset[Node]()
-            made.run(arguments, wanted, misfits, blacks)
+    def specialize(self, graph: Graph, call: CallArguments) -> Solution:
+        incremental = self.incremental
+        key = (id(graph), call.key)
+        reach = incremental.reach[id(graph)]
+        changes = frozenset([each for each in self.changes.values() if each.graph in reach])
+        start: _Outcome | None = None  # the most similar outcome
+        differences = frozenset[NodeClassification]()
+        for outcome in incremental.outcomes.get(key, ()):
+            others = outcome.changes ^ changes
+            if start is None or len(others) < len(differences):
+                start, differences = outcome, others
+        if start is not None and not differences:
+            return start.solver.solution
+        if start is None or start.solver.start is None or self.needs_fresh_start:
+            solver, start, decided_again = Solver(self, graph), None, frozenset[Node]()
+            solver.run(call)
         else:
-            made = _copy(near.solver, self)
-            ran = self._go_on(made, differ)
-        again.keep(key, _Kept(made, mine), near, ran)
-        return made.solution
+            solver = _copy(start.solver, self)
+            decided_again = self._update(solver, differences)
+        incremental.remember(key, _Outcome(solver, changes), start, decided_again)
+        return solver.solution
 
-    def _go_on(self, made: Solver, differ: frozenset[NodeClassification]) -> frozenset[Node]:
-        """Bring a copy of an earlier outcome up to these changes; returns the nodes that may take other types."""
-        graph, again = made.graph, self.again
-        base = again.said[id(graph)]
-        changed = {said.node for said in differ if said.graph == id(graph)}
+    def _update(self, solver: Solver, differences: frozenset[NodeClassification]) -> frozenset[Node]:
+        """Apply the differences to a copy of an earlier outcome; return the nodes that may have other types."""
+        graph, incremental = solver.graph, self.incremental
+        base = incremental.classified[id(graph)]
+        changed = {each.node for each in differences if each.graph == id(graph)}
         for node in changed:
-            made.solution.facts[node.id] = self.changes.get(node, base[node.id]).fact
-        below = {said.graph for said in differ if said.graph != id(graph)}
-        calls = [n for n in graph.order if n.function is not None and below & again.reach[id(n.function)]]
-        if id(graph) not in again.orders:
-            again.orders[id(graph)] = _Order(made.steps, made.head)
-        return again.orders[id(graph)].run(made, changed, calls)
+            solver.solution.facts[node.id] = self.changes.get(node, base[node.id]).fact
+        below = {each.graph for each in differences if each.graph != id(graph)}
+        calls = [n for n in graph.order if n.function is not None and below & incremental.reach[id(n.function)]]
+        return incremental.rerun(graph, solver.schedule).run(solver, changed, calls)
 
 
-class _Known(Rules):
-    """The rules of a policy of which most is known already: what its own rules say, and those of the base."""
+class _ChangedRules(Rules):
+    """The rules of a policy of which most are matched already: the changes, and the rules of the base."""
 
     def __init__(self, base: Rules, changes: Changes, policy: Policy) -> None:
-        self._base, self._changes, self._whole = base, changes, policy
+        self._base, self._changes, self._policy_of_all = base, changes, policy
 
     @cached_property
     def _all(self) -> Rules:
-        return Rules(self._whole)
+        return Rules(self._policy_of_all)
 
     def match(self, graph: Graph) -> dict[int, Fact]:
         return self._all.match(graph)
 
     def assignment(self, graph: Graph, node: Node) -> Assignment:
-        said = self._changes.get(node)
-        if said is not None and said.assignment is not None:
-            return said.assignment
+        change = self._changes.get(node)
+        if change is not None and change.assignment is not None:
+            return change.assignment
         return self._base.assignment(graph, node)
 
+    def rule_of(self, graph: Graph, node: Node) -> NodeRule:
+        return self._all.rule_of(graph, node)
 
-class _Order:
-    """The steps of a graph: where each stands, what it writes, who reads it. From ``head`` on they may feed back."""
 
-    def __init__(self, steps: list[Step], head: int) -> None:
-        self.steps, self.head = steps, head
-        self.alone = [step if isinstance(step, Node) and step.function is None else None for step in steps]
-        self.places = {step: place for place, step in reversed([*enumerate(steps)])}  # links stand twice
-        self.writes = [_written(step) for step in steps]
+class _Rerun:
+    """The steps of a graph, the values that each writes, and the steps that read each value."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.steps = steps = schedule.steps
+        self.first_repeated = len(steps) if schedule.first_repeated is None else schedule.first_repeated
+        self.plain_nodes = [step if isinstance(step, Node) and step.function is None else None for step in steps]
+        self.places = {step: place for place, step in reversed([*enumerate(steps)])}  # links come twice
+        self.writes = [written_by(step) for step in steps]
         self.readers: dict[int, list[int]] = {}
         for place, step in enumerate(steps):
             for value in read_by(step):
                 self.readers.setdefault(value.id, []).append(place)
 
-    def run(self, made: Solver, changed: set[Node], calls: list[Node]) -> frozenset[Node]:
-        """Run the steps of ``changed`` nodes and ``calls``, and of all that follow what changes by it.
+    def run(self, solver: Solver, changed: set[Node], calls: Iterable[Node]) -> frozenset[Node]:
+        """Run the steps of ``changed`` nodes and ``calls``, and of all nodes that follow a changed value.
 
-        Returns these nodes, and those that read what changes but are decided by themselves.
+        Return these nodes, and those that read a changed value but whose decision does not depend on it.
         """
-        assert made.start is not None
-        decided, high, facts = made.decided, made.solution.high_by_black, made.solution.facts
+        decided, high, facts = solver.solution.decided, solver.solution.high_by_black, solver.solution.facts
         waiting = [self.places[node] for node in {*changed, *calls}]
         queued = set(waiting)
         heapify(waiting)
         ran: set[Node] = set()
         while waiting:
             place = heappop(waiting)
-            if place >= self.head:
-                return frozenset(ran | self._all_behind(made))
+            if place >= self.first_repeated:
+                return frozenset(ran | self._run_all_repeated(solver))
             step, written = self.steps[place], self.writes[place]
             before = [(decided[value.id], value.id in high) for value in written]
-            _forget(made, step, written)
+            _forget(solver, step, written)
             if isinstance(step, Node):
                 ran.add(step)
-            made.step(step)
+            solver.step(step)
             if step not in changed and before == [(decided[value.id], value.id in high) for value in written]:
                 continue
             for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
                 if reader in queued:
                     continue
                 queued.add(reader)
-                node = self.alone[reader]
+                node = self.plain_nodes[reader]
                 if node is not None and facts[node.id].kind != "gray":
-                    ran.add(node)  # what it reads does not decide it
+                    ran.add(node)
                 else:
                     heappush(waiting, reader)
         return frozenset(ran)
 
-    def _all_behind(self, made: Solver) -> set[Node]:
-        """Decide everything from the first loop on anew; returns its nodes."""
-        for step, written in zip(self.steps[self.head :], self.writes[self.head :], strict=True):
-            _forget(made, step, written)
-        made.to_fixpoint(self.steps[self.head :], final=True)
-        return {step for step in self.steps[self.head :] if isinstance(step, Node)}
+    def _run_all_repeated(self, solver: Solver) -> set[Node]:
+        """Decide everything from the first loop on anew; return its nodes."""
+        steps = self.steps[self.first_repeated :]
+        for step, written in zip(steps, self.writes[self.first_repeated :], strict=True):
+            _forget(solver, step, written)
+        solver.to_fixpoint(steps, final=True)
+        return {step for step in steps if isinstance(step, Node)}
 
 
-def _written(step: Step) -> list[Value]:
-    """The values that a step decides."""
-    if isinstance(step, Link):
-        return list(step.targets)
-    if isinstance(step, Cluster) or (step.function is None and is_control_flow(step)):
-        return []
-    return [value for value in step.outputs if value is not None]
-
-
-def _forget(made: Solver, step: Step, written: list[Value]) -> None:
-    """What a step decided, and what it said of its node."""
-    assert made.start is not None
-    decided, high = made.start
+def _forget(solver: Solver, step: Step, written: list[Value]) -> None:
+    """Remove the outcome of a step: the types of its values, and the notes about its node."""
+    start, solution = solver.start, solver.solution
+    assert start is not None
     for value in written:
-        made.decided[value.id] = decided[value.id]
-        made.solution.high_by_black.discard(value.id)
-        made.solution.high_by_black.update({value.id} & high)
+        solution.decided[value.id] = start.decided[value.id]
+        solution.high_by_black.discard(value.id)
+        solution.high_by_black.update({value.id} & start.high_by_black)
     if isinstance(step, Node):
-        made.solution.assignments[step.id] = made.solution.followed[step.id] = None
-        made.solution.notes.pop(step.id, None)
-        made.solution.rules.pop(step.id, None)
+        solution.assignments[step.id] = solution.followed[step.id] = None
+        solution.notes.pop(step.id, None)
+        solution.rules.pop(step.id, None)
 
 
 def _copy(before: Solver, shared: Resolution) -> Solver:
-    """A solver with the outcome of another; parameters have the types of their arguments again."""
+    """Return a solver with the outcome of another; parameters have the types of their arguments again."""
     assert before.start is not None
     old = before.solution
-    solution = Solution(
-        old.graph,
-        old.facts.copy(),
-        old.decided.copy(),
-        old.assignments.copy(),
-        old.followed.copy(),
-        old.links,
-        old.notes.copy(),
-        old.rules.copy(),
-        old.callees.copy(),
-        old.high_by_black.copy(),
+    solution = replace(
+        old,
+        facts=old.facts.copy(),
+        decided=old.decided.copy(),
+        assignments=old.assignments.copy(),
+        followed=old.followed.copy(),
+        notes=old.notes.copy(),
+        rules=old.rules.copy(),
+        callees=old.callees.copy(),
+        high_by_black=old.high_by_black.copy(),
     )
     for value in old.graph.root.inputs:
-        solution.decided[value.id] = before.start[0][value.id]
-    made = Solver(shared, old.graph, solution)
-    made.start, made.head, made.steps = before.start, before.head, before.steps
-    made.argument_misfits = before.argument_misfits
-    return made
+        solution.decided[value.id] = before.start.decided[value.id]
+    solver = Solver(shared, old.graph, solution)
+    solver.start, solver.schedule = before.start, before.schedule
+    solver.state.argument_misfits = before.state.argument_misfits
+    return solver
 
 
 @cache
 def _names(operator: Operator) -> tuple[str, ...]:
-    """Every name that a list of either name space may have for an operator."""
+    """Return every name that a list of either name space may have for an operator."""
     domain, op_type = operator
     return op_type, f"{domain or 'ai.onnx'}::{op_type}", *in_ascend(domain, op_type)

@@ -1,4 +1,22 @@
-"""Node rules: customize_dtypes by name, then by type, then keep_dtype (Rules S4.2 and S6.3 to S6.8)."""
+"""Match the node rules of a policy with the nodes of a model, and give those nodes their types.
+
+Rule S4.2: A node that a node rule names gets the types that the rule asks for, before lists, modes, shape arithmetic
+and constants out of range.
+
+Rule S6.3: Rules of `customize_dtypes` by name come before those by type, and these come before `keep_dtype`; within
+each group the first rule that names the node decides.
+
+Rule S6.4: A node name matches in every scope, `scope/name` narrows it to one scope, `*` and `?` match as in a shell,
+and a node without a name is called `OpType_k`.
+
+Rule S6.6: A name that matches no node warns, and a type that matches no node whose type may vary is an error.
+
+Rule S6.7: A rule is an error if the schema or the inference does not allow its types, if two slots of one type
+parameter get different types, or if the node has no such slot.
+
+Rule S6.8: A rule that names exactly a node with nothing to vary is an error; a pattern or an op type passes over such
+a node.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +28,17 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.graph.model import Graph, Node, Scope
 from mixlist.graph.naming import label, scope_path
+from mixlist.graph.refs import NodeRef
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
-from mixlist.ops.names import in_ascend
+from mixlist.ops.names import in_ascend, listed
 from mixlist.ops.signature import Assignment
 from mixlist.resolver.classification import Fact
 
-_WORDS = {types.FLOAT: "float32", types.FLOAT16: "float16", types.BFLOAT16: "bfloat16"}
-
 
 class Rules:
-    """The policy's node rules, matched against the graphs of one model."""
+    """The node rules of a policy, and the nodes that they name in the graphs of one model."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -34,10 +51,10 @@ class Rules:
         self._suited: set[NodeRule] = set()
 
     def match(self, graph: Graph) -> dict[int, Fact]:
-        """The facts of the nodes that a rule names, by node id; the first rule that names a node wins.
+        """Return the facts of the nodes that a rule names, by node id; the first rule that names a node decides.
 
-        Raises ListError where a name is shared by two nodes of one scope, or where a rule names a node
-        that has no type to choose (Cast, control flow, integer operators).
+        Raises ListError if two nodes of one scope share a name, or if a rule names a node that has no type to choose
+        (Cast, control flow, integer operators).
         """
         known = self._facts.get(id(graph))  # a function's graph is asked for once per specialisation
         if known is not None:
@@ -61,11 +78,11 @@ class Rules:
         return found
 
     def rule_of(self, graph: Graph, node: Node) -> NodeRule:
-        """The rule that decides a node that ``match`` returned."""
+        """Return the rule that decides a node that ``match`` returned."""
         return self._chosen[id(graph), node.id]
 
     def assignment(self, graph: Graph, node: Node) -> Assignment:
-        """The node's types under its rule; raises ListError where the schema does not allow them."""
+        """Return the node's types under its rule; raise ListError if the schema does not allow them."""
         rule = self.rule_of(graph, node)
         signature = node.signature
         assert signature is not None
@@ -76,15 +93,16 @@ class Rules:
         if assignment.refused:
             index = assignment.refused[0]
             parameter, opset = signature.groups[index].parameter, graph.opsets.get(node.domain)
+            what = f"{types.type_name(wish[index])} on type parameter {parameter}"
             raise ListError(
-                f"{rule.place}: {_shown(graph, node)} cannot be {_WORDS[wish[index]]} on type parameter {parameter}: "
+                f"{rule.place}: {_shown(graph, node)} cannot be {what}: "
                 f"the schema of opset {opset} or ONNX's type inference does not allow it",
                 hint="leave that entry blank, or raise the model's opset",
             )
         return assignment
 
     def unmatched(self) -> Iterator[Diagnostic]:
-        """A warning per name that matched no node; raises ListError for a type that matched none."""
+        """Yield a warning per name that matched no node; raise ListError for a type that matched none."""
         for rule in self._rules:
             if rule in self._suited:
                 continue
@@ -134,15 +152,13 @@ class Rules:
         return bool(pattern.fullmatch(name) or (path and pattern.fullmatch(f"{path}/{name}")))
 
     def _list_of(self, node: Node) -> str:
-        from mixlist.ops.names import listed
-
         if self._policy.mode.action != "lists":
             return "none"
         return listed(self._policy.lists, self._policy.space, node.domain, node.op_type, lambda: None).list
 
 
 class _Names:
-    """The nodes of one scope by display name: rules that name single nodes may be as many as there are nodes."""
+    """The nodes of one scope by display name: there may be as many rules for single nodes as there are nodes."""
 
     def __init__(self, graph: Graph, scope: Scope) -> None:
         self.path, self.nodes = scope_path(graph, scope), scope.nodes
@@ -151,7 +167,7 @@ class _Names:
             self._by_name.setdefault(label(node), []).append(node)
 
     def called(self, name: str) -> list[Node]:
-        """The nodes of this name, or of what stands behind the scope's path in it, in order."""
+        """Return the nodes of this name, or of the part behind the scope's path in it, in order."""
         own = self._by_name.get(name, [])
         below = self._by_name.get(name[len(self.path) + 1 :], []) if self._is_below(name) else []
         return sorted([*own, *below], key=lambda node: node.id) if own and below else own or below
@@ -160,7 +176,7 @@ class _Names:
         return bool(self.path) and name.startswith(f"{self.path}/")
 
 
-_NAMES: WeakKeyDictionary[Graph, list[_Names]] = WeakKeyDictionary()  # made once for all policies of a model
+_NAMES: WeakKeyDictionary[Graph, list[_Names]] = WeakKeyDictionary()  # computed once for all policies of a model
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
@@ -185,12 +201,11 @@ def _why(node: Node) -> str:
 
 
 def _shown(graph: Graph, node: Node) -> str:
-    path = scope_path(graph, node.scope)
-    return f"node {path + '/' if path else ''}{label(node)} ({node.op_type})"
+    return f"node {NodeRef(scope_path(graph, node.scope), label(node))} ({node.op_type})"
 
 
 def _wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
-    """The element type per group that a customize_dtypes line asks for."""
+    """Yield the element type per group of slots that a customize_dtypes line asks for."""
     signature = node.signature
     assert signature is not None
     asked: dict[tuple[str, int], int] = {}
@@ -205,7 +220,7 @@ def _wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
         slots_of = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
         wanted = {asked.pop(s) for s in slots_of if s in asked}
         if len(wanted) > 1:
-            both = " and ".join(sorted(_WORDS[w] for w in wanted))
+            both = " and ".join(sorted(types.type_name(w) for w in wanted))
             raise ListError(
                 f"{rule.place}: {_shown(graph, node)}: the slots of type parameter {group.parameter} must agree, "
                 f"but the rule asks for {both}"
@@ -214,5 +229,5 @@ def _wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
     for (side, index), elem in asked.items():
         value_type = (signature.inputs if side == "input" else signature.outputs)[index]
         if types.element(value_type) != elem:
-            told = f"{types.type_name(value_type)} by its schema, not {_WORDS[elem]}"
+            told = f"{types.type_name(value_type)} by its schema, not {types.type_name(elem)}"
             raise ListError(f"{rule.place}: {side} {index} of {_shown(graph, node)} is {told}")

@@ -1,81 +1,49 @@
-"""What resolve returns: one decision per node, with its reason."""
+"""The plan that ``resolve`` returns: the decisions for all nodes of a model, with their reasons."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.graph.refs import NodeRef
+from mixlist.graph.gc_pause import no_collection
 from mixlist.lists.policy import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The precision of one node and why.
-
-    ``follows`` is empty or the immediate producer and the node that decided. ``outputs`` maps each
-    output's name to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
-    names the calls of this specialisation where a function has several.
-    """
-
-    scope: str
-    name: str
-    op_type: str
-    domain: str
-    list: str
-    precision: str
-    changed: bool
-    rule: str
-    follows: tuple[str, ...]
-    outputs: Mapping[str, str]
-    reason: str
-    callers: tuple[str, ...] = ()
-
-    @property
-    def ref(self) -> NodeRef:
-        """The node's identity; the scope of a specialized function has its number."""
-        return NodeRef(self.scope, self.name)
+from mixlist.resolver.decisions import Decision, Resolved
+from mixlist.resolver.describe import chain, describe
 
 
 @dataclass(frozen=True)
 class Plan:
     """The decisions for a whole model, in topological order of each scope.
 
-    ``nodes`` is built when first asked for: ``rewrite`` does not need it.
+    ``nodes`` is computed when it is first read: ``rewrite`` needs only ``solution``.
     """
 
     model: str
     policy: Policy
-    warnings: tuple[Diagnostic, ...] = ()
-    solution: Any = field(default=None, repr=False, compare=False)  # resolve's inner result, for rewrite
+    warnings: tuple[Diagnostic, ...]
+    solution: Resolved = field(repr=False, compare=False)
 
     @cached_property
     def nodes(self) -> tuple[Decision, ...]:
-        """Every node of every scope."""
-        from mixlist.graph.gc_pause import no_collection
-        from mixlist.resolver.reasons import decisions
-
+        """Return the decision for every node of every scope."""
         with no_collection():
-            return decisions(self.solution)
+            return describe(self.solution)
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Number of nodes by precision."""
+        """Return the number of nodes by precision."""
         return dict(sorted(Counter(n.precision for n in self.nodes).items()))
 
     def explain(self, name: str) -> list[Decision]:
-        """The chain from the named node up to the node that decided for it.
+        """Return the chain from the named node up to the node that decided for it.
 
-        ``name`` is a node's name or ``scope/name``; raises UsageError with the nearest names when
-        no node has it, and lists the candidates when several scopes have it.
+        ``name`` is a node's name or ``scope/name``. Raises UsageError with the nearest names if no node has the name,
+        and with the candidates if several scopes have such a node.
         """
-        from mixlist.resolver.reasons import explain
-
-        return explain(self, name)
+        return chain(self.nodes, name)
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``mixlist.resolve/1`` object of schemas/resolve.json."""

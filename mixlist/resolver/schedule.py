@@ -1,52 +1,67 @@
-"""The steps of a decision in order, and what each of them looks at."""
+"""Order the steps of deciding a graph, and find the values that each step reads and writes.
+
+Rule S4.10: Each node gets one decision, made after those of the nodes that it reads; the file position breaks ties
+between nodes that are ready. (``graph.build`` sorts the nodes.)
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from mixlist.graph.control_flow import Link, links
 from mixlist.graph.model import Node, Scope, Value
-from mixlist.resolver import sequence_groups
 from mixlist.resolver.classification import is_control_flow
-from mixlist.resolver.sequence_groups import Cluster
+from mixlist.resolver.sequence_groups import SequenceGroup, is_container
 
-Step = Node | Link | Cluster
+Step = Node | Link | SequenceGroup
 
 
-def collect(scope: Scope, steps: list[Step], found: list[Link]) -> int | None:
-    """The steps of a scope in order, and where the first stands that something feeds back to; None if nothing does.
+@dataclass
+class Schedule:
+    """The steps of a graph in order. From ``first_repeated`` on they may feed back; the steps before run once."""
 
-    Links stand before and after a body.
-    """
-    feedback: int | None = None
-    for node in scope.nodes:
-        if not node.bodies:
-            steps.append(node)
-            continue
-        own = list(links(node)) if is_control_flow(node) else []
-        found.extend(own)
-        if node.op_type != "If":
-            feedback = len(steps) if feedback is None else feedback
-            steps.extend(own)
-        for body in node.bodies.values():
-            inner = collect(body, steps, found)
-            feedback = inner if feedback is None else feedback
-        steps.extend(own)
-        steps.append(node)
-    return feedback
+    steps: list[Step] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    first_repeated: int | None = None  # None if nothing feeds back
+
+    def add_scope(self, scope: Scope) -> None:
+        """Append the steps of a scope. The links of a body come before and after it."""
+        for node in scope.nodes:
+            if not node.bodies:
+                self.steps.append(node)
+                continue
+            own = list(links(node)) if is_control_flow(node) else []
+            self.links.extend(own)
+            if node.op_type != "If":
+                if self.first_repeated is None:
+                    self.first_repeated = len(self.steps)
+                self.steps.extend(own)
+            for body in node.bodies.values():
+                self.add_scope(body)
+            self.steps.extend(own)
+            self.steps.append(node)
 
 
 def read_by(step: Step) -> list[Value]:
-    """The values whose decided types a step looks at."""
+    """Return the values whose decided types a step reads."""
     if isinstance(step, Link):
         return [r.value for r in step.reads if r.votes]
-    if isinstance(step, Cluster):
+    if isinstance(step, SequenceGroup):
         return [
             *step.tensors,
-            *(v for call, slot in step.calls if (v := call.inputs[slot]) is not None),
-            *(v for n in step.nodes for v in n.inputs if v is not None and not sequence_groups.is_container(v)),
+            *(argument.value for argument in step.arguments),
+            *(v for n in step.nodes for v in n.inputs if v is not None and not is_container(v)),
         ]
     found = [v for v in step.inputs if v is not None]
-    found.extend(
-        v for v in step.outputs if v is not None and sequence_groups.is_container(v)
-    )  # the whole cluster's type
+    found.extend(v for v in step.outputs if v is not None and is_container(v))  # the type of the whole group
     through = [v.producer.inputs[0] for v in found if v.producer is not None and v.producer.op_type == "Cast"]
     return found + [v for v in through if v is not None]
+
+
+def written_by(step: Step) -> list[Value]:
+    """Return the values that a step decides; a group decides values of other steps."""
+    if isinstance(step, Link):
+        return list(step.targets)
+    if isinstance(step, SequenceGroup) or (step.function is None and is_control_flow(step)):
+        return []
+    return [value for value in step.outputs if value is not None]

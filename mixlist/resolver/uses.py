@@ -1,12 +1,12 @@
-"""What every reader of a value wants it to be, as the plan has decided.
+"""Find the type that every reader of a value wants, after the decisions.
 
 A *use* is one place that reads a value: an input slot of a node, or an output of a scope. Its ``want`` is an
-element type, or None where the reader takes what comes (Cast, Shape, a function call).
+element type, or None if the reader takes every type (Cast, Shape, a function call).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableSet
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -29,7 +29,7 @@ class Use:
 
 
 def uses(solution: Solution, *, plain: bool = True) -> Iterator[Use]:
-    """Every use in a graph, its own outputs apart; without ``plain`` only those of control flow, calls and bodies."""
+    """Yield every use in a graph except its outputs; without ``plain`` only those of control flow, calls and bodies."""
     linked = {(r.node, r.slot) for link in solution.links for r in link.reads if r.body is None}
     for node in solution.graph.order:
         if node.function is not None:
@@ -55,7 +55,7 @@ def uses(solution: Solution, *, plain: bool = True) -> Iterator[Use]:
 
 
 def link_type(solution: Solution, link: Link) -> int | None:
-    """The element type that a link's values share; None where lists do not touch it."""
+    """Return the element type that a link's values share; None if lists do not move it."""
     for target in link.targets:
         if types.element(target.type) in types.LISTED:
             return solution.decided[target.id]
@@ -66,7 +66,7 @@ def link_type(solution: Solution, link: Link) -> int | None:
 
 
 def node_uses(solution: Solution, node: Node) -> Iterator[Use]:
-    """What a node itself reads."""
+    """Yield the uses of a node's inputs."""
     assignment = solution.assignments[node.id]
     wanted = assignment.inputs if assignment is not None else ()
     for slot, value in enumerate(node.inputs):
@@ -85,7 +85,7 @@ def node_uses(solution: Solution, node: Node) -> Iterator[Use]:
 
 
 def _takes(node: Node, slot: int, elem: int) -> bool:
-    """Whether an operator that reads any float reads this one too, at the model's opset (bfloat16 came late)."""
+    """Return whether an operator that reads any float reads this one at the graph's opset (bfloat16 came late)."""
     schema = node.signature.schema if node.signature is not None else None
     if schema is None or elem not in types.LISTED or elem == types.element(node.types[slot]):
         return True
@@ -103,7 +103,7 @@ def _call_uses(solution: Solution, node: Node) -> Iterator[Use]:
 
 
 def _foreign_uses(solution: Solution, node: Node) -> Iterator[Use]:
-    """An operator with bodies that is no control flow: what goes in or out of the bodies is as authored."""
+    """Yield the uses of an operator with bodies that is no control flow: its bodies keep the types at their border."""
     yield from node_uses(solution, node)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
@@ -116,7 +116,7 @@ def _listed(value_type: types.Type) -> int | None:
 
 
 def _unlinked_outputs(solution: Solution) -> Iterator[Use]:
-    """Body outputs that no link reads: conditions, and scan outputs without a name."""
+    """Yield the body outputs that no link reads: conditions, and scan outputs without a name."""
     linked = {(r.body, r.slot) for link in solution.links for r in link.reads if r.body is not None}
     for node in solution.graph.order:
         if not is_control_flow(node):
@@ -125,36 +125,3 @@ def _unlinked_outputs(solution: Solution) -> Iterator[Use]:
             for slot, value in enumerate(body.outputs):
                 if (body, slot) not in linked:
                     yield Use(value, None, body, None, slot)
-
-
-def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool], done: MutableSet[Solution]) -> None:
-    """A parameter that gets a constant, of a function or of a Scan's body, takes the type that all its readers want.
-
-    So the constant is converted once instead of cast in the body. Callees go first. ``fits``: whether a constant
-    may be converted to the low type; in functions the nodes were asked already.
-    """
-    if solution in done:
-        return
-    done.add(solution)
-    for callee in dict.fromkeys(solution.callees.values()):
-        settle_constant_arguments(callee, fits, done)
-    root = solution.graph.root
-    settled = [v for v in root.inputs if solution.graph.path and v.constant and v not in root.outputs]
-    settled += [link.targets[0] for link in solution.links if _hands_in_constant(link, fits)]
-    if not settled:
-        return
-    wanted: dict[int, set[int | None]] = {}
-    for use in uses(solution):
-        wanted.setdefault(use.value.id, set()).add(use.want)
-    for value in settled:
-        wants = wanted.get(value.id, set())
-        if types.element(value.type) in types.LISTED and len(wants) == 1:
-            solution.decided[value.id] = wants.pop() or solution.decided[value.id]
-
-
-def _hands_in_constant(link: Link, fits: Callable[[Value], bool]) -> bool:
-    """Whether a link only hands an initializer or Constant to a body: what a Scan goes over, or a SequenceMap adds."""
-    if len(link.reads) != 1 or len(link.targets) != 1 or link.targets[0].kind != "input":
-        return False
-    value = link.reads[0].value
-    return value.tensor is not None and value.kind != "overridable" and fits(value)

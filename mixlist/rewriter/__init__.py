@@ -22,7 +22,7 @@ from mixlist.graph.weights import declared_size, is_external, stored_type
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import Plan, Resolved
-from mixlist.resolver.decisions import Solution
+from mixlist.resolver.decisions import Solution, precision
 from mixlist.rewriter.casts import Converted, KeepTypes, Layout, lay_out
 from mixlist.rewriter.convert import ConstantReport, converted_tensor, identity, stream
 from mixlist.rewriter.emit import Emitter
@@ -332,8 +332,6 @@ def _stamp(proto: Any, resolved: Resolved) -> None:
 
 
 def _precisions(resolved: Resolved) -> Iterable[str]:
-    from mixlist.resolver.reasons import precision
-
     for solution in resolved.solutions:
         for node in solution.graph.order:
             yield precision(solution, node)

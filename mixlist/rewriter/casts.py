@@ -19,8 +19,8 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
+from mixlist.resolver.cast_look_through import looked_through
 from mixlist.resolver.decisions import Solution
-from mixlist.resolver.gray_policies import looked_through
 from mixlist.resolver.uses import Use, uses
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)

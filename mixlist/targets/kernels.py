@@ -22,7 +22,7 @@ from typing import Any
 from mixlist.graph.model import Node
 from mixlist.graph.traversal import linked_scopes
 from mixlist.ops.schema import find_schema
-from mixlist.resolver.plan import Decision, Plan
+from mixlist.resolver import Decision, Plan
 from mixlist.targets.providers import PROVIDERS
 
 DATA = Path(__file__).parent / "data"

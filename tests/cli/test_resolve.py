@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from mixlist.report.resolve_terminal import chain_text, write_table
-from mixlist.resolver.plan import Decision
+from mixlist.resolver import Decision
 
 
 def test_json_is_the_contracts(run, model_path: Path) -> None:

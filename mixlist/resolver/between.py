@@ -1,0 +1,111 @@
+"""Rule S4.22: between, where a gray node is low precision only between white nodes (TensorFlow).
+
+Under `between`, a gray node that a black node reaches forward through gray nodes is high precision; any other gray
+node is low precision exactly if gray paths lead back to a white node and forward to a white node. Casts, graph inputs,
+shape arithmetic and calls of functions end a path. An op type of the library's *clear* list, which only the built-in
+library `tensorflow` has, is also low precision if a neighbor is, unless a black node reaches it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mixlist.graph.model import Graph, Node
+from mixlist.ops import types
+from mixlist.resolver.decisions import Solution
+from mixlist.resolver.solver_state import SolverState
+
+Edges = dict[int, list[int]]  # ids of nodes by the id of a node
+
+
+@dataclass
+class _Neighbors:
+    """The nodes that read the float outputs of each node, and those that make its float inputs."""
+
+    readers: Edges = field(default_factory=dict)
+    producers: Edges = field(default_factory=dict)
+
+    @property
+    def both(self) -> Edges:
+        ids = self.readers.keys() | self.producers.keys()
+        return {i: self.readers.get(i, []) + self.producers.get(i, []) for i in ids}
+
+
+def low_gray_nodes(state: SolverState) -> set[int]:
+    """Return the ids of the gray nodes that are low precision."""
+    graph, facts = state.graph, state.solution.facts
+    neighbors = _neighbors(graph, state.solution)
+    clear_ops = state.shared.policy.lists.library.clear
+    white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state.low)}
+    black = {n.id for n in graph.order if facts[n.id].kind == "authored" and facts[n.id].list == "black"}
+    gray = {n.id for n in graph.order if facts[n.id].kind == "gray"}
+    after_black = _reach(black, neighbors.readers, gray)
+    able = {i for i in gray - after_black if _can_be_low(graph.order[i], state.low)}
+    behind_white = _reach(white, neighbors.readers, able)
+    before_white = _reach(white, neighbors.producers, able)
+    low = (behind_white & before_white) | white
+    clear = {i for i in able if (entry := facts[i].listed) is not None and entry.op in clear_ops}
+    return (low | _reach(low, neighbors.both, clear)) & gray
+
+
+def _can_be_low(node: Node, low: int) -> bool:
+    signature = node.signature
+    if signature is None or not signature.groups:
+        return False
+    wish = tuple([low if g.authored in (types.FLOAT, low) else g.authored for g in signature.groups])
+    return low in signature.assign(wish).elements
+
+
+def _neighbors(graph: Graph, solution: Solution) -> _Neighbors:
+    """Connect nodes by float values, through the links of control flow."""
+    made_by: Edges = {}  # producers by the id of a value
+    for node in graph.order:
+        if not node.bodies:
+            for output in node.outputs:
+                if output is not None:
+                    made_by[output.id] = [node.id]
+    feeds: dict[int, list[int]] = {}  # the values that control flow hands to a value
+    for link in solution.links:
+        for target in link.targets:
+            feeds.setdefault(target.id, []).extend(r.value.id for r in link.reads)
+    neighbors = _Neighbors()
+    for node in graph.order:
+        if node.bodies or node.signature is None:
+            continue
+        for value in node.inputs:
+            if value is None or types.element(value.type) not in types.FLOATS:
+                continue
+            for producer in _producers(value.id, made_by, feeds):
+                neighbors.readers.setdefault(producer, []).append(node.id)
+                neighbors.producers.setdefault(node.id, []).append(producer)
+    return neighbors
+
+
+def _producers(value: int, made_by: Edges, feeds: dict[int, list[int]]) -> list[int]:
+    """Return the nodes that make a value, directly or behind control flow; remember them in ``made_by``."""
+    if value not in made_by:
+        if value not in feeds:
+            return []
+        made_by[value] = list(dict.fromkeys(p for v in _closure(value, feeds) for p in made_by.get(v, ())))
+    return made_by[value]
+
+
+def _closure(value: int, feeds: dict[int, list[int]]) -> list[int]:
+    seen, waiting = {value: None}, [value]
+    while waiting:
+        for source in feeds.get(waiting.pop(), ()):
+            if source not in seen:
+                seen[source] = None
+                waiting.append(source)
+    return list(seen)
+
+
+def _reach(start: set[int], edges: Edges, through: set[int]) -> set[int]:
+    reached: set[int] = set()
+    waiting = list(start)
+    while waiting:
+        for other in edges.get(waiting.pop(), ()):
+            if other in through and other not in reached:
+                reached.add(other)
+                waiting.append(other)
+    return reached

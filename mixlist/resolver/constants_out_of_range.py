@@ -1,0 +1,62 @@
+"""Rule S4.7: constants out of range keep the authored type.
+
+Under `--constants keep`, a slot that would become low precision keeps its authored type if it reads a constant that the
+low type cannot hold; if the type of that slot is not independent, the whole node keeps its authored type with rule
+`constant`.
+
+Rule S4.19: `--constants ieee` and `clamp` convert every constant instead.
+
+``patterns.constants`` knows the range of a constant, and whether the low type holds it.
+"""
+
+from __future__ import annotations
+
+from mixlist.graph.model import Node, Value
+from mixlist.ops import types
+from mixlist.ops.signature import Assignment, Group
+from mixlist.resolver.solver_state import SolverState
+
+
+def misfit(value: Value, state: SolverState) -> str | None:
+    """Return why a constant does not fit the low type; None if it fits, is converted anyway, or is no constant."""
+    shared = state.shared
+    if not value.constant or shared.policy.constants != "keep" or types.element(value.type) != types.FLOAT:
+        return None
+    if value.id in state.argument_misfits:
+        return state.argument_misfits[value.id]
+    known = shared.ranges.of(value)
+    why = known.misfit(state.low) if known else None
+    return f"constant {value.name!r} {why}" if why else None
+
+
+def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> Assignment:
+    """Return the assignment of a node that goes for the low type, without the slots whose constants do not fit.
+
+    The slots keep their authored type if nothing else has their type, else the whole node does.
+    """
+    signature = node.signature
+    assert signature is not None
+    kept: list[int] = []  # groups of slots
+    for index, group in enumerate(signature.groups):
+        if assignment.elements[index] != state.low or group.authored == state.low:
+            continue
+        why = next(filter(None, (misfit(v, state) for v in _inputs(node, group) if v is not None)), None)
+        if why:
+            kept.append(index)
+            state.solution.notes[node.id] = why
+    if not kept:
+        return assignment
+    groups = [signature.groups[i] for i in kept]
+    if all(not g.outputs and all(v is not None and v.constant for v in _inputs(node, g)) for g in groups):
+        wish = list(assignment.elements)
+        for index, group in zip(kept, groups, strict=True):
+            wish[index] = group.authored
+        partly_low = signature.assign(tuple(wish))
+        if not partly_low.refused and state.low in partly_low.elements:
+            return partly_low
+    state.solution.rules[node.id] = "constant"
+    return signature.authored()
+
+
+def _inputs(node: Node, group: Group) -> list[Value | None]:
+    return [node.inputs[slot] for slot in group.inputs]

@@ -1,0 +1,146 @@
+"""Describe the decisions for a model to a user: names, scopes, reasons, and the chain to the node that decided.
+
+A Solution is indexed by ids; names and reasons are made only if somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from mixlist.errors import UsageError
+from mixlist.graph.model import Node, Scope, Value
+from mixlist.graph.naming import label, scope_path
+from mixlist.graph.refs import NodeRef
+from mixlist.graph.traversal import linked_scopes
+from mixlist.resolver.decisions import Decision, Resolved, Solution, precision
+from mixlist.resolver.reasons import ReasonWriter, rule_name, shown_type
+
+
+def describe(resolved: Resolved) -> tuple[Decision, ...]:
+    """Return the decision for every node: the main graph first, then functions in order of first call."""
+    decisions: list[Decision] = []
+    callers = _callers(resolved)
+    for solution in resolved.solutions:
+        writer = _DecisionWriter(resolved, solution, tuple(callers.get(solution, ())))
+        for scope in linked_scopes(solution.graph.root):
+            decisions.extend(writer.decision(node) for node in scope.nodes)
+    return tuple(decisions)
+
+
+def chain(decisions: Sequence[Decision], name: str) -> list[Decision]:
+    """Return the decisions from the named node up to the one that decided; raise UsageError if no node has the name."""
+    by_name: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        by_name.setdefault(decision.name, []).append(decision)
+        if decision.scope:
+            by_name.setdefault(str(decision.ref), []).append(decision)
+    named = by_name.get(name, [])
+    if not named:
+        near = get_close_matches(name, by_name, n=3, cutoff=0.4)
+        raise UsageError(
+            f"no node is called {name!r}", hint=f"did you mean {', '.join(near)}?" if near else "see mixlist resolve"
+        )
+    if len({d.scope for d in named}) > 1:
+        places = ", ".join(str(d.ref) for d in named)
+        raise UsageError(f"several nodes are called {name!r}", hint=f"say which: {places}")
+    links = [named[0]]
+    seen = {named[0].ref}
+    while links[-1].follows:
+        producers = by_name.get(links[-1].follows[0], [])
+        producer = next((d for d in producers if d.scope == links[-1].scope), producers[0] if producers else None)
+        if producer is None or producer.ref in seen:
+            break
+        links.append(producer)
+        seen.add(producer.ref)
+    return links
+
+
+def _callers(resolved: Resolved) -> dict[Solution, list[str]]:
+    """Return the calls of each specialization, if its function has several."""
+    callers: dict[Solution, list[str]] = {}
+    for solution in resolved.solutions:
+        for node in solution.graph.order:
+            callee = solution.callees.get(node.id)
+            if callee is not None and callee.number:
+                call = NodeRef(_scope_path(solution, node.scope), label(node))
+                callers.setdefault(callee, []).append(str(call))
+    return callers
+
+
+def _scope_path(solution: Solution, scope: Scope) -> str:
+    """Return the scope's path, with the number of the specialization."""
+    path, function = scope_path(solution.graph, scope), solution.graph.path
+    return f"{function}{solution.number}{path[len(function) :]}" if function and solution.number else path
+
+
+class _DecisionWriter:
+    """Describes the decisions for one graph."""
+
+    def __init__(self, resolved: Resolved, solution: Solution, callers: tuple[str, ...]) -> None:
+        self.solution, self.callers = solution, callers
+        self.reasons = ReasonWriter(resolved, solution)
+        self._paths: dict[Scope, str] = {}
+        self._deciders: dict[int, str] = {}  # the name of the node that decided, by node id
+
+    def decision(self, node: Node) -> Decision:
+        solution = self.solution
+        follows = self._follows(node)
+        if node.scope not in self._paths:
+            self._paths[node.scope] = _scope_path(solution, node.scope)
+        return Decision(
+            scope=self._paths[node.scope],
+            name=label(node),
+            op_type=node.op_type,
+            domain=node.domain,
+            list=solution.facts[node.id].list,
+            precision=precision(solution, node),
+            changed=self._is_changed(node),
+            rule=rule_name(solution, node),
+            follows=follows,
+            outputs={v.name: shown_type(solution, v) for v in node.outputs if v is not None},
+            reason=self.reasons.reason(node, follows),
+            callers=self.callers,
+        )
+
+    def _is_changed(self, node: Node) -> bool:
+        assignment, signature = self.solution.assignments[node.id], node.signature
+        if assignment is None or signature is None:
+            return False
+        return any(e != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))
+
+    def _follows(self, node: Node) -> tuple[str, ...]:
+        value = self.solution.followed[node.id]
+        if value is None or self.solution.facts[node.id].kind != "gray":
+            return ()
+        return (_producer_name(value), self._decider(node))
+
+    def _decider(self, node: Node) -> str:
+        """Return the node or input at the end of a chain of gray nodes; iterative, each node once."""
+        path: list[Node] = []
+        at, name = node, ""
+        while True:
+            known = self._deciders.get(at.id)
+            if known is not None:
+                name = known
+                break
+            value = self.solution.followed[at.id]
+            if value is None or self.solution.facts[at.id].kind != "gray" or at in path[-1:]:
+                name = label(at)
+                break
+            path.append(at)
+            producer = value.producer
+            if producer is None or producer.bodies or producer.function is not None:
+                name = _producer_name(value)
+                break
+            at = producer
+        for passed in path:
+            self._deciders[passed.id] = name
+        return name
+
+
+def _producer_name(value: Value) -> str:
+    """Return the name of the node that makes a value, the control-flow node that hands it in, or the graph input."""
+    if value.producer is not None:
+        return label(value.producer)
+    return label(value.scope.owner) if value.scope.owner is not None else value.name

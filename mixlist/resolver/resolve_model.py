@@ -1,0 +1,112 @@
+"""Resolve a model under a policy: load it, decide all of its graphs, and collect the warnings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.graph.build import build_main
+from mixlist.graph.gc_pause import no_collection
+from mixlist.graph.io import Loaded, load
+from mixlist.graph.model import POLICY_KEY
+from mixlist.lists.policy import Policy
+from mixlist.ops import types
+from mixlist.ops.crosscheck import cross_check
+from mixlist.patterns.constants import ConstantRanges, Progress
+from mixlist.resolver.classification import Facts
+from mixlist.resolver.constant_arguments import settle_constant_arguments
+from mixlist.resolver.decisions import Resolved, Solution, reached
+from mixlist.resolver.incremental import IncrementalSolver
+from mixlist.resolver.node_rules import Rules
+from mixlist.resolver.plan import Plan
+from mixlist.resolver.solve import Resolution
+
+if TYPE_CHECKING:
+    from mixlist.graph.protos import ModelSource
+
+
+class Resolver:
+    """One model, which can be resolved under several policies: the work that needs no policy is done once.
+
+    Arguments and errors are those of ``resolve``.
+    """
+
+    @no_collection()
+    def __init__(
+        self,
+        model: ModelSource | Loaded,
+        *,
+        type_hints: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.loaded = load(model)
+        hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
+        self.graph = build_main(self.loaded.proto, hints)
+        self.ranges = ConstantRanges(self.loaded.folder, progress)
+
+    def again(self, policy: Policy) -> IncrementalSolver:
+        """Return a solver for many policies that differ little from this one."""
+        return IncrementalSolver(self.graph, policy, self.ranges)
+
+    @no_collection()
+    def plan(self, policy: Policy) -> Plan:
+        """Decide the precision of every node under ``policy``."""
+        facts, rules, ranges = Facts(policy), Rules(policy), self.ranges
+        resolution = Resolution(facts, rules, ranges)
+        main = resolution.solve(self.graph)
+        settle_constant_arguments(main, resolution.fits, set())
+        solutions = _numbered(main)
+        resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, ranges, facts.cast_is_black)
+        return Plan(self.loaded.name, policy, tuple(_warnings(resolved)), resolved)
+
+
+def resolve(
+    model: ModelSource | Loaded,
+    policy: Policy,
+    *,
+    type_hints: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Decide the precision of every node of ``model`` under ``policy`` (docs/semantics.md, S4).
+
+    ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints`` gives the
+    types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare.
+    ``progress`` is called with the bytes of weights read. Raises ModelError for a model that cannot be read and
+    ListError for a node rule that cannot hold.
+    """
+    return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
+
+
+def _numbered(main: Solution) -> tuple[Solution, ...]:
+    """Return the main solution and all specializations, after numbering those of one function."""
+    solutions = reached(main)
+    per_function = Counter(s.graph.path for s in solutions)
+    numbers: Counter[str] = Counter()
+    for solution in solutions:
+        path = solution.graph.path
+        if per_function[path] > 1 and path:
+            solution.number = f"#{numbers[path]}"
+            numbers[path] += 1
+    return tuple(solutions)
+
+
+def _warnings(resolved: Resolved) -> Iterator[Diagnostic]:
+    yield from _other_policy(resolved)
+    counts = Counter((n.domain, n.op_type) for s in resolved.solutions for n in s.graph.order)
+    functions = {name for _, name, _ in resolved.graph.functions}
+    yield from cross_check(resolved.policy, counts, functions)
+    yield from resolved.rules.unmatched()
+
+
+def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:
+    """Warn if mixlist wrote the file under another policy (Rule S4.32)."""
+    digest = next((p.value for p in resolved.loaded.proto.metadata_props if p.key == POLICY_KEY), None)
+    if digest is not None and digest != resolved.policy.digest:
+        yield Diagnostic(
+            "ML501",
+            "warning",
+            f"mixlist wrote {resolved.loaded.name} under another policy: what that made low is authored low now",
+            hint="start from the original model",
+        )

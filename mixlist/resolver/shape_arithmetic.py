@@ -1,0 +1,26 @@
+"""Rule S4.3: shape arithmetic stays as authored.
+
+In every mode, a node keeps its authored type if all of its float inputs come from shapes and constants, at least one of
+them from a shape; a value comes from a shape if `Shape` or `Size` yields it and only Casts and deterministic operators
+of such values and constants follow.
+
+``graph.constness`` marks the values that come from a shape.
+"""
+
+from __future__ import annotations
+
+from mixlist.graph.model import Node
+from mixlist.ops import types
+
+
+def is_shape_arithmetic(node: Node) -> bool:
+    """Return whether all float inputs come from shapes and constants, at least one of them from a shape."""
+    has_shape = False
+    for value in node.inputs:
+        if value is None or types.element(value.type) not in types.FLOATS:
+            continue
+        if value.from_shape:
+            has_shape = True
+        elif not value.constant:
+            return False
+    return has_shape

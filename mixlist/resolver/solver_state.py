@@ -1,0 +1,101 @@
+"""The state of deciding one graph, which the rule modules of this room read and write.
+
+It lies below the rules and the solver, so that both can import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mixlist.graph.model import Graph, Node, Value
+from mixlist.lists.policy import Policy
+from mixlist.ops import types
+from mixlist.patterns.constants import ConstantRanges
+from mixlist.resolver.classification import Facts
+from mixlist.resolver.decisions import UNDECIDED, Solution
+from mixlist.resolver.node_rules import Rules
+from mixlist.resolver.sequence_groups import SequenceGroup
+
+
+@dataclass(frozen=True)
+class CallArguments:
+    """The properties of a call that the decisions in the function's body depend on; empty for the main graph.
+
+    ``types``: the decided element type per argument. ``wanted``: the type that the caller needs of each output that is
+    a sequence or optional, which no Cast could change; UNDECIDED for other outputs. ``misfits``: why a constant
+    argument does not fit the low type, None if it does. ``blacks``: whether an argument is high by black.
+    """
+
+    types: tuple[int, ...] = ()
+    wanted: tuple[int, ...] = ()
+    misfits: tuple[str | None, ...] = ()
+    blacks: tuple[bool, ...] = ()
+
+    @property
+    def key(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], tuple[bool, ...]]:
+        """Equal keys give equal decisions: the text of a misfit does not count."""
+        return self.types, self.wanted, tuple([m is not None for m in self.misfits]), self.blacks
+
+
+class Specializer(Protocol):
+    """One resolve of a model: its policy, and the decisions for the functions that its graphs call."""
+
+    facts: Facts
+    rules: Rules
+    ranges: ConstantRanges
+    policy: Policy
+    low: int
+
+    def specialize(self, graph: Graph, call: CallArguments) -> Solution:
+        """Return the Solution of a function's body for one kind of call; equal calls share it."""
+        ...
+
+
+@dataclass(eq=False)
+class SolverState:
+    """The decisions for one graph so far, and the facts about the graph that the rules need.
+
+    ``low_grays``: ids of the gray nodes that are low precision under ``between``. ``groups``: the group of each
+    sequence or optional. ``authored_at_last``: ids of values that no vote decided, so that they keep their type.
+    ``is_settling``: whether votes may still come.
+    """
+
+    shared: Specializer
+    solution: Solution
+    low_grays: set[int] = field(default_factory=set)
+    groups: dict[Value, SequenceGroup] = field(default_factory=dict)
+    argument_misfits: dict[int, str] = field(default_factory=dict)
+    authored_at_last: set[int] = field(default_factory=set)
+    is_settling: bool = False
+
+    def __post_init__(self) -> None:
+        # The rules read these for every node.
+        self.graph = self.solution.graph
+        self.decided = self.solution.decided
+        self.low = self.shared.low
+
+    def may_rise(self, value: Value, elem: int) -> bool:
+        """Return whether the decided type may become ``elem``: undecided < low < anything else (Rule S4.28)."""
+        before = self.decided[value.id]
+        return (
+            before == UNDECIDED
+            or (before == self.low and elem != UNDECIDED)
+            or types.element(value.type) not in types.LISTED
+        )
+
+    def raise_types(self, values: Sequence[Value | None], elements: Sequence[int]) -> list[Value]:
+        """Set the decided types of values where they may rise; return the values that changed."""
+        changed = []
+        for value, elem in zip(values, elements, strict=False):
+            if value is not None and self.decided[value.id] != elem and self.may_rise(value, elem):
+                self.decided[value.id] = elem
+                changed.append(value)
+        return changed
+
+
+def authored_type(node: Node) -> int:
+    """Return the element type that the model gives a node that has one."""
+    assert node.signature is not None and node.signature.primary is not None
+    return node.signature.primary.authored
