@@ -32,39 +32,42 @@ class Trait(Flag):
     PICKS = 1 << 4 | MOVES_VALUES
     """Indices or bounds pick elements of the first input; the operator reads no element that it does not yield."""
 
-    BOUNDED = 1 << 5
+    FILLS = 1 << 5 | MOVES_VALUES
+    """A value mover that may put zeros beside the elements of its inputs."""
+
+    BOUNDED = 1 << 6
     """No output has a magnitude beyond 2, however large the finite inputs are."""
 
-    STEADY = 1 << 6
+    STEADY = 1 << 7
     """A sum, product or mean, or piecewise linear: if no terms cancel, a relative change of the inputs by at most e
     changes no output by more than 8 e of the largest output."""
 
-    NORMALIZES = 1 << 7
+    NORMALIZES = 1 << 8
     """Divides by the square root of a variance, or mean of squares, plus the attribute ``epsilon``."""
 
-    SOFTMAX = 1 << 8
+    SOFTMAX = 1 << 9
     """Normalizes exponentials along an axis, so that an element far below the largest counts nothing."""
 
-    RANDOM = 1 << 9
+    RANDOM = 1 << 10
     """May yield other numbers from run to run; Dropout does so only in training mode."""
 
-    READS_ONLY_SHAPE = 1 << 10
+    READS_ONLY_SHAPE = 1 << 11
     """The output depends on the shape of the first input and not on its elements."""
 
-    YIELDS_SHAPE = 1 << 11 | READS_ONLY_SHAPE
+    YIELDS_SHAPE = 1 << 12 | READS_ONLY_SHAPE
     """The output is dimensions of the first input, or their product."""
 
-    CONTROL_FLOW = 1 << 12
+    CONTROL_FLOW = 1 << 13
     """Runs graphs that are its attributes, and carries no precision itself (Rule S4.25)."""
 
-    CUBE = 1 << 13
+    CUBE = 1 << 14
     """The engine's matrix unit computes it (Rule S3.7): linear in each of its first two inputs."""
 
-    NO_ARITHMETIC = 1 << 14
+    NO_ARITHMETIC = 1 << 15
     """Moves, converts or makes numbers with no operation on floats: an output element is an element of an input, an
     attribute, or a whole number."""
 
-    COMPUTES_SHAPES = 1 << 15
+    COMPUTES_SHAPES = 1 << 16
     """Models compute shapes with it: deterministic, without graphs, and cheap on tensors of a few thousand elements."""
 
 
@@ -76,9 +79,10 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("DepthToSpace ReverseSequence SpaceToDepth", Trait.SAME_VALUES | _FREE),
     ("Gather GatherElements GatherND Slice", Trait.PICKS | _FREE | _SHAPES),
     ("Compress Concat Expand Split Tile", Trait.MOVES_VALUES | _FREE | _SHAPES),
-    ("ConcatFromSequence OneHot Optional OptionalGetElement Pad Trilu", Trait.MOVES_VALUES | _FREE),
+    ("ConcatFromSequence OneHot Optional OptionalGetElement", Trait.MOVES_VALUES | _FREE),
     ("SequenceAt SequenceConstruct SequenceErase SequenceInsert SplitToSequence", Trait.MOVES_VALUES | _FREE),
-    ("CenterCropPad", Trait.MOVES_VALUES),
+    ("Pad Trilu", Trait.FILLS | _FREE),
+    ("CenterCropPad", Trait.FILLS),
     ("Where", Trait.MOVES_VALUES | _SHAPES),
     # The output is exact, but the values decide.
     ("Abs Ceil Floor Max Min Neg ReduceMax ReduceMin Round", Trait.EXACT | _SHAPES),

@@ -1,38 +1,45 @@
 """Rule S4.7: does a constant fit the low type?
 
 It does not if a finite value of it becomes infinite, or if it holds a single non-zero value (an
-epsilon) that becomes zero. What only moves a constant (Transpose, Reshape, ...) is looked through.
+epsilon) that becomes zero. A constant that a value mover makes (Transpose, Concat, ...) is judged by all that it moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mixlist.graph.model import Node, Value
+from mixlist.graph.model import Value
 from mixlist.graph.weights import element_count, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import flush_bound, overflow_bound
+from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mixlist.graph.protos import ConstantProto
+
 Progress = Callable[[int], None]  # told the bytes read since the last call
 
-_MOVES = frozenset(
-    {"Transpose", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile", "Slice", "Gather"}
-)
+_MOVERS = operators(Trait.MOVES_VALUES)
+_FILLERS = operators(Trait.FILLS)
 
 
 @dataclass(frozen=True)
 class ConstantRange:
-    """Largest finite magnitude, and the value itself where there is only one."""
+    """The largest finite magnitude of a constant, and the number itself if the constant holds a single one.
+
+    ``complete`` is False for a constant that is partly computed: the range is that of the known elements.
+    """
 
     max_abs: float
     single: float | None
+    complete: bool = True
 
     def misfit(self, low: int) -> str | None:
         """Why the low type does not hold the constant; None where it does."""
@@ -49,28 +56,38 @@ class ConstantRanges:
     def __init__(self, folder: Path | None, progress: Progress | None = None) -> None:
         self.folder = folder
         self._progress = progress
-        self._known: dict[int, tuple[Any, ConstantRange | None]] = {}  # by id of the tensor, which is kept alive
+        self._known: dict[int, tuple[ConstantProto, ConstantRange]] = {}  # by id of the tensor, which is kept alive
 
     def of(self, value: Value) -> ConstantRange | None:
-        """The range of a constant; None for what is computed, or holds no float numbers."""
-        while value.tensor is None and value.producer is not None and _moves(value.producer):
-            source = value.producer.inputs[0]
-            if source is None or not source.constant:
-                return None
-            value = source
-        if value.tensor is None:
+        """Return the range of a constant; None for a computed one, and for one that holds no floats.
+
+        A constant that value movers make has the union of the ranges of all constants that they move.
+        """
+        if not value.constant:
             return None
-        found = self._known.get(id(value.tensor))
-        if found is None:
-            found = self._known[id(value.tensor)] = (value.tensor, self._scan(value.tensor))
-        return found[1]
+        # Through a chain of movers that read one tensor each, a single number stays a single number.
+        while (moved := _moved_inputs(value, _MOVERS)) and len(moved) == 1 and not _fills(value):
+            value = moved[0]
+        if value.tensor is not None:
+            return self._of_tensor(value.tensor)
+        moved = origins(value)
+        ranges = [self._of_tensor(origin.tensor) for origin in moved if origin.tensor is not None]
+        if not ranges:
+            return None
+        return ConstantRange(max(each.max_abs for each in ranges), None, len(ranges) == len(moved))
 
     def fits(self, value: Value, low: int) -> bool:
         """Whether the low type holds the constant."""
         found = self.of(value)
         return found is None or found.misfit(low) is None
 
-    def _scan(self, tensor: Any) -> ConstantRange:
+    def _of_tensor(self, tensor: ConstantProto) -> ConstantRange:
+        found = self._known.get(id(tensor))
+        if found is None:
+            found = self._known[id(tensor)] = (tensor, self._scan(tensor))
+        return found[1]
+
+    def _scan(self, tensor: ConstantProto) -> ConstantRange:
         largest, single = 0.0, None
         alone = element_count(tensor) == 1
         for piece in pieces(tensor, self.folder):
@@ -82,8 +99,32 @@ class ConstantRanges:
         return ConstantRange(largest, single)
 
 
-def _moves(node: Node) -> bool:
-    return node.domain == "" and node.op_type in _MOVES
+def origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value]:
+    """Return the tensors whose elements ``value`` holds: itself, unless one of ``movers`` makes it."""
+    found: list[Value] = []
+    waiting, seen = [value], {value}
+    while waiting:
+        at = waiting.pop()
+        moved = _moved_inputs(at, movers)
+        if not moved:
+            found.append(at)
+        for each in moved:
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+    return found
+
+
+def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
+    """Return the inputs whose elements a mover puts into ``value``: the floats, as indices and shapes are integers."""
+    node = value.producer
+    if node is None or node.op_type not in movers or node.domain or node.function is not None:
+        return []
+    return [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]
+
+
+def _fills(value: Value) -> bool:
+    return value.producer is not None and value.producer.op_type in _FILLERS
 
 
 def _finite_max(piece: NDArray[np.generic]) -> float:

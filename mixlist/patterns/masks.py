@@ -20,6 +20,7 @@ from mixlist.graph.weights import is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.ops.traits import Trait, operators
+from mixlist.patterns.constants import origins
 
 SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 _LEAST = 1e4  # the smallest number that models write as a mask
@@ -115,7 +116,7 @@ def _ends(reader: Node, ending: set[Value]) -> bool:
 
 def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | None:
     """The mask in a node's output: one that it reads, or one that its constant makes."""
-    read = [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]
+    read = [v for v in node.inputs if v is not None and _is_float(v)]
     masks = [known[v] for v in read if v in known] if node.op_type in _CARRIERS else []
     others = frozenset(_key(graph, v) for v in read if v not in known and not v.constant)
     size = max(map(_size, read), default=0.0) if node.op_type in ("Add", "Sub", "Where", "Mul") else 0.0
@@ -135,15 +136,16 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
 
 def _size(value: Value) -> float:
     """The magnitude of the lowest or largest number of a constant; 0 for what is none or cannot be read here."""
-    while value.tensor is None and value.producer is not None and value.producer.op_type in _MOVERS:
-        source = value.producer.inputs[0]
-        if source is None:
-            return 0.0
-        value = source
-    tensor = value.tensor
-    if not value.constant or tensor is None or is_external(tensor) or types.element(value.type) not in types.FLOATS:
-        return 0.0
-    return max((float(abs(piece).max()) for piece in pieces(tensor, None) if piece.size), default=0.0)
+    sizes = [0.0]
+    for origin in origins(value, _MOVERS):
+        tensor = origin.tensor
+        if origin.constant and tensor is not None and not is_external(tensor) and _is_float(origin):
+            sizes += [float(abs(piece).max()) for piece in pieces(tensor, None) if piece.size]
+    return max(sizes)
+
+
+def _is_float(value: Value) -> bool:
+    return types.element(value.type) in types.FLOATS
 
 
 def _key(graph: Graph, value: Value) -> TensorRef:

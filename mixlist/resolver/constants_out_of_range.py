@@ -14,6 +14,7 @@ from __future__ import annotations
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment, Group
+from mixlist.patterns.constants import origins
 from mixlist.resolver.solver_state import SolverState
 
 
@@ -22,8 +23,10 @@ def misfit(value: Value, state: SolverState) -> str | None:
     shared = state.shared
     if not value.constant or shared.policy.constants != "keep" or types.element(value.type) != types.FLOAT:
         return None
-    if value.id in state.argument_misfits:
-        return state.argument_misfits[value.id]
+    # A function does not know the numbers of its arguments: its caller has judged them.
+    for origin in origins(value) if state.argument_misfits else ():
+        if origin.id in state.argument_misfits:
+            return state.argument_misfits[origin.id]
     known = shared.ranges.of(value)
     why = known.misfit(state.low) if known else None
     return f"constant {value.name!r} {why}" if why else None

@@ -80,6 +80,6 @@ def _is_safe(value: Value, known: Sizes) -> bool:
     """Whether a value is a constant far within the range, or of a node whose statistics tell, or need not."""
     if value.constant:
         found = known.range_of(value)
-        return found is not None and found.max_abs < known.limit
+        return found is not None and found.complete and found.max_abs < known.limit
     maker = value.producer
     return maker is not None and not maker.bodies and maker.function is None

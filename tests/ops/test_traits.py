@@ -229,6 +229,13 @@ def test_picks_read_nothing_else(op_type: str) -> None:
     assert np.array_equal(flat(run(op_type, [hidden, *inputs[1:]])), flat(made))
 
 
+@having(Trait.MOVES_VALUES)
+def test_only_those_that_fill_add_zeros(op_type: str) -> None:
+    inputs = case(op_type)[: 2 if op_type == "Pad" else None]  # without the number that it pads with
+    added = 0 in flat(run(op_type, inputs)) and 0 not in flat(inputs)
+    assert added == (Trait.FILLS in TRAITS[op_type])
+
+
 @having(Trait.BOUNDED)
 def test_bounded_outputs_are_small(op_type: str) -> None:
     huge = np.float32([[3e38, -3e38, 1e30], [-65504, 1e9, 0], [3e38, 3e38, 3e38], [-3e38, -3e38, -3e38]])

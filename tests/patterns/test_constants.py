@@ -1,0 +1,94 @@
+"""Rule S4.7 behind value movers: a constant is judged by all the constants whose elements it holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from mixlist.graph.build import build_main
+from mixlist.patterns.constants import ConstantRange, ConstantRanges, origins
+from tests.support.builders import apply, model, policy
+from tests.support.resolver_cases import one
+
+# How a constant of 8 elements is made of k = {1000000, 1, 1, 1} and small = {1, 2, 3, 4}.
+MOVED = {
+    "Concat": "t = Concat<axis=0>(k, small)",
+    "Concat, last": "t = Concat<axis=0>(small, k)",
+    "Concat of Concat": "c = Concat<axis=0>(k, small) d = Concat<axis=0>(c, c) t = Slice(d, zero, eight)",
+    "Concat with what is computed": "m = Mul(small, small) t = Concat<axis=0>(m, k)",
+    "Where": "w = Where(some, k, small) t = Tile(w, two)",
+    "Pad": "t = Pad(k, pads)",
+    "Pad with a number": "t = Pad(small, pads, million)",
+    "GatherElements": "g = GatherElements<axis=0>(k, indices) t = Tile(g, two)",
+    "GatherND": "g = GatherND(k, places) t = Tile(g, two)",
+    "Compress": "c = Compress<axis=0>(k, some) t = Tile(c, eight)",
+    "Split": "a, b = Split<axis=0>(k) t = Tile(a, four)",
+    "ReverseSequence": "n = Tile(k, two) u = Unsqueeze(n, zero)"
+    " r = ReverseSequence<batch_axis=0, time_axis=1>(u, eight) t = Squeeze(r, zero)",
+    "Trilu": "u = Unsqueeze(k, zero) v = Trilu(u) s = Squeeze(v, zero) t = Tile(s, two)",
+    "OneHot": "o = OneHot<axis=-1>(three, depth, edges) t = Squeeze(o, zero)",
+    "a sequence": "s = SequenceConstruct(small, k) c = SequenceAt(s, last) t = Tile(c, two)",
+    "a sequence that is joined": "s = SequenceConstruct(small, k) t = ConcatFromSequence<axis=0>(s)",
+}
+GRAPH = """g (float[8] x) => (float[8] y) <float[4] k = {{1000000, 1, 1, 1}}, float[4] small = {{1, 2, 3, 4}},
+  float million = {{1000000}}, float[2] edges = {{1, 1000000}}, bool[4] some = {{1, 0, 0, 0}}, int64[1] zero = {{0}},
+  int64[1] two = {{2}}, int64[1] three = {{3}}, int64[1] four = {{4}}, int64[1] eight = {{8}}, int64 depth = {{8}},
+  int64 last = {{1}}, int64[2] pads = {{2, 2}}, int64[4] indices = {{0, 1, 2, 3}}, int64[4, 1] places = {{0, 1, 2, 3}}>
+{{ {} [a] y = Add(x, t) }}"""
+
+
+@pytest.mark.parametrize("made", MOVED.values(), ids=MOVED)
+def test_a_moved_constant_out_of_range_keeps_the_reader_high(made: str) -> None:
+    text = GRAPH.format(made)
+    decision = one(text, "a", white=["Add"])
+    assert (decision.precision, decision.rule) == ("float32", "constant") and "reaches 1e+06" in decision.reason
+    original, feed = model(text), {"x": np.arange(8, dtype=np.float32)}
+    (expected,) = ReferenceEvaluator(original).run(None, feed)
+    (mixed,) = ReferenceEvaluator(apply(original, policy(white=["Add"]))).run(None, feed)
+    np.testing.assert_array_equal(mixed, expected)
+    assert expected.max() > 65504 and one(text, "a", white=["Add"], mode="mixed_bfloat16").precision == "bfloat16"
+
+
+def test_a_moved_argument_of_a_function_keeps_the_reader_high() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y)
+      <float[4] k = {1000000, 1, 1, 1}> { [call] y = f.F(x, k) }
+      <domain: "f", opset_import: ["" : 17]> F (p, c) => (q) { t = Identity(c) [a] q = Add(p, t) }"""
+    assert one(text, "function:f:F/a", white=["Add"]).rule == "constant"
+
+
+@pytest.mark.parametrize(
+    ("made", "precision"),
+    [
+        ("t = Expand(e, eight)", "float32"),
+        ("r = Reshape(e, one) t = Tile(r, eight)", "float32"),
+        ("r = Reshape(e, one) g = GatherND(r, place) t = Expand(g, eight)", "float32"),
+        ("r = Reshape(e, one) t = Pad(r, pads)", "float16"),
+        ("r = Reshape(e, one) c = Concat<axis=0>(r, r) t = Tile(c, four)", "float16"),
+        ("w = Where(some, e, e) t = Tile(w, two)", "float16"),
+    ],
+)
+def test_a_single_value_stays_one_through_movers_of_one_tensor(made: str, precision: str) -> None:
+    """Zeros and several tensors make several values of it."""
+    text = f"""g (float[8] x) => (float[8] y) <float e = {{0.00000001}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+      int64[1] four = {{4}}, int64[1] eight = {{8}}, int64[1, 1] place = {{0}}, int64[2] pads = {{3, 4}},
+      bool[4] some = {{1, 0, 0, 0}}> {{ {made} [a] y = Add(x, t) }}"""
+    assert one(text, "a", white=["Add"]).precision == precision
+
+
+def test_ranges_of_what_is_partly_computed_are_incomplete() -> None:
+    text = GRAPH.format("m = Mul(small, small) u = Concat<axis=0>(m, small) v = Concat<axis=0>(k, small) t = Max(u, v)")
+    values = build_main(model(text)).root.values
+    ranges = ConstantRanges(None)
+    assert ranges.of(values["u"]) == ConstantRange(4.0, None, complete=False)
+    assert ranges.of(values["v"]) == ConstantRange(1e6, None)
+    assert ranges.of(values["m"]) is None and ranges.of(values["y"]) is None
+
+
+def test_many_concatenations_are_walked_once() -> None:
+    doubled = " ".join(f"c{n + 1} = Concat<axis=1>(c{n}, c{n})" for n in range(40))
+    text = f"""g (float[1] x) => (float[1] y) <float[1, 0] c0 = {{}}> {{
+      {doubled} r = ReduceSum(c40) [a] y = Add(x, r) }}"""
+    graph = build_main(model(text, check=False))
+    assert len(origins(graph.root.values["c40"])) == 1
+    assert ConstantRanges(None).of(graph.root.values["c40"]) == ConstantRange(0.0, None)
