@@ -7,6 +7,7 @@ producer that it follows, the node that decided, and the schema's refusal, if an
 from __future__ import annotations
 
 from mixlist.graph.model import Node, Value
+from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.ops import types
 from mixlist.ops.schema import next_opset_allowing
 from mixlist.resolver.classification import Fact
@@ -26,6 +27,11 @@ def shown_type(solution: Solution, value: Value) -> str:
     return types.type_name(types.with_element(value.type, solution.decided[value.id]))
 
 
+# The rules of docs/semantics.md that the reasons cite, where the policy chooses between several.
+_MODE_RULES: dict[Action, str] = {"force": "S3.4", "origin": "S3.5", "raise": "S3.6", "cube": "S3.7"}
+_GRAY_RULES: dict[GrayPolicy, str] = {"ascend": "S4.6", "black-wins": "S4.23", "promote": "S4.24"}
+
+
 class ReasonWriter:
     """Writes the reasons of the decisions for one graph."""
 
@@ -39,53 +45,60 @@ class ReasonWriter:
         text = self._by_rule(node, follows)
         note = self.solution.notes.get(node.id)
         if note and rule_name(self.solution, node) != "constant":
-            text += f"; its slot stays float32 because {note}"
+            text += f"; its slot stays float32 because {note} (S4.7)"
         entry = self.solution.facts[node.id].listed
         if entry is not None and entry.note and entry.source:
-            text += f" ({entry.note})"
+            text += f"; {entry.note} (S5.4)"
         return text
 
     def _by_rule(self, node: Node, follows: tuple[str, ...]) -> str:
         fact, rule, kept = self.solution.facts[node.id], rule_name(self.solution, node), precision(self.solution, node)
         entry = _shown_entry(fact)
         if rule == "control-flow" and node.signature is not None:
-            return f"{entry}, but all elements of a sequence or optional share one type: {kept}"
+            return f"{entry}, but all elements of a sequence or optional share one type: {kept} (S4.29)"
         if rule == "control-flow":
-            return f"{node.op_type} carries no precision itself; each output has the type of what it yields"
+            number = "S4.25" if node.function is None else "S4.31"
+            return f"{node.op_type} carries no precision itself; each output has the type of what it yields ({number})"
         if rule == "no-float":
             return self._nothing_to_vary(node)
         if rule == "cast":
-            return self._fixed_output(node)
+            return f"{self._fixed_output(node)} (S4.13)"
         if rule == "node-rule":
             return self._node_rule(node, kept)
         if rule == "shape":
-            return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept}"
+            return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept} (S4.3)"
         if rule == "schema":
             return self._refused(node, kept)
         if rule == "constant":
-            return f"{entry}, but {self.solution.notes.get(node.id, 'a constant does not fit')}: it stays {kept}"
+            why = self.solution.notes.get(node.id, "a constant does not fit")
+            return f"{entry}, but {why}: it stays {kept} (S4.7)"
         if rule == "mode":
-            return f"precision mode {self.policy.mode.name} makes it {kept}"
+            mode = self.policy.mode
+            return f"precision mode {mode.name} makes it {kept} ({_MODE_RULES[mode.action]})"
         if rule == "white":
-            return f"{entry}: computed in {self.low}"
+            return f"{entry}: computed in {self.low} (S4.4)"
         if rule == "black":
-            return f"{entry}: keeps the type it was authored in, {kept}"
+            return f"{entry}: keeps the type it was authored in, {kept} (S4.5)"
         return self._gray(node, follows, kept)
 
     def _gray(self, node: Node, follows: tuple[str, ...], kept: str) -> str:
-        entry = _shown_entry(self.solution.facts[node.id])
-        if self.policy.gray_policy == "between":
-            if kept == self.low:
-                return f"{entry}: lies between white nodes, so it is {kept}"
-            return f"{entry}: does not lie between white nodes, or black reaches it, so it is {kept}"
+        entry, policy = _shown_entry(self.solution.facts[node.id]), self.policy.gray_policy
+        if policy == "between":
+            where = "lies" if kept == self.low else "does not lie"
+            black = "" if kept == self.low else ", or black reaches it"
+            return f"{entry}: {where} between white nodes{black}, so it is {kept} (S4.22)"
         value = self.solution.followed[node.id]
         if not follows or value is None:
-            has_source = any(v is not None and is_followed(v) for v in node.inputs)
-            why = "nothing that it reads decides it" if has_source else "all its float inputs are constants"
-            return f"{entry}: {why}, so it stays {kept}"
+            if not any(v is not None and is_followed(v) for v in node.inputs):
+                return f"{entry}: all its float inputs are constants, so it stays {kept} (S4.6)"
+            number = "S4.23" if policy == "black-wins" else "S4.28"
+            return f"{entry}: nothing that it reads decides it, so it stays {kept} ({number})"
         producer, decider = follows
         text = f"{entry}: follows {producer}, whose output {value.name!r} is {shown_type(self.solution, value)}"
-        return text if decider == producer else f"{text}, which {decider} decided"
+        if decider != producer:
+            text += f", which {decider} decided"
+        through_cast = "" if value in node.inputs else ", S4.17"
+        return f"{text} ({_GRAY_RULES[policy]}{through_cast})"
 
     def _fixed_output(self, node: Node) -> str:
         if node.op_type == "Constant":
@@ -96,27 +109,30 @@ class ReasonWriter:
     def _nothing_to_vary(self, node: Node) -> str:
         signature = node.signature
         if signature is not None and signature.reads_any:
-            return f"{node.op_type} reads only the shape of its input"
+            return f"{node.op_type} reads only the shape of its input (S4.1)"
         if any(v is not None and types.element(v.type) == types.DOUBLE for v in node.inputs):
-            return "it computes in float64, which lists never change"
+            return "it computes in float64, which lists never change (S4.9)"
+        if signature is not None and signature.groups:  # of the other low type
+            kept = types.type_name(signature.groups[0].authored)
+            return f"it keeps {kept}, the type it was authored in; only float32 and {self.low} change (S4.9)"
         if any(v is not None and types.element(v.type) in types.LISTED for v in [*node.inputs, *node.outputs]):
-            return f"the schema of {node.op_type} fixes its float types"
-        return "it has no float input or output"
+            return f"the schema of {node.op_type} fixes its float types (S4.1)"
+        return "it has no float input or output (S4.1)"
 
     def _node_rule(self, node: Node, kept: str) -> str:
         rule = self.rules.rule_of(self.solution.graph, node)
         what = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
-        return f"{what}, {kept} ({rule.place})"
+        return f"{what}, {kept} ({rule.place}; S4.2)"
 
     def _refused(self, node: Node, kept: str) -> str:
         opset = self.solution.graph.opsets.get(node.domain, 0)
         if node.signature is not None and node.signature.schema is None:
             operator = f"{node.domain or 'ai.onnx'}::{node.op_type}"
-            return f"no schema is known for {operator} at opset {opset}: it stays as authored"
+            return f"no schema is known for {operator} at opset {opset}: it stays as authored (S4.14)"
         later = next_opset_allowing(node.domain, node.op_type, opset, self.low_type)
         advice = f"; opset {later} would allow it" if later is not None else ""
         refusal = f"{node.op_type} does not allow {self.low} at opset {opset}"
-        return f"{_shown_entry(self.solution.facts[node.id])}, but {refusal}: it stays {kept}{advice}"
+        return f"{_shown_entry(self.solution.facts[node.id])}, but {refusal}: it stays {kept}{advice} (S4.11)"
 
 
 def _shown_entry(fact: Fact) -> str:

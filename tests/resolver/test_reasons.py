@@ -1,0 +1,83 @@
+"""Reasons: one sentence per decision, which cites the rule of docs/semantics.md that applied."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+import mixlist
+from mixlist.lists.policy import Policy
+from tests.support.builders import policy
+from tests.support.graphs import Case, cases
+from tests.support.resolver_cases import one
+
+CITED = re.compile(r"\bS\d+\.\d+\b")
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[4] x, bfloat16[4] b, double[4] d) => (float[4] y, bfloat16[4] z, double[4] w) <float[4] big = {1e6, 1, 1, 1}>
+{ [exp] e = Exp(x) [relu] r = Relu(e) [neg] n = Neg(r) [add] y = Add(n, big)
+  [low] z = Exp(b) [wide] w = Exp(d) [shape] s = Shape(x) [cast] f = Cast<to = 1>(s) [mul] m = Mul(f, f) }"""
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("exp", "S4.4"),
+        ("relu", "S4.6"),
+        ("neg", "S4.5"),
+        ("add", "S4.7"),
+        ("low", "S4.9"),
+        ("wide", "S4.9"),
+        ("shape", "S4.1"),
+        ("cast", "S4.13"),
+        ("mul", "S4.3"),
+    ],
+)
+def test_a_reason_ends_with_the_number_of_its_rule(name: str, number: str) -> None:
+    """Rule S4.33: Every decision carries its reason."""
+    assert one(TEXT, name, white=["Exp", "Add"], black=["Neg"]).reason.endswith(f"({number})")
+
+
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [("fp16", "S3.4"), ("origin", "S3.5"), ("cube_fp16in_fp32out", "S3.6"), ("allow_fp32_to_fp16", "S3.7")],
+)
+def test_a_mode_cites_its_rule(mode: str, number: str) -> None:
+    assert one(TEXT, "exp", mode=mode).reason.endswith(f"({number})")
+
+
+@pytest.mark.parametrize(
+    ("gray_policy", "number"),
+    [("ascend", "S4.6"), ("between", "S4.22"), ("black-wins", "S4.23"), ("promote", "S4.24")],
+)
+def test_a_gray_policy_cites_its_rule(gray_policy: str, number: str) -> None:
+    assert one(TEXT, "relu", white=["Exp"], gray_policy=gray_policy).reason.endswith(f"({number})")
+
+
+def test_a_look_through_cast_is_cited() -> None:
+    text = "g (float[4] x) => (float[4] y) { h = Cast<to = 10>(x) c = Cast<to = 1>(h) [n] y = Neg(c) }"
+    assert one(text, "n").reason.endswith("(S4.6, S4.17)")
+
+
+def test_a_white_node_of_the_other_low_type_says_that_it_keeps_it() -> None:
+    """Rule S4.9: Lists act on float32."""
+    reason = one(TEXT, "low", white=["Exp"]).reason
+    assert reason == "it keeps bfloat16, the type it was authored in; only float32 and float16 change (S4.9)"
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(cases())
+def test_every_reason_cites_a_rule_that_exists(case: Case) -> None:
+    rules = set(re.findall(r"^### (S\d+\.\d+) ", (Path(__file__).parents[2] / "docs/semantics.md").read_text(), re.M))
+    for tried in _policies():
+        for node in mixlist.resolve(case.model, tried).nodes:
+            numbers = CITED.findall(node.reason)
+            assert numbers and set(numbers) <= rules, node
+
+
+def _policies() -> list[Policy]:
+    white, black = ["MatMul", "Exp", "Mul"], ["Add", "Sqrt"]
+    settings = [{"gray_policy": each} for each in ("ascend", "between", "black-wins", "promote")]
+    return [policy(white=white, black=black, **each) for each in (*settings, {"mode": "mixed_bfloat16"})]
