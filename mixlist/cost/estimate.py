@@ -295,6 +295,7 @@ class _Walk:
 
 def _weight_arguments(call: Node, weights: dict[Value, Value]) -> dict[Value, Value]:
     given = {}
+    assert call.function is not None
     for inner, outer in zip(call.function.root.inputs, call.inputs, strict=False):
         weight = outer if outer is not None and outer.constant and outer.kind != "input" else None
         weight = weights.get(outer) if weight is None and outer is not None else weight

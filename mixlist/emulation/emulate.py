@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded
+from mixlist.graph.messages import NodeOrder, copied, reorder
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
-from mixlist.graph.save import copied, set_inline, tensors
+from mixlist.graph.save import set_inline, tensors
 from mixlist.graph.traversal import nodes, scope_messages, scopes
 from mixlist.graph.weights import element_count, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
@@ -27,7 +28,6 @@ from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.signature import Assignment
 from mixlist.ops.traits import Trait, operators
 from mixlist.rewriter.convert import bring_in, stream
-from mixlist.rewriter.emit import NodeOrder, reorder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -305,12 +305,10 @@ class Emulation:
 
     def _kept(self, value: Value, name: str, elem: int) -> Any | None:
         """A small constant as it was, for a slot whose value inference reads; None for what is no plain tensor."""
-        from onnx import helper, numpy_helper
+        from onnx import TensorProto, helper, numpy_helper
 
         tensor = value.tensor
-        if tensor is None or tensor.DESCRIPTOR.name != "TensorProto" or is_external(tensor):
-            return None
-        if element_count(tensor) > _SHORT:
+        if not isinstance(tensor, TensorProto) or is_external(tensor) or element_count(tensor) > _SHORT:
             return None
         plain = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
         kept = numpy_helper.from_array(plain)

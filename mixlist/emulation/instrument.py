@@ -21,13 +21,13 @@ from typing import Any
 
 from mixlist.emulation.safe_reductions import guarded, guarded_rows
 from mixlist.graph.build import build_main
-from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.messages import NodeOrder, reorder
+from mixlist.graph.model import Graph, Node, Scope, Value, function_key
 from mixlist.graph.naming import NewNames, label, names_in, scope_path
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.ops.traits import Trait, operators
-from mixlist.rewriter.emit import NodeOrder, reorder
 
 _SAME_VALUES = operators(Trait.SAME_VALUES)
 _OBSERVED = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE})
@@ -388,9 +388,10 @@ class Instrumenter:
 
     def _call(self, node: Node, target: Any) -> list[Packed]:
         """The statistics of a function, as further outputs of this call."""
-        body: Graph = node.function
-        proto = body.root.proto
-        key = (proto.domain, proto.name, proto.overload)
+        body = node.function
+        assert body is not None
+        proto = body.function
+        key = function_key(proto)
         if key not in self.handed:
             self.handed[key] = self._scope(body, body.root, proto)
             if "" not in body.opsets and self.handed[key]:

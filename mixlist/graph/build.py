@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
 from mixlist.graph.constness import is_constant, is_from_shape, is_random
 from mixlist.graph.link import DEEPEST, called, domain_of, link, new_value, reads
-from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.messages import copied
+from mixlist.graph.model import Graph, Node, Scope, Value, function_key
+from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.ops import types
 from mixlist.ops.schema import Schema
 from mixlist.ops.signature import Signature, key_of, make_signature
 
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto
 
-def build_main(model: Any, hints: dict[str, types.Type] | None = None, *, show_marked: bool = False) -> Graph:
+
+def build_main(model: ModelProto, hints: dict[str, types.Type] | None = None, *, show_marked: bool = False) -> Graph:
     """The Graph of a ModelProto's main graph; ``hints`` are types of tensors that nothing in the model tells.
 
     With ``show_marked`` the Casts that mixlist made are nodes like all others; else what reads them reads their source.
@@ -22,7 +28,7 @@ def build_main(model: Any, hints: dict[str, types.Type] | None = None, *, show_m
     Raises ModelError where a tensor is used that nothing defines, where nodes form a cycle, or where
     a control-flow node does not fit its body.
     """
-    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    functions = {function_key(function): function for function in model.functions}
     graph = Graph(
         Scope(model.graph), model, _opsets(model.opset_import), functions, show_marked=show_marked, hints=hints or {}
     )
@@ -30,7 +36,9 @@ def build_main(model: Any, hints: dict[str, types.Type] | None = None, *, show_m
     return graph
 
 
-def build_function(caller: Graph, function: Any, call: Node, attributes: dict[str, Any], depth: int) -> Graph:
+def build_function(
+    caller: Graph, function: FunctionProto, call: Node, attributes: dict[str, AttributeProto], depth: int
+) -> Graph:
     """The Graph of a model-local function's body for a call's arguments: their authored types and flags.
 
     ``attributes`` are those of the call, by name, with the function's defaults.
@@ -66,11 +74,13 @@ def _fill(graph: Graph, depth: int = 0) -> None:
     _type_scope(graph, graph.root, depth)
 
 
-def _opsets(imports: Any) -> dict[str, int]:
-    return {domain_of(i.domain): int(i.version) for i in imports}
+def _opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
+    return {domain_of(entry.domain): entry.version for entry in imports}
 
 
-def _bound_attributes(function: Any, call: Any, outer: dict[str, Any]) -> dict[str, Any]:
+def _bound_attributes(
+    function: FunctionProto, call: NodeProto, outer: Mapping[str, AttributeProto]
+) -> dict[str, AttributeProto]:
     bound = {a.name: a for a in function.attribute_proto}
     for attribute in call.attribute:
         source = outer.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
@@ -102,8 +112,7 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
             value.type = declared
     scope.yields = [v.type for v in scope.outputs]
     if graph.marked_types and scope.owner is not None:
-        names = [o.name for o in scope.proto.output]
-        slots = zip(names, scope.outputs, scope.yields, strict=True)
+        slots = zip(scope.output_names(), scope.outputs, scope.yields, strict=True)
         scope.yields = [_authored(graph, n, v, t) for n, v, t in slots]
 
 
@@ -140,7 +149,7 @@ def _type_node(graph: Graph, node: Node) -> None:
 
 
 def _signature(
-    graph: Graph, node: Node, inputs: tuple[types.Type, ...], present: tuple[bool, ...], proto: Any
+    graph: Graph, node: Node, inputs: tuple[types.Type, ...], present: tuple[bool, ...], proto: NodeProto
 ) -> Signature:
     if node.op_type == "Constant" and node.domain == "":
         _refuse_arity(node, 0, 1)
@@ -164,7 +173,7 @@ def _refuse_arity(node: Node, inputs: int, outputs: int) -> None:
         raise ModelError(f"{called(node)} has {found}, its schema needs {inputs} and {outputs}")
 
 
-def _refuse_attributes(node: Node, proto: Any, schema: Schema) -> None:
+def _refuse_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
     """Raise ModelError where a required attribute is missing, or one is of the wrong kind or names no type of ONNX."""
     given = {attribute.name: attribute for attribute in proto.attribute}
     for name, formal in schema.native.attributes.items():
@@ -178,10 +187,9 @@ def _refuse_attributes(node: Node, proto: Any, schema: Schema) -> None:
             raise ModelError(f"attribute {name!r} of {called(node)} is {attribute.i}, which is no type of ONNX")
 
 
-def bind(proto: Any, attributes: dict[str, Any]) -> Any:
-    """A copy of a function body's node in which references to the function's attributes are replaced."""
-    copy = type(proto)()
-    copy.CopyFrom(proto)
+def bind(proto: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
+    """Return a copy of a function body's node in which references to the function's attributes are replaced."""
+    copy = copied(proto)
     del copy.attribute[:]
     for attribute in proto.attribute:
         source = attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
@@ -201,7 +209,7 @@ _CONSTANT_TYPES = {
 }
 
 
-def _type_constant(node: Node, proto: Any, references: bool) -> None:
+def _type_constant(node: Node, proto: NodeProto, references: bool) -> None:
     """``proto`` is the node with its references replaced; what a caller passes cannot be converted in the body."""
     value = node.outputs[0]
     if value is None or not proto.attribute:
@@ -223,8 +231,8 @@ def _declared(graph: Graph, scope: Scope, name: str) -> types.Type:
     if name in graph.hints:
         return graph.hints[name]
     if not scope.declared:
-        outputs = scope.proto.output if scope.proto.DESCRIPTOR.name == "GraphProto" else ()
-        infos = (*outputs, *scope.proto.value_info)
+        proto = scope.proto
+        infos = [*proto.output, *proto.value_info] if is_graph(proto) else proto.value_info
         scope.declared = {i.name: types.from_proto(i.type) for i in infos if i.type.WhichOneof("value")}
         scope.declared[""] = types.UNKNOWN
     return scope.declared.get(name, types.UNKNOWN)
@@ -236,7 +244,8 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
         for value, value_type in zip(body.inputs, given.get(name, ()), strict=False):
             value.type = value_type or value.type
         _type_scope(graph, body, depth)
-    constant = all(v.constant for v in reads(node)) and not any(is_random(n) for n in _inner(node))
+    inside = (inner for body in node.bodies.values() for scope in linked_scopes(body) for inner in scope.nodes)
+    constant = all(v.constant for v in reads(node)) and not any(map(is_random, inside))
     if node.domain or node.op_type not in control_flow.CONTROL_FLOW:
         _type_node(graph, node)  # an ordinary operator that happens to have bodies
         outputs: list[types.Type] = []
@@ -249,16 +258,7 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
             out.constant, out.from_shape = constant, False
 
 
-def _inner(node: Node) -> list[Node]:
-    found: list[Node] = []
-    for body in node.bodies.values():
-        for inner in body.nodes:
-            found.append(inner)
-            found.extend(_inner(inner))
-    return found
-
-
-def _type_call(graph: Graph, node: Node, function: Any, depth: int) -> None:
+def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) -> None:
     """A call's outputs have the types and flags that the function's body yields for these arguments."""
     attributes = _bound_attributes(function, node.proto, graph.attributes)
     key = (

@@ -8,7 +8,14 @@ documentation in ONNX Runtime, ContribOperators.) Nodes with other uses of these
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+from mixlist.graph.messages import copied
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, NodeProto
+
+    Attributes = dict[str, AttributeProto]
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
@@ -18,7 +25,7 @@ _SKIP = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 _STANDARD = {"FusedConv": ("Conv", 3), "FusedGemm": ("Gemm", 3), "GemmFastGelu": ("MatMul", 2)}  # and inputs it takes
 
 
-def stand_in(node: Any) -> bool:
+def stand_in(node: NodeProto) -> bool:
     """Turn a NodeProto into a standard one whose output has the same shape; False where there is none."""
     op = node.op_type
     if len(node.output) > 1:
@@ -49,21 +56,21 @@ def stand_in(node: Any) -> bool:
     return True
 
 
-def _become(node: Any, op_type: str, inputs: int, attributes: list[Any]) -> None:
-    kept = [type(a).FromString(a.SerializeToString()) for a in attributes]
+def _become(node: NodeProto, op_type: str, inputs: int, attributes: list[AttributeProto]) -> None:
+    kept = [copied(attribute) for attribute in attributes]
     node.op_type, node.domain = op_type, ""
     del node.input[inputs:]
     del node.attribute[:]
     node.attribute.extend(kept)
 
 
-def _equation(text: str) -> Any:
+def _equation(text: str) -> AttributeProto:
     from onnx import helper
 
     return helper.make_attribute("equation", text)
 
 
-def output_shapes(node: Any, inputs: Shapes) -> list[Shape | None]:
+def output_shapes(node: NodeProto, inputs: Shapes) -> list[Shape | None]:
     """The shapes of a com.microsoft node's outputs for those of its inputs, as far as there is a rule; else nothing."""
     rule = _RULES.get(node.op_type) if node.domain == DOMAIN else None
     attributes = {a.name: a for a in node.attribute}
@@ -73,34 +80,34 @@ def output_shapes(node: Any, inputs: Shapes) -> list[Shape | None]:
         return []
 
 
-def _skip(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+def _skip(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
     """Output, mean, inverse deviation, and the sum that was normalised."""
     (whole,) = _known(inputs, 0)
     return [whole, (*whole[:-1], 1), (*whole[:-1], 1), whole]
 
 
-def _embed(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+def _embed(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
     """Embedded words, the mask's index, and the sum that was normalised."""
     ids, words = _known(inputs, 0, 2)
     made = (*ids, words[1])
     return [made, ids[:1], made]
 
 
-def _attention(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+def _attention(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
     """Input (batch, length, width) and weights (width, q + k + v)."""
     given, weights = _known(inputs, 0, 1)
     sizes = list(attributes["qkv_hidden_sizes"].ints) if "qkv_hidden_sizes" in attributes else [weights[1] // 3] * 3
     return [(*given[:2], sizes[2])]
 
 
-def _grouped_attention(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+def _grouped_attention(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
     (query,) = _known(inputs, 0)
     heads, groups = attributes["num_heads"].i, attributes["kv_num_heads"].i
     packed = len(inputs) < 2 or inputs[1] is None
     return [(*query[:2], query[2] * heads // (heads + 2 * groups) if packed else query[2])]
 
 
-def _quantized_lstm(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+def _quantized_lstm(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
     """All hidden states (length, directions, batch, hidden), the last ones, the last cells."""
     given, recurrence = _known(inputs, 0, 2)
     directions, hidden = recurrence[:2]
@@ -108,7 +115,7 @@ def _quantized_lstm(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | 
     return [(given[0], directions, given[1], hidden), last, last]
 
 
-def _matmul(attributes: dict[str, Any], inputs: Shapes) -> list[Shape | None]:
+def _matmul(attributes: Attributes, inputs: Shapes) -> list[Shape | None]:
     import numpy as np
 
     left, right = _known(inputs, 0, 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.ops import types
@@ -124,8 +123,7 @@ def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Lin
 
 def check_shape(node: Node) -> str | None:
     """What is wrong with the numbers of inputs and outputs of a control-flow node and its bodies; None if nothing."""
-    expected: dict[str, Any] = {"If": ("then_branch", "else_branch")}
-    names = expected.get(node.op_type, ("body",))
+    names = ("then_branch", "else_branch") if node.op_type == "If" else ("body",)
     missing = [n for n in names if n not in node.bodies]
     if missing:
         return f"has no {missing[0]}"

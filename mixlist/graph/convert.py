@@ -11,11 +11,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.save import tensors
 from mixlist.graph.weights import is_external
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from onnx import ModelProto
 
 _TOLD = {
     "functions": "model-local functions",
@@ -29,7 +33,7 @@ _TOLD = {
 }
 
 
-def inline_functions(model: Any) -> Any:
+def inline_functions(model: ModelProto) -> ModelProto:
     """A new ModelProto without model-local functions; raises ModelError where onnx cannot inline one."""
     _refuse_invalid(model)
     try:
@@ -44,7 +48,7 @@ def inline_functions(model: Any) -> Any:
     return flat
 
 
-def convert_opset(model: Any, opset: int) -> Any:
+def convert_opset(model: ModelProto, opset: int) -> ModelProto:
     """A new ModelProto whose standard domain is at version ``opset``.
 
     Raises UsageError for a version that onnx does not know, ModelError for a model that its converter
@@ -93,7 +97,7 @@ sys.stdout.buffer.write(made.SerializeToString())
 """
 
 
-def _apart(call: str, model: Any) -> Any:
+def _apart(call: str, model: ModelProto) -> ModelProto:
     """What ``call`` of onnx makes of the model, in a process of its own: onnx aborts on some dimensions.
 
     Raises _ToolError.
@@ -112,7 +116,7 @@ def _apart(call: str, model: Any) -> Any:
     return type(model).FromString(done.stdout)
 
 
-def _refuse_invalid(model: Any) -> None:
+def _refuse_invalid(model: ModelProto) -> None:
     """Raise ModelError for a model that onnx's checker refuses: its tools end the process on some of them.
 
     The checker wants external data beside the working directory, so a model that has some goes unchecked.
@@ -127,16 +131,16 @@ def _refuse_invalid(model: Any) -> None:
         raise ModelError(f"the model is not valid, so it cannot be converted first: {_first_line(error)}") from None
 
 
-def _own_fields(model: Any) -> Iterator[str]:
+def _own_fields(model: ModelProto) -> Iterator[str]:
     """The model's own functions, training information and the like, one by one; not its graph's."""
     for field, value in model.ListFields():
         if field.name in _TOLD and field.name != "metadata_props":
             yield from [field.name] * len(value)
 
 
-def _kept_apart(message: Any) -> Iterator[str]:
+def _kept_apart(message: Message) -> Iterator[str]:
     """The names of the fields of ``_TOLD`` that a message and all messages in it have, one for each element."""
-    waiting = [message]
+    waiting: list[Message] = [message]
     while waiting:
         for field, value in waiting.pop().ListFields():
             if field.message_type is None:

@@ -9,6 +9,7 @@ from mixlist.graph.control_flow import CONTROL_FLOW, links
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import node_ref, output_ref
 from mixlist.graph.refs import NodeRef, TensorRef
+from mixlist.graph.traversal import reachable_graphs
 
 # When a tensor was computed, seen from its reader: `same`: in the same run of the scope; `next`: it is a loop state
 # that the reader sees in the next iteration; `before`: at any earlier time.
@@ -40,23 +41,16 @@ def trace_dataflow(main: Graph) -> list[DataflowNode]:
 
 class _Tracer:
     def __init__(self, main: Graph) -> None:
-        self.graphs: dict[int, Graph] = {}
+        self.graphs = {graph.root: graph for graph in reachable_graphs(main)}
         self.feeds: dict[Value, list[tuple[Value, Timing]]] = {}
-        self._collect(main)
+        for graph in self.graphs.values():
+            for node in graph.order:
+                if node.function is not None:
+                    self._call(node, node.function)
+                elif node.bodies and not node.domain and node.op_type in CONTROL_FLOW:
+                    self._links(node)
 
-    def _collect(self, graph: Graph) -> None:
-        if id(graph) in self.graphs:
-            return
-        self.graphs[id(graph)] = graph
-        for node in graph.order:
-            if node.function is not None:
-                self._call(node)
-                self._collect(node.function)
-            elif node.bodies and not node.domain and node.op_type in CONTROL_FLOW:
-                self._links(node)
-
-    def _call(self, node: Node) -> None:
-        body: Graph = node.function
+    def _call(self, node: Node, body: Graph) -> None:
         for parameter, given in zip(body.root.inputs, node.inputs, strict=False):
             if given is not None:
                 self.feeds.setdefault(parameter, []).append((given, "before"))
@@ -112,14 +106,13 @@ class _Tracer:
                         seen.add(element)
                         waiting.append((element, timing))
             elif at.producer is not None:
-                graph = next(g for g in self.graphs.values() if _root(at) is g.root)
-                tensors.append(InputTensor(output_ref(graph, at.producer, at.out), timing))
+                tensors.append(InputTensor(output_ref(self.graphs[_root(at)], at.producer, at.out), timing))
             elif at.kind == "input":
                 tensors.append(InputTensor(TensorRef("", "", at.scope.inputs.index(at)), "before"))
         return tensors
 
 
-def _root(value: Value) -> object:
+def _root(value: Value) -> Scope:
     scope = value.scope
     while scope.parent is not None:
         scope = scope.parent

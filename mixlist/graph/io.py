@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.errors import FileError, ModelError
 from mixlist.graph.validation import refuse_damage
+
+if TYPE_CHECKING:
+    import onnx_ir
+    from onnx import ModelProto
+
+    from mixlist.graph.protos import ModelSource
 
 
 @dataclass(frozen=True)
@@ -18,7 +24,7 @@ class Loaded:
     ``kind`` is what the caller gave: a path, a ModelProto or an onnx_ir.Model.
     """
 
-    proto: Any
+    proto: ModelProto
     name: str
     path: Path | None
     folder: Path | None
@@ -26,7 +32,7 @@ class Loaded:
     stamp: tuple[int, ...] = ()  # of the file when it was read, () without a path
 
 
-def load(model: Any) -> Loaded:
+def load(model: ModelSource | Loaded) -> Loaded:
     """Take a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; weights in other files are not read yet.
 
     A model that is loaded already comes back as it is.
@@ -37,7 +43,9 @@ def load(model: Any) -> Loaded:
         return model
     if isinstance(model, str | os.PathLike):
         return _load_path(Path(model))
-    if type(model).__name__ == "ModelProto":
+    from onnx import ModelProto
+
+    if isinstance(model, ModelProto):
         refuse_damage(model, "the model")
         return Loaded(model, model.graph.name or "model", None, None, "proto")
     if type(model).__module__.startswith("onnx_ir"):
@@ -45,7 +53,7 @@ def load(model: Any) -> Loaded:
     raise ModelError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
 
 
-def is_unchanged(model: Any, loaded: Loaded) -> bool:
+def is_unchanged(model: ModelSource | Loaded, loaded: Loaded) -> bool:
     """Whether ``model`` is the path that ``loaded`` came from, and the file is still the one that was read."""
     if not loaded.stamp or not isinstance(model, str | os.PathLike) or Path(model) != loaded.path:
         return False
@@ -83,7 +91,7 @@ def _load_path(path: Path) -> Loaded:
     return Loaded(model, str(path), path, path.parent, "path", stamp)
 
 
-def _load_ir(model: Any) -> Loaded:
+def _load_ir(model: onnx_ir.Model) -> Loaded:
     import onnx_ir
 
     folder = next(

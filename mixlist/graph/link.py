@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
 from mixlist.graph.model import MARK, Graph, Kind, Node, Scope, Value
+from mixlist.graph.traversal import is_graph
 from mixlist.ops import types
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from mixlist.graph.protos import ConstantProto
 
 DEEPEST = 100  # scopes in scopes and functions in functions; protobuf itself stops at 100 nested messages
 
@@ -33,7 +39,7 @@ def new_value(graph: Graph, scope: Scope, name: str, kind: Kind) -> Value:
 def _register(graph: Graph, scope: Scope) -> None:
     """Every value that the scope defines, before any node looks for one."""
     proto = scope.proto
-    if scope.proto.DESCRIPTOR.name == "GraphProto":
+    if is_graph(proto):
         for info in proto.input:
             if info.name in scope.values:
                 raise ModelError(f"graph input {info.name!r} is defined twice")
@@ -41,9 +47,9 @@ def _register(graph: Graph, scope: Scope) -> None:
             value.type = types.from_proto(info.type)
             scope.inputs.append(value)
         for tensor in proto.initializer:
-            _initializer(graph, scope, tensor.name, tensor, int(tensor.data_type))
+            _initializer(graph, scope, tensor.name, tensor, tensor.data_type)
         for sparse in proto.sparse_initializer:
-            _initializer(graph, scope, sparse.values.name, sparse, int(sparse.values.data_type))
+            _initializer(graph, scope, sparse.values.name, sparse, sparse.values.data_type)
     if not graph.show_marked:
         scope.marked = _marked_casts(scope)
     for position, node_proto in enumerate(proto.node):
@@ -64,7 +70,7 @@ def _register(graph: Graph, scope: Scope) -> None:
         _alias(graph, scope, proto.node[position])
 
 
-def _initializer(graph: Graph, scope: Scope, name: str, tensor: Any, elem: int) -> None:
+def _initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, elem: int) -> None:
     value = scope.values.get(name)
     if value is None:
         value = new_value(graph, scope, name, "initializer")
@@ -91,7 +97,7 @@ def _marked_casts(scope: Scope) -> set[int]:
     if not marks:
         return set()
     defined = set(scope.values).union(*(node.output for node in proto.node))
-    exposed = {getattr(info, "name", info) for info in proto.output} if scope.parent is None else set()
+    exposed = set(scope.output_names()) if scope.parent is None else set()
     return {
         position
         for position, mark in marks.items()
@@ -100,11 +106,11 @@ def _marked_casts(scope: Scope) -> set[int]:
     }
 
 
-def _mark(proto: Any) -> str:
+def _mark(proto: NodeProto) -> str:
     return next((p.value for p in proto.metadata_props if p.key == MARK), "")
 
 
-def _alias(graph: Graph, scope: Scope, cast: Any) -> None:
+def _alias(graph: Graph, scope: Scope, cast: NodeProto) -> None:
     """A Cast that mixlist made is not there for resolution: its output is the tensor that it serves."""
     served = scope.values.get(cast.input[0])
     if served is None:
@@ -180,14 +186,14 @@ def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
 
 
 def _link_outputs(scope: Scope) -> None:
-    function = scope.proto.DESCRIPTOR.name == "FunctionProto"
-    for info in scope.proto.output:
-        name = info if function else info.name
+    for name in scope.output_names():
         value = scope.values.get(name) or _outer(scope, name)
         if value is None:
             raise ModelError(f"the graph output {name!r} is defined by nothing")
         scope.outputs.append(value)
-        scope.output_types.append(types.UNKNOWN if function else types.from_proto(info.type))
+    proto = scope.proto
+    declared = [types.from_proto(info.type) for info in proto.output] if is_graph(proto) else None
+    scope.output_types = declared or [types.UNKNOWN] * len(scope.outputs)
 
 
 def reads(node: Node) -> list[Value]:

@@ -6,15 +6,28 @@ can hold, so nothing has to be carried around an in-memory library that lacks a 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from mixlist.graph.traversal import is_graph
 from mixlist.ops import types
 from mixlist.ops.signature import Signature
 
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+    from mixlist.graph.protos import ConstantProto, ScopeProto
+
 MARK = "pkg.mixlist.cast"  # metadata key of a Cast that mixlist made; its value is what the Cast serves
 POLICY_KEY = "pkg.mixlist.policy"  # model metadata: the digest of the policy that was applied
+FunctionKey = tuple[str, str, str]  # domain, name, overload
 Kind = Literal["input", "overridable", "initializer", "node"]
+
+
+def function_key(function: FunctionProto) -> FunctionKey:
+    """Return what nodes name when they call a function."""
+    return function.domain, function.name, function.overload
 
 
 class Value:
@@ -47,7 +60,7 @@ class Value:
         self.type: types.Type = types.UNKNOWN
         self.producer: Node | None = None
         self.out = 0
-        self.tensor: Any = None
+        self.tensor: ConstantProto | None = None
         self.constant = False
         self.from_shape = False
 
@@ -78,7 +91,7 @@ class Node:
         "types",
     )
 
-    def __init__(self, index: int, scope: Scope, position: int, proto: Any, op_type: str, domain: str) -> None:
+    def __init__(self, index: int, scope: Scope, position: int, proto: NodeProto, op_type: str, domain: str) -> None:
         self.id = index
         self.scope = scope
         self.position = position
@@ -89,7 +102,7 @@ class Node:
         self.outputs: list[Value | None] = []
         self.types: tuple[types.Type, ...] = ()
         self.bodies: dict[str, Scope] = {}
-        self.function: Any = None
+        self.function: Graph | None = None
         self.signature: Signature | None = None
 
     def __repr__(self) -> str:
@@ -100,7 +113,7 @@ class Node:
 class Scope:
     """A graph, a subgraph or a function's body; ``nodes`` stand in stable topological order."""
 
-    proto: Any
+    proto: ScopeProto
     parent: Scope | None = None
     owner: Node | None = None
     attribute: str = ""
@@ -116,6 +129,10 @@ class Scope:
     sorted: bool = True  # whether the file's order is topological
     labels: dict[Node, str] | None = None  # display names, made when first asked for
 
+    def output_names(self) -> list[str]:
+        """Return the names of the scope's outputs in the file."""
+        return [info.name for info in self.proto.output] if is_graph(self.proto) else list(self.proto.output)
+
 
 @dataclass(eq=False)
 class Graph:
@@ -126,20 +143,26 @@ class Graph:
     """
 
     root: Scope
-    model: Any
+    model: ModelProto
     opsets: dict[str, int]
-    functions: dict[tuple[str, str, str], Any]
+    functions: dict[FunctionKey, FunctionProto]
     values: list[Value] = field(default_factory=list)
     order: list[Node] = field(default_factory=list)
-    unlinked: list[Any] = field(default_factory=list)  # bodies in attributes of type GRAPHS, which no ONNX operator has
+    unlinked: list[GraphProto] = field(default_factory=list)  # bodies in attributes of type GRAPHS
     path: str = ""
-    attributes: dict[str, Any] = field(default_factory=dict)  # a function call's attributes, for references
-    signatures: dict[Any, Signature] = field(default_factory=dict)
-    calls: dict[Any, Graph] = field(default_factory=dict)  # function bodies built, shared by all graphs of a model
+    attributes: dict[str, AttributeProto] = field(default_factory=dict)  # a function call's attributes, for references
+    signatures: dict[Hashable, Signature] = field(default_factory=dict)
+    calls: dict[Hashable, Graph] = field(default_factory=dict)  # function bodies built, shared by all graphs of a model
     show_marked: bool = False  # whether the Casts that mixlist made are nodes like all others
     hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user tells, by tensor name
     marked_types: dict[str, int] = field(default_factory=dict)  # type by output name of the Casts that mixlist made
     rank_table: dict[str, int] | None = None
+
+    @property
+    def function(self) -> FunctionProto:
+        """The function whose body this Graph is; a main graph has none."""
+        assert not is_graph(self.root.proto)
+        return self.root.proto
 
     def ranks(self) -> dict[str, int]:
         """Number of dimensions by tensor name in the main graph, where the model declares or ONNX infers it."""

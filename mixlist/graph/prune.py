@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mixlist.graph.messages import M, reorder
 from mixlist.graph.traversal import bodies, nodes_in, scopes_in
 
 if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import GraphProto, ModelProto, NodeProto
 
 
@@ -18,7 +20,7 @@ def trim(proto: ModelProto, outputs: Iterable[str]) -> None:
         return
     kept = [output for output in graph.output if output.name in asked]
     if len(kept) < len(graph.output):
-        _replace(graph.output, kept)
+        _keep(graph.output, kept)
     _skip_identities(graph)
     needed, nodes = set(asked), []
     for node in reversed(graph.node):
@@ -26,9 +28,9 @@ def trim(proto: ModelProto, outputs: Iterable[str]) -> None:
             needed.update(reads(node))
             nodes.append(node)
     if len(nodes) < len(graph.node):
-        _replace(graph.node, nodes[::-1])
-        inputs = {each.name for each in graph.input}
-        _replace(graph.initializer, [t for t in graph.initializer if t.name in needed or t.name in inputs])
+        _keep(graph.node, nodes[::-1])
+        inputs = {info.name for info in graph.input}
+        _keep(graph.initializer, [t for t in graph.initializer if t.name in needed or t.name in inputs])
 
 
 def _skip_identities(graph: GraphProto) -> None:
@@ -46,7 +48,7 @@ def _skip_identities(graph: GraphProto) -> None:
     if sources:
         for node in nodes:
             _rename(node, sources)
-        _replace(graph.node, nodes)
+        _keep(graph.node, nodes)
 
 
 def _rename(node: NodeProto, sources: dict[str, str]) -> None:
@@ -78,10 +80,7 @@ def _defined(body: GraphProto) -> Iterator[str]:
         yield from node.output
 
 
-def _replace(messages: Any, kept: list[Any]) -> None:
-    """Keep some of a repeated field's messages, in their order."""
+def _keep(messages: RepeatedCompositeFieldContainer[M], kept: Iterable[M]) -> None:
+    """Keep some of the messages of a repeated field, in their order."""
     stay = {id(message) for message in kept}
-    gone = [id(message) not in stay for message in messages]
-    each = iter(gone)
-    messages.sort(key=lambda _: next(each))  # moves pointers: no message is copied
-    del messages[len(messages) - sum(gone) :]
+    reorder(messages, [(0, 0, 0) if id(message) in stay else None for message in messages])

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.errors import FileError, UsageError
 from mixlist.files.whole_writes import part_file, write_whole
 from mixlist.graph import weights
 from mixlist.graph.io import Loaded
+from mixlist.graph.messages import copied
 from mixlist.graph.traversal import is_graph, walk
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ INLINE_LIMIT = 2**31 - 2**20  # bytes of a protobuf message, with room for what 
 SMALLEST = 1024  # tensors below this stay in the model
 _PAGE = 4096  # large tensors start on a page, so that a runtime can map them
 
-Convert = Callable[[Any], Iterator[bytes]]
+Convert = Callable[["TensorProto"], Iterator[bytes]]
 Progress = Callable[[int], None]
 
 
@@ -78,7 +79,7 @@ def content_digest(loaded: Loaded) -> str:
     return found.hexdigest()
 
 
-def save(proto: Any, path: Path, loaded: Loaded, convert: Convert, options: Options) -> tuple[Path, ...]:
+def save(proto: ModelProto, path: Path, loaded: Loaded, convert: Convert, options: Options) -> tuple[Path, ...]:
     """Write ``proto`` to ``path``; ``convert`` yields an external tensor's bytes as the model declares them.
 
     Returns the files written: the model's and, where there is one, its data file.
@@ -119,7 +120,7 @@ def tensors(model: ModelProto) -> Iterator[TensorProto]:
             yield from message.initializer
 
 
-def _stored(proto: Any, wish: str) -> Iterator[Any]:
+def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:
     """The tensors that go to the data file; for ``no`` those that come out of one."""
     everything = wish == "yes" or (wish == "auto" and _inline_size(proto) > INLINE_LIMIT)
     for tensor in tensors(proto):
@@ -127,25 +128,19 @@ def _stored(proto: Any, wish: str) -> Iterator[Any]:
             yield tensor
 
 
-def _inline_size(proto: Any) -> int:
+def _inline_size(proto: ModelProto) -> int:
     """Bytes of the weights in the model itself, as far as they lie there as bytes."""
     return sum(len(t.raw_data) for t in tensors(proto))
 
 
-def _size(tensor: Any) -> int:
+def _size(tensor: TensorProto) -> int:
     return 0 if tensor.data_type == 8 else weights.byte_size(tensor)  # 8: strings cannot lie outside
 
 
 @contextmanager
-def _restored(held: list[Any]) -> Iterator[None]:
+def _restored(held: list[TensorProto]) -> Iterator[None]:
     """Whatever happens, the tensors are afterwards what they were."""
-    from onnx import TensorProto
-
-    before = []
-    for tensor in held:
-        copy = TensorProto()
-        copy.CopyFrom(tensor)
-        before.append(copy)
+    before = [copied(tensor) for tensor in held]
     try:
         yield
     finally:
@@ -153,14 +148,7 @@ def _restored(held: list[Any]) -> Iterator[None]:
             tensor.CopyFrom(copy)
 
 
-def copied(message: Any) -> Any:
-    """A protobuf message of its own with the same content."""
-    made = type(message)()
-    made.CopyFrom(message)
-    return made
-
-
-def set_inline(tensor: Any, data: bytes) -> None:
+def set_inline(tensor: TensorProto, data: bytes) -> None:
     """Put a tensor's bytes into the model itself."""
     for name in (
         "float_data",
@@ -176,7 +164,9 @@ def set_inline(tensor: Any, data: bytes) -> None:
     tensor.raw_data = data
 
 
-def _save_external(proto: Any, held: list[Any], path: Path, convert: Convert, progress: Progress | None) -> Path:
+def _save_external(
+    proto: ModelProto, held: list[TensorProto], path: Path, convert: Convert, progress: Progress | None
+) -> Path:
     with part_file(path) as (file, part):
         spans = []
         at = 0
@@ -203,16 +193,18 @@ def _save_external(proto: Any, held: list[Any], path: Path, convert: Convert, pr
     return path.parent / location
 
 
-def set_external(tensor: Any, location: str, offset: int, length: int) -> None:
+def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     """Say of a tensor that its bytes lie in another file."""
+    from onnx import TensorProto
+
     set_inline(tensor, b"")
     tensor.ClearField("raw_data")
-    tensor.data_location = weights.EXTERNAL
+    tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
 
 
-def _digest(proto: Any) -> str:
+def _digest(proto: ModelProto) -> str:
     return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()[:16]
 
 
@@ -231,16 +223,16 @@ def _settle(part: Path, folder: Path, digest: str) -> str:
         k += 1
 
 
-def _write_model(proto: Any, path: Path) -> None:
+def _write_model(proto: ModelProto, path: Path) -> None:
     data = _serialized(proto)
     if data is None:
         raise FileError(f"{path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes")
     write_whole(path, data)
 
 
-def _serialized(proto: Any) -> bytes | None:
+def _serialized(proto: ModelProto) -> bytes | None:
     """The model's bytes; None where they are more than the 2 GiB that protobuf allows."""
     try:
-        return bytes(proto.SerializeToString(deterministic=True))
+        return proto.SerializeToString(deterministic=True)
     except Exception:  # protobuf's own error type differs by implementation
         return None

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from mixlist.graph.build import bind
 from mixlist.graph.contrib_shapes import DOMAIN, output_shapes, stand_in
+from mixlist.graph.messages import copied
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.shapes import without_weights
-from mixlist.graph.traversal import scopes_in
+from mixlist.graph.shapes import dims_in, forget_declared, without_weights
+from mixlist.graph.traversal import nodes_in, scope_messages
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
     Array = NDArray[np.generic]
 
@@ -59,7 +61,7 @@ def sizes_in_function(body: Graph, call: Node, outer: Sizes) -> Sizes:
     """The shapes in a function's body for the arguments of one call."""
     from onnx import helper
 
-    function = body.root.proto
+    function = body.function
     nodes = [bind(node, body.attributes) for node in function.node]
     given = {
         name: call.inputs[at] if at < len(call.inputs) else None  # a hole, or left out
@@ -74,7 +76,7 @@ def sizes_in_function(body: Graph, call: Node, outer: Sizes) -> Sizes:
     return _settle(body, scratch)
 
 
-def _argument(name: str, value: Value, given: Value | None, outer: Sizes) -> Any:
+def _argument(name: str, value: Value, given: Value | None, outer: Sizes) -> ValueInfoProto:
     from onnx import ValueInfoProto, helper
 
     if isinstance(value.type, tuple) or value.type == types.UNKNOWN:
@@ -82,13 +84,13 @@ def _argument(name: str, value: Value, given: Value | None, outer: Sizes) -> Any
     return helper.make_tensor_value_info(name, value.type, outer.of(given))
 
 
-def _constant(name: str, array: Array) -> Any:
+def _constant(name: str, array: Array) -> TensorProto:
     from onnx import numpy_helper
 
     return numpy_helper.from_array(array, name)
 
 
-def _bind(graph: Any, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> None:
+def _bind(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> None:
     """Write the given sizes into every declared shape; a name that an input's shape binds counts everywhere."""
     sizes = dict(dims)
     for info in graph.input:
@@ -102,90 +104,90 @@ def _bind(graph: Any, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> N
             if size is not None:
                 sizes[dim.dim_param] = dim.dim_value = size
     sizes.pop("", None)
-    for each in scopes_in(graph):
-        for info in (*each.input, *each.output, *each.value_info):
-            for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
-                if dim.dim_param in sizes:
-                    dim.dim_value = sizes[dim.dim_param]
+    for dim in dims_in(graph):
+        if dim.dim_param in sizes:
+            dim.dim_value = sizes[dim.dim_param]
 
 
 # --- inferring and folding, in turn ---
 
 
-def _settle(graph: Graph, scratch: Any) -> Sizes:
-    folding = _Folding(scratch)
+def _settle(graph: Graph, scratch: ModelProto) -> Sizes:
+    folding = _Folding(graph, scratch)
     for _ in range(_PASSES):
-        inferred = _infer(scratch)
-        if not folding.run(scratch.graph, inferred.graph):
+        inferred = scope_messages(graph.root, _infer(scratch).graph)
+        if not folding.run(inferred):
             break
-    sizes = Sizes()
-    _collect(graph.root, inferred.graph, folding, sizes)
-    return sizes
+    return _collect(inferred, folding.known)
 
 
-def _infer(scratch: Any) -> Any:
+def _infer(scratch: ModelProto) -> ModelProto:
+    """Return a copy after ONNX's shape inference; the scratch model itself where that fails."""
     from onnx import shape_inference
 
     with suppress(Exception):  # of the declared shapes one may be wrong: then without them
         return shape_inference.infer_shapes(scratch, data_prop=True)
-    bare = type(scratch)()
-    bare.CopyFrom(scratch)
-    for each in scopes_in(bare.graph):
-        del each.value_info[:]
+    bare = copied(scratch)
+    forget_declared(bare.graph)
     with suppress(Exception):  # what inference cannot tell is reported as unknown
         return shape_inference.infer_shapes(bare, data_prop=True)
     return scratch
 
 
-def _shapes(graph: Any) -> dict[str, Shape]:
-    """The shapes that a GraphProto states in full."""
-    found: dict[str, Shape] = {}
+def _shapes(graph: GraphProto) -> dict[str, Shape]:
+    """Return the shapes that a graph states in full."""
+    shapes: dict[str, Shape] = {}
     for info in (*graph.value_info, *graph.output, *graph.input):
         tensor = info.type.tensor_type
         if info.type.HasField("tensor_type") and tensor.HasField("shape"):
             dims = tensor.shape.dim
-            if all(d.HasField("dim_value") for d in dims):
-                found[info.name] = tuple(d.dim_value for d in dims)
-    for tensor in graph.initializer:
-        found[tensor.name] = tuple(tensor.dims)
-    return found
+            if all(dim.HasField("dim_value") for dim in dims):
+                shapes[info.name] = tuple(dim.dim_value for dim in dims)
+    shapes.update({weight.name: tuple(weight.dims) for weight in graph.initializer})
+    return shapes
 
 
 class _Folding:
     """Known small tensors of a scratch model, by scope; nodes that make one become Constants in it."""
 
-    def __init__(self, scratch: Any) -> None:
-        self.opsets: dict[str, int] = {o.domain: o.version for o in scratch.opset_import}
-        self.known: dict[int, dict[str, Array]] = {}  # by the number of the graph, depth first
+    def __init__(self, graph: Graph, scratch: ModelProto) -> None:
+        self.root = graph.root
+        self.opsets = {entry.domain: entry.version for entry in scratch.opset_import}
+        self.known: dict[Scope, dict[str, Array]] = {}
         self.functions = {(f.domain, f.name) for f in scratch.functions}
         self.posing: set[str] = set()  # outputs of stand-ins: of the right shape, not of the right value
-        for graph in scopes_in(scratch.graph):
-            for node in graph.node:
-                if (node.domain, node.op_type) not in self.functions and stand_in(node):
-                    self.posing.add(node.output[0])
+        self.scratch = scope_messages(graph.root, scratch.graph)
+        for node in nodes_in(scratch.graph):
+            if (node.domain, node.op_type) not in self.functions and stand_in(node):
+                self.posing.add(node.output[0])
 
-    def run(self, scratch: Any, inferred: Any) -> bool:
-        """One pass over all scopes; whether something new was learnt."""
-        self.count = -1
-        return self._scope(scratch, inferred, {}, {})
+    def run(self, inferred: dict[Scope, GraphProto]) -> bool:
+        """Fold in all scopes once, and return whether something new was learnt."""
+        return self._scope(self.root, inferred, {}, {})
 
-    def _scope(self, scratch: Any, inferred: Any, outer: dict[str, Array], outside: dict[str, Shape]) -> bool:
-        self.count += 1
-        own = self.known.setdefault(self.count, {})
-        shapes = {**outside, **_shapes(inferred)}
+    def _scope(
+        self, scope: Scope, inferred: dict[Scope, GraphProto], outer: dict[str, Array], outside: dict[str, Shape]
+    ) -> bool:
+        scratch = self.scratch[scope]
+        own = self.known.setdefault(scope, {})
+        shapes = {**outside, **_shapes(inferred[scope])}
         values = {**outer, **own}
+        bodies = {node.position: node.bodies for node in scope.nodes if node.bodies}
         learnt = False
         for tensor in scratch.initializer:
             if tensor.name not in own and _is_small(tensor.dims):
                 self._learn(own, values, tensor.name, _array(tensor))
-        for node, told in zip(scratch.node, inferred.node, strict=True):
-            for attribute, twin in zip(node.attribute, told.attribute, strict=True):
-                if attribute.type == attribute.GRAPH:
-                    learnt |= self._scope(attribute.g, twin.g, values, shapes)
+        for position, node in enumerate(scratch.node):
+            inner = bodies.get(position, {})
+            for body in inner.values():
+                learnt |= self._scope(body, inferred, values, shapes)
             if node.domain == DOMAIN and (node.domain, node.op_type) not in self.functions:
                 learnt |= _declare_outputs(scratch, node, shapes)
-            if node.op_type == "If":
-                learnt |= _declare_taken_branch(scratch, node, told, values.get(node.input[0]), shapes)
+            if node.op_type == "If" and node.domain in ("", "ai.onnx"):
+                condition = values.get(node.input[0])
+                if condition is not None and condition.size == 1:
+                    branch = inner["then_branch" if condition.reshape(()) else "else_branch"]
+                    learnt |= _declare_branch_outputs(scratch, node, inferred[branch], shapes)
             if len(node.output) == 1 and node.output[0] not in own:
                 result = self._value(node, values, shapes)
                 if result is not None:
@@ -199,7 +201,7 @@ class _Folding:
         if array is not None and array.size <= SMALL:
             own[name] = values[name] = array
 
-    def _value(self, node: Any, values: dict[str, Array], shapes: dict[str, Shape]) -> Array | None:
+    def _value(self, node: NodeProto, values: dict[str, Array], shapes: dict[str, Shape]) -> Array | None:
         """What the node yields, where that is known, small and cheap to tell."""
         import numpy as np
 
@@ -224,17 +226,19 @@ class _Folding:
             return None
         return self._evaluate(node, given)
 
-    def _evaluate(self, node: Any, given: dict[str, Array]) -> Array | None:
+    def _evaluate(self, node: NodeProto, given: dict[str, Array]) -> Array | None:
         import numpy as np
         from onnx.reference import ReferenceEvaluator
 
         with suppress(Exception), np.errstate(all="ignore"):  # a node that cannot be computed stays unknown
-            (result, *_) = cast("Any", ReferenceEvaluator(_alone(node, self.opsets)).run(None, given))
-            return np.asarray(result) if np.size(result) <= SMALL else None
+            results = ReferenceEvaluator(_alone(node, self.opsets)).run(None, given)
+            assert isinstance(results, list)
+            result = np.asarray(results[0])
+            return result if result.size <= SMALL else None
         return None
 
 
-def _declare_outputs(scratch: Any, node: Any, shapes: dict[str, Shape]) -> bool:
+def _declare_outputs(scratch: GraphProto, node: NodeProto, shapes: dict[str, Shape]) -> bool:
     """Of an operator that ONNX does not know, the outputs have the shapes of its rule; whether that is news."""
     from onnx import helper
 
@@ -246,14 +250,8 @@ def _declare_outputs(scratch: Any, node: Any, shapes: dict[str, Shape]) -> bool:
     return bool(news)
 
 
-def _declare_taken_branch(
-    scratch: Any, node: Any, told: Any, condition: Array | None, shapes: dict[str, Shape]
-) -> bool:
-    """Of an If whose condition is known, the outputs have the shapes of one branch; whether that is news."""
-    if condition is None or condition.size != 1:
-        return False
-    taken = "then_branch" if condition.reshape(()) else "else_branch"
-    (branch,) = [a.g for a in told.attribute if a.name == taken]
+def _declare_branch_outputs(scratch: GraphProto, node: NodeProto, branch: GraphProto, shapes: dict[str, Shape]) -> bool:
+    """Give the outputs of an If the shapes of the branch that it takes, and return whether that is news."""
     inner = {**shapes, **_shapes(branch)}
     learnt = False
     for name, output in zip(node.output, branch.output, strict=False):
@@ -264,24 +262,20 @@ def _declare_taken_branch(
     return learnt
 
 
-def _declare(scratch: Any, name: str, like: Any, shape: Shape) -> None:
+def _declare(scratch: GraphProto, name: str, like: ValueInfoProto, shape: Shape) -> None:
     """State the shape of a tensor in a scratch graph, in place of what it declares."""
-    for fields in (scratch.value_info, scratch.output):
-        for info in fields:
-            if info.name == name:
-                del info.type.tensor_type.shape.dim[:]
-                for size in shape:
-                    info.type.tensor_type.shape.dim.add(dim_value=size)
-                return
-    info = scratch.value_info.add(name=name)
-    info.type.CopyFrom(like.type)
+    declared = (info for info in (*scratch.value_info, *scratch.output) if info.name == name)
+    info = next(declared, None)
+    if info is None:
+        info = scratch.value_info.add(name=name)
+        info.type.CopyFrom(like.type)
     del info.type.tensor_type.shape.dim[:]
     for size in shape:
         info.type.tensor_type.shape.dim.add(dim_value=size)
 
 
-def _alone(node: Any, opsets: dict[str, int]) -> Any:
-    """A model of one node."""
+def _alone(node: NodeProto, opsets: dict[str, int]) -> ModelProto:
+    """Return a model of one node."""
     from onnx import ValueInfoProto, helper
 
     inputs = [ValueInfoProto(name=name) for name in dict.fromkeys(node.input) if name]
@@ -289,7 +283,7 @@ def _alone(node: Any, opsets: dict[str, int]) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
 
 
-def _stays_small(node: Any, given: list[Array | None]) -> bool:
+def _stays_small(node: NodeProto, given: list[Array | None]) -> bool:
     """Whether an operator that can blow up small inputs does not."""
     import numpy as np
 
@@ -306,7 +300,7 @@ def _stays_small(node: Any, given: list[Array | None]) -> bool:
     return True
 
 
-def _constant_value(node: Any) -> Array | None:
+def _constant_value(node: NodeProto) -> Array | None:
     import numpy as np
 
     attribute = node.attribute[0] if node.attribute else None
@@ -321,7 +315,7 @@ def _constant_value(node: Any) -> Array | None:
     return None
 
 
-def _make_constant(node: Any, array: Array) -> None:
+def _make_constant(node: NodeProto, array: Array) -> None:
     node.op_type, node.domain = "Constant", ""
     del node.input[:]
     del node.attribute[:]
@@ -335,7 +329,7 @@ def _is_small(dims: Iterable[int]) -> bool:
     return count <= SMALL
 
 
-def _array(tensor: Any) -> Array | None:
+def _array(tensor: TensorProto) -> Array | None:
     from onnx import numpy_helper
 
     with suppress(Exception):  # beside the model, or of a type that numpy lacks
@@ -343,24 +337,15 @@ def _array(tensor: Any) -> Array | None:
     return None
 
 
-def _collect(scope: Scope, inferred: Any, folding: _Folding, sizes: Sizes) -> None:
-    """What was learnt, by the Values of the linked graph; scopes come in the order in which folding saw them."""
-    waiting: list[tuple[Scope, Any]] = [(scope, inferred)]
-    seen = 0
-    while waiting:
-        at, message = waiting.pop(0)
+def _collect(inferred: dict[Scope, GraphProto], known: dict[Scope, dict[str, Array]]) -> Sizes:
+    """Return what was learnt, by the Values of the linked graph."""
+    sizes = Sizes()
+    for scope, message in inferred.items():
         for name, shape in _shapes(message).items():
-            if name in at.values:
-                sizes.shapes[at.values[name]] = shape
-        for name, array in folding.known.get(seen, {}).items():
-            if name in at.values:
-                sizes.known[at.values[name]] = array
-                sizes.shapes.setdefault(at.values[name], tuple(array.shape))
-        seen += 1
-        bodies = {(n.position, name): body for n in at.nodes for name, body in n.bodies.items()}
-        waiting[:0] = [
-            (bodies[position, attribute.name], attribute.g)
-            for position, node in enumerate(message.node)
-            for attribute in node.attribute
-            if (position, attribute.name) in bodies
-        ]
+            if name in scope.values:
+                sizes.shapes[scope.values[name]] = shape
+        for name, array in known.get(scope, {}).items():
+            if name in scope.values:
+                sizes.known[scope.values[name]] = array
+                sizes.shapes.setdefault(scope.values[name], tuple(array.shape))
+    return sizes

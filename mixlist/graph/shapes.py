@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.graph.traversal import scopes_in
 from mixlist.graph.weights import element_count, is_external
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 _LONGEST = 2**16  # elements of a vector whose values onnx may follow; shapes have a few
 _SMALL = 256  # elements of an initializer that inference may read: a shape, an axis, sizes
 
 
-def infer_ranks(model: Any) -> dict[str, int]:
+def infer_ranks(model: ModelProto) -> dict[str, int]:
     """Number of dimensions by tensor name of the main graph, declared or inferred."""
     graph = _inferred(model, keep_declared=True).graph
     return {i.name: len(i.type.tensor_type.shape.dim) for i in _infos(graph) if i.type.tensor_type.HasField("shape")}
 
 
-def correct_shapes(model: Any) -> None:
+def correct_shapes(model: ModelProto) -> None:
     """Replace each declared shape of a ``value_info`` that contradicts what ONNX infers (a stale declaration).
 
     Models without ``value_info`` cost nothing. Where inference fails, the declaration stays.
@@ -35,7 +38,7 @@ def correct_shapes(model: Any) -> None:
                 info.type.tensor_type.shape.CopyFrom(truth.shape)
 
 
-def _contradict(declared: Any, truth: Any) -> bool:
+def _contradict(declared: TypeProto.Tensor, truth: TypeProto.Tensor) -> bool:
     if not declared.HasField("shape") or not truth.HasField("shape"):
         return False
     mine, theirs = declared.shape.dim, truth.shape.dim
@@ -47,7 +50,7 @@ def _contradict(declared: Any, truth: Any) -> bool:
     )
 
 
-def _inferred(model: Any, keep_declared: bool) -> Any:
+def _inferred(model: ModelProto, keep_declared: bool) -> ModelProto:
     """A copy of the model without large weights, after ONNX's shape inference; as it was where that fails."""
     bare = without_weights(model, keep_declared)
     with suppress(Exception):  # shapes are a help, never a condition
@@ -55,7 +58,7 @@ def _inferred(model: Any, keep_declared: bool) -> Any:
     return bare
 
 
-def infer(model: Any) -> Any:
+def infer(model: ModelProto) -> ModelProto:
     """ONNX's shape inference, with the values of shape tensors followed where that is affordable.
 
     Following them (data propagation) makes onnx note a symbol for each element of every tensor of one dimension,
@@ -65,23 +68,17 @@ def infer(model: Any) -> Any:
     from onnx import shape_inference
 
     plain = shape_inference.infer_shapes(model)
-    if any(_is_long(info) for graph in scopes_in(plain.graph) for info in _infos(graph)):
+    if any(_is_long(info) for info in infos_in(plain.graph)):
         return plain
     return shape_inference.infer_shapes(model, data_prop=True)
 
 
-def _infos(graph: Any) -> Iterator[Any]:
-    yield from graph.input
-    yield from graph.output
-    yield from graph.value_info
-
-
-def _is_long(info: Any) -> bool:
+def _is_long(info: ValueInfoProto) -> bool:
     dims = info.type.tensor_type.shape.dim
     return len(dims) == 1 and dims[0].dim_value > _LONGEST
 
 
-def without_weights(model: Any, keep_declared: bool = True) -> Any:
+def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto:
     """A copy in which large initializers are graph inputs of their type and shape: what shape inference needs.
 
     The nodes stay where they are. ``keep_declared`` false leaves out every ``value_info``.
@@ -108,20 +105,36 @@ def without_weights(model: Any, keep_declared: bool = True) -> Any:
     if keep_declared:
         graph.value_info.extend(model.graph.value_info)
     else:
-        for inner in scopes_in(graph):
-            del inner.value_info[:]
-    _forget_negative(graph)
+        forget_declared(graph)
+    for dim in dims_in(graph):
+        if dim.dim_value < 0:  # some exporters write a dynamic one so: onnx aborts on it at a Slice
+            dim.ClearField("dim_value")
     return bare
 
 
-def _forget_negative(graph: Any) -> None:
-    """A dimension of -1, as some exporters write a dynamic one, becomes unknown: onnx aborts on it at a Slice."""
-    for inner in scopes_in(graph):
-        for info in _infos(inner):
-            for dim in info.type.tensor_type.shape.dim:
-                if dim.dim_value < 0:
-                    dim.ClearField("dim_value")
+def forget_declared(graph: GraphProto) -> None:
+    """Drop every value_info of a graph and of the bodies in it."""
+    for scope in scopes_in(graph):
+        del scope.value_info[:]
 
 
-def _is_small(tensor: Any) -> bool:
+def infos_in(graph: GraphProto) -> Iterator[ValueInfoProto]:
+    """Yield what a graph and the bodies in it declare: inputs, outputs and value_infos."""
+    for scope in scopes_in(graph):
+        yield from _infos(scope)
+
+
+def dims_in(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
+    """Yield every dimension of the tensors that a graph and the bodies in it declare."""
+    for info in infos_in(graph):
+        yield from info.type.tensor_type.shape.dim
+
+
+def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+
+
+def _is_small(tensor: TensorProto) -> bool:
     return not is_external(tensor) and element_count(tensor) <= _SMALL

@@ -6,7 +6,7 @@ recurses, each takes time linear in what it visits, and what it yields comes in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
@@ -91,9 +91,13 @@ def linked_scopes(root: Scope) -> Iterator[Scope]:
         pending.extend(reversed([body for node in scope.nodes for body in node.bodies.values()]))
 
 
-def scope_messages(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]:
+@overload
+def scope_messages(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]: ...
+@overload
+def scope_messages(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]: ...
+def scope_messages(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProto]:
     """Return each scope below ``root`` with its message in ``message``, which is a copy of the root's message."""
-    messages = {root: message}
+    messages: dict[Scope, ScopeProto] = {root: message}
     for scope in linked_scopes(root):
         for node in scope.nodes:
             if node.bodies:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mixlist.graph.io import Loaded
+from mixlist.graph.messages import copied
 from mixlist.graph.traversal import is_graph, scopes
 from mixlist.ops import types
 
@@ -23,8 +24,7 @@ def hinted(loaded: Loaded, type_hints: Mapping[str, str] | None) -> Loaded:
     if not type_hints:
         return loaded
     hints = {name: types.parse_name(text) for name, text in type_hints.items()}
-    proto = type(loaded.proto)()
-    proto.CopyFrom(loaded.proto)
+    proto = copied(loaded.proto)
     for scope in scopes(proto):
         _declare(scope, hints)
     return replace(loaded, proto=proto)

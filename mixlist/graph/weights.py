@@ -9,14 +9,18 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, TypeGuard, TypeVar
 
 from mixlist.errors import FileError, ModelError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from onnx import TensorProto
+
+    from mixlist.graph.protos import ConstantProto
 
 Piece = TypeVar("Piece")
 PIECE = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
@@ -35,21 +39,21 @@ class External:
     length: int
 
 
-def is_external(tensor: Any) -> bool:
-    """Whether the tensor's bytes lie in another file."""
-    return bool(tensor.DESCRIPTOR.name == "TensorProto" and tensor.data_location == EXTERNAL)
+def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:
+    """Return whether the bytes of a constant lie in another file."""
+    return getattr(constant, "data_location", None) == EXTERNAL  # only a TensorProto has one
 
 
-def stored_type(tensor: Any) -> int:
+def stored_type(tensor: TensorProto) -> int:
     """The element type of the bytes as they lie: the declared one unless a conversion is pending."""
     if is_external(tensor):
         for entry in tensor.external_data:
             if entry.key == PENDING:
                 return int(entry.value)
-    return int(tensor.data_type)
+    return tensor.data_type
 
 
-def raise_outside(tensor: Any, elem: int) -> bool:
+def raise_outside(tensor: TensorProto, elem: int) -> bool:
     """Declare an external tensor as the type in which its numbers lie, if that is ``elem`` and they are the same."""
     if stored_type(tensor) != elem or all(entry.key != EXACT for entry in tensor.external_data):
         return False
@@ -61,7 +65,7 @@ def raise_outside(tensor: Any, elem: int) -> bool:
     return True
 
 
-def external(tensor: Any, folder: Path | None) -> External:
+def external(tensor: TensorProto, folder: Path | None) -> External:
     """Where an external tensor lies; raises ModelError or FileError naming the tensor and the path."""
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
@@ -113,60 +117,58 @@ def climbs(location: str) -> bool:
     return posix.is_absolute() or location[1:2] == ":" or "\0" in location
 
 
-def element_count(tensor: Any) -> int:
-    """Number of elements that a TensorProto, a Constant's attribute or a sparse tensor stores."""
-    kind = tensor.DESCRIPTOR.name
-    if kind == "SparseTensorProto":
-        return element_count(tensor.values)
-    if kind == "AttributeProto":
-        return len(tensor.floats) if tensor.name == "value_floats" else 1
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return count
+def element_count(constant: ConstantProto) -> int:
+    """Return the number of elements that a TensorProto, a Constant's attribute or a sparse tensor stores."""
+    from onnx import AttributeProto, SparseTensorProto
+
+    if isinstance(constant, AttributeProto):
+        return len(constant.floats) if constant.name == "value_floats" else 1
+    if isinstance(constant, SparseTensorProto):
+        constant = constant.values
+    return prod(constant.dims)
 
 
-def byte_size(tensor: Any) -> int:
+def byte_size(tensor: TensorProto) -> int:
     """Bytes that the dense values of a tensor take where they lie now."""
     return _bytes_as(tensor, stored_type(tensor))
 
 
-def declared_size(tensor: Any) -> int:
+def declared_size(tensor: TensorProto) -> int:
     """Bytes that the dense values of a tensor take in the type that the model declares."""
-    return _bytes_as(tensor, int(tensor.data_type))
+    return _bytes_as(tensor, tensor.data_type)
 
 
-def _bytes_as(tensor: Any, elem: int) -> int:
+def _bytes_as(tensor: TensorProto, elem: int) -> int:
     bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem)
     if bits is None:
-        bits = 8 * int(_numpy_type(tensor, elem).itemsize)
+        bits = 8 * _numpy_type(tensor, elem).itemsize
     return (element_count(tensor) * bits + 7) // 8
 
 
-def pieces(tensor: Any, folder: Path | None) -> Iterator[NDArray[np.generic]]:
-    """The values as flat arrays of at most PIECE bytes, in the tensor's own dtype (bfloat16 by ml_dtypes)."""
+def pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.generic]]:
+    """Yield the values as flat arrays of at most PIECE bytes, in the constant's own dtype (bfloat16 by ml_dtypes)."""
     import numpy as np
+    from onnx import AttributeProto, SparseTensorProto
 
-    kind = tensor.DESCRIPTOR.name
-    if kind == "SparseTensorProto":
-        yield from pieces(tensor.values, folder)
-    elif kind == "AttributeProto":
-        yield np.array(tensor.floats if tensor.name == "value_floats" else [tensor.f], np.float32)
-    elif is_external(tensor):
-        yield from _external_pieces(tensor, external(tensor, folder))
-    elif tensor.HasField("raw_data"):
-        data = tensor.raw_data
-        if len(data) != byte_size(tensor):
-            raise ModelError(f"tensor {tensor.name!r} has {len(data)} bytes, its shape needs {byte_size(tensor)}")
-        flat = np.frombuffer(data, _dtype(tensor))
+    if isinstance(constant, SparseTensorProto):
+        yield from pieces(constant.values, folder)
+    elif isinstance(constant, AttributeProto):
+        yield np.array(constant.floats if constant.name == "value_floats" else [constant.f], np.float32)
+    elif is_external(constant):
+        yield from _external_pieces(constant, external(constant, folder))
+    elif constant.HasField("raw_data"):
+        data = constant.raw_data
+        if len(data) != byte_size(constant):
+            raise ModelError(f"tensor {constant.name!r} has {len(data)} bytes, its shape needs {byte_size(constant)}")
+        flat = np.frombuffer(data, _dtype(constant))
         step = max(PIECE // flat.itemsize, 1)
         for start in range(0, flat.size, step):
             yield flat[start : start + step]
     else:
-        yield _array(tensor).reshape(-1)
+        yield _array(constant).reshape(-1)
 
 
-def raw_pieces(tensor: Any, folder: Path | None) -> Iterator[bytes]:
+def raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     """The bytes of any TensorProto's values as they lie, at most PIECE at a time."""
     if is_external(tensor):
         yield from _read(external(tensor, folder), tensor.name)
@@ -178,7 +180,7 @@ def raw_pieces(tensor: Any, folder: Path | None) -> Iterator[bytes]:
         yield numpy_helper.from_array(_array(tensor)).raw_data
 
 
-def _array(tensor: Any) -> NDArray[np.generic]:
+def _array(tensor: TensorProto) -> NDArray[np.generic]:
     """The values of a tensor that holds them in a typed field."""
     from onnx import numpy_helper
 
@@ -188,7 +190,7 @@ def _array(tensor: Any) -> NDArray[np.generic]:
         raise ModelError(f"tensor {tensor.name!r} is damaged: {error}") from None
 
 
-def _external_pieces(tensor: Any, where: External) -> Iterator[NDArray[np.generic]]:
+def _external_pieces(tensor: TensorProto, where: External) -> Iterator[NDArray[np.generic]]:
     import numpy as np
 
     dtype = _dtype(tensor)
@@ -238,11 +240,11 @@ def _read_exactly(file: IO[bytes], count: int) -> bytes:
     return data
 
 
-def _dtype(tensor: Any) -> Any:
+def _dtype(tensor: TensorProto) -> np.dtype[np.generic]:
     return _numpy_type(tensor, stored_type(tensor))
 
 
-def _numpy_type(tensor: Any, elem: int) -> Any:
+def _numpy_type(tensor: TensorProto, elem: int) -> np.dtype[np.generic]:
     from onnx import helper
 
     try:

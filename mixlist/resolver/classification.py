@@ -126,7 +126,8 @@ def is_control_flow(node: Node) -> bool:
 def rank_of(graph: Graph, node: Node) -> int | None:
     """Return the number of dimensions of a node's first input, as far as weights or declarations tell."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
-    if node.op_type in ("Conv", "ConvTranspose") and weight is not None and hasattr(weight.tensor, "dims"):
-        return len(weight.tensor.dims)
+    dims = getattr(weight.tensor, "dims", None) if weight is not None else None
+    if node.op_type in ("Conv", "ConvTranspose") and dims is not None:
+        return len(dims)
     first: Value | None = node.inputs[0] if node.inputs else None
     return None if first is None else graph.ranks().get(first.name)

@@ -15,6 +15,7 @@ from mixlist.resolver.solver_state import CallArguments, SolverState
 
 def decide_call(node: Node, state: SolverState) -> list[Value]:
     """Decide the body of the called function; return the values of the caller whose type, or mark as black, changed."""
+    assert node.function is not None
     solution, decided, groups = state.solution, state.decided, state.groups
     marks_black = state.shared.policy.gray_policy == "black-wins"
     call = CallArguments(

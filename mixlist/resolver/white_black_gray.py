@@ -16,6 +16,7 @@ Rule S4.9: Lists move slots between float32 and the low type only.
 
 from __future__ import annotations
 
+from mixlist.graph.messages import standard_opset
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
@@ -83,8 +84,7 @@ def _can_become(target: int, low: int, graph: Graph) -> bool:
     """Return whether float32 can become the type: float16 and bfloat16 do not mix, and Cast has to know the type."""
     if target != low:
         return target == types.FLOAT
-    imports = graph.model.opset_import
-    cast = find_schema("", "Cast", next((o.version for o in imports if o.domain in ("", "ai.onnx")), 13))
+    cast = find_schema("", "Cast", standard_opset(graph.model))
     return cast is None or target in cast.allowed["T2"]
 
 

@@ -29,7 +29,7 @@ from mixlist.rewriter.emit import Emitter
 from mixlist.rewriter.functions import FunctionNames, replace_functions
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import FunctionProto, NodeProto
 
     from mixlist.graph.protos import ScopeProto
 
@@ -186,19 +186,20 @@ def _rewrite(resolved: Resolved, loaded: Loaded, plan: Plan, proto: Any, keep: K
     casts = 0
     reports: dict[Any, ConstantReport] = {}
     sensitive: dict[str, str] = {}
-    emitted: dict[Solution, Any] = {}
+    emitted: dict[Solution, FunctionProto] = {}
     for index, solution in enumerate(resolved.solutions):
         main = index == 0
         layout = lay_out(solution, new, resolved.cast_is_black, resolved.low, keep if main else None)
         casts += sum(len(c) for c in layout.casts.values())
-        target = proto.graph if main else names.fresh(solution)
-        messages = scope_messages(solution.graph.root, target)
+        holder = proto if main else names.fresh(solution)
+        messages = scope_messages(solution.graph.root, proto.graph if main else holder)
         nodes = _convert(layout, messages, new, resolved, reports)
         sensitive.update(_sensitive_readers(solution, layout))
         Emitter(solution, layout, names.calls(solution)).emit(messages, nodes)
-        emitted[solution] = target
-        _import_opset(target if not main else proto, layout, proto)
-    replace_functions(proto, resolved, emitted, names)
+        if not main:
+            emitted[solution] = holder
+        _import_opset(holder, layout, proto)
+    replace_functions(proto, resolved, emitted)
     correct_shapes(proto)
     _stamp(proto, resolved)
     counts = Counter(_precisions(resolved))

@@ -166,7 +166,7 @@ class _Chooser:
 
     def _output_type(self, slot: int, value: Value, keep: KeepTypes) -> int:
         root = self.solution.graph.root
-        authored = self.solution.graph.marked_types.get(root.proto.output[slot].name, value.type)
+        authored = self.solution.graph.marked_types.get(root.output_names()[slot], value.type)
         declared = types.element(root.output_types[slot] or authored)  # an output may lack a declaration
         if declared in types.LISTED and keep.keeps(value.name):
             return declared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mixlist.graph.messages import NodeOrder, reorder
 from mixlist.graph.model import MARK, Node, Scope, Value
 from mixlist.graph.traversal import linked_scopes
 from mixlist.ops import types
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from onnx import NodeProto
 
     from mixlist.graph.protos import ScopeProto
-
-NodeOrder = tuple[int, int, int]
 
 
 class Emitter:
@@ -173,13 +172,3 @@ def _unmark(cast: Any) -> None:
     """Take the mark from a Cast that mixlist made and somebody put to another use: it is the user's now."""
     for position in reversed([i for i, p in enumerate(cast.metadata_props) if p.key == MARK]):
         del cast.metadata_props[position]
-
-
-def reorder(messages: Any, keys: list[NodeOrder | None]) -> None:
-    """Sort a repeated field in place by its messages' keys; those without a key go."""
-    last = (len(keys) + 1, 0, 0)
-    gone = sum(k is None for k in keys)
-    each = iter([last if k is None else k for k in keys])
-    messages.sort(key=lambda _: next(each))  # moves pointers: no message is copied
-    if gone:
-        del messages[len(messages) - gone :]

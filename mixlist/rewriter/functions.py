@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mixlist.graph.model import MARK
+from mixlist.graph.messages import copied
+from mixlist.graph.model import MARK, FunctionKey, function_key
 from mixlist.graph.naming import names_in
-from mixlist.graph.save import copied
 from mixlist.graph.traversal import is_graph, nodes_in, scopes_in
 from mixlist.resolver import Resolved
 from mixlist.resolver.decisions import Solution
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto
+    from onnx import FunctionProto, ModelProto
 
 ORIGIN = "pkg.mixlist.function"  # metadata of a specialisation: the name of the function that it was made from
 
@@ -26,9 +26,9 @@ class FunctionNames:
         taken = {(f.domain, f.name) for f in resolved.loaded.proto.functions}
         self._names: dict[Solution, str] = {}
         for solution in resolved.solutions[1:]:
-            proto = solution.graph.root.proto
+            proto = solution.graph.function
             name, k = proto.name, 2
-            if any(s.graph.root.proto is proto for s in self._names):
+            if any(s.graph.function is proto for s in self._names):
                 while (proto.domain, name) in taken:
                     name, k = f"{proto.name}_{k}", k + 1
                 taken.add((proto.domain, name))
@@ -38,39 +38,36 @@ class FunctionNames:
         """The name of a specialisation."""
         return self._names[solution]
 
-    def fresh(self, solution: Solution) -> Any:
-        """A copy of the function's message, under the specialisation's name."""
-        proto = type(solution.graph.root.proto)()
-        proto.CopyFrom(solution.graph.root.proto)
-        if proto.name != self._names[solution]:
-            proto.name = self._names[solution]
-            proto.metadata_props.add(key=ORIGIN, value=solution.graph.root.proto.name)
-        return proto
+    def fresh(self, solution: Solution) -> FunctionProto:
+        """Return a copy of the function's message, under the specialisation's name."""
+        original = solution.graph.function
+        function = copied(original)
+        if function.name != self._names[solution]:
+            function.name = self._names[solution]
+            function.metadata_props.add(key=ORIGIN, value=original.name)
+        return function
 
     def calls(self, solution: Solution) -> dict[int, str]:
         """The called name by id of each call node whose function goes by another name now."""
-        return {i: self._names[c] for i, c in solution.callees.items() if self._names[c] != c.graph.root.proto.name}
+        return {i: self._names[c] for i, c in solution.callees.items() if self._names[c] != c.graph.function.name}
 
 
-def replace_functions(proto: Any, resolved: Resolved, emitted: dict[Solution, Any], names: FunctionNames) -> None:
+def replace_functions(model: ModelProto, resolved: Resolved, emitted: dict[Solution, FunctionProto]) -> None:
     """Put the specialised functions where the originals stood; functions that nobody calls stay as they are."""
     if len(resolved.solutions) == 1:
         return
-    made: dict[tuple[str, str, str], list[Any]] = {}
-    for solution in resolved.solutions[1:]:
-        original = solution.graph.root.proto
-        made.setdefault((original.domain, original.name, original.overload), []).append(emitted[solution])
-    groups: list[list[Any]] = []
-    for original in resolved.loaded.proto.functions:
-        key = (original.domain, original.name, original.overload)
-        groups.append(made.get(key) or [copied(original)])
-    known = [set(names_in(f)) - set(_names_of_casts(f)) for f in resolved.loaded.proto.functions]
-    functions = _shared(proto, groups, known)
-    del proto.functions[:]
-    proto.functions.extend(functions)
+    specialised: dict[FunctionKey, list[FunctionProto]] = {}
+    for solution, function in emitted.items():
+        specialised.setdefault(function_key(solution.graph.function), []).append(function)
+    originals = resolved.loaded.proto.functions
+    groups = [specialised.get(function_key(original)) or [copied(original)] for original in originals]
+    known = [set(names_in(original)) - set(_names_of_casts(original)) for original in originals]
+    functions = _shared(model, groups, known)
+    del model.functions[:]
+    model.functions.extend(functions)
 
 
-def _shared(proto: Any, groups: list[list[Any]], known: list[set[str]]) -> list[Any]:
+def _shared(model: ModelProto, groups: list[list[FunctionProto]], known: list[set[str]]) -> list[FunctionProto]:
     """The specialisations, those of one function that are equal as one; repeated, since callers then become equal too.
 
     Functions that were two in the model stay two. ``known``: the names in each group's function before.
@@ -78,7 +75,7 @@ def _shared(proto: Any, groups: list[list[Any]], known: list[set[str]]) -> list[
     while True:
         renamed: dict[tuple[str, str], str] = {}
         for group, names in zip(groups, known, strict=True):
-            seen: dict[bytes, Any] = {}
+            seen: dict[bytes, FunctionProto] = {}
             for function in group if len(group) > 1 else ():
                 first = seen.setdefault(_digest(function, names), function)
                 if first is not function:
@@ -87,18 +84,18 @@ def _shared(proto: Any, groups: list[list[Any]], known: list[set[str]]) -> list[
         functions = [f for group in groups for f in group]
         if not renamed:
             return functions
-        for node in nodes_in(proto.graph, *functions):
+        for node in nodes_in(model.graph, *functions):
             node.op_type = renamed.get((node.domain, node.op_type), node.op_type)
 
 
-def _digest(function: Any, known: set[str]) -> bytes:
+def _digest(function: FunctionProto, known: set[str]) -> bytes:
     """What a function does: without its name, and with the names that mixlist made up numbered."""
     bare = copied(function)
     bare.name = ""
     bare.ClearField("metadata_props")
     fresh = dict.fromkeys(name for name in names_in(bare) if name and name not in known)
     _number(bare, {name: f"#{index}" for index, name in enumerate(fresh)})
-    return bytes(bare.SerializeToString(deterministic=True))
+    return bare.SerializeToString(deterministic=True)
 
 
 def _names_of_casts(function: FunctionProto) -> Iterator[str]:

@@ -79,7 +79,8 @@ class RemoteRunner:
 
 def _whole(proto: Any, folder: Path | None) -> Any:
     """The model with all its data inside."""
-    from mixlist.graph.save import copied, tensors
+    from mixlist.graph.messages import copied
+    from mixlist.graph.save import tensors
     from mixlist.graph.weights import is_external
     from mixlist.rewriter.convert import bring_in
 

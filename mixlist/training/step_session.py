@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.emulation.emulate import emulate, raise_low
 from mixlist.errors import ModelError
+from mixlist.graph.messages import copied
 from mixlist.graph.prune import trim
-from mixlist.graph.save import copied
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite

@@ -14,10 +14,10 @@ from typing import Any
 
 from mixlist.emulation.emulate import Emulation
 from mixlist.graph.io import Loaded
+from mixlist.graph.messages import copied
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import labels, node_ref, scope_path
 from mixlist.graph.refs import NodeRef
-from mixlist.graph.save import copied
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -146,8 +146,9 @@ class _Gates(Emulation):
 
     def _call(self, node: Node, target: Any, ref: NodeRef) -> None:
         """A copy of the function for this call, with the flags of its gates as further inputs."""
-        body: Graph = node.function
-        message = copied(body.root.proto)
+        body = node.function
+        assert body is not None
+        message = copied(body.function)
         message.name = target.op_type = self.new.make(message.name)
         first, self.calls = len(self.names), (*self.calls, ref)
         self._rewrite(body, message)

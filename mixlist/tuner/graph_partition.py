@@ -12,7 +12,8 @@ from math import prod
 from typing import Any
 
 from mixlist.cost.estimate import Costs
-from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.messages import standard_opset
+from mixlist.graph.model import Graph, Node, Value, function_key
 from mixlist.graph.prune import reads
 from mixlist.graph.traversal import bodies, nodes_in
 from mixlist.ops import types
@@ -127,7 +128,7 @@ class _Split:
         self.constant = {name: node for node in nodes for name in node.output if name in gated.constants}
         self.order = {id(node): at for at, node in enumerate(nodes)}
         self.reads = {id(node): tuple(filter(None, reads(node))) for node in nodes}
-        self.functions = {(f.domain, f.name, f.overload): f for f in gated.proto.functions}
+        self.functions = {function_key(function): function for function in gated.proto.functions}
         self.inputs = {info.name: info for info in graph.input}
         self.weights = {tensor.name: tensor for tensor in graph.initializer}
         self.sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
@@ -179,7 +180,7 @@ class _Split:
         graph = model.graph
         graph.name = self.proto.graph.name or "segment"
         if gates:
-            opset = next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 13)
+            opset = standard_opset(self.proto)
             graph.node.append(_spread(flags, [self.gated.names[gate] for gate in gates], opset))
             graph.input.append(_flags_info(flags, len(gates)))
         graph.node.extend(nodes)

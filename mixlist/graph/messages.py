@@ -1,0 +1,36 @@
+"""Copy protobuf messages, and rearrange those of a repeated field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+    from google.protobuf.message import Message
+    from onnx import ModelProto
+
+M = TypeVar("M", bound="Message")
+NodeOrder = tuple[int, int, int]
+
+
+def copied(message: M) -> M:
+    """Return a message of its own with the same content."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def reorder(messages: RepeatedCompositeFieldContainer[M], keys: Sequence[NodeOrder | None]) -> None:
+    """Sort a repeated field in place by the keys of its messages, and remove those whose key is None."""
+    last = (len(keys) + 1, 0, 0)
+    next_keys = iter([last if key is None else key for key in keys])
+    messages.sort(key=lambda _: next(next_keys))  # moves pointers: no message is copied
+    removed = sum(key is None for key in keys)
+    if removed:
+        del messages[len(messages) - removed :]
+
+
+def standard_opset(model: ModelProto) -> int:
+    """Return the version of ONNX's own domain that a model imports; 13 where it imports none."""
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 13)
