@@ -67,16 +67,16 @@ def _times(models: Mapping[str, Path]) -> None:
 def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None], Callable[[], None]]:
     """What a check does with each batch, all tensors observed, and two runs of the model as it is."""
     import mixlist
+    from mixlist.checker.finding_rules import BatchRanges, classify
     from mixlist.checker.model_pair import SessionConfig, make_pair
-    from mixlist.checker.overflow import Batch, classify
 
     pair = make_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", False, False))
     session = _session(path.read_bytes())
 
     def observed() -> None:
-        _, exact = pair.reference.run(feed)
-        _, ours = pair.ours.run(feed)
-        classify(Batch(0, exact, ours, pair.low, False), pair.wired, {})
+        _, exact = pair.reference_observer.run(feed)
+        _, ours = pair.mixed_observer.run(feed)
+        classify(BatchRanges(0, exact, ours, pair.low, False), pair.nodes, {})
 
     def plain() -> None:
         session.run(None, feed)

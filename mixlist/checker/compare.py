@@ -1,4 +1,4 @@
-"""What the emulation says of a model that ran natively: the same findings, or where they part."""
+"""Compare the emulation of a model with its native run: the same findings, or where the two differ."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ from mixlist.graph.refs import NodeRef
 
 
 def compare(native: CheckReport, emulated: CheckReport) -> Comparison:
-    """The emulated check beside the native one, node by node and output by output."""
-    told = []
-    ours, theirs = _kinds(native), _kinds(emulated)
-    for where in dict.fromkeys([*ours, *theirs]):
-        one, other = ours.get(where, "nothing"), theirs.get(where, "nothing")
+    """Compare two checks of one model, node by node and output by output."""
+    differences = []
+    native_kinds, emulated_kinds = _kinds(native), _kinds(emulated)
+    for node in dict.fromkeys([*native_kinds, *emulated_kinds]):
+        one, other = native_kinds.get(node, "nothing"), emulated_kinds.get(node, "nothing")
         if one != other:
-            told.append(f"{where}: {one} natively, {other} emulated")
+            differences.append(f"{node}: {one} natively, {other} emulated")
     for output, other_output in zip(native.outputs, emulated.outputs, strict=True):
         if output.passed != other_output.passed:
+            verb = "keeps" if output.passed else "misses"
             errors = f"{output.normalized_error:.3g} natively, {other_output.normalized_error:.3g} emulated"
-            told.append(f"output {output.name!r} {_said(output.passed)} natively alone: normalised error {errors}")
-    return Comparison(emulated.verdict, emulated.exception_rate, tuple(told))
+            differences.append(f"output {output.name!r} {verb} its limits natively alone: normalised error {errors}")
+    return Comparison(emulated.verdict, emulated.exception_rate, tuple(differences))
 
 
 def _kinds(report: CheckReport) -> dict[NodeRef, str]:
-    """What was found, by node; insides of operators and values near the limit say nothing about agreement."""
+    """Return the findings by node; those inside operators and near the limit say nothing about agreement."""
     kinds: dict[NodeRef, list[str]] = {}
     for node in report.nodes:
         if node.kind not in ("internal-risk", "near-limit"):
             kinds.setdefault(node.ref, []).append(node.kind)
     return {node: ", ".join(sorted(of_node)) for node, of_node in kinds.items()}
-
-
-def _said(passed: bool) -> str:
-    return "keeps its limits" if passed else "misses its limits"

@@ -1,4 +1,4 @@
-"""Runs that count values: both models with counting statistics, in sessions that are made when first needed."""
+"""Run both models with counting statistics, in sessions that are made when they are first needed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,25 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mixlist.checker import value_counts
-from mixlist.checker.model_pair import Pair, replace_scope
-from mixlist.checker.overflow import Batch, Tally, has_suspects, suspects
+from mixlist.checker.finding_rules import BatchRanges, Tally
+from mixlist.checker.model_pair import ModelPair, in_original_scope
 from mixlist.checker.result import ValueCounts
+from mixlist.checker.value_counts import (
+    NO_SMALLEST,
+    SMALLEST,
+    Totals,
+    below,
+    finding_count,
+    of_mixed,
+    of_reference,
+    smallest,
+    value_counts,
+)
 from mixlist.emulation.instrument import Instrumented, Probe, Statistic, instrument
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer
@@ -25,12 +36,19 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.patterns.masks import Mask, find_masks
 
-Totals = dict[tuple[TensorRef, str], float]
+if TYPE_CHECKING:
+    from mixlist.emulation.observer import Feed
+    from mixlist.runtime.feeds import Batches
+
 _FINITE = "finite"
 
 
-class Counter:
-    """One of the two models with counting statistics of some tensors; all Keys are those of the original."""
+class CountingSession:
+    """One of the two models with counting statistics of some tensors, which are called as in the original.
+
+    ``probes`` are those of the model, ``observe`` opens its session. ``tensors``: those to count, None for all.
+    ``original_scopes``: what the original calls the model's functions. ``guard`` as for ``instrument``.
+    """
 
     def __init__(
         self,
@@ -38,151 +56,146 @@ class Counter:
         probes: Iterable[Probe],
         observe: Callable[[Loaded, Instrumented, list[str]], Observer],
         statistics: tuple[Statistic, ...],
-        keys: Iterable[TensorRef] | None,
+        tensors: Iterable[TensorRef] | None,
         *,
-        renamed: Mapping[str, str] | None = None,
+        original_scopes: Mapping[str, str] | None = None,
         guard: bool = False,
     ) -> None:
-        """``probes`` of the model, ``observe`` what opens its session; ``keys`` are the tensors to count, None for all.
-
-        ``renamed``: what the original calls the model's functions; ``guard`` as for ``instrument``.
-        """
-        self._renamed = renamed or {}
+        self._original_scopes = original_scopes or {}
         self._names = tuple(statistic.name for statistic in statistics)
-        self._sources = {self._plain(p.key): self._plain(p.source) for p in probes if p.source is not None}
-        asked = None if keys is None else {self._sources.get(key, key) for key in keys}
+        # a tensor that only moves the values of another one is not counted itself
+        self._sources = {self._in_original(p.key): self._in_original(p.source) for p in probes if p.source is not None}
+        asked = None if tensors is None else {self._sources.get(tensor, tensor) for tensor in tensors}
 
         def wanted(probe: Probe) -> bool:
-            return asked is None or self._plain(probe.key) in asked
+            return asked is None or self._in_original(probe.key) in asked
 
         self._observer = observe(model, instrument(model.proto, statistics, wanted, guard=guard), [])
 
     @classmethod
-    def of(
-        cls, pair: Pair, mixed: bool, statistics: tuple[Statistic, ...], keys: Iterable[TensorRef] | None
-    ) -> Counter:
-        """In the reference or the mixed model of a check."""
-        way = pair.way
-        if mixed:
-            probes = pair.ours.instrumented.probes
-            observe, renamed = way.observe_mixed, pair.renamed
-            return cls(pair.mixed, probes, observe, statistics, keys, renamed=renamed, guard=way.guard)
-        probes = pair.reference.instrumented.probes
-        return cls(pair.original, probes, way.observe_reference, statistics, keys, guard=way.guard)
+    def of_reference(
+        cls, pair: ModelPair, statistics: tuple[Statistic, ...], tensors: Iterable[TensorRef] | None
+    ) -> CountingSession:
+        """Count in the reference of a check."""
+        probes, config = pair.reference_observer.instrumented.probes, pair.config
+        return cls(pair.original, probes, config.observe_reference, statistics, tensors, guard=config.guard)
 
-    def _plain(self, key: TensorRef) -> TensorRef:
-        return replace_scope(key, self._renamed)
+    @classmethod
+    def of_mixed(
+        cls, pair: ModelPair, statistics: tuple[Statistic, ...], tensors: Iterable[TensorRef] | None
+    ) -> CountingSession:
+        """Count in the mixed model of a check."""
+        probes, config, scopes = pair.mixed_observer.instrumented.probes, pair.config, pair.original_scopes
+        observe, guard = config.observe_mixed, config.guard
+        return cls(pair.mixed, probes, observe, statistics, tensors, original_scopes=scopes, guard=guard)
 
-    def count(self, feed: Mapping[str, Any]) -> tuple[Totals, dict[TensorRef, float]]:
-        """One batch: the totals, and the smallest magnitudes where they are among the statistics.
+    def _in_original(self, tensor: TensorRef) -> TensorRef:
+        return in_original_scope(tensor, self._original_scopes)
 
-        Specialisations of one function are one function; what only moves another tensor's values has its numbers.
-        """
-        totals: Totals = {}
-        smallest: dict[TensorRef, float] = {}
-        for (key, name), found in self._observer.values(feed, self._names).items():
-            plain = self._plain(key)
-            if name == value_counts.SMALLEST:
-                least = np.nanmin(found, initial=value_counts.NO_SMALLEST)
-                smallest[plain] = min(float(least), smallest.get(plain, value_counts.NO_SMALLEST))
+    def count(self, feed: Feed) -> Totals:
+        """Run one batch; return the statistics by tensor and name. Specializations of a function count together."""
+        totals: dict[tuple[TensorRef, str], float] = {}
+        for (tensor, name), values in self._observer.values(feed, self._names).items():
+            which = self._in_original(tensor), name
+            if name == SMALLEST:
+                least = float(np.nanmin(values, initial=NO_SMALLEST))
+                totals[which] = min(least, totals.get(which, NO_SMALLEST))
             else:
-                totals[plain, name] = totals.get((plain, name), 0.0) + float(found.sum())
-        for key, source in self._sources.items():
-            if source in smallest:
-                smallest[key] = smallest[source]
-            for name in self._names:
-                if (source, name) in totals:
-                    totals[key, name] = totals[source, name]
-        return totals, smallest
+                totals[which] = totals.get(which, 0.0) + float(values.sum())
+        for tensor, source in self._sources.items():
+            totals.update({(tensor, name): totals[source, name] for name in self._names if (source, name) in totals})
+        return totals
 
     def close(self) -> None:
-        """Let the session go."""
+        """Release the session."""
         self._observer.close()
 
 
-MakeCounter = Callable[[tuple[Statistic, ...], Iterable[TensorRef]], Counter]
+MakeSession = Callable[[tuple[Statistic, ...], Iterable[TensorRef]], CountingSession]
 
 
 class MaskedOverflowFinder:
-    """Finds what overflows beside the infinities of a mask; values are counted only where a range asks for it.
+    """Finds what overflows in the tensors of masks (Rule S8.12); values are counted only where a range calls for it.
 
-    ``lows`` are the low types there are; ``reference`` and ``mixed`` make a Counter in each of the two models, None
-    where there is no such model to count in.
+    ``lows`` are the low types of the mixed model. ``count_reference`` and ``count_mixed`` make a session in each of the
+    two models; None where there is no such model to count in.
     """
 
     def __init__(
-        self, wired: list[DataflowNode], lows: AbstractSet[int], reference: MakeCounter, mixed: MakeCounter | None
+        self,
+        nodes: list[DataflowNode],
+        lows: AbstractSet[int],
+        count_reference: MakeSession,
+        count_mixed: MakeSession | None,
     ) -> None:
-        self._wired, self._lows = wired, lows
-        self._make_reference, self._make_mixed = reference, mixed
+        self._nodes, self._lows = nodes, lows
+        self._count_reference, self._count_mixed = count_reference, count_mixed
         self._masks: dict[TensorRef, Mask] | None = None
-        self._levels: dict[TensorRef, set[float]] = {}
-        self._counter: Counter | None = None
-        self._mixed: Counter | None = None
-        self._mixed_keys: set[TensorRef] = set()
+        self._levels: dict[TensorRef, set[float]] = {}  # of the tensors that the session in the reference counts
+        self._reference: CountingSession | None = None
+        self._mixed: CountingSession | None = None
+        self._in_mixed: set[TensorRef] = set()  # tensors that the session in the mixed model counts
 
     @classmethod
-    def of(cls, pair: Pair) -> MaskedOverflowFinder:
-        """For the two models of a check."""
-        lows = frozenset(pair.low.values())
-        return cls(pair.wired, lows, partial(Counter.of, pair, False), partial(Counter.of, pair, True))
+    def of(cls, pair: ModelPair) -> MaskedOverflowFinder:
+        """Find overflows in the two models of a check."""
+        make = partial(CountingSession.of_reference, pair), partial(CountingSession.of_mixed, pair)
+        return cls(pair.nodes, frozenset(pair.low.values()), *make)
 
-    def look(self, feed: Mapping[str, Any], batch: Batch) -> Batch:
-        """The batch with its masks and what they hide."""
-        if not has_suspects(batch):
+    def complete(self, feed: Feed, batch: BatchRanges) -> BatchRanges:
+        """Return the batch with its masks, and the tensors that lose other values than a mask's."""
+        if not any(batch.at_limit()):
             return batch
         if self._masks is None:  # only float16 is too narrow for the usual masks
-            self._masks = find_masks(self._wired) if types.FLOAT16 in self._lows else {}
+            self._masks = find_masks(self._nodes) if types.FLOAT16 in self._lows else {}
         batch = replace(batch, masks=self._masks)
-        return replace(batch, hidden=self._find(feed, batch))
+        return replace(batch, lost=self._lost(feed, batch))
 
-    def _find(self, feed: Mapping[str, Any], batch: Batch) -> frozenset[TensorRef]:
-        """The tensors with a value that overflows and is no mask's."""
-        asked = suspects(batch)
-        if not asked:
-            return frozenset()
-        if any(level not in self._levels.get(key, ()) for key, level in asked.items()):
-            self._prepare(asked)
-        assert self._counter is not None
-        totals, _ = self._counter.count(feed)
-        found = set()
-        for key, level in asked.items():
-            bound = overflow_bound(batch.low[key])
-            if totals.get((key, _name(level)), 0) > totals.get((key, _name(bound)), 0):
-                found.add(key)
-        return frozenset(found | self._among_infinities(feed, batch, asked, totals))
-
-    def _among_infinities(
-        self, feed: Mapping[str, Any], batch: Batch, asked: Mapping[TensorRef, float], totals: Totals
-    ) -> set[TensorRef]:
-        """Tensors infinite in float32 with fewer finite values in the mixed model: something they read overflowed."""
-        infinite = {key for key in asked if _has_infinities(batch.reference[key]) and _has_infinities(batch.mixed[key])}
-        if not infinite or self._make_mixed is None:
+    def _lost(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
+        """Return the tensors with a value that overflows and is not a mask's."""
+        levels = batch.ambiguous()
+        if not levels:
             return set()
-        if self._mixed is None or not infinite <= self._mixed_keys:
+        if any(level not in self._levels.get(tensor, ()) for tensor, level in levels.items()):
+            self._prepare(levels)
+        assert self._reference is not None
+        totals = self._reference.count(feed)
+        lost = set()
+        for tensor, level in levels.items():
+            bound = overflow_bound(batch.low[tensor])
+            if totals.get((tensor, _name(level)), 0) > totals.get((tensor, _name(bound)), 0):
+                lost.add(tensor)
+        return lost | self._lost_among_infinities(feed, batch, levels, totals)
+
+    def _lost_among_infinities(
+        self, feed: Feed, batch: BatchRanges, levels: Mapping[TensorRef, float], totals: Totals
+    ) -> set[TensorRef]:
+        """Return tensors infinite in the reference with fewer finite values in the mixed model: an input overflowed."""
+        infinite = {t for t in levels if _has_infinities(batch.reference[t]) and _has_infinities(batch.mixed[t])}
+        if not infinite or self._count_mixed is None:
+            return set()
+        if self._mixed is None or not infinite <= self._in_mixed:
             if self._mixed is not None:
                 self._mixed.close()
-            self._mixed_keys = infinite | self._mixed_keys
-            self._mixed = self._make_mixed((value_counts.below(_FINITE, math.inf),), self._mixed_keys)
-        finite, _ = self._mixed.count(feed)
-        return {key for key in infinite if finite.get((key, _FINITE), 0) < totals.get((key, _name(asked[key])), 0)}
+            self._in_mixed |= infinite
+            self._mixed = self._count_mixed((below(_FINITE, math.inf),), self._in_mixed)
+        finite = self._mixed.count(feed)
+        return {t for t in infinite if finite.get((t, _FINITE), 0) < totals.get((t, _name(levels[t])), 0)}
 
-    def _prepare(self, asked: Mapping[TensorRef, float]) -> None:
-        """A session that counts these too; the next batch mostly asks for the same."""
-        if self._counter is not None:
-            self._counter.close()
-        for key, level in asked.items():
-            self._levels.setdefault(key, set()).add(level)
-        edges = {overflow_bound(low) for low in self._lows}
-        edges.update(level for found in self._levels.values() for level in found)
-        statistics = tuple(value_counts.below(_name(edge), edge) for edge in sorted(edges))
-        self._counter = self._make_reference(statistics, self._levels)
+    def _prepare(self, levels: Mapping[TensorRef, float]) -> None:
+        """Make a session that counts these too; the next batch mostly calls for the same."""
+        if self._reference is not None:
+            self._reference.close()
+        for tensor, level in levels.items():
+            self._levels.setdefault(tensor, set()).add(level)
+        edges = {overflow_bound(low) for low in self._lows}.union(*self._levels.values())
+        self._reference = self._count_reference(tuple(below(_name(edge), edge) for edge in sorted(edges)), self._levels)
 
     def close(self) -> None:
-        """Let the sessions go."""
-        for counter in (self._counter, self._mixed):
-            if counter is not None:
-                counter.close()
+        """Release the sessions."""
+        for session in (self._reference, self._mixed):
+            if session is not None:
+                session.close()
 
 
 def _has_infinities(span: ObservedRange) -> bool:
@@ -194,47 +207,73 @@ def _name(edge: float) -> str:
 
 
 class FullStatistics:
-    """Counts every value of every low tensor, and looks for the smallest one of every tensor (full statistics)."""
+    """Counts every value of every low tensor, and finds the smallest value of every tensor (full statistics)."""
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
-        self._low = tuple(pair.low)
-        self._ours: Counter | None = None
-        self._exact: Counter | None = None
-        self._last: tuple[Totals, Totals] = {}, {}
+        self._sessions: tuple[CountingSession | None, CountingSession] | None = None
+        self._mixed: Totals = {}
+        self._reference: Totals = {}
         self.totals: dict[TensorRef, ValueCounts] = {}
         self.smallest: dict[TensorRef, float] = {}
 
-    def add(self, feed: Mapping[str, Any]) -> dict[TensorRef, ValueCounts]:
-        """Count one batch: what is what, by low tensor."""
-        if self._exact is None:
-            low = next(iter(self._pair.low.values()), types.FLOAT16)
-            if self._low:
-                self._ours = Counter.of(self._pair, True, value_counts.of_mixed(low), self._low)
-            self._exact = Counter.of(
-                self._pair, False, (*value_counts.of_reference(low), value_counts.smallest()), None
-            )
-        mixed = self._ours.count(feed)[0] if self._ours is not None else {}
-        exact, smallest = self._exact.count(feed)
-        self._last = mixed, exact
-        for key, least in smallest.items():
-            if least < self.smallest.get(key, value_counts.NO_SMALLEST):
-                self.smallest[key] = least
-        counted = {key: value_counts.tell(key, mixed, exact) for key in self._low}
-        for key, each in counted.items():
-            self.totals[key] = self.totals[key] + each if key in self.totals else each
+    def add(self, feed: Feed) -> dict[TensorRef, ValueCounts]:
+        """Count one batch; return the counts by low tensor."""
+        pair = self._pair
+        if self._sessions is None:
+            low = _low_type(pair)
+            mixed = CountingSession.of_mixed(pair, of_mixed(low), pair.low) if pair.low else None
+            self._sessions = mixed, CountingSession.of_reference(pair, (*of_reference(low), smallest()), None)
+        mixed, reference = self._sessions
+        self._mixed = mixed.count(feed) if mixed is not None else {}
+        self._reference = reference.count(feed)
+        for (tensor, name), least in self._reference.items():
+            if name == SMALLEST and least < self.smallest.get(tensor, NO_SMALLEST):
+                self.smallest[tensor] = least
+        counted = {tensor: value_counts(tensor, self._mixed, self._reference) for tensor in pair.low}
+        for tensor, counts in counted.items():
+            self.totals[tensor] = self.totals[tensor] + counts if tensor in self.totals else counts
         return counted
 
-    def number(self, index: int, tallies: Mapping[TensorRef, Tally]) -> None:
-        """Put the numbers of the batch that was added last, the one of this index, into its tallies."""
-        mixed, _ = self._last
-        for key, tally in tallies.items():
+    def count_findings(self, index: int, tallies: Mapping[TensorRef, Tally]) -> None:
+        """Put the counts of the batch that was added last, the one of this index, into its tallies."""
+        for tensor, tally in tallies.items():
             for kind, batches in tally.batches.items():
-                if batches[-1] == index and (key, "values") in mixed:
-                    tally.counts[kind] = max(value_counts.number(kind, key, *self._last), tally.counts.get(kind, 0))
+                if batches[-1] == index and (tensor, "values") in self._mixed:
+                    tally.add_count(kind, finding_count(kind, tensor, self._mixed, self._reference))
 
     def close(self) -> None:
-        """Let both sessions go."""
-        for counter in (self._ours, self._exact):
-            if counter is not None:
-                counter.close()
+        """Release both sessions."""
+        for session in self._sessions or ():
+            if session is not None:
+                session.close()
+
+
+def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally]) -> None:
+    """Count the values behind the findings, in the first batch where each arose.
+
+    Those of an intended finding are not worth two sessions: masked values are as many as the data masks.
+    """
+    chosen: dict[int, set[TensorRef]] = {}  # by batch
+    for tensor, tally in tallies.items():
+        for kind, indices in tally.batches.items():
+            if kind != "intended":
+                chosen.setdefault(indices[0], set()).add(tensor)
+    if not chosen:
+        return
+    tensors, low = set[TensorRef]().union(*chosen.values()), _low_type(pair)
+    mixed = CountingSession.of_mixed(pair, of_mixed(low), tensors)
+    reference = CountingSession.of_reference(pair, of_reference(low), tensors)
+    for index, feed in enumerate(islice(batches, max(chosen) + 1)):
+        if index in chosen:
+            totals = mixed.count(feed), reference.count(feed)
+            for tensor in chosen[index]:
+                for kind, indices in tallies[tensor].batches.items():
+                    if index in indices and kind != "intended":
+                        tallies[tensor].add_count(kind, finding_count(kind, tensor, *totals))
+    mixed.close()
+    reference.close()
+
+
+def _low_type(pair: ModelPair) -> int:
+    return next(iter(pair.low.values()), types.FLOAT16)

@@ -1,68 +1,70 @@
-"""From tallies to findings: worst first, with the list entry that made a node low and what would keep it high."""
+"""Build the findings of a report: worst first, with the reason of each decision and what would keep the node high."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mixlist.checker.counting_sessions import FullStatistics
-from mixlist.checker.overflow import Tally
+from mixlist.checker.finding_rules import Tally
 from mixlist.checker.result import Kind, NodeFinding, TensorRange
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.refs import TensorRef
+from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Facts, rank_of
 
 ORDER: tuple[Kind, ...] = (
     "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended", "internal-risk",
 )  # fmt: skip
+RangePairs = Mapping[TensorRef, tuple[ObservedRange, ObservedRange]]  # in the reference and in the mixed model
 
 
-def node_findings(
-    plan: Plan | None, tallies: Mapping[TensorRef, Tally], low: Mapping[TensorRef, int]
-) -> tuple[NodeFinding, ...]:
-    """A finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
-    decisions = {d.ref._replace(scope=_plain(d.scope)): d for d in plan.nodes} if plan is not None else {}
+def node_findings(plan: Plan | None, tallies: Mapping[TensorRef, Tally]) -> tuple[NodeFinding, ...]:
+    """Return a finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
+    decisions = {_without_specialization(d.ref): d for d in plan.nodes} if plan is not None else {}
     facts = Facts(plan.policy) if plan is not None else None
-    found = []
-    for position, tally in enumerate(tallies.values()):
-        for kind, batches in tally.batches.items():
-            decision = decisions.get(tally.key.producer)
-            found.append((ORDER.index(kind), position, _finding(tally, kind, batches, decision, facts)))
-    return tuple(finding for _, _, finding in sorted(found, key=lambda f: f[:2]))
+    findings = []
+    for kind in ORDER:
+        for tally in tallies.values():
+            if kind in tally.batches:
+                findings.append(_finding(tally, kind, decisions.get(tally.tensor.producer), facts))
+    return tuple(findings)
 
 
-def _plain(scope: str) -> str:
-    head, slash, rest = scope.partition("/")
-    return f"{head.partition('#')[0] if head.startswith('function:') else head}{slash}{rest}"
+def _without_specialization(node: NodeRef) -> NodeRef:
+    """Return the node without the number of a function's specialization in its scope."""
+    head, slash, rest = node.scope.partition("/")
+    return NodeRef(f"{head.partition('#')[0]}{slash}{rest}", node.name) if head.startswith("function:") else node
 
 
-def _finding(
-    tally: Tally, kind: Kind, batches: list[int], decision: Decision | None, facts: Facts | None
-) -> NodeFinding:
-    value = tally.wired.node.outputs[tally.key.slot]
+def _finding(tally: Tally, kind: Kind, decision: Decision | None, facts: Facts | None) -> NodeFinding:
+    node = tally.node.node
+    value = node.outputs[tally.tensor.slot]
     return NodeFinding(
-        scope=tally.key.scope,
-        name=tally.key.node,
-        op_type=tally.wired.node.op_type,
+        scope=tally.tensor.scope,
+        name=tally.tensor.node,
+        op_type=node.op_type,
         tensor=value.name if value is not None else "",
         kind=kind,
         first=kind == "overflow",
         count=tally.counts.get(kind),
-        batches=tuple(batches),
+        batches=tuple(tally.batches[kind]),
         max_abs_fp32=tally.reference,
         max_abs_low=tally.mixed,
         list=decision.list if decision is not None else "none",
         source=decision.reason if decision is not None else "",
-        suggestion=_suggestion(tally.wired, decision, facts) if kind in ("overflow", "saturated") else "",
+        suggestion=_suggestion(tally.node, decision, facts) if kind in ("overflow", "saturated") else "",
     )
 
 
-def _suggestion(wired: DataflowNode, decision: Decision | None, facts: Facts | None) -> str:
-    """The smallest change that keeps the node high; the operator by its name in the lists (Conv2D in an Ascend one)."""
+def _suggestion(node: DataflowNode, decision: Decision | None, facts: Facts | None) -> str:
+    """Return the smallest change that keeps the node high (Rule S8.22).
+
+    The operator is called by its name in the lists: Conv2D in an Ascend library.
+    """
     if decision is None or facts is None:
         return ""
-    op = facts.listed(decision.domain, decision.op_type, lambda: rank_of(wired.graph, wired.node)).op
+    op = facts.listed(decision.domain, decision.op_type, lambda: rank_of(node.graph, node.node)).op
     if decision.list in ("white", "gray") and op:
         return f'add "{op}" to black-list to-add, or the node "{decision.ref}" to a keep_dtype file'
     if decision.list != "black":
@@ -71,33 +73,30 @@ def _suggestion(wired: DataflowNode, decision: Decision | None, facts: Facts | N
 
 
 def tensor_ranges(
-    wired: list[DataflowNode],
-    spans: Mapping[TensorRef, tuple[ObservedRange, ObservedRange]],
-    low: Mapping[TensorRef, int],
-    census: FullStatistics | None,
+    nodes: Iterable[DataflowNode], ranges: RangePairs, low: Mapping[TensorRef, int], counted: FullStatistics | None
 ) -> tuple[TensorRange, ...]:
-    """The range of every observed tensor over all batches, in order of computation, and what was counted in it."""
+    """Return the range of every observed tensor over all batches, in order of computation, and its counts."""
     found = []
-    for node in wired:
+    for node in nodes:
         for slot, value in enumerate(node.node.outputs):
-            key = TensorRef(*node.ref, slot)
-            span = spans.get(key)
-            if value is None or span is None:
+            tensor = TensorRef(*node.ref, slot)
+            pair = ranges.get(tensor)
+            if value is None or pair is None:
                 continue
-            exact, ours = span
+            reference, mixed = pair
             found.append(
                 TensorRange(
                     scope=node.ref.scope,
                     tensor=value.name,
                     node=node.ref.name,
                     op_type=node.node.op_type,
-                    low=key in low,
-                    minimum=exact.minimum,
-                    maximum=exact.maximum,
-                    smallest=census.smallest.get(key) if census is not None else None,
-                    low_minimum=ours.minimum,
-                    low_maximum=ours.maximum,
-                    counts=census.totals.get(key) if census is not None else None,
+                    low=tensor in low,
+                    minimum=reference.minimum,
+                    maximum=reference.maximum,
+                    smallest=counted.smallest.get(tensor) if counted is not None else None,
+                    low_minimum=mixed.minimum,
+                    low_maximum=mixed.maximum,
+                    counts=counted.totals.get(tensor) if counted is not None else None,
                 )
             )
     return tuple(found)

@@ -1,39 +1,89 @@
-"""Overflow inside an operator whose output is finite: a warning, from the operator's own ONNX function body.
+"""Warn of overflow inside an operator whose output is finite, by the operator's ONNX function body (Rule S8.13).
 
 LayerNormalization squares before it takes the root, Softplus takes the exponential: in float16 that may overflow where
-the result does not. Kernels compute such things in float32, so this never fails a check; it names operators to look at
-on a new accelerator. The body is written out beside each low node of the float32 reference, and its values observed.
+the result does not. Kernels compute such things in float32, so this never fails a check; it names operators to examine
+on a new accelerator. The body of each low node is added to the float32 reference, and its values are observed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from mixlist.checker.finding_rules import SENTINEL, Tally
+from mixlist.checker.layerwise import nodes_with_low_outputs
+from mixlist.checker.model_pair import ModelPair
 from mixlist.emulation.instrument import RANGE, Instrumenter, Probe, Result
-from mixlist.graph.build import bind
+from mixlist.emulation.observer import Observer
+from mixlist.errors import ModelError
+from mixlist.graph.build import bind, build_main
 from mixlist.graph.model import Node
 from mixlist.graph.naming import NewNames
-from mixlist.graph.refs import NodeRef
+from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import bodies
 from mixlist.ops import types
+from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.schema import find_schema
+from mixlist.runtime.inputs import model_inputs
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import FunctionProto, ModelProto, NodeProto
+
+    from mixlist.runtime.feeds import Batches
 
 
-class Bodies(Instrumenter):
-    """The reference with the function body of each low node beside it; ``low`` are those of the mixed model."""
+def find_internal_risks(pair: ModelPair, batches: Batches, tallies: dict[TensorRef, Tally], steps: int | None) -> None:
+    """Add an ``internal-risk`` where an operator's function body passes the low range and its output does not.
 
-    def __init__(self, reference: Any, low: Mapping[NodeRef, Node]) -> None:
+    Examines the first ``steps`` batches, None for all. Bodies that ONNX Runtime cannot run are left out.
+    """
+    nodes = {node.ref: node for node in pair.nodes}
+    low_nodes = {tensor.producer for tensor in pair.low}
+    if not any(_has_body(n.node, n.graph.opsets.get(n.node.domain, 0)) for n in pair.nodes if n.ref in low_nodes):
+        return
+    mixed_nodes = nodes_with_low_outputs(build_main(pair.mixed.proto))
+    made = _BodyInstrumenter(pair.config.raised(pair.original), mixed_nodes).run()
+    if not made.outputs:
+        return
+    try:
+        session = pair.config.plain_session(made.proto, pair.original)
+    except ModelError:
+        pair.warnings.append("ONNX Runtime does not take the operators' function bodies: no look inside operators")
+        return
+    observer = Observer(made, session, [], model_inputs(pair.original.proto))
+    tensors = dict.fromkeys(tensor for tensor, _ in made.outputs)
+    for index, feed in enumerate(islice(batches, steps)):
+        _, ranges = observer.run(feed)
+        for tensor in tensors:
+            span, elem, node = ranges.get(tensor), pair.low.get(tensor), nodes[tensor.producer]
+            if span is None or elem is None or not FINITE_MAX[elem] <= span.magnitude < SENTINEL:
+                continue  # beyond it is a mask on its way through
+            if any("intended" in tallies[s.ref].batches for s in node.inputs if s.ref in tallies):
+                continue
+            if node.node.op_type == "Softmax" and span.maximum < FINITE_MAX[elem]:
+                continue  # scores less the largest one: what falls to -inf is zero in the end, as it should be
+            tally = tallies.setdefault(tensor, Tally(node, tensor))
+            if tally.mixed < math.inf:
+                tally.reference = max(tally.reference, span.magnitude)
+                tally.batches.setdefault("internal-risk", []).append(index)
+    observer.close()
+
+
+class _BodyInstrumenter(Instrumenter):
+    """Adds to the reference the function body of each low node; ``low_nodes`` are those of the mixed model."""
+
+    def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node]) -> None:
         super().__init__(reference, RANGE, lambda _: True)
-        self.low = low
+        self.low_nodes = low_nodes
         self.done: set[int] = set()
 
-    def observe(self, probe: Probe, node: Node | None = None, target: Any = None) -> tuple[list[Result], list[Any]]:
-        """The ranges of what the node's function body computes on the way to its outputs."""
-        if node is None or id(node) in self.done or probe.key.producer not in self.low:
+    def observe(
+        self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
+    ) -> tuple[list[Result], list[NodeProto]]:
+        """Return the ranges of what the node's function body computes on the way to its outputs."""
+        if node is None or target is None or id(node) in self.done or probe.key.producer not in self.low_nodes:
             return [], []
         self.done.add(id(node))
         body = function_body(node, target, self.graph.opsets.get(node.domain, 0))
@@ -43,22 +93,21 @@ class Bodies(Instrumenter):
         results = []
         for name in inner:
             single = self.new.make(f"{name}_float")  # some bodies compute in float64
-            nodes.append(make_cast(name, single, self.new))
+            nodes.append(_make_cast(name, single, self.new))
             for statistic in self.statistics:
                 out = self.new.make(f"{name}_{statistic.name}")
                 nodes += statistic.build(single, out, types.FLOAT, self.new)
                 results.append(Result(probe.key, statistic, out, types.FLOAT))
         return results, nodes
 
-    def _written_out(self, body: Any, target: Any) -> tuple[list[Any], list[str]]:
-        """The body's nodes under new names, and the float tensors that they make on the way."""
-        given = {a.name: a for a in body.attribute_proto}
-        given.update({a.name: a for a in target.attribute})
+    def _written_out(self, body: FunctionProto, target: NodeProto) -> tuple[list[NodeProto], list[str]]:
+        """Return the body's nodes under new names, and the float tensors that they make on the way."""
+        attributes = {a.name: a for a in (*body.attribute_proto, *target.attribute)}
         names = dict(zip(body.input, target.input, strict=False))
         nodes, inner = [], []
         floats = _float_tensors(body)
         for inside in body.node:
-            copy = bind(inside, given)
+            copy = bind(inside, attributes)
             copy.name = self.new.make(f"{target.name}_body")
             for slot, name in enumerate(inside.input):
                 copy.input[slot] = names.get(name, "") if name else ""
@@ -71,53 +120,54 @@ class Bodies(Instrumenter):
         return nodes, inner
 
 
-def has_body(node: Node, opset: int) -> bool:
-    """Whether ONNX may give a function body of the operator in terms of the opset: ``function_body`` says which."""
-    native = node.signature.schema.native if node.signature is not None and node.signature.schema is not None else None
-    if native is None:
-        return False
-    versions = native.function_opset_versions if native.has_function else []
-    if not native.has_function and native.has_context_dependent_function:
-        versions = native.context_dependent_function_opset_versions
-    return any(version <= opset for version in versions)
+def _native_schema(node: Node) -> Any:
+    """Return onnx's OpSchema of a node's operator, whose type stubs lack what it says of functions; None for none."""
+    schema = node.signature.schema if node.signature is not None else None
+    return schema.native if schema is not None else None
 
 
-def function_body(node: Node, target: Any, opset: int) -> Any | None:
-    """The FunctionProto of a standard operator in terms of the model's opset; None where ONNX gives none that fits."""
+def _body_version(native: Any, opset: int) -> int | None:
+    """Return the newest version of an operator's function body in terms of the opset, None where there is none."""
+    if native.has_function:
+        versions = native.function_opset_versions
+    else:
+        versions = native.context_dependent_function_opset_versions if native.has_context_dependent_function else []
+    return max((int(version) for version in versions if version <= opset), default=None)
+
+
+def _has_body(node: Node, opset: int) -> bool:
+    """Return whether ONNX may give a function body of the operator in terms of the opset."""
+    native = _native_schema(node)
+    return native is not None and _body_version(native, opset) is not None
+
+
+def function_body(node: Node, target: NodeProto, opset: int) -> FunctionProto | None:
+    """Return the body of a standard operator in terms of the model's opset; None where ONNX gives none that fits."""
     from onnx import FunctionProto, TypeProto
 
-    native = node.signature.schema.native if node.signature is not None and node.signature.schema is not None else None
-    if native is None or bodies(target):
+    native = _native_schema(node)
+    version = _body_version(native, opset) if native is not None else None
+    if native is None or version is None or bodies(target):
         return None
     body = FunctionProto()
     try:
         if native.has_function:
-            fitting = [v for v in native.function_opset_versions if v <= opset]
-            if not fitting:
-                return None
-            body.ParseFromString(native.get_function_with_opset_version(max(fitting)))
-        elif native.has_context_dependent_function:
-            fitting = [v for v in native.context_dependent_function_opset_versions if v <= opset]
-            if not fitting:
-                return None
-            kinds = []
-            for value_type in node.types:
-                kind = TypeProto()
-                if value_type != types.UNKNOWN:
-                    types.set_proto(kind, value_type)
-                kinds.append(kind.SerializeToString())
-            version = max(fitting)
-            body.ParseFromString(
-                native.get_context_dependent_function_with_opset_version(version, target.SerializeToString(), kinds)
-            )
+            body.ParseFromString(native.get_function_with_opset_version(version))
         else:
-            return None
+            inputs = []
+            for value_type in node.types:
+                message = TypeProto()
+                if value_type != types.UNKNOWN:
+                    types.set_proto(message, value_type)
+                inputs.append(message.SerializeToString())
+            call = native.get_context_dependent_function_with_opset_version
+            body.ParseFromString(call(version, target.SerializeToString(), inputs))
     except Exception:  # onnx raises its own errors where a body cannot be built for these types
         return None
     return body if body.node else None
 
 
-def _float_tensors(body: Any) -> set[str]:
+def _float_tensors(body: FunctionProto) -> set[str]:
     """Return the tensors of a function body that are computed from its inputs and may hold floats."""
     opsets = {entry.domain: entry.version for entry in body.opset_import}
     float_tensors: set[str] = set()
@@ -136,8 +186,7 @@ def _may_yield_float(node: NodeProto, opset: int) -> bool:
     return schema is None or any(types.FLOATS & schema.types_of(slot.parameter) for slot in schema.outputs)
 
 
-def make_cast(source: str, out: str, names: NewNames) -> Any:
-    """A Cast to float32."""
+def _make_cast(source: str, out: str, names: NewNames) -> NodeProto:
     from onnx import helper
 
     return helper.make_node("Cast", [source], [out], name=names.make(f"Cast_{out}"), to=types.FLOAT)

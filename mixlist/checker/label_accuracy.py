@@ -1,11 +1,11 @@
-"""Task accuracy: how often the model is right about labels, before and after (``check --labels``)."""
+"""Measure task accuracy: how often both models are right about labels (``check --labels``)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.checker.result import Task
 from mixlist.errors import UsageError
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Labels = NDArray[np.integer[Any]]
+Array: TypeAlias = "NDArray[np.generic]"
+Labels: TypeAlias = "NDArray[np.int64]"
 
 
 def read_labels(path: str | os.PathLike[str]) -> Labels:
-    """The labels of a ``.npy`` file, or of a ``.npz`` file with one array or one named ``labels``: integers.
+    """Read the labels of a ``.npy`` file, or of a ``.npz`` file with one array or one named ``labels``: integers.
 
     The first axis runs over the samples of all batches, in the order of the data. Raises FileError for what cannot be
     read and UsageError for what holds no integers.
@@ -39,7 +40,7 @@ def read_labels(path: str | os.PathLike[str]) -> Labels:
     return np.asarray(content, dtype=np.int64)
 
 
-def _pick(arrays: Mapping[str, Any], shown: str) -> Any:
+def _pick(arrays: Mapping[str, Array], shown: str) -> Array:
     names = list(arrays)
     if "labels" in names or len(names) == 1:
         return arrays["labels" if "labels" in names else names[0]]
@@ -55,51 +56,50 @@ class TaskAccuracy:
 
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
-        self._used = 0
+        self._used = 0  # labels that have had their samples
         self._output = ""
-        self._right = [0, 0]
+        self._right = [0, 0]  # of the reference and of the mixed model
         self._count = 0
 
-    def add(self, reference: Mapping[str, Any], mixed: Mapping[str, Any]) -> None:
-        """Adds one batch: the outputs of both models by name.
+    def add(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> None:
+        """Add one batch: the outputs of both models by name.
 
         Raises UsageError if no output fits the labels, or if there are fewer labels than samples.
         """
         self._output = self._output or self._fitting(reference)
-        ours, theirs = _answers(reference[self._output], self._labels), _answers(mixed[self._output], self._labels)
-        labels = self._labels[self._used : self._used + len(ours)]
-        if len(labels) < len(ours):
+        answers = [_answers(outputs[self._output], self._labels) for outputs in (reference, mixed)]
+        labels = self._labels[self._used : self._used + len(answers[0])]
+        if len(labels) < len(answers[0]):
             raise UsageError(
                 f"there are labels for {len(self._labels)} samples, and the data has more",
                 hint="give one label per sample, in the order of the data",
             )
-        if ours.shape != labels.shape or theirs.shape != labels.shape:
-            raise UsageError(
-                f"output {self._output!r} no longer fits the labels: {list(ours.shape)} answers in a batch"
-            )
+        if any(of_model.shape != labels.shape for of_model in answers):
+            shape = list(answers[0].shape)
+            raise UsageError(f"output {self._output!r} no longer fits the labels: {shape} answers in a batch")
         self._used += len(labels)
         counted = labels >= 0
         self._count += int(counted.sum())
-        for at, answers in enumerate((ours, theirs)):
-            self._right[at] += int(((answers == labels) & counted).sum())
+        for at, of_model in enumerate(answers):
+            self._right[at] += int(((of_model == labels) & counted).sum())
 
     @property
     def used(self) -> int:
-        """How many labels have had their samples."""
+        """The number of labels that have had their samples."""
         return self._used
 
     def result(self) -> Task:
-        """Shares of right answers; of no answers, 0."""
-        whole = max(self._count, 1)
-        return Task(reference=self._right[0] / whole, mixed=self._right[1] / whole, count=self._count)
+        """Return the shares of right answers; 0 where there are no answers."""
+        reference, mixed = (right / max(self._count, 1) for right in self._right)
+        return Task(reference=reference, mixed=mixed, count=self._count)
 
     def notes(self) -> tuple[str, ...]:
-        """What the figures do not tell, one sentence each."""
+        """Return what the figures leave out, one sentence each."""
         left = len(self._labels) - self._used
         return (f"{left} of {len(self._labels)} labels have no sample in the data",) if left else ()
 
-    def _fitting(self, outputs: Mapping[str, Any]) -> str:
-        """The first output that can answer, one with a class for every label before any other."""
+    def _fitting(self, outputs: Mapping[str, Array]) -> str:
+        """Return the first output that can answer, one with a class for every label before any other."""
         import numpy as np
 
         arrays = {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
@@ -121,15 +121,15 @@ class TaskAccuracy:
         )
 
 
-def _fits(array: Any, labels: Labels) -> bool:
-    """Whether the array has classes over its last axis, or is an answer itself, beside axes like the labels'."""
+def _fits(array: Array, labels: Labels) -> bool:
+    """Return whether the array has classes over its last axis, or is an answer; the other axes must fit."""
     rest = array.shape[1:] if array.dtype.kind in "iu" else array.shape[1:-1]
     enough = array.dtype.kind in "iu" or (array.ndim >= 2 and array.shape[-1] > 1)
     return bool(array.ndim >= 1 and array.dtype.kind not in "bOSTU" and enough and rest == labels.shape[1:])
 
 
-def _answers(array: Any, labels: Labels) -> Any:
-    """The answer of each row; -1, which is never right, where NaN leaves none."""
+def _answers(array: Array, labels: Labels) -> Array:
+    """Return the answer of each row; -1, which is never right, where there is a NaN."""
     import numpy as np
 
     if array.ndim == labels.ndim:

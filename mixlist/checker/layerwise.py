@@ -1,45 +1,65 @@
-"""Where error is born: each low node's own error, when everything it reads is exact.
+"""Rank the nodes of low precision by the error that each adds, if everything that it reads is exact (``--layerwise``).
 
-In the float32 reference each low node gets a twin that reads the same exact inputs rounded to the types that the mixed
-model gives them, and whose output is rounded too. The twin's distance from the exact output is the error that this node
-adds by itself. One run of one graph ranks them all; the sums are computed inside it.
+The float32 reference gets a rounded copy of each such node: it reads the same exact inputs, rounded to the types that
+the mixed model gives them, and its output is rounded too. The distance of the copy's output from the exact output is
+the error that this node adds by itself. One run of one graph ranks all nodes; the sums are computed inside it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
+from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
 from mixlist.emulation.instrument import Instrumenter, Probe, Result, Statistic
+from mixlist.emulation.observer import Observer
+from mixlist.graph.build import build_main
 from mixlist.graph.constness import is_random
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import label, node_ref
 from mixlist.graph.refs import NodeRef, TensorRef
+from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
+from mixlist.runtime.inputs import model_inputs
 
-DIFFERENCE, REFERENCE = "difference", "reference"
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+    from mixlist.runtime.feeds import Batches
+
+_DIFFERENCE, _REFERENCE = "difference", "reference"
 
 
-def _unused(*_: Any) -> list[Any]:
-    raise AssertionError("built by the twin")
+def _unused(*_: object) -> list[NodeProto]:
+    raise AssertionError("built with the rounded copy")
 
 
-_STATISTICS = tuple(Statistic(n, 0.0, "ReduceSum", _unused, types.FLOAT) for n in (DIFFERENCE, REFERENCE))
+_STATISTICS = tuple(Statistic(n, 0.0, "ReduceSum", _unused, types.FLOAT) for n in (_DIFFERENCE, _REFERENCE))
+
+
+def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set[TensorRef]) -> tuple[NodeError, ...]:
+    """Return the nodes by the error that each adds over the first ``steps`` batches; ``masks`` are left out."""
+    low_nodes = nodes_with_low_outputs(build_main(pair.mixed.proto))
+    made = _LayerwiseInstrumenter(pair.config.raised(pair.original), low_nodes, masks).run()
+    session = pair.config.plain_session(made.proto, pair.original)
+    observer = Observer(made, session, [], model_inputs(pair.original.proto))
+    sums: dict[tuple[TensorRef, str], float] = {}
+    for feed in islice(batches, steps):
+        for which, total in observer.totals(feed, (_DIFFERENCE, _REFERENCE)).items():
+            sums[which] = sums.get(which, 0.0) + total
+    observer.close()
+    return _ranking(sums, {probe.key: probe.op_type for probe in made.probes})
 
 
 def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
     """Return the nodes of a mixed model that compute an output of a low type."""
     nodes: dict[NodeRef, Node] = {}
-    graphs, seen = [mixed], {id(mixed)}
-    while graphs:
-        graph = graphs.pop()
+    for graph in reachable_graphs(mixed):
         for node in graph.order:
-            if node.function is not None and id(node.function) not in seen:
-                seen.add(id(node.function))
-                graphs.append(node.function)
             if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
                 continue
             if any(v is not None and types.element(v.type) in LOW for v in node.outputs):
@@ -47,56 +67,58 @@ def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
     return nodes
 
 
-class Twins(Instrumenter):
-    """The reference with a twin per low node; ``low`` are the mixed model's low nodes."""
+class _LayerwiseInstrumenter(Instrumenter):
+    """Adds a rounded copy of each of the ``low_nodes``, as the mixed model has them, to the reference."""
 
-    def __init__(self, reference: Any, low: Mapping[NodeRef, Node], wanted: Callable[[Probe], bool]) -> None:
-        super().__init__(reference, _STATISTICS, wanted)
-        self.low = low
-        self.made_twins: dict[int, list[str]] = {}
+    def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node], masks: set[TensorRef]) -> None:
+        super().__init__(reference, _STATISTICS, lambda probe: probe.key not in masks)
+        self.low_nodes = low_nodes
+        self.copies: dict[int, list[str]] = {}  # outputs of the copies, by id of the node
 
-    def observe(self, probe: Probe, node: Node | None = None, target: Any = None) -> tuple[list[Result], list[Any]]:
-        """The two sums of one output of a low node."""
-        mixed = self.low.get(probe.key.producer)
-        if node is None or mixed is None or probe.elem != types.FLOAT or probe.key.slot >= len(mixed.outputs):
+    def observe(
+        self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
+    ) -> tuple[list[Result], list[NodeProto]]:
+        """Return the two sums of one output of a low node, and the nodes that compute them."""
+        mixed, slot = self.low_nodes.get(probe.key.producer), probe.key.slot
+        if node is None or target is None or mixed is None:
             return [], []
-        value = mixed.outputs[probe.key.slot]
+        if probe.elem != types.FLOAT or slot >= len(mixed.outputs):
+            return [], []
+        value = mixed.outputs[slot]
         if value is None or types.element(value.type) not in LOW:
             return [], []
-        nodes: list[Any] = []
-        twin = self._twin(node, target, mixed, nodes)[probe.key.slot]
-        rounded = self._rounded(twin, types.element(value.type), nodes)
-        apart = self._add("Sub", [rounded, probe.tensor], nodes)
+        nodes: list[NodeProto] = []
+        rounded = self._rounded(self._copy(node, target, mixed, nodes)[slot], types.element(value.type), nodes)
+        difference = self._add("Sub", [rounded, probe.tensor], nodes)
         results = []
-        for statistic, tensor in zip(_STATISTICS, (apart, probe.tensor), strict=True):
+        for statistic, tensor in zip(_STATISTICS, (difference, probe.tensor), strict=True):
             square = self._add("Mul", [tensor, tensor], nodes)
             total = self._add("ReduceSum", [square], nodes, keepdims=0)
             results.append(Result(probe.key, statistic, total, types.FLOAT))
         return results, nodes
 
-    def _twin(self, node: Node, target: Any, mixed: Node, nodes: list[Any]) -> list[str]:
-        """The outputs of the node's twin, made once."""
-        if id(node) in self.made_twins:
-            return self.made_twins[id(node)]
-        twin = type(target)()
-        twin.CopyFrom(target)
-        twin.name = self.new.make(f"{label(node)}_twin")
+    def _copy(self, node: Node, target: NodeProto, mixed: Node, nodes: list[NodeProto]) -> list[str]:
+        """Return the outputs of the node's rounded copy, which is added once."""
+        if id(node) in self.copies:
+            return self.copies[id(node)]
+        copy = type(target)()
+        copy.CopyFrom(target)
+        copy.name = self.new.make(f"{label(node)}_twin")
         for slot, name in enumerate(target.input):
-            wanted = mixed.types[slot] if slot < len(mixed.types) else types.UNKNOWN
-            if name and wanted in LOW and node.types[slot] == types.FLOAT:
-                assert isinstance(wanted, int)
-                twin.input[slot] = self._rounded(name, wanted, nodes)
+            elem = mixed.types[slot] if slot < len(mixed.types) else types.UNKNOWN
+            if name and isinstance(elem, int) and elem in LOW and node.types[slot] == types.FLOAT:
+                copy.input[slot] = self._rounded(name, elem, nodes)
         for slot, name in enumerate(target.output):
             if name:
-                twin.output[slot] = self.new.make(f"{name}_twin")
-        nodes.append(twin)
-        self.made_twins[id(node)] = list(twin.output)
-        return self.made_twins[id(node)]
+                copy.output[slot] = self.new.make(f"{name}_twin")
+        nodes.append(copy)
+        self.copies[id(node)] = list(copy.output)
+        return self.copies[id(node)]
 
-    def _rounded(self, tensor: str, elem: int, nodes: list[Any]) -> str:
+    def _rounded(self, tensor: str, elem: int, nodes: list[NodeProto]) -> str:
         return self._add("Cast", [self._add("Cast", [tensor], nodes, to=elem)], nodes, to=types.FLOAT)
 
-    def _add(self, op_type: str, inputs: list[str], nodes: list[Any], **attributes: Any) -> str:
+    def _add(self, op_type: str, inputs: list[str], nodes: list[NodeProto], **attributes: Any) -> str:
         from onnx import helper
 
         out = self.new.make(f"{inputs[0]}_{op_type}")
@@ -104,22 +126,20 @@ class Twins(Instrumenter):
         return out
 
 
-def ranking(sums: Mapping[tuple[TensorRef, str], float], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
-    """The nodes by the error that they add, largest first; of several outputs the worst counts."""
+def _ranking(sums: Mapping[tuple[TensorRef, str], float], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
+    """Return the nodes by the error that they add, largest first; of several outputs the worst counts."""
     worst: dict[NodeRef, NodeError] = {}
-    for (key, name), difference in sums.items():
-        if name != DIFFERENCE:
+    for (tensor, name), difference in sums.items():
+        if name != _DIFFERENCE:
             continue
-        reference = sums.get((key, REFERENCE), 0.0)
-        error = _normalised(difference, reference)
-        found = NodeError(key.scope, key.node, op_types.get(key, ""), error)
-        before = worst.get(key.producer)
+        error = _normalized(difference, sums.get((tensor, _REFERENCE), 0.0))
+        before = worst.get(tensor.producer)
         if before is None or error > before.normalized_error:
-            worst[key.producer] = found
+            worst[tensor.producer] = NodeError(*tensor.producer, op_types.get(tensor, ""), error)
     return tuple(sorted(worst.values(), key=lambda e: (-e.normalized_error, e.scope, e.name)))
 
 
-def _normalised(difference: float, reference: float) -> float:
+def _normalized(difference: float, reference: float) -> float:
     if not math.isfinite(difference):
         return math.inf
     if difference == 0:

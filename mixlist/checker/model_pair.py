@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mixlist.emulation.emulate import emulate, holds_low, raise_low, widen
 from mixlist.emulation.float64_reference import computes_double, describe_float32_nodes
@@ -30,6 +30,14 @@ from mixlist.runtime.remote_session import RemoteRunner
 from mixlist.runtime.sessions import begin_probes
 from mixlist.runtime.subprocess_session import Process, make_runner
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from mixlist.emulation.observer import Feed
+    from mixlist.graph.protos import ModelSource
+    from mixlist.runtime.sessions import Runner
+    from mixlist.runtime.subprocess_session import Worker
+
 
 @dataclass(frozen=True)
 class SessionConfig:
@@ -53,51 +61,52 @@ class SessionConfig:
         """Whether reductions need a value at least."""
         return self.provider == "cuda"
 
-    def observe_mixed(self, mixed: Loaded, observed: Instrumented, own: list[str]) -> Observer:
-        """The mixed model, observed: emulated in float32, or as it is."""
+    def observe_mixed(self, mixed: Loaded, instrumented: Instrumented, outputs: list[str]) -> Observer:
+        """Load the mixed model with its statistics: emulated in float32, or as it is (Rule S8.2)."""
         if self.mode == "native":
-            return Observer(observed, self._runner(observed.proto, mixed), own)
-        proto = emulate(replace(mixed, proto=observed.proto), saturate=self.saturate, outside=self._spilled(mixed))
-        trim(proto, [*own, *observed.widths])
-        return Observer(observed, self._runner(proto, mixed), own, model_inputs(mixed.proto))
+            return Observer(instrumented, self._session(instrumented.proto, mixed), outputs)
+        loaded = replace(mixed, proto=instrumented.proto)
+        proto = emulate(loaded, saturate=self.saturate, outside=self._is_shared(mixed))
+        trim(proto, [*outputs, *instrumented.widths])
+        return Observer(instrumented, self._session(proto, mixed), outputs, model_inputs(mixed.proto))
 
-    def observe_reference(self, original: Loaded, exact: Instrumented, own: list[str]) -> Observer:
-        """The original in float32, observed."""
-        raised = replace(original, proto=self.raised(replace(original, proto=exact.proto)))
-        trim(raised.proto, [*own, *exact.widths])
+    def observe_reference(self, original: Loaded, instrumented: Instrumented, outputs: list[str]) -> Observer:
+        """Load the original with its statistics, in float32 or float64."""
+        raised = replace(original, proto=self.raised(replace(original, proto=instrumented.proto)))
+        trim(raised.proto, [*outputs, *instrumented.widths])
         inputs = model_inputs(original.proto)
         if not self.wide:
-            return Observer(exact, self._runner(raised.proto, original), own, inputs)
+            return Observer(instrumented, self._session(raised.proto, original), outputs, inputs)
         try:
-            runner = self.plain_runner(widen(raised, computes_double), original)
+            session = self.plain_session(widen(raised, computes_double), original)
         except ModelError as problem:
             raise ModelError(
                 f"the reference of {original.name} cannot be computed in float64: {problem.message}",
                 hint="use --baseline float32",
             ) from None
-        return Observer(exact, runner, own, inputs, wide=True)
+        return Observer(instrumented, session, outputs, inputs, wide=True)
 
-    def plain_runner(self, proto: Any, loaded: Loaded) -> Any:
-        """A session of a float32 graph on the CPU."""
+    def plain_session(self, proto: ModelProto, loaded: Loaded) -> Runner | Worker | RemoteRunner:
+        """Return a session of a float32 graph on the CPU."""
         return self._make(proto, loaded.folder)
 
     def share(self, loaded: Loaded, clamp: bool = False) -> Loaded:
-        """The model with its large weights where all sessions find them; ``clamp``: what conversions do."""
+        """Return the model with its large weights where all sessions find them; ``clamp``: what conversions do."""
         return self.weights.share(loaded, raised=self.mode == "emulated", clamp=clamp)
 
-    def raised(self, loaded: Loaded) -> Any:
-        """The float32 graph of a model, exact; the model itself where that is what it is."""
-        if self._spilled(loaded) and not holds_low(loaded.proto):
+    def raised(self, loaded: Loaded) -> ModelProto:
+        """Return the float32 graph of a model, exact: the model itself where it is one."""
+        if self._is_shared(loaded) and not holds_low(loaded.proto):
             return loaded.proto
-        return raise_low(loaded, outside=self._spilled(loaded))
+        return raise_low(loaded, outside=self._is_shared(loaded))
 
-    def _spilled(self, loaded: Loaded) -> bool:
+    def _is_shared(self, loaded: Loaded) -> bool:
         return loaded.folder == self.weights.folder
 
-    def _runner(self, proto: Any, loaded: Loaded) -> Any:
+    def _session(self, proto: ModelProto, loaded: Loaded) -> Runner | Worker | RemoteRunner:
         return self._make(proto, loaded.folder, provider=self.provider, wait=False)
 
-    def _make(self, proto: Any, folder: Path | None, **others: Any) -> Any:
+    def _make(self, proto: ModelProto, folder: Path | None, **others: Any) -> Runner | Worker | RemoteRunner:
         options = {"optimise": not self.quick, "lean": True, **others}
         if self.workers is None:
             return make_runner(proto, isolate=self.isolate, folder=folder, **options)
@@ -105,54 +114,62 @@ class SessionConfig:
         return RemoteRunner(proto, folder, self.workers, options)
 
     def begin_probes(self) -> Callable[[], str | None]:
-        """Ask why the sessions of this way do not round as they should: None if they do."""
+        """Begin to ask why these sessions do not round as they should; None if they do."""
 
-        def open_probe(proto: Any) -> Any:
+        def open_probe(proto: ModelProto) -> Runner | Worker | RemoteRunner:
             return self._make(proto, None, provider=self.provider, threads=1, wait=False)
 
         return begin_probes(self.provider, open_probe)
 
 
 @dataclass
-class Pair:
-    """The two models of a check: the reference in float32 and the mixed one, both observed."""
+class ModelPair:
+    """The two models of a check: the reference in float32 and the mixed model, both observed.
+
+    ``nodes`` are those of the original. ``low``: the low type of each tensor that the mixed model holds in low
+    precision. ``original_scopes``: what the original calls the functions that mixlist specialized.
+    """
 
     original: Loaded
     mixed: Loaded
     plan: Plan | None
-    way: SessionConfig
-    reference: Observer
-    ours: Observer
-    wired: list[DataflowNode]
+    config: SessionConfig
+    reference_observer: Observer
+    mixed_observer: Observer
+    nodes: list[DataflowNode]
     low: dict[TensorRef, int]
-    renamed: dict[str, str]
+    original_scopes: dict[str, str]
     warnings: list[str] = field(default_factory=list)
 
     def close(self) -> None:
-        """Let both sessions go."""
-        self.reference.close()
-        self.ours.close()
+        """Release both sessions."""
+        self.reference_observer.close()
+        self.mixed_observer.close()
 
 
 @no_collection()
 def make_pair(
-    model: Any, policy: Policy, against: Any, way: SessionConfig, first: Mapping[str, Any] | None = None
-) -> Pair:
-    """Resolve, rewrite, observe and load both; ``against`` is a mixed model to judge instead of the policy's.
+    model: ModelSource | Loaded,
+    policy: Policy,
+    against: ModelSource | Loaded | None,
+    config: SessionConfig,
+    first: Feed | None = None,
+) -> ModelPair:
+    """Resolve, rewrite, observe and load both models; ``against`` is a mixed model that replaces the policy's.
 
     The reference begins with the batch ``first`` while the mixed model is made, if it runs in another process.
     """
     original = load(model)
-    slim = way.share(original)
-    exact = instrument(slim.proto, guard=way.guard)
-    reference = way.observe_reference(slim, exact, _names(slim.proto))
-    unfaithful = way.begin_probes()
-    reference.begin(first)
+    shared = config.share(original)
+    instrumented = instrument(shared.proto, guard=config.guard)
+    reference_observer = config.observe_reference(shared, instrumented, _output_names(shared))
+    rounding_problem = config.begin_probes()
+    reference_observer.begin(first)
     warnings = []
     if against is None:
-        plan = resolve(slim, policy)
-        result = rewrite(slim, plan)
-        mixed = replace(slim, proto=result.proto)
+        plan = resolve(shared, policy)
+        result = rewrite(shared, plan)
+        mixed = replace(shared, proto=result.proto)
         warnings += [str(w) for w in plan.warnings]
         if any(p.key == POLICY_KEY for p in original.proto.metadata_props):
             warnings.append(
@@ -161,58 +178,48 @@ def make_pair(
             )
     else:
         plan, mixed = None, load(against)
-        _same_outputs(original, mixed)
-    mixed = way.share(mixed, clamp=policy.constants == "clamp")
-    observed = instrument(mixed.proto, guard=way.guard)
-    renamed = _renamed(mixed.proto)
-    low = {replace_scope(p.key, renamed): p.elem for p in observed.probes if p.elem in LOW}
+        _check_outputs(original, mixed)
+    mixed = config.share(mixed, clamp=policy.constants == "clamp")
+    instrumented = instrument(mixed.proto, guard=config.guard)
+    scopes = _original_scopes(mixed.proto)
+    low = {in_original_scope(p.key, scopes): p.elem for p in instrumented.probes if p.elem in LOW}
     if not low:
         warnings.append("no node is low: the mixed model is the original")
-    wired = trace_dataflow(build_main(original.proto))
-    if way.wide and (note := describe_float32_nodes(wired)):
+    nodes = trace_dataflow(build_main(original.proto))
+    if config.wide and (note := describe_float32_nodes(nodes)):
         warnings.append(note)
-    ours = way.observe_mixed(mixed, observed, _names(original.proto))
-    reason = unfaithful()
+    mixed_observer = config.observe_mixed(mixed, instrumented, _output_names(original))
+    reason = rounding_problem()
     if reason:
         raise ModelError(f"this ONNX Runtime cannot be trusted to check: {reason}")
-    return Pair(
-        slim,
-        mixed,
-        plan,
-        way,
-        reference,
-        ours,
-        wired,
-        low,
-        renamed,
-        warnings,
-    )
+    return ModelPair(shared, mixed, plan, config, reference_observer, mixed_observer, nodes, low, scopes, warnings)
 
 
-def _names(proto: Any) -> list[str]:
-    return [o.name for o in proto.graph.output]
+def _output_names(loaded: Loaded) -> list[str]:
+    return [output.name for output in loaded.proto.graph.output]
 
 
-def _same_outputs(original: Loaded, mixed: Loaded) -> None:
-    missing = [n for n in _names(original.proto) if n not in _names(mixed.proto)]
+def _check_outputs(original: Loaded, mixed: Loaded) -> None:
+    """Raise UsageError if the mixed model lacks an output of the original."""
+    missing = [name for name in _output_names(original) if name not in _output_names(mixed)]
     if missing:
         raise UsageError(f"{mixed.name} has no output {missing[0]!r}, which {original.name} has")
 
 
-def _renamed(proto: Any) -> dict[str, str]:
-    """Scope of a function that mixlist specialised, to the scope of the function it was made from."""
-    found = {}
+def _original_scopes(proto: ModelProto) -> dict[str, str]:
+    """Return the scope of each function that mixlist specialized, and that of the function it was made from."""
+    scopes = {}
     for function in proto.functions:
         for entry in function.metadata_props:
             if entry.key == "pkg.mixlist.function":
                 base = f"function:{function.domain}:"
-                found[f"{base}{function.name}"] = f"{base}{entry.value}"
-    return found
+                scopes[f"{base}{function.name}"] = f"{base}{entry.value}"
+    return scopes
 
 
-def replace_scope(key: TensorRef, renamed: Mapping[str, str]) -> TensorRef:
-    """The TensorRef by the name that the original gives the function."""
-    if not renamed or not key.scope.startswith("function:"):
-        return key
-    head, slash, rest = key.scope.partition("/")
-    return TensorRef(f"{renamed.get(head, head)}{slash}{rest}", key.node, key.slot)
+def in_original_scope(tensor: TensorRef, original_scopes: Mapping[str, str]) -> TensorRef:
+    """Return the tensor under the name that the original gives the function."""
+    if not original_scopes or not tensor.scope.startswith("function:"):
+        return tensor
+    head, slash, rest = tensor.scope.partition("/")
+    return tensor._replace(scope=f"{original_scopes.get(head, head)}{slash}{rest}")

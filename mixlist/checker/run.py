@@ -13,13 +13,14 @@ from typing import Any
 
 from mixlist.checker import accuracy
 from mixlist.checker.compare import compare
-from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder
+from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings
 from mixlist.checker.exception_rate import DEFAULT_LIMIT, describe_rate, exception_rate, too_many
+from mixlist.checker.finding_rules import BatchRanges, Tally, classify
 from mixlist.checker.findings import node_findings, tensor_ranges
-from mixlist.checker.followup_analyses import look_again, look_inside, rank_layers
+from mixlist.checker.function_body_overflow import find_internal_risks
 from mixlist.checker.label_accuracy import TaskAccuracy
-from mixlist.checker.model_pair import Pair, SessionConfig, make_pair, replace_scope
-from mixlist.checker.overflow import Batch, Tally, classify
+from mixlist.checker.layerwise import rank_layers
+from mixlist.checker.model_pair import ModelPair, SessionConfig, in_original_scope, make_pair
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observed, Ranges
@@ -135,7 +136,7 @@ class _Check:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: ModelPair,
         batches: Batches,
         most: int,
         clock: Clock,
@@ -145,7 +146,7 @@ class _Check:
     ) -> None:
         self.pair, self.batches, self.most, self.clock = pair, batches, most, clock
         self.progress = progress
-        self.judged = [accuracy.OutputAccuracy(name) for name in pair.ours.output_names]
+        self.judged = [accuracy.OutputAccuracy(name) for name in pair.mixed_observer.output_names]
         self.tallies: dict[TensorRef, Tally] = {}
         self.spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}
         self.task = TaskAccuracy(labels) if labels is not None else None
@@ -174,22 +175,22 @@ class _Check:
             exact, exact_ranges = reference()
         with clock.phase("mixed"):
             ours, mixed_ranges = mixed()
-        mixed_ranges = _by_original_scope(mixed_ranges, pair.renamed)
-        if pair.way.wide:
+        mixed_ranges = _by_original_scope(mixed_ranges, pair.original_scopes)
+        if pair.config.wide:
             exact_ranges = {k: _in_float32(span) if k in pair.low else span for k, span in exact_ranges.items()}
-        batch = Batch(index, exact_ranges, mixed_ranges, pair.low, pair.way.saturate)
+        batch = BatchRanges(index, exact_ranges, mixed_ranges, pair.low, pair.config.saturate)
         with clock.phase("counts"):
-            batch = self.hidden.look(feed, batch)
+            batch = self.hidden.complete(feed, batch)
             if self.census is not None:
                 batch = replace(batch, counts=self.census.add(feed))
-        self.exceptions += classify(batch, pair.wired, self.tallies)
+        self.exceptions += classify(batch, pair.nodes, self.tallies)
         if self.census is not None:
-            self.census.number(index, self.tallies)
+            self.census.count_findings(index, self.tallies)
         _widen(self.spans, exact_ranges, mixed_ranges)
         for output, one, other in zip(self.judged, exact, ours, strict=True):
             output.add(one, other)
         if self.task is not None:
-            names = pair.ours.output_names
+            names = pair.mixed_observer.output_names
             self.task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
 
     def further_looks(self, layerwise: bool) -> None:
@@ -200,8 +201,8 @@ class _Check:
         try:
             with self.clock.phase("second look"):
                 if self.census is None:
-                    look_again(pair, self.batches, tallies)
-                look_inside(pair, self.batches, tallies, self.most if self.census is not None else 1)
+                    count_findings(pair, self.batches, tallies)
+                find_internal_risks(pair, self.batches, tallies, self.most if self.census is not None else 1)
             masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
             self.errors = rank_layers(pair, self.batches, self.most, masks) if layerwise else ()
         except (Crashed, WorkerDied) as problem:
@@ -225,15 +226,15 @@ class _Check:
             model=pair.original.name,
             verdict="fail" if reasons else "pass",
             reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
-            provider=pair.way.provider,
-            mode=pair.way.mode,
+            provider=pair.config.provider,
+            mode=pair.config.mode,
             precision=policy.mode.low,
             batches=self.count,
             exception_rate=exception_rate(self.exceptions, self.count),
             limits={"exception_rate": max_rate, **limits.asked()},
-            nodes=node_findings(pair.plan, self.tallies, pair.low),
+            nodes=node_findings(pair.plan, self.tallies),
             outputs=outputs,
-            tensors=tensor_ranges(pair.wired, self.spans, pair.low, self.census) if per_tensor else (),
+            tensors=tensor_ranges(pair.nodes, self.spans, pair.low, self.census) if per_tensor else (),
             layerwise=self.errors,
             task=self.task.result() if self.task is not None else None,
             warnings=tuple(warnings),
@@ -260,12 +261,12 @@ def _never_ran(
     )
 
 
-def _ahead(pair: Pair, feeds: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any], Run, Run]]:
+def _ahead(pair: ModelPair, feeds: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any], Run, Run]]:
     """Each batch with its two runs; those in other workers have begun for as many batches as there are workers."""
-    width = pair.way.workers.count if pair.way.workers is not None else 0
+    width = pair.config.workers.count if pair.config.workers is not None else 0
     waiting: deque[tuple[int, Mapping[str, Any], Run, Run]] = deque()
     for index, feed in enumerate(feeds):
-        waiting.append((index, feed, pair.reference.start(feed), pair.ours.start(feed)))
+        waiting.append((index, feed, pair.reference_observer.start(feed), pair.mixed_observer.start(feed)))
         if len(waiting) > width:
             yield waiting.popleft()
     yield from waiting
@@ -287,7 +288,7 @@ def _by_original_scope(ranges: Ranges, renamed: Mapping[str, str]) -> Ranges:
         return ranges
     found: dict[TensorRef, ObservedRange] = {}
     for key, span in ranges.items():
-        plain = replace_scope(key, renamed)
+        plain = in_original_scope(key, renamed)
         found[plain] = found[plain].union(span) if plain in found and span.ran else found.get(plain, span)
     return found
 

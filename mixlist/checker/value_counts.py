@@ -1,19 +1,19 @@
-"""How many values of a tensor are not finite, became zero, are subnormal or near the limit: exact, whatever its size.
+"""Count the values of a tensor that are not finite, became zero, are subnormal or near the limit: exact at any size.
 
-Counted inside the graph, like the ranges. The sums are float64: 0s and 1s add up exactly to 2^53 there, to 2^24 in
-float32. (Not int64, which ONNX Runtime's CUDA provider sums in float32.)
+The values are counted inside the graph, like the ranges. The sums are float64: 0s and 1s add up exactly to 2^53 there,
+to 2^24 in float32. (Not int64, which ONNX Runtime's CUDA provider sums in float32.)
 
-The first look takes only ranges. Where a range calls for it, or everywhere with full statistics, both models run with
-these statistics too.
+A check takes only ranges. Where a range calls for it, or everywhere with full statistics, both models run with these
+statistics too.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from mixlist.checker.overflow import NEAR, SENTINEL, Tally
+from mixlist.checker.finding_rules import NEAR, SENTINEL
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.emulation.instrument import Statistic
 from mixlist.graph.naming import NewNames
@@ -21,16 +21,17 @@ from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
 
-Counts = Mapping[tuple[TensorRef, str], float]
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+Totals = Mapping[tuple[TensorRef, str], float]  # by tensor and statistic
 _FLOAT32_LOWEST_SUBNORMAL = 2.0**-149
-MIXED = ("values", "zero", "small", "far", "inside", "finite")
-REFERENCE = ("zero", "known")
 SMALLEST = "smallest"
 NO_SMALLEST = float.fromhex("0x1.fffffep127")  # float32's largest
 
 
 def of_mixed(low: int) -> tuple[Statistic, ...]:
-    """What is counted in the mixed model: all values (``values``), and those whose magnitude is below a bound."""
+    """Return what is counted in the mixed model: all values, and those whose magnitude is below a bound."""
     limit = FINITE_MAX[low]
     return (
         Statistic("values", 0.0, "ReduceSum", _size, types.DOUBLE),
@@ -43,67 +44,44 @@ def of_mixed(low: int) -> tuple[Statistic, ...]:
 
 
 def of_reference(low: int) -> tuple[Statistic, ...]:
-    """What is counted in the reference: zeros, and values that are neither infinite nor a mask's."""
+    """Return what is counted in the reference: zeros, and values that are neither infinite nor a mask's."""
     beyond = SENTINEL if overflow_bound(low) < SENTINEL else math.inf
     return below("zero", _FLOAT32_LOWEST_SUBNORMAL), below("known", beyond)
 
 
-def tell(key: TensorRef, mixed: Counts, exact: Counts) -> ValueCounts:
-    """The counts of one tensor in one batch."""
-    values, finite, zero = (int(mixed.get((key, name), 0.0)) for name in ("values", "finite", "zero"))
-    zero_before = int(exact.get((key, "zero"), 0.0))
+def value_counts(tensor: TensorRef, mixed: Totals, reference: Totals) -> ValueCounts:
+    """Return the counts of one tensor in one batch."""
+    values, finite, zero = (int(mixed.get((tensor, name), 0.0)) for name in ("values", "finite", "zero"))
+    zero_before = int(reference.get((tensor, "zero"), 0.0))
     return ValueCounts(
         values=values,
         nonzero=values - zero_before,
         nonfinite=values - finite,
         flushed=max(0, zero - zero_before),
-        subnormal=int(mixed.get((key, "small"), 0.0)) - zero,
-        near_limit=finite - int(mixed.get((key, "far"), 0.0)),
+        subnormal=int(mixed.get((tensor, "small"), 0.0)) - zero,
+        near_limit=finite - int(mixed.get((tensor, "far"), 0.0)),
     )
 
 
-def number(kind: Kind, key: TensorRef, mixed: Counts, exact: Counts) -> int:
-    """How many values of the tensor are what the finding says, in one batch."""
-    told = tell(key, mixed, exact)
+def finding_count(kind: Kind, tensor: TensorRef, mixed: Totals, reference: Totals) -> int:
+    """Return how many values of the tensor a finding concerns, in one batch."""
+    counts = value_counts(tensor, mixed, reference)
     if kind == "underflow":
-        return told.flushed or told.subnormal
+        return counts.flushed or counts.subnormal
     if kind == "near-limit":
-        return told.near_limit
+        return counts.near_limit
     if kind == "saturated":
-        return told.values - int(mixed.get((key, "inside"), 0.0))
-    if kind == "overflow":  # not those of a mask beside it
-        expected = told.values - int(exact.get((key, "known"), told.values))
-        return max(1, told.nonfinite - expected)
-    return told.nonfinite
-
-
-def suspects(tallies: Mapping[TensorRef, Tally]) -> dict[int, set[TensorRef]]:
-    """The tensors to look at again, by the first batch in which each kind of finding arose.
-
-    What is intended is not worth two sessions: masked values are as many as the data masks.
-    """
-    found: dict[int, set[TensorRef]] = {}
-    for key, tally in tallies.items():
-        for kind, batches in tally.batches.items():
-            if kind != "intended":
-                found.setdefault(batches[0], set()).add(key)
-    return found
-
-
-def _size(tensor: str, out: str, _: int, names: NewNames) -> list[Any]:
-    from onnx import helper
-
-    count = names.make(f"{out}_int64")
-    return [
-        helper.make_node("Size", [tensor], [count], name=names.make(f"Size_{out}")),
-        helper.make_node("Cast", [count], [out], name=names.make(f"Cast_{out}"), to=types.DOUBLE),
-    ]
+        return counts.values - int(mixed.get((tensor, "inside"), 0.0))
+    if kind == "overflow":  # without the infinities of a mask in the same tensor
+        of_mask = counts.values - int(reference.get((tensor, "known"), counts.values))
+        return max(1, counts.nonfinite - of_mask)
+    return counts.nonfinite
 
 
 def below(name: str, bound: float) -> Statistic:
-    """How many values have a magnitude below ``bound``; NaN is never below."""
+    """Return the statistic of how many values have a magnitude below ``bound``; NaN is never below."""
 
-    def build(tensor: str, out: str, _: int, names: NewNames) -> list[Any]:
+    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
         from onnx import helper
 
         nodes, size = _magnitude(tensor, out, names)
@@ -120,9 +98,9 @@ def below(name: str, bound: float) -> Statistic:
 
 
 def smallest() -> Statistic:
-    """The smallest magnitude that is not zero; from ``NO_SMALLEST`` on there is none. NaN does not count."""
+    """Return the statistic of the smallest magnitude that is not zero, ``NO_SMALLEST`` for none; NaN is left out."""
 
-    def build(tensor: str, out: str, _: int, names: NewNames) -> list[Any]:
+    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
         from onnx import helper
 
         nodes, size = _magnitude(tensor, out, names)
@@ -142,8 +120,18 @@ def smallest() -> Statistic:
     return Statistic(SMALLEST, math.inf, "ReduceMin", build, types.FLOAT)
 
 
-def _magnitude(tensor: str, out: str, names: NewNames) -> tuple[list[Any], str]:
-    """Nodes that make the magnitudes in float32, and their name; the runtime makes them once for all statistics."""
+def _size(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+    from onnx import helper
+
+    count = names.make(f"{out}_int64")
+    return [
+        helper.make_node("Size", [tensor], [count], name=names.make(f"Size_{out}")),
+        helper.make_node("Cast", [count], [out], name=names.make(f"Cast_{out}"), to=types.DOUBLE),
+    ]
+
+
+def _magnitude(tensor: str, out: str, names: NewNames) -> tuple[list[NodeProto], str]:
+    """Return nodes that compute the magnitudes in float32, and their tensor; ONNX Runtime merges equal ones."""
     from onnx import helper
 
     wide, size = names.make(f"{out}_wide"), names.make(f"{out}_abs")
@@ -151,7 +139,7 @@ def _magnitude(tensor: str, out: str, names: NewNames) -> tuple[list[Any], str]:
     return [cast, helper.make_node("Abs", [wide], [size], name=names.make(f"Abs_{size}"))], size
 
 
-def _constant(number: float, name: str, names: NewNames) -> Any:
+def _constant(number: float, name: str, names: NewNames) -> NodeProto:
     from onnx import TensorProto, helper
 
     value = helper.make_tensor("", TensorProto.FLOAT, [], [number])

@@ -39,7 +39,7 @@ _TYPED = ("dtype", "output_dtype", "output_datatype")
 _EXACT = operators(Trait.EXACT)
 
 
-def emulate(loaded: Loaded, *, saturate: bool = False, outside: bool = False) -> Any:
+def emulate(loaded: Loaded, *, saturate: bool = False, outside: bool = False) -> ModelProto:
     """A new ModelProto: float32 throughout, rounded wherever ``loaded`` is low.
 
     With ``saturate`` a value beyond the range becomes the largest finite one, as on accelerators that saturate.
@@ -48,7 +48,7 @@ def emulate(loaded: Loaded, *, saturate: bool = False, outside: bool = False) ->
     return Emulation(loaded, rounding=True, saturate=saturate, outside=outside).run()
 
 
-def raise_low(loaded: Loaded, *, outside: bool = False) -> Any:
+def raise_low(loaded: Loaded, *, outside: bool = False) -> ModelProto:
     """A new ModelProto with every low-precision node raised to float32, its weights exact; ``outside`` as above."""
     return Emulation(loaded, rounding=False, outside=outside).run()
 
@@ -69,7 +69,7 @@ def holds_low(model: ModelProto) -> bool:
     return False
 
 
-def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> Any:
+def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> ModelProto:
     """A new ModelProto in float64 wherever the operators allow it and ``runs`` says that float64 is computed.
 
     What stays float32 stands between Casts; the graph's float inputs and outputs are float64.
@@ -103,7 +103,7 @@ class Emulation:
             self.new.add(function.name)
         self.bodies: dict[int, tuple[Graph, Any]] = {}  # specialised functions by id of their Graph
 
-    def run(self) -> Any:
+    def run(self) -> ModelProto:
         self._specialise(self.graph)
         for graph, message in [(self.graph, self.proto.graph), *self.bodies.values()]:
             self._rewrite(graph, message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from mixlist.checker.overflow import SENTINEL
+from mixlist.checker.finding_rules import SENTINEL
 from mixlist.checker.result import CheckReport
 from mixlist.cost.estimate import Costs
 from mixlist.graph.naming import node_ref

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.emulation.emulate import Emulation
 from mixlist.graph.io import Loaded
@@ -23,6 +23,9 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.convert import ConstantReport, convert_piece
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 SMALL = 2**10  # elements up to which a constant is repeated in a branch: some kernels want theirs as constants
 Gate = tuple[RoundingPoint, Rounding]
@@ -91,7 +94,7 @@ class _Gates(Emulation):
         constants = frozenset(name for name, value in values.items() if value.constant and value.kind == "node")
         return Gated(proto, flags, tuple(self.gates), tuple(self.names), outputs, kinds, constants)
 
-    def run(self) -> Any:
+    def run(self) -> ModelProto:
         """Gate every scope; functions that are called become one copy per call."""
         self._rewrite(self.graph, self.proto.graph)
         del self.proto.functions[:]

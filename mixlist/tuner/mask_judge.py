@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mixlist.checker.counting_sessions import Counter, MaskedOverflowFinder
+from mixlist.checker.counting_sessions import CountingSession, MaskedOverflowFinder
+from mixlist.checker.finding_rules import BatchRanges, Tally, classify
 from mixlist.checker.model_pair import SessionConfig
-from mixlist.checker.overflow import Batch, Tally, classify
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import Ranges
 from mixlist.graph.dataflow import trace_dataflow
@@ -34,11 +34,11 @@ class Masked:
     def overflow(self, feed: Mapping[str, Any], ranges: tuple[Ranges, Ranges], main: Solution) -> str:
         """The first node that overflows in a batch as ``main`` decides; "" where the infinities are by design."""
         exact, ours = ranges
-        batch = Batch(0, exact, ours, _low(main, exact), self.saturate)
+        batch = BatchRanges(0, exact, ours, _low(main, exact), self.saturate)
         if self._hidden is None:
             self._hidden = self._make_hidden()
         tallies: dict[TensorRef, Tally] = {}
-        if not classify(self._hidden.look(feed, batch), self.wired, tallies):
+        if not classify(self._hidden.complete(feed, batch), self.wired, tallies):
             return ""
         key = next(key for key, tally in tallies.items() if {"overflow", "saturated"} & tally.batches.keys())
         return str(key.producer)
@@ -47,7 +47,8 @@ class Masked:
         """Counts in the reference, by a session made when first needed; a trial has no mixed model to count in."""
         observe = SessionConfig("cpu", False, self.saturate).observe_reference
         probes = instrument(self.loaded.proto).probes
-        return MaskedOverflowFinder(self.wired, {self.low}, partial(Counter, self.loaded, probes, observe), None)
+        count_reference = partial(CountingSession, self.loaded, probes, observe)
+        return MaskedOverflowFinder(self.wired, {self.low}, count_reference, None)
 
     def close(self) -> None:
         """Let the session go."""

@@ -1,0 +1,253 @@
+"""Decide which finding each tensor of a batch has: here an overflow becomes a finding.
+
+Rules S8.5 to S8.12. Per batch the output of a node in the mixed model is compared with the reference, by their ranges:
+
+- ``overflow`` (S8.5): not finite, but finite in the reference and in all that its node reads: a first offender;
+- ``propagated`` (S8.6): the same, or zero, because something that its node reads was not finite at that time;
+- ``saturated`` (S8.7): at the largest finite value, where the accelerator saturates and the reference is beyond it;
+- ``underflow`` (S8.8): all zero where the reference is not, or nothing above the smallest normal number; where values
+  are counted (full statistics), also if at least 1 % of those that are not zero in the reference became zero;
+- ``near-limit`` (S8.9): within a factor of two of the largest finite value;
+- ``preexisting`` (S8.10): not finite in the reference already, and no mask explains it;
+- ``intended`` (S8.11): infinities that come out of constants, or of a mask's numbers. These are beyond 1e37 on one side
+  only, or what ``masks`` proves (S8.12). In the tensor of a mask another value may overflow, which no range can tell:
+  the values of such an *ambiguous* tensor are counted, and one that the low type does not hold is an overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mixlist.checker.result import Kind, ValueCounts
+from mixlist.emulation.observed_range import ObservedRange
+from mixlist.graph.dataflow import DataflowNode, InputTensor
+from mixlist.graph.refs import TensorRef
+from mixlist.graph.weights import is_external, pieces
+from mixlist.ops import types
+from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
+from mixlist.patterns.masks import SENTINEL as SENTINEL
+from mixlist.patterns.masks import Mask
+
+if TYPE_CHECKING:
+    from mixlist.emulation.observer import Ranges
+
+EXCEPTIONS: tuple[Kind, ...] = ("overflow", "saturated")
+NEAR = 0.5  # of the largest finite value
+FLUSHED = 0.01  # of the values that are not zero in the reference: fewer are lost in rounding's own noise
+
+
+@dataclass
+class Tally:
+    """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes."""
+
+    node: DataflowNode
+    tensor: TensorRef
+    batches: dict[Kind, list[int]] = field(default_factory=dict)
+    reference: float = 0.0
+    mixed: float = 0.0
+    counts: dict[Kind, int] = field(default_factory=dict)  # values concerned in the worst batch, where they are counted
+
+    def add_count(self, kind: Kind, count: int) -> None:
+        """Add how many values a finding concerns in one batch."""
+        self.counts[kind] = max(count, self.counts.get(kind, 0))
+
+
+@dataclass(frozen=True)
+class BatchRanges:
+    """The ranges of one batch in both models, and what else is known of its values.
+
+    ``low`` gives the low element type of the tensors that the mixed model holds in low precision. ``masks`` carry a
+    mask to a softmax. ``lost``: tensors with a value that the reference holds, the low type does not, and no mask
+    explains. ``counts``: of the values of every low tensor; empty where nobody counted.
+    """
+
+    index: int
+    reference: Ranges
+    mixed: Ranges
+    low: Mapping[TensorRef, int]
+    saturate: bool
+    masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
+    lost: AbstractSet[TensorRef] = frozenset()
+    counts: Mapping[TensorRef, ValueCounts] = field(default_factory=dict)
+
+    def mask_level(self, tensor: TensorRef, low: int) -> float:
+        """Return the magnitude from which a value is a mask's."""
+        mask = self.masks.get(tensor)
+        if mask is None or mask.level >= SENTINEL or not mask.holds(self._around(mask), overflow_bound(low)):
+            return SENTINEL
+        return mask.level
+
+    def hides_nothing(self, tensor: TensorRef, low: int) -> bool:
+        """Return whether a tensor carries a mask, and nothing else in it can overflow."""
+        mask = self.masks.get(tensor)
+        return mask is not None and mask.hides_nothing(self._around(mask), overflow_bound(low))
+
+    def _around(self, mask: Mask) -> dict[TensorRef, float]:
+        tensors = mask.beside | mask.factors
+        return {tensor: self.reference[tensor].magnitude for tensor in tensors if tensor in self.reference}
+
+    def at_limit(self) -> Iterable[tuple[TensorRef, int, ObservedRange]]:
+        """Yield the low tensors that are not finite, or at the limit where the accelerator saturates."""
+        for tensor, low in self.low.items():
+            mixed = self.mixed.get(tensor)
+            if mixed is None or not mixed.ran:
+                continue
+            if not mixed.finite or (self.saturate and mixed.magnitude >= FINITE_MAX[low]):
+                yield tensor, low, mixed
+
+    def ambiguous(self) -> dict[TensorRef, float]:
+        """Return the tensors whose infinities may hide an overflow, and the level from which a value is a mask's."""
+        levels = {}
+        for tensor, low, mixed in self.at_limit():
+            reference = self.reference.get(tensor)
+            if reference is None:
+                continue
+            level, limit = self.mask_level(tensor, low), FINITE_MAX[low] if self.saturate else math.inf
+            if level <= overflow_bound(low) or self.hides_nothing(tensor, low):
+                continue
+            if not reference.finite or _is_sentinel(reference, mixed, level, limit):
+                levels[tensor] = level
+        return levels
+
+
+def classify(batch: BatchRanges, nodes: Iterable[DataflowNode], tallies: dict[TensorRef, Tally]) -> bool:
+    """Add the findings of one batch to the tallies; return whether it is an exception (Rule S8.14)."""
+    exception = False
+    classifier = _Classifier(batch)
+    for node in nodes:
+        for slot in range(len(node.node.outputs)):
+            tensor = TensorRef(*node.ref, slot)
+            reference, mixed = batch.reference.get(tensor), batch.mixed.get(tensor)
+            if reference is None or mixed is None or not mixed.ran:
+                continue
+            kind = classifier.kind(node, tensor, reference, mixed)
+            tally = tallies.setdefault(tensor, Tally(node, tensor))
+            tally.reference = max(tally.reference, reference.magnitude)
+            tally.mixed = max(tally.mixed, mixed.magnitude)
+            if kind is not None:
+                tally.batches.setdefault(kind, []).append(batch.index)
+                exception |= kind in EXCEPTIONS
+    return exception
+
+
+class _Classifier:
+    """Classifies the tensors of one batch, in order of computation."""
+
+    def __init__(self, batch: BatchRanges) -> None:
+        self.batch = batch
+        self.classified: set[TensorRef] = set()
+        self.intended: set[TensorRef] = set()  # infinite by design
+        self.spoiled: set[TensorRef] = set()  # with infinities that the reference does not have
+
+    def kind(
+        self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
+    ) -> Kind | None:
+        """Return the finding of a tensor, None for none."""
+        if not mixed.finite:
+            kind: Kind | None = self._not_finite(node, tensor, reference, mixed)
+        elif reference.finite:
+            kind = self._finite(node, tensor, reference, mixed)
+        elif tensor in self.batch.lost:
+            kind = "saturated"
+        else:
+            kind = self._infinite_in_reference(node, reference)
+        self.classified.add(tensor)
+        if kind == "intended":
+            self.intended.add(tensor)
+        return kind
+
+    def _not_finite(
+        self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
+    ) -> Kind:
+        """Decide what made a tensor of the mixed model infinite or NaN."""
+        batch = self.batch
+        explained = any(self._spoils(source, mixed) for source in node.inputs)
+        lost = tensor in batch.lost
+        new = lost and not batch.saturate
+        if reference.finite:
+            low = batch.low.get(tensor)
+            level = SENTINEL if low is None else batch.mask_level(tensor, low)
+            new |= not _is_sentinel(reference, mixed, level)
+            kind: Kind = "propagated" if explained else "intended"
+        else:
+            new |= _is_new(reference, mixed)
+            kind = "saturated" if lost and batch.saturate else self._infinite_in_reference(node, reference)
+        if explained or new:
+            self.spoiled.add(tensor)
+        return "overflow" if new and not explained else kind
+
+    def _finite(
+        self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
+    ) -> Kind | None:
+        """Decide what a tensor without infinities suffers."""
+        batch, low = self.batch, self.batch.low.get(tensor)
+        if low is None:
+            return None
+        limit = FINITE_MAX[low]
+        if batch.saturate and mixed.magnitude >= limit and reference.magnitude >= overflow_bound(low):
+            by_design = _is_sentinel(reference, mixed, batch.mask_level(tensor, low), limit)
+            return "intended" if by_design and tensor not in batch.lost else "saturated"
+        # what is divided by an infinity is zero
+        reads_infinity = any(not batch.mixed[s.ref].finite for s in node.inputs if s.ref in batch.mixed)
+        if 0 < reference.magnitude < SMALLEST_NORMAL[low] or (mixed.magnitude == 0 and reference.magnitude > 0):
+            return "propagated" if reads_infinity else "underflow"
+        if mixed.magnitude >= NEAR * limit:
+            return "near-limit"
+        counts = batch.counts.get(tensor)
+        flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED * counts.nonzero
+        return "underflow" if flushed and not reads_infinity else None
+
+    def _spoils(self, source: InputTensor, output: ObservedRange) -> bool:
+        """Return whether an input had an infinity that the reference does not have when the output became infinite.
+
+        What a loop computes later in its body is not classified yet: its infinities count.
+        """
+        found = self.batch.mixed.get(source.ref)
+        if found is None or found.first_nonfinite is None:
+            return False
+        if not source.ref.node:  # a graph input is the same in both models
+            return False
+        if source.ref in self.classified and source.ref not in self.spoiled:
+            return False
+        if source.timing == "before":
+            return True
+        assert output.first_nonfinite is not None
+        return found.first_nonfinite + (1 if source.timing == "next" else 0) <= output.first_nonfinite
+
+    def _infinite_in_reference(self, node: DataflowNode, reference: ObservedRange) -> Kind:
+        """Tell a mask, which is infinite out of constants or of other masks, from other infinities."""
+        if reference.nan:
+            return "preexisting"
+        ranges = self.batch.reference
+        infinite = [s.ref for s in node.inputs if s.ref in ranges and not ranges[s.ref].finite]
+        by_design = self.intended.issuperset(infinite) if infinite else _has_infinite_constant(node)
+        return "intended" if by_design else "preexisting"
+
+
+def _is_new(reference: ObservedRange, mixed: ObservedRange) -> bool:
+    """Return whether the mixed model has a NaN, or an infinity of a sign, that the reference does not have."""
+    if mixed.nan or reference.nan:
+        return mixed.nan and not reference.nan
+    ends = ((reference.minimum, mixed.minimum), (reference.maximum, mixed.maximum))
+    return any(math.isinf(b) and abs(a) < SENTINEL for a, b in ends)
+
+
+def _is_sentinel(reference: ObservedRange, mixed: ObservedRange, level: float, limit: float = math.inf) -> bool:
+    """Return whether values beyond ``level``, on one side, are all that reaches ``limit`` in the mixed model."""
+    ends = ((reference.minimum, mixed.minimum), (reference.maximum, mixed.maximum))
+    beyond = {a > 0 for a, _ in ends if abs(a) >= level}
+    return not mixed.nan and len(beyond) == 1 and all(abs(a) >= level for a, b in ends if abs(b) >= limit)
+
+
+def _has_infinite_constant(node: DataflowNode) -> bool:
+    for value in node.node.inputs:
+        tensor = value.tensor if value is not None else None
+        if tensor is None or value is None or is_external(tensor) or types.element(value.type) not in types.FLOATS:
+            continue
+        if any(math.isinf(number) for part in pieces(tensor, None) if part.size for number in (part.min(), part.max())):
+            return True
+    return False
