@@ -9,14 +9,14 @@ follow from the model is counted and named, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.cost.operation_counts import UnknownShapeError, flops, is_matrix
 from mixlist.graph.build import bind, build_main
-from mixlist.graph.io import load
+from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef
@@ -26,6 +26,7 @@ from mixlist.ops.low_precision import LOW
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
+    from mixlist.graph.protos import ModelSource
     from mixlist.resolver.decisions import Solution
 
 _VIEWS = operators(Trait.VIEWS)
@@ -47,6 +48,11 @@ class NodeCost:
     low: bool = False  # computes in float16 or bfloat16
     matrix: bool = False
     unknown: str = ""
+
+    @property
+    def low_flops(self) -> int:
+        """The operations, if they are in low precision."""
+        return self.flops * self.low
 
 
 @dataclass
@@ -125,13 +131,18 @@ class Estimate:
 
 
 def estimate(
-    original: Any, other: Any, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+    original: ModelSource | Loaded,
+    other: ModelSource | Loaded,
+    dims: Mapping[str, int] | None = None,
+    inputs: Mapping[str, Shape] | None = None,
 ) -> Estimate:
     """The accounts of two models (paths, ModelProtos ...) for the same sizes; see ``work``."""
     return Estimate(work(original, dims, inputs), work(other, dims, inputs))
 
 
-def work(model: Any, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None) -> Work:
+def work(
+    model: ModelSource | Loaded, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+) -> Work:
     """The account of one model.
 
     ``dims`` gives symbolic dimensions their size, ``inputs`` whole input shapes by name. Raises what ``load`` raises.
@@ -171,34 +182,29 @@ def _shares(solution: Solution, of: Costs, low_name: str) -> tuple[int, int]:
 
 
 def _sum(name: str, of: Costs) -> Work:
-    ops: dict[tuple[str, str], list[int]] = {}
-    matrix = [0, 0]
+    costs_of: dict[tuple[str, str], list[NodeCost]] = {}
     unknown = []
     for part in of.graphs():
         for node in part.graph.order:
             cost = part.nodes.get(node.id)
-            if cost is None:
-                continue
-            if cost.unknown:
+            if cost is not None and cost.unknown:
                 unknown.append(UnknownNode(*node_ref(part.graph, node), node.op_type, cost.unknown))
-                continue
-            row = ops.setdefault((node.op_type, node.domain), [0, 0, 0, 0])
-            for at, amount in enumerate((1, cost.flops, cost.flops * cost.low, cost.bytes)):
-                row[at] += amount
-            if cost.matrix:
-                matrix = [matrix[0] + cost.flops, matrix[1] + cost.flops * cost.low]
-    rows = sorted((OpWork(*key, *row) for key, row in ops.items()), key=lambda r: (-r.flops, -r.bytes, r.op_type))
-    return Work(
-        name,
-        tuple(rows),
-        sum(r.flops for r in rows),
-        sum(r.low_flops for r in rows),
-        matrix[0],
-        matrix[1],
-        sum(r.bytes for r in rows),
-        tuple(unknown),
-        tuple(text for part in of.graphs() for text in part.once),
-    )
+            elif cost is not None:
+                costs_of.setdefault((node.op_type, node.domain), []).append(cost)
+    rows = [OpWork(*key, len(nodes), *_totals(nodes)) for key, nodes in costs_of.items()]
+    rows.sort(key=lambda row: (-row.flops, -row.bytes, row.op_type))
+    flops, low_flops, moved = _totals(rows)
+    matrix_flops, low_matrix_flops, _ = _totals([row for row in rows if is_matrix(row.domain, row.op_type)])
+    once = tuple(text for part in of.graphs() for text in part.once)
+    return Work(name, tuple(rows), flops, low_flops, matrix_flops, low_matrix_flops, moved, tuple(unknown), once)
+
+
+def _totals(costs: Sequence[NodeCost | OpWork]) -> tuple[int, int, int]:
+    """Return the sums of operations, of those in low precision, and of bytes."""
+    return sum(c.flops for c in costs), sum(c.low_flops for c in costs), sum(c.bytes for c in costs)
+
+
+Weights = dict[Value, Value]  # the weight behind each argument of a function that is one
 
 
 class _Walk:
@@ -207,57 +213,55 @@ class _Walk:
     def __init__(self) -> None:
         self.counted: set[Value] = set()
 
-    def graph(self, graph: Graph, sizes: Sizes, weights: dict[Value, Value], times: int) -> Costs:
-        """``weights``: the weight behind each argument of a function that is one."""
+    def graph(self, graph: Graph, sizes: Sizes, weights: Weights, times: int) -> Costs:
+        """Return the costs of a main graph or of one call of a function; ``times``: how often it runs."""
         found = Costs(graph, sizes)
-        self._scope(found, graph.root, sizes, weights, times)
+        self._scope(found, graph.root, weights, times)
         return found
 
-    def _scope(self, found: Costs, scope: Scope, sizes: Sizes, weights: dict[Value, Value], times: int) -> None:
+    def _scope(self, found: Costs, scope: Scope, weights: Weights, times: int) -> None:
         for node in scope.nodes:
             if node.function is not None:
-                given = _weight_arguments(node, weights)
-                inner = sizes_in_function(node.function, node, sizes)
+                given = _weight_arguments(node.function, node, weights)
+                inner = sizes_in_function(node.function, node, found.sizes)
                 found.calls[node.id] = self.graph(node.function, inner, given, times)
             elif node.bodies:
-                for body, repeats in self._bodies(found, node, sizes, weights):
-                    self._scope(found, body, sizes, weights, times * repeats)
+                for body, repeats in self._bodies(found, node, weights):
+                    self._scope(found, body, weights, times * repeats)
             else:
-                found.nodes[node.id] = self._node(found.graph, node, sizes, weights, times)
+                found.nodes[node.id] = self._node(found, node, weights, times)
 
-    def _bodies(
-        self, found: Costs, node: Node, sizes: Sizes, weights: dict[Value, Value]
-    ) -> Iterator[tuple[Scope, int]]:
+    def _bodies(self, found: Costs, node: Node, weights: Weights) -> Iterator[tuple[Scope, int]]:
         """The bodies that run, and how often; what data decides is noted in ``found.once``."""
         repeats: int | None = None
         if node.op_type == "If" and node.domain == "":
-            branch = self._branch(found, node, sizes, weights)
+            branch = self._branch(found, node, weights)
             yield node.bodies[branch], 1
             return
         if node.op_type == "Loop" and node.domain == "":
-            repeats = _trips(node, sizes)
+            repeats = _trips(node, found.sizes)
         elif node.op_type == "Scan" and node.domain == "":
-            repeats = _scan_length(node, sizes)
+            repeats = _scan_length(node, found.sizes)
         if repeats is None:
             found.once.append(f"{node_ref(found.graph, node)} ({node.op_type}): one iteration")
         for body in node.bodies.values():
             yield body, 1 if repeats is None else repeats
 
-    def _branch(self, found: Costs, node: Node, sizes: Sizes, weights: dict[Value, Value]) -> str:
-        condition = sizes.known.get(node.inputs[0]) if node.inputs[0] is not None else None
+    def _branch(self, found: Costs, node: Node, weights: Weights) -> str:
+        condition = found.sizes.known.get(node.inputs[0]) if node.inputs[0] is not None else None
         if condition is not None and condition.size == 1:
             return "then_branch" if bool(condition.reshape(())) else "else_branch"
         prices = {}
         for name, body in node.bodies.items():
-            trial, probe = Costs(found.graph, sizes), _Walk()
-            probe._scope(trial, body, sizes, weights, 1)
-            each = [c for part in trial.graphs() for c in part.nodes.values()]
-            prices[name] = (sum(c.flops for c in each), sum(c.bytes for c in each))
+            trial, probe = Costs(found.graph, found.sizes), _Walk()
+            probe._scope(trial, body, weights, 1)
+            flops, _, moved = _totals([cost for part in trial.graphs() for cost in part.nodes.values()])
+            prices[name] = (flops, moved)
         branch = max(sorted(prices), key=lambda name: prices[name])
         found.once.append(f"{node_ref(found.graph, node)} (If): {branch}, the costlier one")
         return branch
 
-    def _node(self, graph: Graph, node: Node, sizes: Sizes, weights: dict[Value, Value], times: int) -> NodeCost:
+    def _node(self, found: Costs, node: Node, weights: Weights, times: int) -> NodeCost:
         if all(v.constant for v in node.outputs if v is not None):
             return NodeCost()
         elem = _computed_in(node)
@@ -265,15 +269,15 @@ class _Walk:
         if not known and not _is_elementwise(node):
             return NodeCost(unknown="no formula for this operator")
         try:
-            count = flops(node.domain, node.op_type, _attributes(graph, node), *_slots(node, sizes)) if elem else 0
-            moved = self._bytes(node, sizes, weights, times)
+            count = _flops(found, node) if elem else 0
+            moved = self._bytes(node, found.sizes, weights, times)
         except UnknownShapeError:
             return NodeCost(unknown="its shapes are not known")
         except (LookupError, ValueError, TypeError, ZeroDivisionError):
             return NodeCost(unknown="its shapes and attributes do not fit its definition")
         return NodeCost(count * times, moved, low=elem in LOW, matrix=known and elem is not None)
 
-    def _bytes(self, node: Node, sizes: Sizes, weights: dict[Value, Value], times: int) -> int:
+    def _bytes(self, node: Node, sizes: Sizes, weights: Weights, times: int) -> int:
         standard = node.domain == ""
         if standard and node.op_type in _VIEWS:
             return 0
@@ -284,7 +288,7 @@ class _Walk:
             inputs, picked = inputs[1:], outputs[0]
         total = (picked + sum(outputs)) * times
         for value in inputs:
-            weight = value if value.constant and value.kind != "input" else weights.get(value)
+            weight = _weight_of(value, weights)
             if weight is None:
                 total += _size(value, sizes) * times
             elif weight not in self.counted:
@@ -293,15 +297,15 @@ class _Walk:
         return total
 
 
-def _weight_arguments(call: Node, weights: dict[Value, Value]) -> dict[Value, Value]:
-    given = {}
-    assert call.function is not None
-    for inner, outer in zip(call.function.root.inputs, call.inputs, strict=False):
-        weight = outer if outer is not None and outer.constant and outer.kind != "input" else None
-        weight = weights.get(outer) if weight is None and outer is not None else weight
-        if weight is not None:
-            given[inner] = weight
-    return given
+def _weight_of(value: Value, weights: Weights) -> Value | None:
+    """Return the weight that a tensor is: itself, or what the caller of the function hands in."""
+    return value if value.constant and value.kind != "input" else weights.get(value)
+
+
+def _weight_arguments(function: Graph, call: Node, weights: Weights) -> Weights:
+    arguments = zip(function.root.inputs, call.inputs, strict=False)
+    handed = {inner: _weight_of(outer, weights) for inner, outer in arguments if outer is not None}
+    return {inner: weight for inner, weight in handed.items() if weight is not None}
 
 
 def _computed_in(node: Node) -> int | None:
@@ -318,12 +322,14 @@ def _is_elementwise(node: Node) -> bool:
     return node.domain in ("", "com.microsoft") and not any(word in node.op_type for word in _WORDS)
 
 
-def _slots(node: Node, sizes: Sizes) -> tuple[list[Shape | None], list[Shape | None]]:
-    """The shapes of inputs and outputs; raises UnknownShapeError for a tensor that has none."""
-    for value in (*node.inputs, *node.outputs):
-        if value is not None and sizes.of(value) is None:
-            raise UnknownShapeError
-    return [sizes.of(v) for v in node.inputs], [sizes.of(v) for v in node.outputs]
+def _flops(found: Costs, node: Node) -> int:
+    """Return the operations of one run of a node; raises UnknownShapeError if a tensor has no known shape."""
+    shapes = found.sizes.shapes
+    if any(value is not None and value not in shapes for value in (*node.inputs, *node.outputs)):
+        raise UnknownShapeError
+    inputs, outputs = ([shapes[v] if v is not None else None for v in slots] for slots in (node.inputs, node.outputs))
+    proto = bind(node.proto, found.graph.attributes) if found.graph.path else node.proto
+    return flops(node.domain, node.op_type, {a.name: a for a in proto.attribute}, inputs, outputs)
 
 
 def _size(value: Value, sizes: Sizes) -> int:
@@ -331,13 +337,6 @@ def _size(value: Value, sizes: Sizes) -> int:
     if shape is None or isinstance(value.type, tuple):
         raise UnknownShapeError
     return (prod(shape) * _BITS.get(value.type, 0) + 7) // 8
-
-
-def _attributes(graph: Graph, node: Node) -> dict[str, Any]:
-    from onnx import helper
-
-    proto = bind(node.proto, graph.attributes) if graph.path else node.proto
-    return {a.name: helper.get_attribute_value(a) for a in proto.attribute}
 
 
 def _trips(node: Node, sizes: Sizes) -> int | None:

@@ -9,14 +9,18 @@ one operation per output element, a reduction or a pooling window one per elemen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.ops.traits import Trait, operators
 
+if TYPE_CHECKING:
+    from onnx import AttributeProto
+
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
-Attributes = Mapping[str, Any]
+Attributes: TypeAlias = "Mapping[str, AttributeProto]"
 _FREE = operators(Trait.NO_ARITHMETIC)
 
 
@@ -33,7 +37,7 @@ def flops(domain: str, op_type: str, attributes: Attributes, inputs: Shapes, out
     """Floating-point operations of one run of the node.
 
     ``inputs`` and ``outputs`` hold a shape per slot, None where it is not known or the slot is left out;
-    ``attributes`` the values of the node's attributes. Raises UnknownShapeError where the formula needs a shape that
+    ``attributes`` the node's attributes by name. Raises UnknownShapeError where the formula needs a shape that
     is not known.
     """
     formula = _MATRIX.get((domain, op_type))
@@ -45,7 +49,7 @@ def flops(domain: str, op_type: str, attributes: Attributes, inputs: Shapes, out
         return prod(_need(inputs, 0))
     elements = prod(_need(outputs, 0))
     if op_type in ("MaxPool", "AveragePool", "LpPool"):
-        return elements * prod(attributes["kernel_shape"])
+        return elements * prod(attributes["kernel_shape"].ints)
     return elements
 
 
@@ -60,28 +64,32 @@ def _has(shapes: Shapes, slot: int) -> bool:
     return slot < len(shapes) and shapes[slot] is not None
 
 
+def _flag(attributes: Attributes, name: str) -> bool:
+    return name in attributes and bool(attributes[name].i)
+
+
 # --- matrix products ---
 
 
 def _matmul(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     first = _need(inputs, 0)
-    depth = first[-2] if attributes.get("transA") and len(first) > 1 else first[-1]
+    depth = first[-2] if _flag(attributes, "transA") and len(first) > 1 else first[-1]
     return 2 * prod(_need(outputs, 0)) * depth
 
 
 def _gemm(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
-    first, out = _need(inputs, 0), prod(_need(outputs, 0))
-    return 2 * out * first[0 if attributes.get("transA") else 1] + (out if _has(inputs, 2) else 0)
+    """The product, and one addition per output element if there is a bias."""
+    return _matmul(attributes, inputs, outputs) + prod(_need(outputs, 0)) * _has(inputs, 2)
 
 
 def _packed_matmul(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """The second matrix is packed; the attribute ``K`` has the length of a row."""
-    return 2 * prod(_need(outputs, 0)) * int(attributes["K"])
+    return 2 * prod(_need(outputs, 0)) * attributes["K"].i
 
 
 def _einsum(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """One addition where something is summed, and a multiplication between neighbours, per index tuple."""
-    equation = _text(attributes["equation"]).replace(" ", "")
+    equation = attributes["equation"].s.decode().replace(" ", "")
     left, _, right = equation.partition("->")
     sizes: dict[str, int] = {}
     for at, term in enumerate(left.split(",")):
@@ -103,34 +111,18 @@ def _index_sizes(term: str, shape: Shape, sizes: dict[str, int]) -> None:
         sizes[name] = max(sizes.get(name, 1), size)
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 # --- convolutions ---
 
 
-def _conv(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
-    weight, out = _need(inputs, 1), prod(_need(outputs, 0))
-    return out * (2 * prod(weight[1:]) + _has(inputs, 2))
-
-
-def _conv_integer(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
-    return 2 * prod(_need(outputs, 0)) * prod(_need(inputs, 1)[1:])
-
-
-def _qlinear_conv(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
-    return prod(_need(outputs, 0)) * (2 * prod(_need(inputs, 3)[1:]) + _has(inputs, 8))
+def _conv(attributes: Attributes, inputs: Shapes, outputs: Shapes, weight: int = 1, bias: int = 2) -> int:
+    """Each output element takes one weight of each input channel of its group; ``weight`` and ``bias`` are slots."""
+    return prod(_need(outputs, 0)) * (2 * prod(_need(inputs, weight)[1:]) + _has(inputs, bias))
 
 
 def _conv_transpose(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """Each input element meets the kernel once for every output channel of its group."""
     weight, out = _need(inputs, 1), prod(_need(outputs, 0))
     return 2 * prod(_need(inputs, 0)) * prod(weight[1:]) + (out if _has(inputs, 2) else 0)
-
-
-def _deform_conv(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
-    return prod(_need(outputs, 0)) * (2 * prod(_need(inputs, 1)[1:]) + _has(inputs, 3))
 
 
 # --- recurrent layers: the products of input and hidden state with the weights of all gates ---
@@ -149,7 +141,7 @@ def _attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """ai.onnx Attention: Q, K, V (batch, heads, length, size), or (batch, length, heads x size)."""
     query, key, value = (_need(inputs, at) for at in range(3))
     if len(query) == 3:
-        heads, kv_heads = int(attributes["q_num_heads"]), int(attributes["kv_num_heads"])
+        heads, kv_heads = attributes["q_num_heads"].i, attributes["kv_num_heads"].i
         batch, length, size = query[0], query[1], query[2] // heads
         keys, value_size = key[1], value[2] // kv_heads
     else:
@@ -161,11 +153,11 @@ def _attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
 def _packed_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """com.microsoft Attention: input (batch, length, width), weights (width, q + k + v), past (2, batch, ...)."""
     (batch, length, width), weights = _need(inputs, 0), _need(inputs, 1)
-    sizes = attributes.get("qkv_hidden_sizes") or [weights[1] // 3] * 3
+    sizes = attributes["qkv_hidden_sizes"].ints if "qkv_hidden_sizes" in attributes else [weights[1] // 3] * 3
     past = _need(inputs, 4)[3] if _has(inputs, 4) else 0
     bias = batch * length * weights[1] * _has(inputs, 2)
     projected = 2 * batch * length * width * weights[1] + bias
-    return projected + 2 * batch * length * (length + past) * (int(sizes[1]) + int(sizes[2]))
+    return projected + 2 * batch * length * (length + past) * (sizes[1] + sizes[2])
 
 
 def _multi_head_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
@@ -189,7 +181,7 @@ def _value_width(value: Shape) -> int:
 
 def _grouped_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     """com.microsoft GroupQueryAttention: the cached keys are (batch, kv heads, all so far, size)."""
-    query, heads, groups = _need(inputs, 0), int(attributes["num_heads"]), int(attributes["kv_num_heads"])
+    query, heads, groups = _need(inputs, 0), attributes["num_heads"].i, attributes["kv_num_heads"].i
     batch, length, width = query
     size = width // heads if _has(inputs, 1) else width // (heads + 2 * groups)
     keys = _need(outputs, 1)[2] if _has(outputs, 1) else length
@@ -197,33 +189,26 @@ def _grouped_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) 
 
 
 _Formula = Callable[[Attributes, Shapes, Shapes], int]
-_MATRIX: dict[tuple[str, str], _Formula] = {
-    ("", "MatMul"): _matmul,
-    ("", "MatMulInteger"): _matmul,
-    ("", "QLinearMatMul"): _matmul,
-    ("", "Gemm"): _gemm,
-    ("", "Einsum"): _einsum,
-    ("", "Conv"): _conv,
-    ("", "ConvInteger"): _conv_integer,
-    ("", "QLinearConv"): _qlinear_conv,
-    ("", "ConvTranspose"): _conv_transpose,
-    ("", "DeformConv"): _deform_conv,
-    ("", "LSTM"): _recurrent,
-    ("", "GRU"): _recurrent,
-    ("", "RNN"): _recurrent,
-    ("", "Attention"): _attention,
-    ("com.microsoft", "Attention"): _packed_attention,
-    ("com.microsoft", "DynamicQuantizeLSTM"): _recurrent,
-    ("com.microsoft", "DynamicQuantizeMatMul"): _matmul,
-    ("com.microsoft", "FusedConv"): _conv,
-    ("com.microsoft", "FusedGemm"): _gemm,
-    ("com.microsoft", "FusedMatMul"): _matmul,
-    ("com.microsoft", "FusedMatMulActivation"): _matmul,
-    ("com.microsoft", "GemmFastGelu"): _matmul,
-    ("com.microsoft", "GroupQueryAttention"): _grouped_attention,
-    ("com.microsoft", "MatMulInteger16"): _matmul,
-    ("com.microsoft", "MatMulIntegerToFloat"): _matmul,
-    ("com.microsoft", "MatMulNBits"): _packed_matmul,
-    ("com.microsoft", "MultiHeadAttention"): _multi_head_attention,
-    ("com.microsoft", "TransposeMatMul"): _matmul,
+_FORMULAS: tuple[tuple[_Formula, str, str], ...] = (  # with the operators of the standard domain and of com.microsoft
+    (_matmul, "MatMul MatMulInteger QLinearMatMul", "DynamicQuantizeMatMul FusedMatMul FusedMatMulActivation"),
+    (_matmul, "", "GemmFastGelu MatMulInteger16 MatMulIntegerToFloat TransposeMatMul"),
+    (_gemm, "Gemm", "FusedGemm"),
+    (_packed_matmul, "", "MatMulNBits"),
+    (_einsum, "Einsum", ""),
+    (_conv, "Conv", "FusedConv"),
+    (partial(_conv, bias=4), "ConvInteger", ""),  # which has no bias, and no slot 4
+    (partial(_conv, bias=3), "DeformConv", ""),
+    (partial(_conv, weight=3, bias=8), "QLinearConv", ""),
+    (_conv_transpose, "ConvTranspose", ""),
+    (_recurrent, "GRU LSTM RNN", "DynamicQuantizeLSTM"),
+    (_attention, "Attention", ""),
+    (_packed_attention, "", "Attention"),
+    (_multi_head_attention, "", "MultiHeadAttention"),
+    (_grouped_attention, "", "GroupQueryAttention"),
+)
+_MATRIX = {
+    (domain, op_type): formula
+    for formula, *by_domain in _FORMULAS
+    for domain, op_types in zip(("", "com.microsoft"), by_domain, strict=True)
+    for op_type in op_types.split()
 }
