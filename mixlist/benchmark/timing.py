@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mixlist.benchmark.graph_changes import GraphChanges, graph_changes
 from mixlist.benchmark.kernel_coverage import low_coverage
+from mixlist.benchmark.options import BenchOptions
 from mixlist.benchmark.paired_statistics import ratio, spread
 from mixlist.benchmark.result import BenchReport, Contender
-from mixlist.errors import FileError, ModelError, UsageError
+from mixlist.errors import FileError, ModelError
 from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load
 from mixlist.lists.policy import Policy
@@ -36,8 +37,12 @@ from mixlist.runtime.subprocess_session import Crashed
 from mixlist.runtime.timed import TimedWorker
 from mixlist.targets.providers import PROVIDERS
 
+if TYPE_CHECKING:
+    from mixlist.graph.protos import ModelSource
+
+    Rival: TypeAlias = Policy | Plan | ModelSource | Loaded
+
 Feed = Mapping[str, Any]
-Progress = Callable[[int], None]
 T = TypeVar("T")
 TURN = 0.01  # seconds: a hundred times what a process takes to wake
 _MOST_REPEATS = 1000
@@ -46,41 +51,52 @@ _PROFILED_RUNS = 5  # of each
 
 
 def bench(
-    model: Any,
-    policy_or_other: Any,
+    model: ModelSource | Loaded,
+    policy_or_other: Rival,
     batches: Any,
     *,
-    provider: str = "cpu",
-    rounds: int = 30,
-    warmup: int = 3,
-    transfers: bool = False,
-    threads: int | None = None,
-    profiles: Path | None = None,
-    progress: Progress | None = None,
+    provider: str = BenchOptions.provider,
+    rounds: int = BenchOptions.rounds,
+    warmup: int = BenchOptions.warmup,
+    transfers: bool = BenchOptions.transfers,
+    threads: int | None = BenchOptions.threads,
+    profiles: Path | None = BenchOptions.profiles,
+    progress: Callable[[int], None] | None = BenchOptions.progress,
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
     ``batches`` are those of ``runtime.feeds.as_batches``: paths, or arrays by input name; the first ``rounds`` of them
-    are used. ``provider``: cpu or cuda.
-    ``transfers`` times inputs and outputs on their way too. ``profiles``: a folder that keeps ONNX Runtime's profiles.
-    ``progress`` is told each round. A model that ONNX Runtime refuses or dies of is told in the report.
+    are used. The keyword arguments are the fields of ``BenchOptions``. A model that ONNX Runtime refuses or dies of is
+    named in the report.
 
     Raises UsageError where there is no batch, no such provider or no round, FileError for data that cannot be read, and
     what ``load`` and ``resolve`` raise.
     """
-    if rounds < 1 or warmup < 1:
-        raise UsageError("bench needs at least one round and one run to warm up")
+    options = BenchOptions(
+        provider=provider,
+        rounds=rounds,
+        warmup=warmup,
+        transfers=transfers,
+        threads=threads,
+        profiles=profiles,
+        progress=progress,
+    )
+    return run_bench(model, policy_or_other, batches, options)
+
+
+def run_bench(model: ModelSource | Loaded, policy_or_other: Rival, batches: Any, options: BenchOptions) -> BenchReport:
+    """Do what ``bench`` says, with its options in one object."""
     original = load(model)
     data = as_batches(batches, original.proto)
-    feeds = list(islice(data, rounds))
+    feeds = list(islice(data, options.rounds))
     home = Path(tempfile.mkdtemp(prefix="mixlist-bench-"))
-    race = _Race(home, provider, threads, feeds, transfers)
+    race = _Race(home, feeds, options)
     race.notes += data.notes
     try:
         warnings = race.enter(original, policy_or_other)
-        race.run(rounds, warmup, progress)
-        race.look(profiles)
-        return race.report(rounds, warmup, warnings)
+        race.run()
+        race.look()
+        return race.report(warnings)
     finally:
         race.clear()
 
@@ -119,17 +135,16 @@ class _Entry:
 
 
 class _Race:
-    def __init__(self, home: Path, provider: str, threads: int | None, feeds: Sequence[Feed], transfers: bool) -> None:
+    def __init__(self, home: Path, feeds: Sequence[Feed], options: BenchOptions) -> None:
         self.home = home
-        self.provider = provider
-        self.threads = threads
         self.feeds = feeds
-        self.transfers = transfers
+        self.options = options
+        self.transfers = options.transfers
         self.repeats = 1
         self.notes: list[str] = []
         self.entries: list[_Entry] = []
 
-    def enter(self, original: Loaded, policy_or_other: Any) -> tuple[str, ...]:
+    def enter(self, original: Loaded, policy_or_other: Rival) -> tuple[str, ...]:
         """Lay out both models as files; returns the warnings of the resolution."""
         self.entries.append(_Entry(original.name, original, self._file(original, "original")))
         if isinstance(policy_or_other, Policy | Plan):
@@ -156,7 +171,7 @@ class _Race:
         return write_model(loaded.proto, folder, loaded.folder)
 
     def _worker(self, entry: _Entry, feeds: Sequence[Feed], **options: Any) -> TimedWorker:
-        worker = TimedWorker(entry.path, provider=self.provider, threads=self.threads, **options)
+        worker = TimedWorker(entry.path, provider=self.options.provider, threads=self.options.threads, **options)
         inputs = model_inputs(entry.loaded.proto)
         fitted = [fit(feed, inputs, f"batch {at}")[0] for at, feed in enumerate(feeds)]
         if worker.hold(fitted, self.transfers) and not self.transfers:
@@ -166,30 +181,31 @@ class _Race:
 
     # --- timing ---
 
-    def run(self, rounds: int, warmup: int, progress: Progress | None) -> None:
+    def run(self) -> None:
         """Load both, warm up, and time them in turn."""
         with ExitStack() as stack:
             for entry in self.entries:
                 entry.attempt(self._start, entry, stack)
-            once = [entry.attempt(self._warm, entry, warmup) for entry in self.entries]
+            once = [entry.attempt(self._warm, entry) for entry in self.entries]
             fastest = min((seconds for seconds in once if seconds), default=TURN)
             self.repeats = min(max(math.ceil(TURN / fastest), 1), _MOST_REPEATS)
-            for count in range(rounds):
+            for count in range(self.options.rounds):
                 batch = count % len(self.feeds)
                 swap = (batch + count // len(self.feeds)) % 2  # so that each batch meets both orders
                 for entry in self.entries[::-1] if swap else self.entries:
                     entry.attempt(self._turn, entry, batch)
-                if progress is not None:
-                    progress(1)
+                if self.options.progress is not None:
+                    self.options.progress(1)
             for entry in self.entries:
                 entry.memory = entry.attempt(entry.running.peak) if entry.worker else None
 
     def _start(self, entry: _Entry, stack: ExitStack) -> None:
         entry.worker = stack.enter_context(self._worker(entry, self.feeds))
 
-    def _warm(self, entry: _Entry, warmup: int) -> float:
-        """Run every batch; the least seconds that one took."""
-        return min(entry.running.time(batch, 1) for _ in range(warmup) for batch in range(len(self.feeds)))
+    def _warm(self, entry: _Entry) -> float:
+        """Run every batch; return the least seconds that one took."""
+        turns = self.options.warmup * len(self.feeds)
+        return min(entry.running.time(turn % len(self.feeds), 1) for turn in range(turns))
 
     def _turn(self, entry: _Entry, batch: int) -> None:
         if self.repeats > 1:
@@ -198,7 +214,7 @@ class _Race:
 
     # --- what really ran ---
 
-    def look(self, profiles: Path | None) -> None:
+    def look(self) -> None:
         """Run a few batches of each once more, with a profile and the optimised graph written."""
         for place, entry in zip(("original", "other"), self.entries, strict=True):
             folder = self.home / f"{place}-profile"
@@ -208,8 +224,8 @@ class _Race:
                     self._look(entry, folder)
             except ModelError as error:  # it could be timed: that stands
                 self.notes.append(f"what ran of {entry.name} is not known: {error.message}")
-            if profiles is not None and entry.profile is not None:
-                _keep(folder, profiles, place)
+            if self.options.profiles is not None and entry.profile is not None:
+                _keep(folder, self.options.profiles, place)
 
     def _look(self, entry: _Entry, folder: Path) -> None:
         import onnx
@@ -225,27 +241,28 @@ class _Race:
 
     # --- the report ---
 
-    def report(self, rounds: int, warmup: int, warnings: tuple[str, ...]) -> BenchReport:
-        """Everything that was measured."""
+    def report(self, warnings: tuple[str, ...]) -> BenchReport:
+        """Return everything that was measured."""
+        options = self.options
         original, other = (self._contender(entry) for entry in self.entries)
         times = [entry.times for entry in self.entries]
         return BenchReport(
-            provider=self.provider,
-            threads=self.threads,
-            rounds=rounds,
-            warmup=warmup,
+            provider=options.provider,
+            threads=options.threads,
+            rounds=options.rounds,
+            warmup=options.warmup,
             repeats=self.repeats,
             batches=len(self.feeds),
             transfers=self.transfers,
             original=original,
             other=other,
             ratio=None if original.failure or other.failure else ratio(times[0], times[1]),
-            notes=(*self.notes, *_notes(self.provider, original, other)),
+            notes=(*self.notes, *_notes(options.provider, original, other)),
             warnings=warnings,
         )
 
     def _contender(self, entry: _Entry) -> Contender:
-        low, covered = low_coverage(entry.loaded, self.provider)
+        low, covered = low_coverage(entry.loaded, self.options.provider)
         return Contender(
             name=entry.name,
             low_nodes=low,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.result import OutputFinding
+from mixlist.option_fields import option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,13 +42,47 @@ class Limits:
     its values differ (ids), or if it holds ``normalized``, ``cosine`` and ``snr`` (quantised values, off by one step).
     """
 
-    max_abs: float | None = None
-    max_rel: float | None = None
-    normalized: float | None = 1e-2
-    cosine: float | None = 0.999
-    snr: float | None = None
-    mismatch: float | None = None
-    top1: float | None = None
+    max_abs: float | None = option(
+        None, "Largest absolute error of any output.", "number", flag="--max-abs-error", metavar="X", least=0
+    )
+    max_rel: float | None = option(
+        None,
+        "Largest relative error, where the reference is not zero.",
+        "number",
+        flag="--max-rel-error",
+        metavar="X",
+        least=0,
+    )
+    normalized: float | None = option(
+        1e-2,
+        "L2 norm of the difference over that of the reference ('inf': no limit).",
+        "number",
+        flag="--max-normalized-error",
+        metavar="X",
+        least=0,
+    )
+    cosine: float | None = option(
+        0.999, "Cosine similarity ('-1': no limit).", "number", flag="--min-cosine", metavar="X", least=-1, most=1
+    )
+    snr: float | None = option(None, "Signal-to-noise ratio, in dB.", "number", flag="--min-snr", metavar="X")
+    mismatch: float | None = option(
+        None,
+        "Share of differing values of an integer, bool or string output.  [default: 0.01, or any if they err little]",
+        "number",
+        flag="--max-mismatch",
+        metavar="X",
+        least=0,
+        most=1,
+    )
+    top1: float | None = option(
+        None,
+        "Share of rows whose largest element is at the same place.",
+        "number",
+        flag="--min-top1",
+        metavar="X",
+        least=0,
+        most=1,
+    )
 
     def asked(self) -> dict[str, float]:
         """The limits that are set, by name."""

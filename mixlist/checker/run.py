@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.checker import accuracy
 from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings
-from mixlist.checker.exception_rate import DEFAULT_LIMIT, describe_rate, exception_rate, too_many
+from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many
 from mixlist.checker.finding_rules import BatchRanges, Tally, classify
 from mixlist.checker.findings import node_findings, tensor_ranges
 from mixlist.checker.function_body_overflow import find_internal_risks
+from mixlist.checker.keywords import with_keywords
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.model_pair import ModelPair, SessionConfig, in_original_scope, make_pair
+from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observed, Ranges
@@ -29,129 +30,82 @@ from mixlist.graph.io import load
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import hinted
 from mixlist.lists.policy import Policy
-from mixlist.runtime.executors import open_workers
+from mixlist.runtime.executors import Workers, open_workers
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.phase_timer import Clock
 from mixlist.runtime.pool import WorkerDied
 from mixlist.runtime.subprocess_session import Crashed, Process
 
+if TYPE_CHECKING:
+    from mixlist.checker.keywords import Model
+
 Run = Callable[[], Observed]
 
 QUICK = 20  # batches from which optimised sessions pay: they load 60 ms slower and run 3 ms faster (nudenet_320n)
-
-
 _LARGEST = float.fromhex("0x1.fffffep127")  # of float32
 
 
-def check(
-    model: Any,
-    policy: Policy,
-    data: Any,
-    *,
-    against: Any = None,
-    provider: str = "cpu",
-    isolate: bool | Process = False,
-    overflow_mode: str = "inf",
-    full_statistics: bool = False,
-    steps: int | None = None,
-    max_exception_rate: float = DEFAULT_LIMIT,
-    limits: accuracy.Limits | None = None,
-    labels: Any = None,
-    baseline: str = "float32",
-    layerwise: bool = False,
-    per_tensor: bool = False,
-    type_hints: Mapping[str, str] | None = None,
-    jobs: int | None = None,
-    scheduler: str | None = None,
-    executor: Executor | None = None,
-    compare_emulated: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> CheckReport:
-    """Whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
+@with_keywords(CheckOptions)
+def check(model: Model, policy: Policy, data: Any, options: CheckOptions) -> CheckReport:
+    """Check whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
 
-    ``data``: a path or several (as ``--data`` takes them), or feeds, each a mapping of input names to arrays;
-    ``against`` is a mixed model that is judged instead of the one that the policy makes. On CUDA it runs as it is; on
-    the CPU it is emulated in float32 with every low value rounded, since ONNX Runtime's CPU provider hides float16.
-    With ``isolate`` the sessions run in a process of their own, or in the one given, and a crash is a finding.
-    ``steps`` looks at no more batches than that;
-    ``labels`` are the right answers to the batches' samples (``task.read_labels``); ``layerwise`` ranks the low nodes
-    by the error that each adds itself; ``per_tensor`` and ``full_statistics`` report every tensor's range.
-    ``baseline`` float64 computes the reference in double where ONNX Runtime has such kernels.
-    ``max_exception_rate`` is the share of batches with an overflow at which the check fails.
-    ``type_hints`` names the types of tensors that custom operators make, as for ``resolve``.
-    With ``jobs`` the batches run in so many processes of this machine, with ``scheduler`` on a Dask cluster, with
-    ``executor`` through that. ``compare_emulated`` runs the emulation too, beside a native check. ``progress`` is
-    told each batch. Raises UsageError where there is no data.
+    ``data``: a path or several (as ``--data`` takes them), or feeds, each a mapping of input names to arrays. The
+    keyword arguments are the fields of ``CheckOptions``. On CUDA the mixed model runs as it is; on the CPU it is
+    emulated in float32 with every low value rounded, since ONNX Runtime's CPU provider hides float16. Raises UsageError
+    where there is no data, and for options that do not fit.
     """
-    if overflow_mode not in ("inf", "saturate"):
-        raise UsageError(f"overflow mode {overflow_mode!r}: it is inf or saturate")
-    if baseline not in ("float32", "float64"):
-        raise UsageError(f"baseline {baseline!r}: it is float32 or float64")
-    if compare_emulated and provider == "cpu":
-        raise UsageError(
-            "on the CPU a check is emulated: there is nothing native to compare", hint="use --provider cuda"
-        )
-    if isinstance(jobs, int) and jobs < 1:
-        raise UsageError("a check needs one process at least")
-    limits = limits or accuracy.Limits()
+    return run_check(model, policy, data, options)
+
+
+def run_check(model: Model, policy: Policy, data: Any, options: CheckOptions) -> CheckReport:
+    """Do what ``check`` says, with its options in one object."""
     clock = Clock()
-    original = hinted(load(model), type_hints)
-    judged_instead = hinted(load(against), type_hints) if against is not None else None
+    original = hinted(load(model), options.type_hints)
+    against = hinted(load(options.against), options.type_hints) if options.against is not None else None
     batches = as_batches(data, original.proto)
-    most = min(len(batches), steps if steps is not None else len(batches))
-    saturate, wide = overflow_mode == "saturate", baseline == "float64"
+    most = min(len(batches), options.steps if options.steps is not None else len(batches))
     with ExitStack() as stack:
         workers = None
-        if jobs is not None or scheduler is not None or executor is not None:
-            workers = stack.enter_context(open_workers(jobs, scheduler, executor, most))
+        if options.jobs is not None or options.scheduler is not None or options.executor is not None:
+            workers = stack.enter_context(open_workers(options.jobs, options.scheduler, options.executor, most))
         with clock.phase("prepare"):
-            process = Process() if isolate is True and workers is None else isolate
-            way = SessionConfig(provider, process, saturate, wide, most < QUICK, workers=workers)
+            config = _session_config(options, workers, quick=most < QUICK)
             feeds = islice(batches, most)
             first = next(feeds, None)
             try:
-                pair = make_pair(original, policy, judged_instead, way, first)
+                pair = make_pair(original, policy, against, config, first)
             except (Crashed, WorkerDied) as problem:  # while it loaded
-                return _never_ran(original.name, way, policy, max_exception_rate, limits, str(problem))
-        run = _Check(pair, batches, most, clock, full_statistics, labels, progress)
+                return _never_ran(original.name, config, policy, options, str(problem))
+        run = _Check(pair, batches, most, clock, options)
         run.all_batches(chain([first] if first is not None else [], feeds))
-        run.further_looks(layerwise)
+        run.further_looks()
         run.close()
-    report = run.report(policy, max_exception_rate, limits, per_tensor or full_statistics)
-    if not compare_emulated:
+    report = run.report(policy)
+    if not options.compare_emulated:
         return report
-    rest: dict[str, Any] = {"steps": steps, "max_exception_rate": max_exception_rate, "limits": limits}
-    rest |= {
-        "full_statistics": full_statistics,
-        "overflow_mode": overflow_mode,
-        "against": against,
-        "type_hints": type_hints,
-        "isolate": bool(isolate),
-    }
-    return replace(report, emulated=compare(report, check(original, policy, batches, **rest)))
+    emulated = run_check(original, policy, batches, options.of_emulation())
+    return replace(report, emulated=compare(report, emulated))
+
+
+def _session_config(options: CheckOptions, workers: Workers | None, *, quick: bool) -> SessionConfig:
+    """Return where and how the sessions of a check run."""
+    process = Process() if options.isolate is True and workers is None else options.isolate
+    wide = options.baseline == "float64"
+    return SessionConfig(options.provider, process, options.saturate, wide, quick, workers=workers)
 
 
 class _Check:
     """One check as it goes: what the batches said so far."""
 
-    def __init__(
-        self,
-        pair: ModelPair,
-        batches: Batches,
-        most: int,
-        clock: Clock,
-        full_statistics: bool,
-        labels: Any,
-        progress: Callable[[int], None] | None,
-    ) -> None:
+    def __init__(self, pair: ModelPair, batches: Batches, most: int, clock: Clock, options: CheckOptions) -> None:
         self.pair, self.batches, self.most, self.clock = pair, batches, most, clock
-        self.progress = progress
+        self.options = options
         self.judged = [accuracy.OutputAccuracy(name) for name in pair.mixed_observer.output_names]
         self.tallies: dict[TensorRef, Tally] = {}
         self.spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}
-        self.task = TaskAccuracy(labels) if labels is not None else None
+        self.task = TaskAccuracy(options.labels) if options.labels is not None else None
         self.hidden = MaskedOverflowFinder.of(pair)
-        self.census = FullStatistics(pair) if full_statistics else None
+        self.census = FullStatistics(pair) if options.full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
         self.exceptions, self.count, self.crash = 0, 0, ""
 
@@ -164,8 +118,8 @@ class _Check:
                 self.crash = str(problem)
                 return
             self.count += 1
-            if self.progress is not None:
-                self.progress(1)
+            if self.options.progress is not None:
+                self.options.progress(1)
         if not self.count:
             raise UsageError("there is no batch to check", hint="give --data or --random")
 
@@ -193,7 +147,7 @@ class _Check:
             names = pair.mixed_observer.output_names
             self.task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
 
-    def further_looks(self, layerwise: bool) -> None:
+    def further_looks(self) -> None:
         """Counts, the insides of operators and layers, as far as no session crashes."""
         if self.crash:
             return
@@ -204,7 +158,7 @@ class _Check:
                     count_findings(pair, self.batches, tallies)
                 find_internal_risks(pair, self.batches, tallies, self.most if self.census is not None else 1)
             masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
-            self.errors = rank_layers(pair, self.batches, self.most, masks) if layerwise else ()
+            self.errors = rank_layers(pair, self.batches, self.most, masks) if self.options.layerwise else ()
         except (Crashed, WorkerDied) as problem:
             pair.warnings.append(f"the look at the findings ended early: {problem}")
 
@@ -214,12 +168,14 @@ class _Check:
             if each is not None:
                 each.close()
 
-    def report(self, policy: Policy, max_rate: float, limits: accuracy.Limits, per_tensor: bool) -> CheckReport:
-        """The verdict and everything behind it."""
-        pair, judged = self.pair, self.judged
+    def report(self, policy: Policy) -> CheckReport:
+        """Return the verdict and everything behind it."""
+        pair, judged, options = self.pair, self.judged, self.options
+        limits = options.output_limits
+        per_tensor = options.per_tensor or options.full_statistics
         outputs = tuple(output.finding(limits) for output in judged)
         reasons = [self.crash] if self.crash else []
-        reasons += _reasons(self.exceptions, self.count, max_rate, outputs)
+        reasons += _reasons(self.exceptions, self.count, options.max_exception_rate, outputs)
         warnings = [*pair.warnings, *self.batches.notes, *(note for output in judged for note in output.notes())]
         warnings += self.task.notes() if self.task is not None else ()
         return CheckReport(
@@ -231,7 +187,7 @@ class _Check:
             precision=policy.mode.low,
             batches=self.count,
             exception_rate=exception_rate(self.exceptions, self.count),
-            limits={"exception_rate": max_rate, **limits.asked()},
+            limits=options.all_limits(),
             nodes=node_findings(pair.plan, self.tallies),
             outputs=outputs,
             tensors=tensor_ranges(pair.nodes, self.spans, pair.low, self.census) if per_tensor else (),
@@ -242,20 +198,18 @@ class _Check:
         )
 
 
-def _never_ran(
-    model: str, way: SessionConfig, policy: Policy, max_rate: float, limits: accuracy.Limits, why: str
-) -> CheckReport:
-    """The report where ONNX Runtime died while it loaded a model."""
+def _never_ran(model: str, config: SessionConfig, policy: Policy, options: CheckOptions, why: str) -> CheckReport:
+    """Return the report where ONNX Runtime died while it loaded a model."""
     return CheckReport(
         model=model,
         verdict="fail",
         reasons=(why,),
-        provider=way.provider,
-        mode=way.mode,
+        provider=config.provider,
+        mode=config.mode,
         precision=policy.mode.low,
         batches=0,
         exception_rate=0.0,
-        limits={"exception_rate": max_rate, **limits.asked()},
+        limits=options.all_limits(),
         nodes=(),
         outputs=(),
     )

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from mixlist.option_fields import option
+
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderOption:
+    """The option of all commands that run models. ``provider``: one of ``PROVIDERS``."""
+
+    provider: str = option("cpu", "What runs the models.", choices=tuple(PROVIDERS))
 
 
 def providers() -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from mixlist.training.evaluation import Metric, evaluate
 from mixlist.training.gradient_underflow import Sampler
 from mixlist.training.loop import Training, all_finite
 from mixlist.training.optimizers import Settings
+from mixlist.training.options import TrainOptions
 from mixlist.training.result import Curve
 from mixlist.training.scalers import Scaler, ScalerError, described, make_scaler
 from mixlist.training.step_session import Machine
@@ -36,37 +36,46 @@ class Progress:
 
 @dataclass
 class Job:
-    """The trainings of one command. ``scaler``: its name and parameters; ``known``: first values that were given."""
+    """The trainings of one command. ``steps``: of each; ``known``: first values that were given, by name."""
 
     graph: StepGraph
     policy: Policy
+    options: TrainOptions
     samples: Data
     held: Data
     metric: Metric
-    settings: Settings
-    batch_size: int
     steps: int
     known: dict[str, Any]
-    scaler: tuple[str, dict[str, Any]]
-    advance_on_skip: bool
-    provider: str
-    threads: int | None
-    told: Callable[[Progress], None] | None
     running: Training | None = field(default=None, init=False)
 
+    @property
+    def settings(self) -> Settings:
+        """The optimizer."""
+        return self.options.optimizer or Settings()
+
+    @property
+    def scaler(self) -> tuple[str, dict[str, Any]]:
+        """The scaler's name and the parameters that were given."""
+        return self.options.scaler, dict(self.options.scaler_parameters or {})
+
+    def new_scaler(self) -> Scaler:
+        """Return a scaler at its start; raises UsageError for parameters that it does not have."""
+        name, parameters = self.scaler
+        return make_scaler(name, **parameters)
+
     def training(self, machine: Machine, seed: int, scaler: Scaler | None) -> Training:
-        """A training at its start."""
+        """Return a training at its start."""
         return Training(
             self.graph,
             machine,
             self.samples,
             self.settings,
-            batch_size=self.batch_size,
+            batch_size=self.options.batch_size,
             steps=self.steps,
             seed=seed,
             scaler=scaler,
             given=self.known,
-            advance_on_skip=self.advance_on_skip,
+            advance_on_skip=self.options.advance_on_skip,
         )
 
     def curve(
@@ -77,7 +86,7 @@ class Job:
         finished = keeper.finished(name)
         if finished is not None:
             return finished
-        scaler = make_scaler(self.scaler[0], **self.scaler[1]) if kind == "mixed" else None
+        scaler = self.new_scaler() if kind == "mixed" else None
         training = self.running = self.training(machine, seed, scaler)
         keeper.resume(name, training)
         training.sampler = sampler
@@ -88,9 +97,9 @@ class Job:
             except ScalerError as problem:
                 ended = f"was ended: {problem.message}"
                 break
-            if self.told is not None:
+            if self.options.told is not None:
                 last = training.history
-                self.told(Progress(seed, kind, training.step, self.steps, last.loss[-1], last.scale[-1]))
+                self.options.told(Progress(seed, kind, training.step, self.steps, last.loss[-1], last.scale[-1]))
             keeper.keep(name, training, sampler)
         curve = self._judged(training, machine, kind, ended)
         self.running = None
@@ -104,7 +113,7 @@ class Job:
     def measure(self, training: Training, machine: Machine, data: Data) -> float:
         """The metric of a training as it stands."""
         values = {**training.parameters.views, **training.buffers}
-        return evaluate(self.graph, machine, values, data, self.metric, self.batch_size)
+        return evaluate(self.graph, machine, values, data, self.metric, self.options.batch_size)
 
     def _judged(self, training: Training, machine: Machine, kind: str, ended: str) -> Curve:
         history = training.history
@@ -119,14 +128,15 @@ class Job:
 
         from mixlist.version import __version__
 
-        scaler = described(make_scaler(self.scaler[0], **self.scaler[1]))
+        options = self.options
+        scaler = described(self.new_scaler())
         return {
             "step graph": content_digest(self.graph.loaded),
             "data": digest([self.samples.arrays, self.held.arrays]),
             "lists": self.policy.digest,
             "initial values": digest([self.known]),
-            "options": f"{self.settings} {self.batch_size} {self.steps} {scaler} {self.advance_on_skip}"
-            f" {self.provider} {self.threads} {self.metric}",
+            "options": f"{self.settings} {options.batch_size} {self.steps} {scaler} {options.advance_on_skip}"
+            f" {options.provider} {options.threads} {self.metric}",
             "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
         }
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mixlist.checker.exception_rate import DEFAULT_LIMIT, exception_rate
+from mixlist.checker.exception_rate import exception_rate
+from mixlist.checker.keywords import with_keywords
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.runtime.inputs import numpy_type
@@ -19,125 +18,164 @@ from mixlist.training.checkpoint import Keeper
 from mixlist.training.dataset import Data, read_arrays, read_data
 from mixlist.training.evaluation import choose, evaluate
 from mixlist.training.gradient_underflow import Sampler
-from mixlist.training.job import Job, Progress
-from mixlist.training.optimizers import Settings
+from mixlist.training.job import Job
+from mixlist.training.options import EPOCHS, Source, TrainOptions
 from mixlist.training.result import Curve, Run, TrainReport
-from mixlist.training.scalers import described, make_scaler
-from mixlist.training.step_session import exact_machine, mixed_machine
+from mixlist.training.scalers import described
+from mixlist.training.step_session import Machine, exact_machine, mixed_machine
 from mixlist.training.stepgraph import StepGraph, read_step
 from mixlist.training.tuning import tune_scale
 from mixlist.training.verdict import reasons
 
-EPOCHS = 10
-TOLERANCE = 0.005
+if TYPE_CHECKING:
+    from mixlist.checker.keywords import Model
+
 PASSED = "exceptions, metric and its constancy are within their limits, and no training diverges"
-Source = Mapping[str, Any] | str | os.PathLike[str]
 
 
-def train(
-    model: Any,
-    policy: Policy,
-    data: Source,
-    *,
-    eval_data: Source | None = None,
-    batch_size: int = 32,
-    steps: int | None = None,
-    epochs: int | None = None,
-    optimizer: Settings | None = None,
-    init: Source | None = None,
-    runs: int = 3,
-    seed: int = 0,
-    scaler: str = "torch",
-    scaler_parameters: Mapping[str, Any] | None = None,
-    max_exception_rate: float = DEFAULT_LIMIT,
-    tolerance: float = TOLERANCE,
-    metric: str | None = None,
-    advance_on_skip: bool = False,
-    trace_overflow: bool = False,
-    tune: bool = False,
-    provider: str = "cpu",
-    threads: int | None = None,
-    state: str | os.PathLike[str] | None = None,
-    told: Callable[[Progress], None] | None = None,
-) -> TrainReport:
-    """Train a step graph in float32 and under ``policy``'s lists, and say whether mixed precision holds.
+@with_keywords(TrainOptions)
+def train(model: Model, policy: Policy, data: Source, options: TrainOptions) -> TrainReport:
+    """Train a step graph in float32 and under ``policy``'s lists, and decide whether mixed precision holds.
 
-    ``data`` and ``eval_data``: arrays by batch input, samples along the first axis, or ``.npz`` files of them; without
-    ``eval_data`` the metric is taken on ``data``. Give ``steps`` or ``epochs`` (10). ``init``: first values of
-    parameters and buffers by name; others are drawn from the seed. ``runs`` seeds from ``seed`` on, each trained twice.
-    ``scaler``: one of ``scalers.SCALERS``, with parameters under its framework's own names. ``trace_overflow`` looks
-    for the nodes that overflow first at the first bad step; ``tune`` searches the scaler's first scale and growth.
-    ``state``: a file; a training that was killed goes on from it to the same numbers. Ctrl-C ends with a report of
-    what there is, not ``complete``.
+    ``data``: arrays by batch input, samples along the first axis, or a ``.npz`` file of them. The keyword arguments are
+    the fields of ``TrainOptions``. Ctrl-C ends with a report of what there is, not ``complete``.
 
     Raises ModelError for what is no step graph, UsageError for data and options that do not fit, FileError for files
     that cannot be read.
     """
-    if steps is not None and epochs is not None:
-        raise UsageError("steps and epochs are two lengths", hint="give one of them")
-    if min(runs, batch_size, 1 if steps is None else steps, 1 if epochs is None else epochs) < 1:
-        raise UsageError("runs, batch size, steps and epochs are at least 1")
-    graph = read_step(model)
-    samples = read_data(graph, data, "the training data")
-    held = read_data(graph, eval_data, "the evaluation data") if eval_data is not None else samples
-    _refuse_batch(graph, batch_size, samples, held)
-    parameters = dict(scaler_parameters or {})
-    job = Job(
-        graph=graph,
-        policy=policy,
-        samples=samples,
-        held=held,
-        metric=choose(graph, metric),
-        settings=optimizer or Settings(),
-        batch_size=batch_size,
-        steps=steps or (epochs or EPOCHS) * (samples.count // batch_size),
-        known=_first_values(graph, init),
-        scaler=(scaler, parameters),
-        advance_on_skip=advance_on_skip,
-        provider=provider,
-        threads=threads,
-        told=told,
-    )
-    make_scaler(scaler, **parameters)  # tells what is wrong with them before the long run
+    return run_train(model, policy, data, options)
+
+
+def run_train(model: Model, policy: Policy, data: Source, options: TrainOptions) -> TrainReport:
+    """Do what ``train`` says, with its options in one object."""
+    job = _job(read_step(model), policy, data, options)
     clock = Clock()
-    keeper = Keeper(state, job.key() if state is not None else {})
+    keeper = Keeper(options.state, job.key() if options.state is not None else {})
     with clock.phase("prepare"):
-        exact = exact_machine(graph, provider, threads)
-        mixed = mixed_machine(graph, policy, provider, threads)
-        _try_out(job, exact, seed)
-    sampler = Sampler(exact, mixed, policy.mode.low, job.steps)
-    sampler.counts = keeper.counts(sampler.counts)
-    found: list[Run] = []
-    plain: Curve | None = None
-    cut, first_bad = None, None
-    try:
-        for number in range(seed, seed + runs):
-            plain = None
-            with clock.phase("float32"):
-                plain, _ = job.curve(keeper, number, "float32", exact, None)
-            with clock.phase("mixed"):
-                ours, bad = job.curve(keeper, number, "mixed", mixed, sampler)
-            found.append(Run(number, plain, ours))
-            first_bad = first_bad or bad
-    except KeyboardInterrupt:
-        cut = _cut_off(job, seed + len(found), plain)
-    report = _report(job, found, cut, runs, max_exception_rate, tolerance, sampler)
-    report = replace(report, warnings=(*report.warnings, *mixed.warnings))
-    try:
-        if len(found) == runs and trace_overflow and first_bad is not None:
-            with clock.phase("trace"):
-                advice = advise(graph, policy, first_bad, provider)
-            report = replace(report, offenders=advice.offenders, trace_scale=advice.scale, suggestion=advice.suggestion)
-        if len(found) == runs and tune:
-            with clock.phase("tune scale"):
-                trials, best = tune_scale(job, exact, mixed, seed)
-            report = replace(report, scale_trials=trials, scale_choice=best)
-    except KeyboardInterrupt:
-        why = ("interrupted before everything that was asked for was found out", *report.reasons)
-        report = replace(report, verdict="fail", reasons=why, complete=False)
+        exact = exact_machine(job.graph, options.provider, options.threads)
+        mixed = mixed_machine(job.graph, policy, options.provider, options.threads)
+        _try_out(job, exact)
+    series = _Series(job, exact, mixed, keeper, clock)
+    series.run()
+    report = series.follow_up(series.report())
     exact.close()
     mixed.close()
     return replace(report, seconds=clock.seconds)
+
+
+def _job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) -> Job:
+    """Return what all trainings have in common; raises UsageError for what does not fit before the long run."""
+    samples = read_data(graph, data, "the training data")
+    held = samples
+    if options.eval_data is not None:
+        held = read_data(graph, options.eval_data, "the evaluation data")
+    _refuse_batch(graph, options.batch_size, samples, held)
+    job = Job(
+        graph=graph,
+        policy=policy,
+        options=options,
+        samples=samples,
+        held=held,
+        metric=choose(graph, options.metric),
+        steps=options.steps or (options.epochs or EPOCHS) * (samples.count // options.batch_size),
+        known=_first_values(graph, options.init),
+    )
+    job.new_scaler()
+    return job
+
+
+class _Series:
+    """The trainings of one command, one after the other: every seed in float32, then mixed."""
+
+    def __init__(self, job: Job, exact: Machine, mixed: Machine, keeper: Keeper, clock: Clock) -> None:
+        self.job, self.exact, self.mixed, self.keeper, self.clock = job, exact, mixed, keeper, clock
+        self.sampler = Sampler(exact, mixed, job.policy.mode.low, job.steps)
+        self.sampler.counts = keeper.counts(self.sampler.counts)
+        self.finished: list[Run] = []
+        self.cut_off: Run | None = None  # by Ctrl-C
+        self.first_bad: dict[str, Any] | None = None  # what the first bad step of all runs read
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run came to its end."""
+        return len(self.finished) == self.job.options.runs
+
+    def run(self) -> None:
+        """Train until all runs are done, or the user ends them."""
+        job, seed = self.job, self.job.options.seed
+        plain: Curve | None = None
+        try:
+            for number in range(seed, seed + job.options.runs):
+                plain = None
+                with self.clock.phase("float32"):
+                    plain, _ = job.curve(self.keeper, number, "float32", self.exact, None)
+                with self.clock.phase("mixed"):
+                    curve, first_bad = job.curve(self.keeper, number, "mixed", self.mixed, self.sampler)
+                self.finished.append(Run(number, plain, curve))
+                self.first_bad = self.first_bad or first_bad
+        except KeyboardInterrupt:
+            self.cut_off = _cut_off(job, seed + len(self.finished), plain)
+
+    def report(self) -> TrainReport:
+        """Return the verdict on the runs and everything behind it."""
+        job, options = self.job, self.job.options
+        runs = [*self.finished, *([self.cut_off] if self.cut_off is not None else [])]
+        steps = sum(len(run.mixed.loss) for run in runs)
+        exceptions = sum(len(run.mixed.exceptions) for run in runs)
+        found = reasons(
+            self.finished,
+            steps,
+            exceptions,
+            options.max_exception_rate,
+            job.metric.higher,
+            options.tolerance,
+            job.metric.name,
+            self.complete,
+        )
+        if not self.complete:
+            found.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
+        return TrainReport(
+            model=job.graph.name,
+            verdict="fail" if found else "pass",
+            reasons=tuple(found) or (PASSED,),
+            provider=options.provider,
+            mode="emulated" if options.provider == "cpu" else "native",
+            precision=job.policy.mode.low,
+            exception_rate=exception_rate(exceptions, steps),
+            limit=options.max_exception_rate,
+            steps=job.steps,
+            batch_size=options.batch_size,
+            metric=job.metric.name,
+            higher=job.metric.higher,
+            tolerance=options.tolerance,
+            runs=tuple(runs),
+            scaler=described(job.new_scaler()),
+            optimizer=asdict(job.settings),
+            underflow=self.sampler.result(),
+            complete=self.complete,
+            warnings=(*_warnings(job), *self.mixed.warnings),
+        )
+
+    def follow_up(self, report: TrainReport) -> TrainReport:
+        """Return the report with what else was asked for: the nodes that overflow first, and a better scale."""
+        job, options = self.job, self.job.options
+        if not self.complete:
+            return report
+        try:
+            if options.trace_overflow and self.first_bad is not None:
+                with self.clock.phase("trace"):
+                    advice = advise(job.graph, job.policy, self.first_bad, options.provider)
+                report = replace(
+                    report, offenders=advice.offenders, trace_scale=advice.scale, suggestion=advice.suggestion
+                )
+            if options.tune:
+                with self.clock.phase("tune scale"):
+                    trials, best = tune_scale(job, self.exact, self.mixed, options.seed)
+                report = replace(report, scale_trials=trials, scale_choice=best)
+        except KeyboardInterrupt:
+            why = ("interrupted before everything that was asked for was found out", *report.reasons)
+            report = replace(report, verdict="fail", reasons=why, complete=False)
+        return report
 
 
 def _refuse_batch(graph: StepGraph, batch_size: int, samples: Data, held: Data) -> None:
@@ -155,11 +193,11 @@ def _refuse_batch(graph: StepGraph, batch_size: int, samples: Data, held: Data) 
             )
 
 
-def _try_out(job: Job, exact: Any, seed: int) -> None:
-    """One batch through evaluation, so that what does not fit is told before the long run."""
-    start = job.training(exact, seed, None)
+def _try_out(job: Job, exact: Machine) -> None:
+    """Evaluate one batch, so that what does not fit is an error before the long run."""
+    start = job.training(exact, job.options.seed, None)
     values = {**start.parameters.views, **start.buffers}
-    evaluate(job.graph, exact, values, job.held, job.metric, job.batch_size, batches=1)
+    evaluate(job.graph, exact, values, job.held, job.metric, job.options.batch_size, batches=1)
 
 
 def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Any]:
@@ -192,45 +230,12 @@ def _cut_off(job: Job, seed: int, plain: Curve | None) -> Run | None:
     return Run(seed, cut or nothing, nothing) if plain is None else Run(seed, plain, cut or nothing)
 
 
-def _report(
-    job: Job, found: list[Run], cut: Run | None, runs: int, limit: float, tolerance: float, sampler: Sampler
-) -> TrainReport:
-    every = [*found, cut] if cut is not None else found
-    total = sum(len(run.mixed.loss) for run in every)
-    exceptions = sum(len(run.mixed.exceptions) for run in every)
-    complete = len(found) == runs
-    why = reasons(found, total, exceptions, limit, job.metric.higher, tolerance, job.metric.name, complete)
-    if not complete:
-        why.insert(0, f"interrupted after {len(found)} of {runs} runs")
-    return TrainReport(
-        model=job.graph.name,
-        verdict="fail" if why else "pass",
-        reasons=tuple(why) or (PASSED,),
-        provider=job.provider,
-        mode="emulated" if job.provider == "cpu" else "native",
-        precision=job.policy.mode.low,
-        exception_rate=exception_rate(exceptions, total),
-        limit=limit,
-        steps=job.steps,
-        batch_size=job.batch_size,
-        metric=job.metric.name,
-        higher=job.metric.higher,
-        tolerance=tolerance,
-        runs=tuple(every),
-        scaler=described(make_scaler(job.scaler[0], **job.scaler[1])),
-        optimizer=asdict(job.settings),
-        underflow=sampler.result(),
-        complete=complete,
-        warnings=tuple(_warnings(job)),
-    )
-
-
 def _warnings(job: Job) -> list[str]:
     """What to know of the data; the policy's own warnings are told where it is made."""
     found = [f"{data.where}: {name}: {what}" for data in (job.samples, job.held) for name, what in data.notes.items()]
     if job.held is job.samples:
         found.append("there is no evaluation data: the metric is taken on the training data")
-    left = job.held.count % job.batch_size if job.graph.fixed_batch is not None else 0
+    left = job.held.count % job.options.batch_size if job.graph.fixed_batch is not None else 0
     if left:
         found.append(f"{job.held.where}: {left} samples are left out: {job.graph.name} takes whole batches only")
     return list(dict.fromkeys(found))

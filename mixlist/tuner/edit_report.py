@@ -12,6 +12,7 @@ from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import digest
 from mixlist.tuner.candidate_ranking import Suspicion
 from mixlist.tuner.candidates import Choice, ListEdit, NodeEdit, Unit
+from mixlist.tuner.options import TuneOptions
 from mixlist.tuner.result import TunedEdit
 from mixlist.tuner.strategy import Strategy
 from mixlist.tuner.trial_compiler import Rig
@@ -81,10 +82,8 @@ def key(
     loaded: Loaded,
     policy: Policy,
     feeds: Sequence[Mapping[str, Any]],
-    labels: Any,
     goal: Goal,
-    overflow_mode: str,
-    type_hints: Mapping[str, str] | None,
+    options: TuneOptions,
 ) -> dict[str, str]:
     """What the outcomes of trials depend on, each as a digest or text."""
     import onnxruntime
@@ -93,9 +92,9 @@ def key(
 
     return {
         "model": content_digest(loaded),
-        "data": digest([*feeds, {"labels": labels}]),
+        "data": digest([*feeds, {"labels": options.labels}]),
         "lists": policy.digest,
-        "type hints": repr(sorted((type_hints or {}).items())),
-        "limits": f"{goal} {overflow_mode}",
+        "type hints": repr(sorted((options.type_hints or {}).items())),
+        "limits": f"{goal} {options.overflow_mode}",
         "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
     }

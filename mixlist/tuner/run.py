@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mixlist.checker.accuracy import Limits
-from mixlist.checker.exception_rate import DEFAULT_LIMIT
+from mixlist.checker.keywords import with_keywords
 from mixlist.checker.result import CheckReport
-from mixlist.checker.run import check
+from mixlist.checker.run import run_check
 from mixlist.errors import ModelError, UsageError
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
@@ -23,108 +21,89 @@ from mixlist.tuner import edit_report
 from mixlist.tuner.candidate_ranking import Suspicion, matrix_work
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.cost_model import Price
+from mixlist.tuner.options import Objective, TuneOptions
 from mixlist.tuner.output_files import mixlist_text, read_back, rules_text
 from mixlist.tuner.result import TuneReport
-from mixlist.tuner.strategy import OBJECTIVES, Objective, Strategy
+from mixlist.tuner.strategy import Strategy
 from mixlist.tuner.trial_compiler import Rig
 from mixlist.tuner.trial_log import Memory
 from mixlist.tuner.trial_outcome import Goal
-from mixlist.tuner.trials import Trial, Trials
+from mixlist.tuner.trials import Trials
+
+if TYPE_CHECKING:
+    from mixlist.checker.keywords import Model
+    from mixlist.graph.io import Loaded
 
 AGAIN = 5  # searches after a final check that did not agree
 
 
-def tune(
-    model: Any,
-    policy: Policy,
-    data: Any,
-    *,
-    objective: Objective = "min-edits",
-    node_rules: bool = False,
-    limits: Limits | None = None,
-    max_exception_rate: float = DEFAULT_LIMIT,
-    labels: Any = None,
-    max_accuracy_loss: float = 0.0,
-    overflow_mode: str = "inf",
-    provider: str = "cpu",
-    steps: int | None = None,
-    validate_on: Any = None,
-    state: Any = None,
-    jobs: int | None = None,
-    scheduler: str | None = None,
-    executor: Executor | None = None,
-    type_hints: Mapping[str, str] | None = None,
-    isolate: bool = False,
-    told: Callable[[Trial], None] | None = None,
-) -> TuneReport:
-    """The smallest change of ``policy``'s lists under which ``model`` keeps the limits of ``check`` on ``data``.
+@with_keywords(TuneOptions)
+def tune(model: Model, policy: Policy, data: Any, options: TuneOptions) -> TuneReport:
+    """Find the smallest change of ``policy``'s lists under which ``model`` keeps the limits of ``check`` on ``data``.
 
-    ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
-    work low as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time. ``node_rules``:
-    single nodes may be kept in float32 too. With ``labels`` the share of right answers may fall by no more than
-    ``max_accuracy_loss``, and outputs have no limits but those asked for. ``validate_on``: data of a last check that
-    the search does not see. ``state``: a file that keeps the trials, so that a search that was killed goes on.
-
-    Trials run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``.
-    ``isolate`` as for ``check``; ``told`` is called with each trial. Ctrl-C ends the search: the report is then not
-    ``complete`` and holds the best list so far, if any. Other arguments as for ``check``. Raises UsageError for a
-    policy without lists and for wrong arguments, and what ``check`` raises.
+    The keyword arguments are the fields of ``TuneOptions``; ``data`` is that of ``check``. Ctrl-C ends the search: the
+    report is then not ``complete`` and holds the best list so far, if any. Raises UsageError for a policy without lists
+    and for wrong arguments, and what ``check`` raises.
     """
-    if objective not in OBJECTIVES:
-        raise UsageError(f"objective {objective!r}: it is one of {', '.join(OBJECTIVES)}")
+    return run_tune(model, policy, data, options)
+
+
+def run_tune(model: Model, policy: Policy, data: Any, options: TuneOptions) -> TuneReport:
+    """Do what ``tune`` says, with its options in one object."""
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
-    if limits is None:
-        limits = Limits() if labels is None else Limits(normalized=None, cosine=None)
     clock = Clock()
-    resolver = Resolver(model, type_hints=type_hints)
+    resolver = Resolver(model, type_hints=options.type_hints)
     batches = as_batches(data, resolver.loaded.proto)
-    goal = Goal(limits, max_exception_rate, max_accuracy_loss if labels is not None else None)
-    asked: dict[str, Any] = {
-        "overflow_mode": overflow_mode,
-        "max_exception_rate": max_exception_rate,
-        "limits": limits,
-        "provider": provider,
-        "isolate": isolate,
-        "type_hints": type_hints,
-    }
-    own = {"labels": labels, "steps": steps}
-    feeds = list(islice(batches, steps))
-    memory = Memory(state, edit_report.key(resolver.loaded, policy, feeds, labels, goal, overflow_mode, type_hints))
+    checking = options.of_check()
+    goal = _goal(options)
+    feeds = list(islice(batches, options.steps))
+    memory = Memory(options.state, edit_report.key(resolver.loaded, policy, feeds, goal, options))
     with clock.phase("base check"):
-        base = check(resolver.loaded, policy, batches, layerwise=True, per_tensor=True, **asked, **own)
+        base = run_check(resolver.loaded, policy, batches, replace(checking, layerwise=True, per_tensor=True))
     if not base.batches:
         raise ModelError(f"{resolver.loaded.name} cannot be tuned: {base.reasons[0]}")
+
+    def final(choice: Choice) -> CheckReport:
+        with clock.phase("final check"):
+            tuned = read_back(policy, mixlist_text(policy, choice), rules_text(policy, choice))
+            return run_check(resolver.loaded, tuned, batches, checking)
+
     pairs = (os.cpu_count() or 1) // 2  # two threads on a run are as fast as two runs, of which one may be in vain
-    with executors.open_workers(jobs, scheduler, executor, pairs) as crew:
+    with executors.open_workers(options.jobs, options.scheduler, options.executor, pairs) as crew:
         rig = Rig(
             resolver,
             policy,
             feeds,
             base.tensors,
-            labels=labels,
-            saturate=overflow_mode == "saturate",
+            labels=options.labels,
+            saturate=checking.saturate,
             threads=crew.threads,
             goal=goal,
         )
-        trials = Trials(rig, goal, crew, memory, told)
         try:
-            search = _Search(rig, trials, base, goal, objective, node_rules, provider, clock)
-
-            def final(choice: Choice) -> CheckReport:
-                with clock.phase("final check"):
-                    tuned = read_back(policy, mixlist_text(policy, choice), rules_text(policy, choice))
-                    return check(resolver.loaded, tuned, batches, **asked, **own)
-
+            search = _Search(rig, Trials(rig, goal, crew, memory, options.told), base, goal, options, clock)
             report = search.run(final)
         finally:
             rig.close()
-    if validate_on is None or report.verdict == "fail":
+    if options.validate_on is None or report.verdict == "fail":
         return report
+    return _validated(report, resolver.loaded, policy, options, clock)
+
+
+def _goal(options: TuneOptions) -> Goal:
+    """Return what a trial must keep."""
+    accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
+    return Goal(options.output_limits, options.max_exception_rate, accuracy_loss)
+
+
+def _validated(report: TuneReport, loaded: Loaded, policy: Policy, options: TuneOptions, clock: Clock) -> TuneReport:
+    """Return the report with the verdict on the data of ``validate_on``, all of it, without labels."""
+    checking = replace(options.of_check(), labels=None, steps=None)
     try:
         with clock.phase("validation"):
             tuned = read_back(policy, report.modify_mixlist, report.customize_dtypes)
-            held = check(resolver.loaded, tuned, as_batches(validate_on, resolver.loaded.proto), **asked)
+            held = run_check(loaded, tuned, as_batches(options.validate_on, loaded.proto), checking)
     except KeyboardInterrupt:
         stopped = "interrupted: the list keeps the limits, but was not validated on other data"
         return replace(report, complete=False, verdict="fail", reasons=(stopped,))
@@ -138,24 +117,16 @@ class _Search:
     """The search of one tuning, and the report that it ends in."""
 
     def __init__(
-        self,
-        rig: Rig,
-        trials: Trials,
-        base: CheckReport,
-        goal: Goal,
-        objective: Objective,
-        nodes_allowed: bool,
-        provider: str,
-        clock: Clock,
+        self, rig: Rig, trials: Trials, base: CheckReport, goal: Goal, options: TuneOptions, clock: Clock
     ) -> None:
         self.rig, self.trials, self.base, self.goal = rig, trials, base, goal
-        self.objective: Objective = objective
+        self.objective: Objective = options.objective
         self.clock = clock
         self.suspicion = Suspicion(base, rig.low)
         nothing: Choice = frozenset()
         rig.offer(nothing)
         work = matrix_work(rig.costs)
-        self.strategy = Strategy(rig, trials, self.suspicion, work, nodes_allowed, Price(rig, provider))
+        self.strategy = Strategy(rig, trials, self.suspicion, work, options.node_rules, Price(rig, options.provider))
 
     def run(self, final: Callable[[Choice], CheckReport]) -> TuneReport:
         """Search, check, and search again where the check does not agree."""

@@ -11,19 +11,17 @@ takes where more work stays low by it and edits are not counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 from mixlist.graph.refs import NodeRef
 from mixlist.lists.library import ListName
 from mixlist.tuner.candidate_ranking import Suspicion, orders, work_of
 from mixlist.tuner.candidates import Choice, Edit, ListEdit, NodeEdit, Unit, list_units, node_units
 from mixlist.tuner.cost_model import Price
+from mixlist.tuner.options import Objective
 from mixlist.tuner.search import Ahead, foreseen, minimal, tighten
 from mixlist.tuner.trial_compiler import Rig
 from mixlist.tuner.trials import Trials
 
-Objective = Literal["min-edits", "max-low", "max-speed"]
-OBJECTIVES: tuple[Objective, ...] = ("min-edits", "max-low", "max-speed")
 WORTH = 0.1  # share of the matrix work that is worth one edit more
 FEW = 0.5  # of an op type's low nodes: more by rule than that, and the list says it better
 

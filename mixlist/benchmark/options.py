@@ -1,0 +1,39 @@
+"""The options of ``bench``.
+
+To add an option to ``bench``: declare it here, as a field of ``BenchOptions``, and read it in ``benchmark/timing.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mixlist.errors import UsageError
+from mixlist.option_fields import option
+from mixlist.targets.providers import ProviderOption
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(ProviderOption):
+    """The options of ``bench``.
+
+    ``rounds`` pairs of turns are timed, after ``warmup`` runs of each batch. ``transfers``: time inputs and outputs on
+    their way too. ``threads``: within an operator, None for ONNX Runtime's own choice. ``profiles``: a folder that
+    keeps ONNX Runtime's profiles. ``progress`` is called with 1 after each round.
+    """
+
+    rounds: int = option(30, "Pairs of turns that are timed.", "integer", least=1)
+    warmup: int = option(3, "Runs of each batch before.", "integer", least=1)
+    transfers: bool = option(False, "Time inputs and outputs on their way to and from the device too.", "flag")
+    threads: int | None = option(
+        None, "Threads within an operator.  [default: ONNX Runtime's choice]", "integer", least=1
+    )
+    profiles: Path | None = option(
+        None, "Keep ONNX Runtime's profiles in this folder.", "output file", flag="--profile", metavar="DIR"
+    )
+    progress: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.warmup < 1:
+            raise UsageError("bench needs at least one round and one run to warm up")

@@ -1,0 +1,52 @@
+"""Let a function take the fields of an options dataclass as keyword arguments.
+
+``mixlist.check(model, policy, data, layerwise=True)`` is for callers what ``run_check(model, policy, data,
+CheckOptions(layerwise=True))`` is inside. ``help``, editors and type checkers see each keyword with its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from mixlist.graph.io import Loaded
+    from mixlist.graph.protos import ModelSource
+    from mixlist.lists.policy import Policy
+
+    Model: TypeAlias = ModelSource | Loaded
+
+Keywords = ParamSpec("Keywords")
+Options = TypeVar("Options")
+Report = TypeVar("Report")
+Report_co = TypeVar("Report_co", covariant=True)
+
+
+class PublicFunction(Protocol[Keywords, Report_co]):
+    """A function of a model, a policy, data and keyword arguments."""
+
+    def __call__(
+        self, model: Model, policy: Policy, data: Any, *positional: Keywords.args, **keywords: Keywords.kwargs
+    ) -> Report_co: ...
+
+
+def with_keywords(
+    options_class: Callable[Keywords, Options],
+) -> Callable[[Callable[[Model, Policy, Any, Options], Report]], PublicFunction[Keywords, Report]]:
+    """Decorate a function of a model, a policy, data and an options dataclass."""
+
+    def decorate(function: Callable[[Model, Policy, Any, Options], Report]) -> PublicFunction[Keywords, Report]:
+        def public(
+            model: Model, policy: Policy, data: Any, *positional: Keywords.args, **keywords: Keywords.kwargs
+        ) -> Report:
+            return function(model, policy, data, options_class(*positional, **keywords))
+
+        own = signature(function)
+        leading = list(own.parameters.values())[:-1]
+        keyword_only = signature(options_class).parameters.values()
+        public.__signature__ = own.replace(parameters=[*leading, *keyword_only])  # type: ignore[attr-defined]
+        return update_wrapper(public, function)
+
+    return decorate

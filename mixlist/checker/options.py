@@ -1,0 +1,136 @@
+"""The options of ``check``, and those that ``tune`` shares with it.
+
+To add an option to ``check``: declare it here, as a field of ``CheckOptions`` (of ``JudgingOptions`` if ``tune`` takes
+it too), and read it in ``checker/run.py``. The keyword argument, the command-line option and the TOML key follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mixlist.checker.accuracy import Limits
+from mixlist.checker.exception_rate import DEFAULT_LIMIT
+from mixlist.errors import UsageError
+from mixlist.option_fields import option
+from mixlist.targets.providers import ProviderOption
+
+if TYPE_CHECKING:
+    from mixlist.checker.keywords import Model
+    from mixlist.checker.label_accuracy import Labels
+    from mixlist.runtime.subprocess_session import Process
+
+OVERFLOW_MODES = ("inf", "saturate")
+BASELINES = ("float32", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgingOptions(ProviderOption):
+    """How both models run, and what the mixed one is judged by.
+
+    ``limits``: of the outputs; None for the defaults of ``Limits``. ``labels``: the right answers to the samples of all
+    batches (``label_accuracy.read_labels``). ``type_hints``: the types of tensors that custom operators make, as for
+    ``resolve``. ``isolate``: run sessions in a process of their own, or in the one given, so that a crash of ONNX
+    Runtime is a finding. Sessions run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or
+    through ``executor``.
+    """
+
+    overflow_mode: str = option(
+        "inf",
+        "What the accelerator makes of a value out of range: infinity, or its largest finite value.",
+        choices=OVERFLOW_MODES,
+    )
+    steps: int | None = option(None, "Stop after N batches.", "integer", metavar="N", least=1)
+    max_exception_rate: float = option(
+        DEFAULT_LIMIT,
+        "Share of batches with an overflow from which the check fails.",
+        "number",
+        metavar="R",
+        least=0,
+        most=1,
+    )
+    limits: Limits | None = None
+    labels: Labels | None = option(
+        None,
+        "A .npy or .npz file of integer labels, one per sample in the order of the data.",
+        "input file",
+        metavar="FILE",
+    )
+    jobs: int | None = option(
+        None,
+        "Processes that run batches, or the trials of 'tune'.  [default: one beside the command's own, for 'tune' one"
+        " for every two cores]",
+        "integer",
+        metavar="N",
+        least=1,
+    )
+    scheduler: str | None = option(None, "Run them on the workers of this Dask scheduler instead.", metavar="ADDRESS")
+    executor: Executor | None = None
+    type_hints: Mapping[str, str] | None = None
+    isolate: bool | Process = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(JudgingOptions):
+    """The options of ``check``.
+
+    ``against``: a mixed model that is judged instead of the one that the policy makes. ``progress`` is called with 1
+    after each batch.
+    """
+
+    against: Model | None = option(
+        None, "Judge this file instead of what the lists make.", "input file", metavar="MIXED"
+    )
+    full_statistics: bool = option(
+        False, "Count the values of every low tensor: not finite, became zero, subnormal, near the limit.", "flag"
+    )
+    baseline: str = option(
+        "float32", "What the reference is computed in; float64 where the operators allow.", choices=BASELINES
+    )
+    layerwise: bool = option(False, "Rank nodes by the error that they add to exact inputs.", "flag")
+    compare_emulated: bool = option(
+        False, "Run the emulation too, beside a native check, and report where the two differ.", "flag"
+    )
+    per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag")
+    progress: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.overflow_mode not in OVERFLOW_MODES:
+            raise UsageError(f"overflow mode {self.overflow_mode!r}: it is inf or saturate")
+        if self.baseline not in BASELINES:
+            raise UsageError(f"baseline {self.baseline!r}: it is float32 or float64")
+        if self.compare_emulated and self.provider == "cpu":
+            raise UsageError(
+                "on the CPU a check is emulated: there is nothing native to compare", hint="use --provider cuda"
+            )
+        if isinstance(self.jobs, int) and self.jobs < 1:
+            raise UsageError("a check needs one process at least")
+
+    @property
+    def saturate(self) -> bool:
+        """Whether values out of range are held at the largest finite value."""
+        return self.overflow_mode == "saturate"
+
+    @property
+    def output_limits(self) -> Limits:
+        """What the outputs must keep."""
+        return self.limits or Limits()
+
+    def all_limits(self) -> dict[str, float]:
+        """Return every limit that is set, by name, the exception rate among them."""
+        return {"exception_rate": self.max_exception_rate, **self.output_limits.asked()}
+
+    def of_emulation(self) -> CheckOptions:
+        """Return the options of the check on the CPU that a native one is compared with."""
+        return CheckOptions(
+            overflow_mode=self.overflow_mode,
+            steps=self.steps,
+            max_exception_rate=self.max_exception_rate,
+            limits=self.limits,
+            type_hints=self.type_hints,
+            isolate=bool(self.isolate),
+            against=self.against,
+            full_statistics=self.full_statistics,
+        )

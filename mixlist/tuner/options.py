@@ -1,0 +1,88 @@
+"""The options of ``tune``.
+
+To add an option to ``tune``: declare it here, as a field of ``TuneOptions``, and read it in ``tuner/run.py``. What
+``check`` takes too is declared in ``checker/options.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from mixlist.checker.accuracy import Limits
+from mixlist.checker.options import CheckOptions, JudgingOptions
+from mixlist.errors import UsageError
+from mixlist.option_fields import option
+
+if TYPE_CHECKING:
+    from mixlist.tuner.trials import Trial
+
+Objective = Literal["min-edits", "max-low", "max-speed"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(JudgingOptions):
+    """The options of ``tune``.
+
+    ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
+    work low as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time. ``node_rules``:
+    single nodes may be kept in float32 too. With ``labels`` the share of right answers may fall by no more than
+    ``max_accuracy_loss``, and outputs have no limits but those asked for. ``validate_on``: data of a last check that
+    the search does not see. ``state``: a file that keeps the trials. ``told`` is called with each trial.
+    """
+
+    objective: Objective = option(
+        "min-edits",
+        "Fewest edits, most matrix and convolution work in low precision, or least cost.",
+        choices=OBJECTIVES,
+    )
+    node_rules: bool = False
+    max_accuracy_loss: float = option(
+        0.0,
+        "By how much the share of right answers may fall, with --labels.",
+        "number",
+        metavar="X",
+        least=0,
+        most=1,
+    )
+    validate_on: Any = option(
+        None,
+        "Data that the search does not see, for a last check. Can be given more than once.",
+        "input file",
+        metavar="PATH",
+        repeatable=True,
+    )
+    state: str | os.PathLike[str] | None = option(
+        None, "Keep the trials here; a search that was killed goes on.", "output file", metavar="FILE"
+    )
+    told: Callable[[Trial], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"objective {self.objective!r}: it is one of {', '.join(OBJECTIVES)}")
+
+    @property
+    def output_limits(self) -> Limits:
+        """What the outputs must keep: with labels nothing but what is asked for (Rule S9.3)."""
+        return self.limits or default_limits(labelled=self.labels is not None)
+
+    def of_check(self) -> CheckOptions:
+        """Return the options of the checks before and after the search."""
+        return CheckOptions(
+            provider=self.provider,
+            overflow_mode=self.overflow_mode,
+            steps=self.steps,
+            max_exception_rate=self.max_exception_rate,
+            limits=self.output_limits,
+            labels=self.labels,
+            type_hints=self.type_hints,
+            isolate=self.isolate,
+        )
+
+
+def default_limits(*, labelled: bool) -> Limits:
+    """Return the limits of outputs where none are asked for."""
+    return Limits(normalized=None, cosine=None) if labelled else Limits()
