@@ -7,54 +7,63 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.options import (
-    FILE,
-    PATH,
-    POLICY_OPTIONS,
-    TYPE_HINTS,
-    one_standard_input,
-    options,
-    policy_from,
-    resolve_watched,
-)
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.options import PLAN_OPTIONS, resolve_watched, take_policy, take_type_hints
+from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, OUTPUT_OR_DASH
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
     from mixlist.rewriter import RewriteResult
 
 
-@click.command("apply", short_help="Write a model in mixed precision.")
-@click.argument("model", type=FILE)
-@options(
-    click.option("-o", "--output", metavar="OUT", type=FILE, required=True, help="Where the result is written."),
-    *POLICY_OPTIONS,
-    TYPE_HINTS,
-    click.option(
-        "--keep-io-types/--no-keep-io-types",
-        default=True,
-        help="Whether graph inputs and outputs keep their types.  [default: keep]",
-    ),
-    click.option(
-        "--keep-io", metavar="NAME", multiple=True, help="An input or output that keeps its type all the same."
-    ),
-    click.option(
-        "--external-data",
-        type=click.Choice(["auto", "yes", "no"]),
-        default="auto",
-        show_default=True,
-        help="Whether weights go to a file of their own; auto: as in MODEL, or where 2 GB ask for it.",
-    ),
-    click.option("--inline-functions", is_flag=True, help="Inline model-local functions first."),
-    click.option(
-        "--opset", type=int, metavar="N", help="Convert to this opset first; a later one may allow more types."
-    ),
-    click.option("--force", is_flag=True, help="Replace an existing OUT."),
-    click.option("--dry-run", is_flag=True, help="Do all but write OUT."),
-    click.option("--report", metavar="FILE", type=PATH, help="Write what was done as JSON ('-': standard output)."),
+@click.command(
+    "apply",
+    short_help=COMMANDS["apply"],
+    params=[
+        click.Argument(["model"], type=FILE),
+        click.Option(
+            ["-o", "--output"], metavar="OUT", type=OUTPUT, required=True, help="Where the result is written."
+        ),
+        *PLAN_OPTIONS,
+        click.Option(
+            ["--keep-io-types/--no-keep-io-types"],
+            default=True,
+            help="Whether graph inputs and outputs keep their types.  [default: keep]",
+        ),
+        click.Option(
+            ["--keep-io"],
+            metavar="NAME",
+            multiple=True,
+            help="An input or output that keeps its type all the same.",
+        ),
+        click.Option(
+            ["--external-data"],
+            type=click.Choice(["auto", "yes", "no"]),
+            default="auto",
+            show_default=True,
+            help="Whether weights go to a file of their own; auto: as in MODEL, or where 2 GB ask for it.",
+        ),
+        click.Option(["--inline-functions"], is_flag=True, help="Inline model-local functions first."),
+        click.Option(
+            ["--opset"],
+            type=int,
+            metavar="N",
+            help="Convert to this opset first; a later one may allow more types.",
+        ),
+        click.Option(["--force"], is_flag=True, help="Replace an existing OUT."),
+        click.Option(["--dry-run"], is_flag=True, help="Do all but write OUT."),
+        click.Option(
+            ["--report"],
+            metavar="FILE",
+            type=OUTPUT_OR_DASH,
+            help="Write what was done as JSON ('-': standard output).",
+        ),
+        CONFIG,
+    ],
 )
 def command(
     model: str,
@@ -67,8 +76,7 @@ def command(
     force: bool,
     dry_run: bool,
     report: str | None,
-    type_hints: str | None,
-    **given: Any,
+    **given: object,
 ) -> None:
     """Write MODEL to OUT in mixed precision. MODEL is never touched; OUT appears whole or not at all.
 
@@ -85,13 +93,12 @@ def command(
     from mixlist.report.progress import byte_bar
     from mixlist.rewriter import rewrite_in_place
 
-    one_standard_input((type_hints, *given.values()))
     out = Path(output)
-    policy = policy_from(given)
+    policy, hints = take_policy(given), take_type_hints(given)
     source = load(model)
     check_target(out, source, force)
     before, inputs = census(source.proto), inputs_of(source)
-    plan = resolve_watched(_prepared(source, inline_functions, opset), policy, type_hints)
+    plan = resolve_watched(_prepared(source, inline_functions, opset), policy, hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
     if not dry_run:

@@ -6,8 +6,10 @@ import sys
 
 import click
 
+from mixlist.cli.index import COMMANDS
 
-@click.command("completion", short_help="Print the completion script of a shell.")
+
+@click.command("completion", short_help=COMMANDS["completion"])
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the completion script of a shell.

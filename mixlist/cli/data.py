@@ -3,102 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import click
-
-from mixlist.cli.options import FILE
+from mixlist.cli.parameters import on_command_line
 from mixlist.errors import UsageError
+from mixlist.option_fields import command_line_forms, option
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from mixlist.runtime.feeds import Batches
 
-LABELS = click.option(
-    "--labels",
-    metavar="FILE",
-    type=FILE,
-    help="A .npy or .npz file of integer labels, one per sample in the order of the data.",
-)
-PROVIDER = click.option(
-    "--provider", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="What runs the models."
-)
-DATA_OPTIONS = (
-    click.option(
-        "--data",
-        metavar="PATH",
-        type=FILE,
-        multiple=True,
-        help="A .npz file of inputs by name (one batch), a directory of them, a test_data_set directory of input_N.pb,"
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Where the batches come from: files, or a random number generator."""
+
+    data: tuple[str, ...] = option(
+        (),
+        "A .npz file of inputs by name (one batch), a directory of them, a test_data_set directory of input_N.pb,"
         " or a .npy file for a model with one input. Can be given more than once.",
-    ),
-    click.option("--random", metavar="N", type=click.IntRange(min=1), help="Make N batches of random data instead."),
-    click.option("--seed", metavar="S", type=click.IntRange(min=0), help="Of the random data.  [default: 0]"),
-    click.option(
-        "--dim",
-        "dims",
+        "input file",
+        metavar="PATH",
+        repeatable=True,
+    )
+    random: int | None = option(None, "Make N batches of random data instead.", "integer", metavar="N", least=1)
+    seed: int = option(0, "Of the random data.", "integer", metavar="S", least=0)
+    dims: tuple[str, ...] = option(
+        (),
+        "A size that the model leaves open, by its name or as INPUT.AXIS, for random data.",
+        flag="--dim",
         metavar="NAME=SIZE",
-        multiple=True,
-        help="A size that the model leaves open, by its name or as INPUT.AXIS, for random data.",
-    ),
-    click.option(
-        "--range",
-        "ranges",
+        repeatable=True,
+    )
+    ranges: tuple[str, ...] = option(
+        (),
+        "Smallest and largest random value of an input; without it floats are standard normal and integers 0 or 1,"
+        " since larger ones might be no valid index or token.",
+        flag="--range",
         metavar="INPUT=LOW:HIGH",
-        multiple=True,
-        help="Smallest and largest random value of an input; without it floats are standard normal and integers 0 or"
-        " 1, since larger ones might be no valid index or token.",
-    ),
-    PROVIDER,
-)
-_RANDOM_ONLY = {"seed": "--seed", "dims": "--dim", "ranges": "--range"}
-_NAMES = ("data", "random", *_RANDOM_ONLY)
+        repeatable=True,
+    )
 
 
-def take_data(given: dict[str, Any]) -> dict[str, Any]:
-    """Takes the data options out of all that were given, so that those of the policy are left."""
-    return {name: given.pop(name) for name in _NAMES}
+_RANDOM_ONLY = ("seed", "dims", "ranges")
 
 
-def batches_from(given: dict[str, Any], proto: Any) -> Batches:
-    """The batches that the data options ask for, of a ModelProto; ``given`` is what ``take_data`` took.
+def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
+    """Return the batches that the data options ask for.
 
     The command line wins over a configuration: ``--random`` over its data, ``--data`` over its random data.
     """
     from mixlist.runtime.feeds import random_batches, read_batches
 
-    given = _decided(given)
-    if given["data"]:
-        return read_batches(given["data"], proto)
-    if given["random"] is None:
+    options = _one_source(options)
+    if options.data:
+        return read_batches(options.data, proto)
+    if options.random is None:
         raise UsageError(
             "there is no data to run the model on",
             hint="give some with --data batches/ (or a .npz file of inputs by name), or make it up: --random 4",
         )
-    dims = sizes_from(given["dims"])
-    ranges = {name: _bounds(text, name) for name, text in _pairs(given["ranges"], "--range", "INPUT=LOW:HIGH")}
-    return random_batches(proto, given["random"], given["seed"] or 0, dims, ranges)
+    dims = sizes_from(options.dims)
+    ranges = {name: _bounds(text, name) for name, text in _pairs(options.ranges, "--range", "INPUT=LOW:HIGH")}
+    return random_batches(proto, options.random, options.seed, dims, ranges)
 
 
 def sizes_from(texts: Iterable[str]) -> dict[str, int]:
-    """What ``--dim NAME=SIZE`` gave, by name; raises UsageError for what is no size."""
+    """Return what ``--dim NAME=SIZE`` gave, by name; raises UsageError for what is no size."""
     return {name: _size(text, "--dim", name) for name, text in _pairs(texts, "--dim", "NAME=SIZE")}
 
 
-def _decided(given: dict[str, Any]) -> dict[str, Any]:
-    """Either data or random data. Raises UsageError for both, and for what only random data takes beside data."""
-    context = click.get_current_context()
-    said = {name for name in _NAMES if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
-    if given["data"] and given["random"] is not None:
-        if {"data", "random"} <= said or not {"data", "random"} & said:
+def _one_source(options: DataOptions) -> DataOptions:
+    """Return the options with either data or random data.
+
+    Raises UsageError for both, and for what only random data takes beside data.
+    """
+    if options.data and options.random is not None:
+        said = on_command_line("data", "random")
+        if len(said) != 1:
             raise UsageError("--data and --random are two sources of data", hint="give one of them")
-        given = given | ({"random": None} if "data" in said else {"data": ()})
-    if given["data"]:
-        for name, option in _RANDOM_ONLY.items():
-            if name in said:
-                raise UsageError(
-                    f"{option} is for --random, and the data comes from --data", hint=f"leave {option} out"
-                )
-    return given
+        options = replace(options, random=None) if said == ["data"] else replace(options, data=())
+    if options.data:
+        for name in on_command_line(*_RANDOM_ONLY):
+            flag = command_line_forms(DataOptions)[name].flag
+            raise UsageError(f"{flag} is for --random, and the data comes from --data", hint=f"leave {flag} out")
+    return options
 
 
 def _pairs(texts: Iterable[str], option: str, form: str) -> Iterable[tuple[str, str]]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.options import FILE, OP_NAMES, PATH, one_standard_input, options, policy_from
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.options import OP_NAMES, format_option, policy_from
+from mixlist.cli.parameters import CONFIG, FILE, PATH, one_standard_input
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,22 +19,19 @@ if TYPE_CHECKING:
 _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
 
 
-@click.command("diff", short_help="Print the modify_mixlist that turns one set of lists into another.")
-@click.argument("base", metavar="BASE", type=PATH)
-@click.argument("target", metavar="TARGET", type=PATH)
-@options(
-    click.option("--base-mixlist", type=PATH, help="A modify_mixlist file applied to BASE first."),
-    click.option("--target-mixlist", type=PATH, help="A modify_mixlist file applied to TARGET first."),
-    OP_NAMES,
-    click.option("--model", type=FILE, help="Show instead the nodes of this ONNX model whose precision changes."),
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(["table", "json", "csv"]),
-        default="table",
-        show_default=True,
-        help="With --model.",
-    ),
+@click.command(
+    "diff",
+    short_help=COMMANDS["diff"],
+    params=[
+        click.Argument(["base"], metavar="BASE", type=PATH),
+        click.Argument(["target"], metavar="TARGET", type=PATH),
+        click.Option(["--base-mixlist"], type=PATH, help="A modify_mixlist file applied to BASE first."),
+        click.Option(["--target-mixlist"], type=PATH, help="A modify_mixlist file applied to TARGET first."),
+        OP_NAMES,
+        click.Option(["--model"], type=FILE, help="Show instead the nodes of this ONNX model whose precision changes."),
+        format_option("table", "json", "csv", description="With --model."),
+        CONFIG,
+    ],
 )
 def command(
     base: str,
@@ -57,9 +56,10 @@ def command(
     from mixlist.lists.fmt import format_text
     from mixlist.report import csv_table, json_output, terminal
 
-    one_standard_input((base, target, base_mixlist, target_mixlist))
+    one_standard_input()
     before = policy_from({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
     after = policy_from({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
+    terminal.warn((*before.warnings, *after.warnings))
     if before.space != after.space:
         raise UsageError(
             f"{base} is written in {before.space} names and {target} in {after.space} names: no mixlist joins them",

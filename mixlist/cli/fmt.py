@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mixlist.cli.options import KIND, PATH, one_standard_input
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.options import KIND
+from mixlist.cli.parameters import PATH, one_standard_input
 from mixlist.errors import FileError, MixlistError
 from mixlist.report.terminal import warn
 
@@ -17,10 +19,15 @@ if TYPE_CHECKING:
     from mixlist.lists.detect_kind import Kind
 
 
-@click.command("fmt", short_help="Rewrite list files in the strict canonical form.")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
-@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in that form.")
-@KIND
+@click.command(
+    "fmt",
+    short_help=COMMANDS["fmt"],
+    params=[
+        click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
+        click.Option(["--check"], is_flag=True, help="Change nothing; exit with 1 if a file is not in that form."),
+        KIND,
+    ],
+)
 def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -> int:
     """Rewrite list files in the strict canonical form: no comments, no trailing commas, one entry a line.
 
@@ -34,7 +41,7 @@ def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -
     """
     from mixlist.cli.failures import tell
 
-    one_standard_input(paths)
+    one_standard_input()
     status = 0
     for path in _files(paths):
         try:

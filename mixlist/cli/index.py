@@ -5,6 +5,11 @@ A test holds each line to the command's own short help.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
+
 COMMANDS = {
     "validate": "Check list files: their form and their meaning.",
     "lists": "Show the effective lists after the edits.",
@@ -46,3 +51,11 @@ def help_text() -> str:
     """What ``mixlist --help`` prints."""
     width = max(map(len, COMMANDS))
     return _HELP.format(commands="\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items()))
+
+
+def load_command(name: str) -> click.Command:
+    """Import the module of a command, and return the command."""
+    from importlib import import_module
+
+    command: click.Command = import_module(f"mixlist.cli.{name.replace('-', '_')}").command
+    return command

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.options import POLICY_OPTIONS, options, policy_from
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.options import POLICY_OPTIONS, format_option, take_policy
+from mixlist.cli.parameters import CONFIG
 
 if TYPE_CHECKING:
     from mixlist.lists.library import Lists
 
 
-@click.command("lists", short_help="Show the effective lists after the edits.")
-@options(
-    *POLICY_OPTIONS,
-    click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True),
+@click.command(
+    "lists", short_help=COMMANDS["lists"], params=[*POLICY_OPTIONS, format_option("table", "json", "csv"), CONFIG]
 )
-def command(form: str, **given: Any) -> None:
+def command(form: str, **given: object) -> None:
     """Show the effective lists: the library's, after the edits of --mixlist.
 
     An op type that is on no list is gray: it follows the operator upstream.
@@ -30,7 +30,7 @@ def command(form: str, **given: Any) -> None:
     """
     from mixlist.report import csv_table, json_output, terminal
 
-    lists = policy_from(given).lists
+    lists = take_policy(given).lists
     if form == "json":
         json_output.write_json(_as_json(lists), sys.stdout)
         return
@@ -44,7 +44,7 @@ def _by_list(lists: Lists) -> dict[str, list[str]]:
     return {name: [op for op in known if lists.of(op) == name] for name in ("white", "black", "gray")}
 
 
-def _as_json(lists: Lists) -> dict[str, Any]:
+def _as_json(lists: Lists) -> dict[str, object]:
     edits = [
         {"op": move.op, "from": move.before, "to": move.after, "at": str(move.place) if move.place else None}
         for move in lists.moves.values()

@@ -6,11 +6,12 @@ import sys
 
 import click
 
-from mixlist.cli.options import FILE
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.parameters import FILE
 from mixlist.errors import UsageError
 
 
-@click.group("ops-info", short_help="Edit an operator information library in place.")
+@click.group("ops-info", short_help=COMMANDS["ops-info"])
 def command() -> None:
     """Edit an operator information library in place."""
 

@@ -1,114 +1,104 @@
-"""Options that several commands share, declared once, and what is made of them."""
+"""Options that several commands share and no Python function declares: those of a policy, and forms of output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.config import PathType, config_option
+from mixlist.cli.parameters import OUTPUT, PATH, Given, on_command_line, one_standard_input
 from mixlist.errors import UsageError
 from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
+    from mixlist.graph.io import Loaded
     from mixlist.lists.policy import Policy
     from mixlist.resolver.plan import Plan
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-FILE = PathType()
-PATH = PathType(allow_dash=True)  # '-' is standard input
-OPS_INFO = click.option(
-    "--ops-info",
+OPS_INFO = click.Option(
+    ["--ops-info"],
     type=PATH,
     metavar="PATH|PRESET",
     help="The operator library: a file, a directory or a built-in name ('mixlist presets').  [default: onnx]",
 )
-MIXLIST = click.option("--mixlist", type=PATH, help="A modify_mixlist file ('-' reads standard input).")
-OP_NAMES = click.option(
-    "--op-names", type=click.Choice(["auto", "onnx", "ascend"]), help="Name space of the lists.  [default: auto]"
+OP_NAMES = click.Option(
+    ["--op-names"], type=click.Choice(["auto", "onnx", "ascend"]), help="Name space of the lists.  [default: auto]"
 )
-KIND = click.option(
-    "--kind",
+# What decides a node's precision: the arguments of ``load_policy``, and the keys that may stand at the top of a
+# configuration. None where the user says nothing, so that the defaults of ``load_policy`` count.
+POLICY_OPTIONS = (
+    OPS_INFO,
+    click.Option(["--mixlist"], type=PATH, help="A modify_mixlist file ('-' reads standard input)."),
+    click.Option(["--precision-mode"], metavar="MODE", help="A mode by its older name, e.g. allow_mix_precision."),
+    click.Option(["--precision-mode-v2"], metavar="MODE", help="A mode by its newer name.  [default: mixed_float16]"),
+    click.Option(["--keep-dtype"], type=PATH, help="Nodes that keep their type, one name or OpType::Type a line."),
+    click.Option(["--customize-dtypes"], type=PATH, help="Nodes with types of their own, one rule a line."),
+    OP_NAMES,
+    click.Option(
+        ["--gray-policy"],
+        type=click.Choice(["ascend", "between", "black-wins", "promote"]),
+        help="How gray nodes follow their neighbors.  [default: ascend]",
+    ),
+    click.Option(
+        ["--constants"],
+        type=click.Choice(["keep", "ieee", "clamp"]),
+        help="What becomes of constants out of the low type's range.  [default: keep]",
+    ),
+)
+TYPE_HINTS = click.Option(
+    ["--type-hints"],
+    metavar="FILE",
+    type=PATH,
+    help='JSON object of the types of tensors that custom operators make: {"tensor": "float32"}.',
+)
+PLAN_OPTIONS = (*POLICY_OPTIONS, TYPE_HINTS)
+KIND = click.Option(
+    ["--kind"],
     type=click.Choice(["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]),
     default="auto",
     show_default=True,
     help="What the files are; auto goes by their content.",
 )
-_MODES = (
-    click.option("--precision-mode", metavar="MODE", help="A mode by its older name, e.g. allow_mix_precision."),
-    click.option("--precision-mode-v2", metavar="MODE", help="A mode by its newer name.  [default: mixed_float16]"),
-)
-_RULES = (
-    click.option("--keep-dtype", type=PATH, help="Nodes that keep their type, one name or OpType::Type a line."),
-    click.option("--customize-dtypes", type=PATH, help="Nodes with types of their own, one rule a line."),
-)
-_BEHAVIOUR = (
-    click.option(
-        "--gray-policy",
-        type=click.Choice(["ascend", "between", "black-wins", "promote"]),
-        help="How gray nodes follow their neighbours.  [default: ascend]",
-    ),
-    click.option(
-        "--constants",
-        type=click.Choice(["keep", "ieee", "clamp"]),
-        help="What becomes of constants out of the low type's range.  [default: keep]",
-    ),
-)
-LIST_OPTIONS = (OPS_INFO, MIXLIST, *_MODES, OP_NAMES)
-POLICY_OPTIONS = (OPS_INFO, MIXLIST, *_MODES, *_RULES, OP_NAMES, *_BEHAVIOUR)
+HTML = click.Option(["--html"], metavar="FILE", type=OUTPUT, help="Write the report as one self-contained page, too.")
 
 
-TYPE_HINTS = click.option(
-    "--type-hints",
-    metavar="FILE",
-    type=PATH,
-    help='JSON object of the types of tensors that custom operators make: {"tensor": "float32"}.',
-)
+def format_option(*forms: str, description: str | None = None) -> click.Option:
+    """Return ``--format``; the first form is the default."""
+    return click.Option(
+        ["--format", "form"], type=click.Choice(forms), default=forms[0], show_default=True, help=description
+    )
 
 
-def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Adds the options in the order given, and ``--config``."""
-
-    def add(function: F) -> F:
-        for decorator in reversed((*decorators, config_option)):
-            function = decorator(function)
-        return function
-
-    return add
-
-
-def policy_from(given: Mapping[str, Any]) -> Policy:
-    """The policy of the shared options; its warnings go to stderr.
-
-    ``given`` holds each option under its Python name; what the user did not say is None and left to
-    ``load_policy``'s defaults.
-    """
+def policy_from(chosen: Mapping[str, object]) -> Policy:
+    """Return the policy of some arguments of ``load_policy``, None for its defaults."""
     from mixlist.lists.load import load_policy
 
-    one_standard_input(given.values())
-    chosen = _one_mode({name: value for name, value in given.items() if value is not None})
-    policy = load_policy(**chosen)
+    arguments: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    return load_policy(**arguments)
+
+
+def take_policy(given: Given) -> Policy:
+    """Take the options of a policy out of ``given``, and return the policy; its warnings go to stderr."""
+    one_standard_input()
+    chosen = {str(each.name): given.pop(str(each.name)) for each in POLICY_OPTIONS}
+    modes = ("precision_mode", "precision_mode_v2")
+    if None not in (chosen[mode] for mode in modes) and len(said := on_command_line(*modes)) == 1:
+        # A mode on the command line replaces one of the other name in a configuration.
+        chosen |= {mode: None for mode in modes if mode not in said}
+    policy = policy_from(chosen)
     warn(policy.warnings)
     return policy
 
 
-def resolve_watched(model: Any, policy: Policy, type_hints: str | None) -> Plan:
-    """``mixlist.resolve`` with a progress bar for large weights; ``type_hints`` is the path of a JSON file."""
-    import mixlist
-    from mixlist.report.progress import byte_bar
-
-    hints = read_hints(type_hints) if type_hints is not None else None
-    with byte_bar("scanning weights", None) as told:
-        return mixlist.resolve(model, policy, type_hints=hints, progress=told)
-
-
-def read_hints(path: str) -> dict[str, str]:
-    """The types by tensor name of a JSON file ('-': standard input); raises UsageError for anything else in it."""
+def take_type_hints(given: Given) -> dict[str, str] | None:
+    """Take ``--type-hints`` out of ``given``, and read the file; raises UsageError for anything but types by name."""
+    path = given.pop("type_hints")
+    if path is None:
+        return None
     from mixlist.files import jsonc
 
-    document = jsonc.read(path)
+    document = jsonc.read(str(path))
     hints = document.value
     if not isinstance(hints, dict) or not all(isinstance(text, str) for text in hints.values()):
         raise UsageError(
@@ -117,17 +107,10 @@ def read_hints(path: str) -> dict[str, str]:
     return hints
 
 
-def _one_mode(given: dict[str, Any]) -> dict[str, Any]:
-    """Without the mode of a configuration where the command line names one by its other option."""
-    modes = [name for name in ("precision_mode", "precision_mode_v2") if name in given]
-    context = click.get_current_context()
-    said = [name for name in modes if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
-    return {name: value for name, value in given.items() if name not in modes or name in (said or modes)}
+def resolve_watched(model: str | Loaded, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
+    """Do what ``mixlist.resolve`` does, with a progress bar for large weights."""
+    import mixlist
+    from mixlist.report.progress import byte_bar
 
-
-def one_standard_input(paths: Iterable[object]) -> None:
-    """Raises UsageError if two of the paths are ``-``: standard input can be read once."""
-    if sum(path == "-" for path in paths) > 1:
-        raise UsageError(
-            "'-' (standard input) is given twice", hint="it can be read once: put one of the two in a file"
-        )
+    with byte_bar("scanning weights", None) as told:
+        return mixlist.resolve(model, policy, type_hints=type_hints, progress=told)

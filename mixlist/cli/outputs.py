@@ -1,24 +1,35 @@
-"""What a command writes: files, looked at before a long run (no inputs, and writable), and its report."""
+"""The files that a command writes, looked at before a long run, and the report that it ends in."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Protocol, TextIO, TypeVar
 
+from mixlist.cli.parameters import FILE, PATH, values_of_type
 from mixlist.errors import FileError, UsageError
 
 
-def check_output(option: str, name: str, inputs: Iterable[object], *, force: bool = True) -> None:
-    """Raises where the file cannot be written, would replace an input, or exists (without ``force``).
+class _Report(Protocol):
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
 
-    ``inputs`` are what the command's options hold: those that are no path of a file are left aside.
+    def to_json(self) -> Mapping[str, object]: ...
+
+
+Report = TypeVar("Report", bound=_Report)
+
+
+def check_output(option: str, name: str, more_inputs: Iterable[Path] = (), *, force: bool = True) -> None:
+    """Raise where the file cannot be written, would replace an input, or exists (without ``force``).
+
+    Inputs are the paths that the running command reads, and ``more_inputs``.
     """
     path = Path(name)
     if path.exists():
-        for given in inputs:
-            if isinstance(given, str | Path) and Path(given).exists() and path.samefile(given):
+        for other in (*map(Path, values_of_type(FILE, PATH)), *more_inputs):
+            if other.exists() and path.samefile(other):
                 raise UsageError(f"{option} {name} is an input", hint="name another file")
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
@@ -28,23 +39,37 @@ def check_output(option: str, name: str, inputs: Iterable[object], *, force: boo
 
 
 def write_report(
-    report: Any,
+    report: Report,
     form: str,
     html: str | None,
-    page: Callable[[Any, str], None],
-    text: Callable[[Any, TextIO], None],
+    write_page: Callable[[Report, str], None],
+    write_text: Callable[[Report, TextIO], None],
 ) -> None:
-    """The report on standard output and as a page, its warnings on standard error."""
-    from mixlist.report import json_output, terminal
+    """Write the report on standard output and as a page, its warnings on standard error."""
+    from mixlist.report import terminal
 
-    for warning in report.warnings:
-        sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
+    write_warnings(report)
     try:
         if html is not None:
-            page(report, html)
+            write_page(report, html)
             sys.stderr.write(f"wrote {terminal.clean(html)}\n")
     finally:  # a page that cannot be written after all does not take the report of a long run with it
-        if form == "json":
-            json_output.write_json(report.to_json(), sys.stdout)
-        else:
-            text(report, sys.stdout)
+        write_result(report, form, write_text)
+
+
+def write_warnings(report: _Report) -> None:
+    """Write the warnings of a report on standard error."""
+    from mixlist.report.terminal import clean, paint
+
+    for warning in report.warnings:
+        sys.stderr.write(f"{paint('warning', 'yellow', sys.stderr)}: {clean(warning)}\n")
+
+
+def write_result(report: Report, form: str, write_text: Callable[[Report, TextIO], None]) -> None:
+    """Write a report on standard output, as JSON or for people."""
+    from mixlist.report.json_output import write_json
+
+    if form == "json":
+        write_json(report.to_json(), sys.stdout)
+    else:
+        write_text(report, sys.stdout)

@@ -6,9 +6,11 @@ import sys
 
 import click
 
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.options import format_option
 
-@click.command("presets", short_help="Show the built-in libraries and their origin.")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+
+@click.command("presets", short_help=COMMANDS["presets"], params=[format_option("table", "json", "csv")])
 def command(form: str) -> None:
     """Show the built-in libraries: name, what they are for, and where they come from.
 

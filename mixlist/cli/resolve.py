@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.options import (
-    FILE,
-    POLICY_OPTIONS,
-    TYPE_HINTS,
-    one_standard_input,
-    options,
-    policy_from,
-    resolve_watched,
-)
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
+from mixlist.cli.parameters import CONFIG, FILE
 
 if TYPE_CHECKING:
     from mixlist.resolver import Decision, Plan
 
 
-@click.command("resolve", short_help="Show every node's list, precision and the reason.")
-@click.argument("model", type=FILE)
-@options(
-    *POLICY_OPTIONS,
-    TYPE_HINTS,
-    click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True),
-    click.option("--explain", metavar="NODE", help="Walk from this node to the one that decided (scope/name narrows)."),
-    click.option(
-        "--provider",
-        type=click.Choice(["cuda", "cpu"]),
-        help="Show only low nodes for which this ONNX Runtime provider has no low kernel; works without a GPU.",
-    ),
+@click.command(
+    "resolve",
+    short_help=COMMANDS["resolve"],
+    params=[
+        click.Argument(["model"], type=FILE),
+        *PLAN_OPTIONS,
+        format_option("table", "json", "csv"),
+        click.Option(
+            ["--explain"], metavar="NODE", help="Walk from this node to the one that decided (scope/name narrows)."
+        ),
+        click.Option(
+            ["--provider"],
+            type=click.Choice(["cuda", "cpu"]),
+            help="Show only low nodes for which this ONNX Runtime provider has no low kernel; works without a GPU.",
+        ),
+        CONFIG,
+    ],
 )
-def command(
-    model: str, form: str, explain: str | None, provider: str | None, type_hints: str | None, **given: Any
-) -> None:
+def command(model: str, form: str, explain: str | None, provider: str | None, **given: object) -> None:
     """Show every node's list, precision and the reason. Nothing is written.
 
     \b
@@ -47,8 +44,7 @@ def command(
     """
     from mixlist.report import json_output, resolve_terminal, terminal
 
-    one_standard_input((type_hints, *given.values()))
-    plan = resolve_watched(model, policy_from(given), type_hints)
+    plan = resolve_watched(model, take_policy(given), take_type_hints(given))
     terminal.warn(plan.warnings)
     if explain is not None:
         chain = plan.explain(explain)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import os
 from difflib import get_close_matches
-from importlib import import_module
 
 import click
 
-from mixlist.cli.index import COMMANDS, help_text
+from mixlist.cli.index import COMMANDS, help_text, load_command
 from mixlist.version import __version__
 
 
@@ -18,11 +17,7 @@ class _LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module = import_module(f"mixlist.cli.{name.replace('-', '_')}")
-        command: click.Command = module.command
-        return command
+        return load_command(name) if name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -5,25 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.data import DATA_OPTIONS, LABELS, batches_from, take_data
-from mixlist.cli.limits import LIMITS, OVERFLOW_MODE, RATES, STEPS, Limit, exception_rate, take_limits
-from mixlist.cli.options import (
-    FILE,
-    POLICY_OPTIONS,
-    TYPE_HINTS,
-    one_standard_input,
-    options,
-    policy_from,
-    read_hints,
-)
-from mixlist.cli.outputs import check_output
-from mixlist.cli.workers import take_workers, worker_options
+from mixlist.checker.accuracy import Limits
+from mixlist.cli.data import DataOptions, batches_from
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, read_labels, refuse_two_workplaces
+from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
+from mixlist.cli.outputs import check_output, write_result, write_warnings
+from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, PATH, build, change, declared, values_of_type
 from mixlist.errors import UsageError
+from mixlist.report.terminal import clean
+from mixlist.tuner.options import TuneOptions, default_limits
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
@@ -32,71 +29,45 @@ if TYPE_CHECKING:
     from mixlist.tuner.trials import Trial
 
 
-@click.command("tune", short_help="Find the smallest list that is safe and fast.")
-@click.argument("model", type=FILE)
-@options(
-    click.option(
-        "-o", "--output", metavar="OUT", type=FILE, required=True, help="Where the modify_mixlist file is written."
-    ),
-    click.option(
-        "--node-rules",
-        metavar="FILE",
-        type=FILE,
-        help="Let single nodes stay in float32 too; their rules go to this customize_dtypes file.",
-    ),
-    click.option("--force", is_flag=True, help="Replace existing outputs."),
-    click.option(
-        "--objective",
-        type=click.Choice(["min-edits", "max-low", "max-speed"]),
-        default="min-edits",
-        show_default=True,
-        help="Fewest edits, most matrix and convolution work in low precision, or least cost.",
-    ),
-    *POLICY_OPTIONS,
-    TYPE_HINTS,
-    *DATA_OPTIONS,
-    click.option(
-        "--validate-on",
-        metavar="PATH",
-        type=FILE,
-        multiple=True,
-        help="Data that the search does not see, for a last check. Can be given more than once.",
-    ),
-    OVERFLOW_MODE,
-    STEPS,
-    *RATES,
-    *LIMITS,
-    LABELS,
-    click.option(
-        "--max-accuracy-loss",
-        metavar="X",
-        type=Limit(0, 1),
-        help="By how much the share of right answers may fall, with --labels.  [default: 0]",
-    ),
-    click.option("--state", metavar="FILE", type=FILE, help="Keep the trials here; a search that was killed goes on."),
-    *worker_options("trials", "default: one for every two cores"),
-    click.option("--trace", is_flag=True, help="Tell every trial on standard error."),
-    click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True),
+@click.command(
+    "tune",
+    short_help=COMMANDS["tune"],
+    params=[
+        click.Argument(["model"], type=FILE),
+        click.Option(
+            ["-o", "--output"],
+            metavar="OUT",
+            type=OUTPUT,
+            required=True,
+            help="Where the modify_mixlist file is written.",
+        ),
+        click.Option(
+            ["--node-rules", "rules"],
+            metavar="FILE",
+            type=OUTPUT,
+            help="Let single nodes stay in float32 too; their rules go to this customize_dtypes file.",
+        ),
+        click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
+        *PLAN_OPTIONS,
+        *declared(DataOptions, TuneOptions),
+        LARGE_BATCH,
+        *declared(Limits),
+        click.Option(["--trace"], is_flag=True, help="Report every trial on standard error."),
+        format_option("text", "json"),
+        CONFIG,
+    ],
 )
 def command(
     model: str,
     output: str,
-    node_rules: str | None,
+    rules: str | None,
     force: bool,
-    objective: Any,
-    type_hints: str | None,
-    provider: str,
     validate_on: tuple[str, ...],
-    overflow_mode: str,
-    steps: int | None,
-    large_batch: bool,
-    max_exception_rate: float | None,
     labels: str | None,
-    max_accuracy_loss: float | None,
     state: str | None,
     trace: bool,
     form: str,
-    **given: Any,
+    **given: object,
 ) -> int:
     """Find the smallest change of the lists under which MODEL keeps the limits of 'mixlist check' on data.
 
@@ -114,74 +85,65 @@ def command(
       mixlist tune model.onnx -o modify.json --data batches/ --node-rules nodes.txt --state search.jsonl --trace
       mixlist tune model.onnx -o modify.json --ops-info mindspore-o3 --random 4 --dim batch=8 --objective max-low
     """
-    import mixlist
-    from mixlist.checker.accuracy import Limits
-    from mixlist.checker.label_accuracy import read_labels
     from mixlist.graph.io import load
+    from mixlist.report.tune_terminal import write_tune
     from mixlist.runtime.feeds import read_batches
+    from mixlist.tuner.run import run_tune
 
-    rate = exception_rate(max_exception_rate, large_batch)
-    limits = take_limits(given, Limits() if labels is None else Limits(normalized=None, cosine=None))
-    if max_accuracy_loss is not None and labels is None:
+    apply_large_batch(given)
+    refuse_two_workplaces(given)
+    if given["max_accuracy_loss"] is not None and labels is None:
         raise UsageError("--max-accuracy-loss is of the answers that --labels knows", hint="give --labels FILE")
-    workers = take_workers(given)
-    data = take_data(given)
-    outputs = _Outputs(output, node_rules)
-    inputs = (model, labels, type_hints, *data["data"], *validate_on, *given.values())
-    outputs.look(inputs, state, force)
-    one_standard_input((type_hints, *given.values()))
-    policy = policy_from(given)
-    hints = read_hints(type_hints) if type_hints is not None else None
+    outputs = _Outputs(output, rules, state, force)
+    outputs.check()
+    policy = take_policy(given)
+    hints = take_type_hints(given)
     source = load(model)
-    batches = batches_from(data, source.proto)
+    batches = batches_from(build(DataOptions, given), source.proto)
     others = read_batches(validate_on, source.proto) if validate_on else None
     _refuse_seen(batches, others)
-    outputs.look(_files(source, batches, others, given["ops_info"]), state, force)
-    answers = read_labels(labels) if labels is not None else None
+    outputs.check(_files(source, batches, others))
+    options = build(
+        TuneOptions,
+        given,
+        node_rules=rules is not None,
+        limits=change(default_limits(labelled=labels is not None), given),
+        labels=read_labels(labels),
+        state=state,
+        validate_on=others,
+        type_hints=hints,
+        isolate=True,
+    )
     with _watched(trace) as told:
-        report = mixlist.tune(
-            source,
-            policy,
-            batches,
-            objective=objective,
-            node_rules=node_rules is not None,
-            limits=limits,
-            max_exception_rate=rate,
-            labels=answers,
-            max_accuracy_loss=max_accuracy_loss or 0.0,
-            overflow_mode=overflow_mode,
-            provider=provider,
-            steps=steps,
-            validate_on=others,
-            state=state,
-            **workers,
-            type_hints=hints,
-            isolate=True,
-            told=told,
-        )
-    _write(report, outputs, force, form)
+        report = run_tune(source, policy, batches, replace(options, told=told))
+    write_warnings(report)
+    try:
+        saved = _save(report, outputs)
+        sys.stderr.write(f"{clean(saved)}\n")
+    finally:  # a file that cannot be written after all does not take the report with it
+        write_result(report, form, write_tune)
     return int(report.verdict == "fail")
 
 
 class _Outputs:
     """OUT and FILE, and where they go when the search is interrupted."""
 
-    def __init__(self, lists: str, rules: str | None) -> None:
-        self.lists, self.rules = lists, rules
+    def __init__(self, lists: str, rules: str | None, state: str | None, force: bool) -> None:
+        self.lists, self.rules, self.state, self.force = lists, rules, state, force
         self.partial = _partial(lists), None if rules is None else _partial(rules)
 
-    def look(self, inputs: tuple[object, ...], state: str | None, force: bool) -> None:
-        """Raises before the long run where one of them, or the state, cannot be written or is an input."""
-        names = {"--output": self.lists, "--node-rules": self.rules, "--state": state}
-        there = {option: name for option, name in names.items() if name is not None}
-        every = [name for name in (*there.values(), *self.partial) if name is not None]
+    def check(self, more_inputs: tuple[Path, ...] = ()) -> None:
+        """Raise before the long run where one of them, or the state, cannot be written or is an input."""
+        names = {"--output": self.lists, "--node-rules": self.rules, "--state": self.state}
+        named = {option: name for option, name in names.items() if name is not None}
+        partial = [name for name in self.partial if name is not None]
+        every = [*named.values(), *partial]
         if len({Path(name).resolve() for name in every}) < len(every):
-            raise UsageError(f"{' and '.join(there)} would write the same file", hint="name one file each")
-        for option, name in there.items():
-            check_output(option, name, inputs, force=force or option == "--state")
-        for partial in self.partial:
-            if partial is not None:
-                check_output("the partial output", partial, inputs)
+            raise UsageError(f"{' and '.join(named)} would write the same file", hint="name one file each")
+        for option, name in named.items():
+            check_output(option, name, more_inputs, force=self.force or option == "--state")
+        for name in partial:
+            check_output("the partial output", name, more_inputs)
 
 
 def _partial(name: str) -> str:
@@ -190,15 +152,15 @@ def _partial(name: str) -> str:
     return str(path.parent / f"{path.stem}.partial{path.suffix}")
 
 
-def _files(source: Loaded, batches: Batches, others: Batches | None, ops_info: str | None) -> tuple[object, ...]:
-    """What lies in the folders that were given, and the model's weights."""
+def _files(source: Loaded, batches: Batches, others: Batches | None) -> tuple[Path, ...]:
+    """Return the files of the folders that were given, and those of the model's weights."""
     from mixlist.graph.save import inputs_of
 
-    found: list[object] = [*inputs_of(source)]
+    found = list(inputs_of(source))
     for name in (*batches.names(), *(others.names() if others is not None else ())):
-        found += [name, *Path(name).glob("*.pb")]
-    if ops_info is not None and Path(ops_info).is_dir():
-        found += Path(ops_info).glob("*.json")
+        found += [Path(name), *Path(name).glob("*.pb")]
+    for name in values_of_type(PATH):  # an ops-info library may be a folder
+        found += Path(name).glob("*.json")
     return tuple(found)
 
 
@@ -230,31 +192,15 @@ def _watched(trace: bool) -> Iterator[Callable[[Trial], None]]:
         yield lambda trial: bar(1) if bar is not None else None
 
 
-def _write(report: TuneReport, outputs: _Outputs, force: bool, form: str) -> None:
-    """The files, then the report on standard output; warnings, and what was written, on standard error."""
-    from mixlist.report import json_output, terminal, tune_terminal
-
-    for warning in report.warnings:
-        sys.stderr.write(f"{terminal.paint('warning', 'yellow', sys.stderr)}: {terminal.clean(warning)}\n")
-    try:
-        told = _save(report, outputs, force)
-        sys.stderr.write(f"{terminal.clean(told)}\n")
-    finally:  # a file that cannot be written after all does not take the report with it
-        if form == "json":
-            json_output.write_json(report.to_json(), sys.stdout)
-        else:
-            tune_terminal.write_tune(report, sys.stdout)
-
-
-def _save(report: TuneReport, outputs: _Outputs, force: bool) -> str:
-    """Writes the files where there is a list; returns what to say of them."""
+def _save(report: TuneReport, outputs: _Outputs) -> str:
+    """Write the files where there is a list; return a sentence about them."""
     if not report.modify_mixlist:
         return "nothing was written"
     if not report.complete:
         lists, rules = outputs.partial
         report.save(lists, rules, force=True)
         return f"interrupted: wrote {_and(lists, rules)}; {outputs.lists} is as it was"
-    report.save(outputs.lists, outputs.rules, force=force)
+    report.save(outputs.lists, outputs.rules, force=outputs.force)
     failed = "; it keeps the limits on the data of the search, but not on that of --validate-on"
     return f"wrote {_and(outputs.lists, outputs.rules)}{failed if report.verdict == 'fail' else ''}"
 

@@ -6,12 +6,14 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from mixlist.cli.failures import tell
-from mixlist.cli.options import FILE, KIND, OP_NAMES, OPS_INFO, PATH, one_standard_input, options
+from mixlist.cli.index import COMMANDS
+from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, policy_from
+from mixlist.cli.parameters import CONFIG, FILE, PATH, one_standard_input
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 
@@ -20,24 +22,26 @@ if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
     from mixlist.lists.validate import FileReport
 
-FORMATS = ["text", "json", "github", "sarif"]
 
-
-@click.command("validate", short_help="Check list files: their form and their meaning.")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
-@options(
-    KIND,
-    click.option(
-        "--output-format",
-        type=click.Choice(FORMATS),
-        default="text",
-        show_default=True,
-        help="github: annotations on a pull request; sarif: SARIF 2.1.0 for code scanning.",
-    ),
-    click.option("--strict", is_flag=True, help="Warnings fail too."),
-    OPS_INFO,
-    click.option("--model", type=FILE, help="Check the names against this ONNX model, too."),
-    OP_NAMES,
+@click.command(
+    "validate",
+    short_help=COMMANDS["validate"],
+    params=[
+        click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
+        KIND,
+        click.Option(
+            ["--output-format"],
+            type=click.Choice(["text", "json", "github", "sarif"]),
+            default="text",
+            show_default=True,
+            help="github: annotations on a pull request; sarif: SARIF 2.1.0 for code scanning.",
+        ),
+        click.Option(["--strict"], is_flag=True, help="Warnings fail too."),
+        OPS_INFO,
+        click.Option(["--model"], type=FILE, help="Check the names against this ONNX model, too."),
+        OP_NAMES,
+        CONFIG,
+    ],
 )
 def command(
     paths: tuple[str, ...],
@@ -62,7 +66,7 @@ def command(
     from mixlist.lists.load import DEFAULT_LIBRARY, load_library
     from mixlist.lists.validate import validate_file
 
-    one_standard_input((*paths, ops_info))
+    one_standard_input()
     if "-" in paths:
         _keep_standard_input()
     against = ops_info if ops_info is not None else DEFAULT_LIBRARY if model is not None else None
@@ -100,12 +104,9 @@ def _cross_check(report: FileReport, path: str, model: str | None, given: dict[s
     """The report with what the library's name space and the model say of a file that is valid by itself."""
     if any(f.severity == "error" for f in report.findings) or (model is None and given["ops_info"] is None):
         return report
-    from mixlist.lists.load import load_policy
-
     if path == "-":
         sys.stdin.seek(0)
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    policy = load_policy(**chosen | {_as_option(report.kind): path})
+    policy = policy_from(given | {_as_option(report.kind): path})
     if model is None:
         from mixlist.ops.crosscheck import cross_check
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-
-from mixlist.cli.config import by_key
-from mixlist.lists import config
 
 MATMUL_BLACK = '{"black-list": {"to-add": ["MatMul"]}, "white-list": {"to-remove": ["MatMul"]}}'
 
@@ -25,15 +21,6 @@ def toml(folder: Path, text: str) -> Path:
     path = folder / "mixlist.toml"
     path.write_text(text)
     return path
-
-
-@pytest.mark.parametrize("name", config.COMMANDS)
-def test_the_configuration_knows_each_commands_options(name: str) -> None:
-    command = import_module(f"mixlist.cli.{name}").command
-    own = {key.replace("_", "-") for key in by_key(command)} - {"config"}
-    policy = own & config.POLICY
-    assert config.COMMANDS[name] - {"no-keep-io-types"} == own - config.POLICY
-    assert policy == config.POLICY or name in ("validate", "diff")
 
 
 def test_options_and_relative_paths(run, folder: Path, model_path: Path) -> None:

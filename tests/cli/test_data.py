@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from mixlist.cli import root
-from mixlist.cli.data import DATA_OPTIONS, LABELS, batches_from, take_data
-from mixlist.cli.options import POLICY_OPTIONS, options
-from mixlist.lists.config import DATA
+from mixlist.cli.data import DataOptions, batches_from
+from mixlist.cli.options import POLICY_OPTIONS
+from mixlist.cli.parameters import CONFIG, build, declared
+from mixlist.targets.providers import ProviderOption
 from tests.cli.conftest import Ran
 from tests.support.builders import model
 
@@ -28,11 +29,11 @@ def proto() -> Any:
     return made
 
 
-@click.command("check")
-@options(*POLICY_OPTIONS, *DATA_OPTIONS, LABELS)
-def told(provider: str, labels: str | None, **given: Any) -> None:
+@click.command("check", params=[*POLICY_OPTIONS, *declared(DataOptions, ProviderOption), CONFIG])
+def told(**given: object) -> None:
     """Prints the names and shapes of the batches."""
-    data = take_data(given)
+    data = build(DataOptions, given)
+    build(ProviderOption, given)
     assert set(given) == POLICY
     batches = batches_from(data, proto())
     for name, feed in zip(batches.names(), batches, strict=True):
@@ -59,11 +60,6 @@ def npz(tmp_path: Path) -> Path:
     path = tmp_path / "batch.npz"
     np.savez(path, **{"x": np.ones((2, 3)), "a=b": np.array([7, 8])})
     return path
-
-
-def test_the_options_are_those_of_the_configuration() -> None:
-    names = {spelling for parameter in told.params for spelling in parameter.opts if spelling.startswith("--")}
-    assert {f"--{name}" for name in DATA | {"labels"}} <= names
 
 
 def test_files(call: Run, npz: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mixlist.cli.config import load_config
+from mixlist.cli.index import COMMANDS, load_command
 from mixlist.errors import FileError, ListError, MixlistError, UsageError
-from mixlist.lists.config import COMMANDS, POLICY, load_config
+
+CONFIGURABLE = ["validate", "lists", "resolve", "apply", "diff", "check", "bench", "tune", "train"]
+POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes", "op-names"]
+POLICY += ["gray-policy", "constants"]
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -39,21 +43,31 @@ def test_a_switch_that_is_on_by_default_can_be_named_either_way(tmp_path: Path) 
         load_config(write(tmp_path, '[apply]\nno-keep-io-types = "x"'), "apply")
 
 
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_the_options_are_those_of_the_command_line(command: str) -> None:
-    from mixlist.cli.config import by_key
+@pytest.mark.parametrize("command", CONFIGURABLE)
+def test_a_table_takes_every_option_of_its_command_and_of_a_policy(tmp_path: Path, command: str) -> None:
+    spellings = {name for each in load_command(command).params for name in (*each.opts, *each.secondary_opts)}
+    own = sorted(name[2:] for name in spellings if name.startswith("--") and name != "--config")
+    for name in {*own, *POLICY}:
+        value = "true" if name.startswith("no-") else '"/x"'
+        key = name.removeprefix("no-").replace("-", "_")
+        found = load_config(write(tmp_path, f"[{command}]\n{name} = {value}"), command)
+        assert found == {key: False if name.startswith("no-") else "/x"}
+    with pytest.raises(UsageError, match=f"the command {command} has no option 'config'"):
+        load_config(write(tmp_path, f'[{command}]\nconfig = "x"'), command)
 
-    module = importlib.import_module(f"mixlist.cli.{command}")
-    there = {key.replace("_", "-") for key in by_key(module.command)} - {"config"}
-    assert there - POLICY == {key for key in COMMANDS[command] if not key.startswith("no-")}
+
+@pytest.mark.parametrize("name", POLICY)
+def test_the_top_takes_the_options_of_a_policy(tmp_path: Path, name: str) -> None:
+    for command in CONFIGURABLE:
+        assert load_config(write(tmp_path, f'{name} = "/x"'), command) == {name.replace("-", "_"): "/x"}
 
 
-def test_every_command_with_a_configuration_has_a_table() -> None:
-    from mixlist.cli.index import COMMANDS as LINES
-
-    modules = {name: importlib.import_module(f"mixlist.cli.{name.replace('-', '_')}") for name in LINES}
-    taking = {name for name, module in modules.items() if any(p.name == "config" for p in module.command.params)}
-    assert taking == COMMANDS.keys()
+def test_every_command_with_a_configuration_has_a_table(tmp_path: Path) -> None:
+    taking = {name for name in COMMANDS if any(p.name == "config" for p in load_command(name).params)}
+    assert taking == set(CONFIGURABLE)
+    for name in COMMANDS.keys() - taking - {"ops-info"}:  # which is an option of a policy, too
+        with pytest.raises(UsageError, match=f"there is no command '{name}' to have a table"):
+            load_config(write(tmp_path, f"[{name}]"), "lists")
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""What commands that end in a verdict share beyond their dataclasses of options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mixlist.checker.exception_rate import LARGE_BATCH_LIMIT
+from mixlist.cli.parameters import Given, on_command_line
+from mixlist.errors import UsageError
+
+if TYPE_CHECKING:
+    from mixlist.checker.label_accuracy import Labels
+
+LARGE_BATCH = click.Option(
+    ["--large-batch"], is_flag=True, help="The exception rate for a large global batch: 0.1 % (--max-exception-rate)."
+)
+
+
+def apply_large_batch(given: Given) -> None:
+    """Put the exception rate of a large global batch for ``--large-batch``; the command line wins over a file."""
+    if not given.pop("large_batch"):
+        return
+    if given["max_exception_rate"] is not None:
+        said = on_command_line("large_batch", "max_exception_rate")
+        if len(said) != 1:
+            raise UsageError("--large-batch and --max-exception-rate are two exception rates", hint="give one of them")
+        if said == ["max_exception_rate"]:
+            return
+    given["max_exception_rate"] = LARGE_BATCH_LIMIT
+
+
+def refuse_two_workplaces(given: Given) -> None:
+    """Raise UsageError for ``--jobs`` beside ``--scheduler``."""
+    if given["jobs"] is not None and given["scheduler"] is not None:
+        raise UsageError("--jobs is for this machine, and --scheduler has its own workers", hint="give one of them")
+
+
+def read_labels(path: str | None) -> Labels | None:
+    """Return the labels of the file that ``--labels`` names."""
+    from mixlist.checker import label_accuracy
+
+    return None if path is None else label_accuracy.read_labels(path)
