@@ -22,8 +22,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mixlist.cli import main
 from tests.support.builders import model
+from tests.support.golden_file import read_golden
 from tests.support.mutation import mutate
-from tests.test_golden import FILES, read
+from tests.test_golden import FILES, models
 
 COUNT = int(os.environ.get("MIXLIST_FUZZ", "8000"))
 SEED = int(os.environ.get("MIXLIST_FUZZ_SEED", "0"))
@@ -127,7 +128,7 @@ B (x) => (y) { y = Softmax(x) }"""
 
 def bases() -> list[bytes]:
     """All models, serialised."""
-    pairs = [both for path in FILES for both in read(path).models()]
+    pairs = [both for path in FILES for both in models(read_golden(path))]
     return [m.SerializeToString() for m in (*pairs, *extra())]
 
 
