@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
@@ -22,6 +22,9 @@ from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.cast_look_through import looked_through
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.uses import Use, uses
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
@@ -81,7 +84,7 @@ class KeepTypes:
         return self.everything or name in self.names
 
 
-def _names_in_training(model: Any) -> set[str]:
+def _names_in_training(model: ModelProto) -> set[str]:
     """Names that the training information uses: it shares the main graph's initializers, so they stay as they are."""
     found: set[str] = set()
     for info in model.training_info:

@@ -6,18 +6,24 @@ infinite; ``clamp`` makes it the largest finite one. Signs, zeros, infinities an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from mixlist.errors import ModelError
+from mixlist.graph.messages import copied
 from mixlist.ops import types
-from mixlist.ops.low_precision import flush_bound, overflow_bound
+from mixlist.ops.low_precision import FINITE_MAX, flush_bound, overflow_bound
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
+    from onnx import ModelProto, SparseTensorProto, TensorProto
+    from onnxruntime import InferenceSession
+
+    from mixlist.graph.protos import ConstantProto
 
 
 @dataclass
@@ -31,28 +37,22 @@ class ConstantReport:
     max_abs: float = 0.0
 
 
-def numpy_type(elem: int) -> Any:
-    """The numpy dtype of a float element type (ml_dtypes has bfloat16).
+def numpy_type(elem: int) -> np.dtype[np.generic]:
+    """Return the numpy dtype of a float element type (ml_dtypes has bfloat16).
 
     Raises ModelError for any other type: only a model whose types contradict each other asks for one.
     """
-    import ml_dtypes
-    import numpy as np
+    from onnx import helper
 
-    known = {
-        types.FLOAT: np.dtype(np.float32),
-        types.FLOAT16: np.dtype(np.float16),
-        types.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
-    }
-    if elem not in known:
+    if elem not in types.LISTED:
         message = f"a float constant is read as {types.type_name(elem)}: the model's types contradict each other"
         raise ModelError(message, hint="check the model with onnx.checker")
-    return known[elem]
+    return helper.tensor_dtype_to_np_dtype(elem)
 
 
 def convert_piece(
-    piece: NDArray[Any], elem: int, clamp: bool, report: ConstantReport, many: bool = False
-) -> NDArray[Any]:
+    piece: NDArray[np.generic], elem: int, clamp: bool, report: ConstantReport, many: bool = False
+) -> NDArray[np.generic]:
     """One flat piece of a constant in element type ``elem``; adds to the report. ``many``: of a large constant."""
     import numpy as np
 
@@ -73,8 +73,8 @@ def convert_piece(
     report.max_abs = max(report.max_abs, largest)
     if infinite is not None and (count := int(np.count_nonzero(infinite))):
         if clamp:
-            bound = float(_limits(elem).max)
-            narrow = np.where(infinite, np.copysign(np.float32(bound), wide).astype(dtype), narrow)
+            largest_finite = np.copysign(np.float32(FINITE_MAX[elem]), wide).astype(dtype)
+            narrow = np.where(infinite, largest_finite, narrow)
             report.clamped += count
         else:
             report.overflowed += count
@@ -84,20 +84,13 @@ def convert_piece(
     return narrow
 
 
-def _limits(elem: int) -> Any:
-    """Limits of a float element type, as ``numpy.finfo`` gives them."""
-    import ml_dtypes
-
-    return ml_dtypes.finfo(numpy_type(elem))  # type: ignore[no-untyped-call]
-
-
-def _narrowed(wide: NDArray[Any], elem: int, dtype: Any, many: bool) -> NDArray[Any]:
+def _narrowed(wide: NDArray[np.float32], elem: int, dtype: np.dtype[np.generic], many: bool) -> NDArray[np.generic]:
     """Rounded to nearest, ties to even: by numpy, and for much float16 by ONNX Runtime, which is faster."""
     import numpy as np
 
     if elem == types.FLOAT16 and many:
         session = _half_session()
-        return cast("NDArray[Any]", session.run(None, {"x": wide})[0])
+        return cast("NDArray[np.generic]", session.run(None, {"x": wide})[0])
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         return wide.astype(dtype)
 
@@ -106,7 +99,7 @@ _MANY = 2**21  # elements from which importing ONNX Runtime (a fifth of a second
 
 
 @cache
-def _half_session() -> Any:
+def _half_session() -> InferenceSession:
     """A session of one Cast node: the same bits as numpy, several times faster."""
     import onnxruntime
     from onnx import helper
@@ -123,8 +116,10 @@ def _half_session() -> Any:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str) -> tuple[Any, ConstantReport | None]:
-    """A new TensorProto (or SparseTensorProto) that holds the constant in ``elem``, and the report.
+def converted_tensor(
+    tensor: ConstantProto, elem: int, clamp: bool, name: str
+) -> tuple[TensorProto | SparseTensorProto, ConstantReport | None]:
+    """Return a new TensorProto (or SparseTensorProto) that holds the constant in ``elem``, and the report.
 
     ``tensor`` is a TensorProto, a Constant's attribute, or a SparseTensorProto; ``name`` the new tensor's name. A
     tensor in another file stays there, marked as pending, and has no report yet: ``stream`` converts it.
@@ -133,14 +128,14 @@ def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str) -> tuple[An
 
     from mixlist.graph import weights
 
-    if tensor.DESCRIPTOR.name == "SparseTensorProto":
-        sparse = SparseTensorProto()
-        sparse.CopyFrom(tensor)
+    if isinstance(tensor, SparseTensorProto):
+        sparse = copied(tensor)
         values, report = converted_tensor(tensor.values, elem, clamp, name)
+        assert isinstance(values, TensorProto)
         sparse.values.CopyFrom(values)
         return sparse, report
     made = TensorProto(name=name, data_type=elem)
-    if tensor.DESCRIPTOR.name == "TensorProto":
+    if isinstance(tensor, TensorProto):
         made.dims.extend(tensor.dims)
         made.doc_string = tensor.doc_string
     elif tensor.name == "value_floats":
@@ -157,7 +152,9 @@ def converted_tensor(tensor: Any, elem: int, clamp: bool, name: str) -> tuple[An
     return made, report
 
 
-def stream(tensor: Any, folder: Path | None, clamp: bool, reports: dict[Any, ConstantReport]) -> Iterator[bytes]:
+def stream(
+    tensor: TensorProto, folder: Path | None, clamp: bool, reports: dict[Hashable, ConstantReport]
+) -> Iterator[bytes]:
     """The bytes of a tensor as the model declares it; what is pending is converted on the way and reported."""
     from mixlist.graph import weights
 
@@ -171,7 +168,7 @@ def stream(tensor: Any, folder: Path | None, clamp: bool, reports: dict[Any, Con
     reports[identity(tensor)] = report
 
 
-def bring_in(proto: Any, folder: Path | None, clamp: bool = False) -> None:
+def bring_in(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
     """Set everything inline, in place, that lies in other files of ``folder``; what is pending is converted."""
     from mixlist.graph import save, weights
 
@@ -180,6 +177,6 @@ def bring_in(proto: Any, folder: Path | None, clamp: bool = False) -> None:
             save.set_inline(tensor, b"".join(stream(tensor, folder, clamp, {})))
 
 
-def identity(tensor: Any) -> tuple[str, ...]:
+def identity(tensor: TensorProto) -> tuple[str, ...]:
     """What tells a tensor in another file from others of its name: where it lies."""
     return (tensor.name, *sorted(f"{entry.key}={entry.value}" for entry in tensor.external_data))

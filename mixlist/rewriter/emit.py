@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.graph.messages import NodeOrder, reorder
 from mixlist.graph.model import MARK, Node, Scope, Value
-from mixlist.graph.traversal import linked_scopes
+from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.ops import types
 from mixlist.resolver.decisions import Solution
 from mixlist.rewriter.casts import Layout, NewCast
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import GraphProto, NodeProto, ValueInfoProto
 
     from mixlist.graph.protos import ScopeProto
 
@@ -38,7 +38,7 @@ class Emitter:
 
     # --- names ---
 
-    def _edit(self, node: Node, proto: Any) -> None:
+    def _edit(self, node: Node, proto: ScopeProto) -> None:
         edits = self.layout.inputs.get(node)
         if edits:
             target = proto.node[node.position]
@@ -51,7 +51,7 @@ class Emitter:
         if self.renames:
             self._rename(node, proto.node[node.position], edits or {})
 
-    def _rename(self, node: Node, target: Any, edits: dict[int, str]) -> None:
+    def _rename(self, node: Node, target: NodeProto, edits: dict[int, str]) -> None:
         for slot, value in enumerate(node.inputs):
             if value is not None and slot not in edits:
                 name = self.layout.name(value)
@@ -63,8 +63,8 @@ class Emitter:
                 if target.output[slot] != name:
                     target.output[slot] = name
 
-    def _edit_outputs(self, scope: Scope, proto: Any) -> None:
-        if scope is self.solution.graph.root:
+    def _edit_outputs(self, scope: Scope, proto: ScopeProto) -> None:
+        if scope is self.solution.graph.root or not is_graph(proto):
             return  # the names of a model's or function's outputs never change
         edits = self.layout.outputs.get(scope, {})
         for slot, value in enumerate(scope.outputs):
@@ -78,8 +78,8 @@ class Emitter:
         elem = self.layout.elements.get(value.id, self.solution.decided[value.id])
         return types.with_element(value.type, elem) if value.type != types.UNKNOWN else types.UNKNOWN
 
-    def _retype(self, scope: Scope, proto: Any) -> None:
-        if proto.DESCRIPTOR.name == "GraphProto":
+    def _retype(self, scope: Scope, proto: ScopeProto) -> None:
+        if is_graph(proto):
             for value, info in zip(scope.inputs, proto.input, strict=True):
                 _set_type(info, self._final(value))
             self._retype_outputs(scope, proto)
@@ -96,7 +96,7 @@ class Emitter:
         if None in order:  # stale: it names a tensor that is not there
             reorder(proto.value_info, order)
 
-    def _retype_outputs(self, scope: Scope, proto: Any) -> None:
+    def _retype_outputs(self, scope: Scope, proto: GraphProto) -> None:
         casts = {c.name: c.elem for c in self.layout.casts.get(scope, ())}
         edits = self.layout.outputs.get(scope, {})
         root = scope is self.solution.graph.root
@@ -123,7 +123,7 @@ class Emitter:
 
     # --- new nodes ---
 
-    def _insert(self, scope: Scope, proto: Any, constants: list[tuple[Value, Any]]) -> None:
+    def _insert(self, scope: Scope, proto: ScopeProto, constants: list[tuple[Value, NodeProto]]) -> None:
         casts = self.layout.casts.get(scope, [])
         moved = [n for n in self.layout.moved if n.scope is scope]
         if scope.sorted and not (casts or scope.marked or constants or moved):
@@ -149,7 +149,7 @@ class Emitter:
         return (place.get(maker, -1) if maker is not None else -1, rank, order)
 
 
-def _set_type(info: Any, final: types.Type) -> None:
+def _set_type(info: ValueInfoProto, final: types.Type) -> None:
     """Declare the type where something is declared and it differs; shapes stay."""
     declared = types.from_proto(info.type)
     if final == types.UNKNOWN or declared in (final, types.UNKNOWN):
@@ -159,7 +159,7 @@ def _set_type(info: Any, final: types.Type) -> None:
     types.set_proto(info.type, final)
 
 
-def _add_cast(node: Any, cast: NewCast, source: str) -> None:
+def _add_cast(node: NodeProto, cast: NewCast, source: str) -> None:
     node.op_type = "Cast"
     node.name = cast.node_name
     node.input.append(source)
@@ -168,7 +168,7 @@ def _add_cast(node: Any, cast: NewCast, source: str) -> None:
     node.metadata_props.add(key=MARK, value="output" if cast.output else "tensor")
 
 
-def _unmark(cast: Any) -> None:
+def _unmark(cast: NodeProto) -> None:
     """Take the mark from a Cast that mixlist made and somebody put to another use: it is the user's now."""
     for position in reversed([i for i, p in enumerate(cast.metadata_props) if p.key == MARK]):
         del cast.metadata_props[position]

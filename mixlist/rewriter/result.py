@@ -1,0 +1,108 @@
+"""What rewriting a model returns: the model, how to save it, and what was done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.graph.io import Loaded
+from mixlist.graph.save import Options, Progress, save, set_inline, tensors
+from mixlist.graph.weights import declared_size, is_external, stored_type
+from mixlist.rewriter.constants import constant_warnings
+from mixlist.rewriter.convert import ConstantReport, identity, stream
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+
+@dataclass
+class RewriteResult:
+    """The rewritten model and what was done.
+
+    ``model`` is of the kind that went in (an ``onnx.ModelProto`` where a path did). ``constants`` reports every
+    converted constant; ``counts`` the nodes by precision; ``low`` of ``eligible`` nodes are low.
+    """
+
+    loaded: Loaded
+    proto: ModelProto = field(repr=False)
+    casts_inserted: int
+    counts: dict[str, int]
+    low: int
+    eligible: int
+    _reports: dict[Hashable, ConstantReport]
+    _clamp: bool
+    _sensitive: dict[str, str]  # node fed by each converted constant, where a zero there is dangerous
+    _plan_warnings: tuple[Diagnostic, ...]
+
+    @property
+    def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows which
+        """The model, of the kind that went in, with all weights in it where a path went in."""
+        if self.loaded.kind == "path":
+            self._take_in()
+        if self.loaded.kind == "ir":
+            import onnx_ir
+
+            self._take_in(pending_only=True)
+            return onnx_ir.from_proto(self.proto)
+        return self.proto
+
+    @property
+    def constants(self) -> list[ConstantReport]:
+        """A report per converted constant, in the order of the file; external ones are read for it once."""
+        for tensor in self._external(pending_only=True):
+            if identity(tensor) not in self._reports:
+                for _ in self._stream(tensor):
+                    pass
+        return list(self._reports.values())
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """The plan's warnings, and what conversion did to constants."""
+        return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive))
+
+    def save(
+        self, path: str | Path, *, force: bool = False, external_data: str = "auto", progress: Progress | None = None
+    ) -> tuple[Path, ...]:
+        """Write the model to ``path``: whole or not at all, never over the input, over another file only by ``force``.
+
+        Returns the files written: the model's and, where there is one, its data file.
+
+        ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` is told the bytes written.
+        """
+        options = Options(force, external_data, progress)
+        return save(self.proto, Path(path), self.loaded, self._stream, options)
+
+    def streamed_bytes(self) -> int:
+        """How many bytes of external data ``save`` writes."""
+        return sum(declared_size(t) for t in self._external(pending_only=False))
+
+    def _stream(self, tensor: TensorProto) -> Iterator[bytes]:
+        return stream(tensor, self.loaded.folder, self._clamp, self._reports)
+
+    def _external(self, pending_only: bool) -> Iterator[TensorProto]:
+        for tensor in self._outside:
+            if is_external(tensor) and (not pending_only or stored_type(tensor) != tensor.data_type):
+                yield tensor
+
+    @cached_property
+    def _outside(self) -> list[TensorProto]:
+        """The tensors that lie in other files until ``_take_in`` is called."""
+        return [t for t in tensors(self.proto) if is_external(t)]
+
+    def _take_in(self, pending_only: bool = False) -> None:
+        for tensor in self._external(pending_only):
+            set_inline(tensor, b"".join(self._stream(tensor)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``mixlist.apply/1`` object of schemas/apply.json."""
+        return {
+            "format": "mixlist.apply/1",
+            "casts_inserted": self.casts_inserted,
+            "counts": self.counts,
+            "constants": [asdict(constant) for constant in self.constants],
+            "warnings": [str(w) for w in self.warnings],
+        }
