@@ -10,12 +10,15 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.ops import types
 
-_FIXING = frozenset({"dtype", "to", "output_dtype", "output_datatype"})
-_VALUE_TYPED = frozenset({"Constant", "ConstantOfShape"})
+if TYPE_CHECKING:
+    from onnx.defs import OpSchema
+
+TYPE_ATTRIBUTES = frozenset({"dtype", "to", "output_dtype", "output_datatype"})  # whose value is the output type
+VALUE_TYPED = frozenset({"Constant", "ConstantOfShape"})  # whose attribute ``value`` has the output type
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Schema:
     outputs: tuple[Slot, ...]
     allowed: dict[str, frozenset[types.Type]]
     fixing: dict[str, int]
-    native: Any = None
+    native: Any = None  # an OpSchema or None: the stubs of onnx lack members that others read here
 
     def parameters(self, slots: tuple[Slot, ...], count: int) -> tuple[Slot, ...]:
         """The formal slot of each of ``count`` actual ones; fewer where the schema has no more."""
@@ -92,44 +95,43 @@ def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int
     return None
 
 
-def _from_onnx(native: Any) -> Schema:
+def _from_onnx(native: OpSchema) -> Schema:
+    fixing = {
+        name: int(native.attributes[name].default_value.i) for name in sorted(TYPE_ATTRIBUTES & set(native.attributes))
+    }
+    if native.domain == "" and native.name in VALUE_TYPED:
+        fixing["value"] = types.FLOAT
     return Schema(
         domain=native.domain,
         op_type=native.name,
         since=native.since_version,
-        inputs=tuple(_slot(s) for s in native.inputs),
-        outputs=tuple(_slot(s) for s in native.outputs),
+        inputs=tuple(map(_slot, native.inputs)),
+        outputs=tuple(map(_slot, native.outputs)),
         allowed={c.type_param_str: frozenset(map(types.parse, c.allowed_type_strs)) for c in native.type_constraints},
-        fixing=_fixing(native),
+        fixing=fixing,
         native=native,
     )
 
 
-def _slot(formal: Any) -> Slot:
-    return Slot(formal.type_str, formal.option.name == "Variadic", formal.is_homogeneous)
+def _slot(formal: OpSchema.FormalParameter) -> Slot:
+    from onnx.defs import OpSchema
 
-
-def _fixing(native: Any) -> dict[str, int]:
-    names = _FIXING & set(native.attributes)
-    found = {name: int(native.attributes[name].default_value.i) for name in sorted(names)}
-    if native.domain == "" and native.name in _VALUE_TYPED:
-        found["value"] = types.FLOAT
-    return found
+    variadic = formal.option == OpSchema.FormalParameterOption.Variadic
+    return Slot(formal.type_str, variadic, formal.is_homogeneous)
 
 
 @cache
 def _contrib() -> dict[str, Schema]:
     rows = json.loads((Path(__file__).parent / "data" / "contrib_schemas.json").read_text(encoding="utf-8"))["schemas"]
-    return {row["op_type"]: _from_row(row) for row in rows}
-
-
-def _from_row(row: dict[str, Any]) -> Schema:
-    return Schema(
-        domain="com.microsoft",
-        op_type=row["op_type"],
-        since=row["since"],
-        inputs=tuple(Slot(*slot) for slot in row["inputs"]),
-        outputs=tuple(Slot(*slot) for slot in row["outputs"]),
-        allowed={name: frozenset(map(types.parse, texts)) for name, texts in row["allowed"].items()},
-        fixing=dict.fromkeys(row["fixing"], 0),
-    )
+    return {
+        row["op_type"]: Schema(
+            domain="com.microsoft",
+            op_type=row["op_type"],
+            since=row["since"],
+            inputs=tuple(Slot(*slot) for slot in row["inputs"]),
+            outputs=tuple(Slot(*slot) for slot in row["outputs"]),
+            allowed={name: frozenset(map(types.parse, texts)) for name, texts in row["allowed"].items()},
+            fixing=dict.fromkeys(row["fixing"], 0),
+        )
+        for row in rows
+    }

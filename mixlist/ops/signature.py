@@ -10,16 +10,24 @@ Signatures are shared: nodes of equal operator, input types and type-fixing attr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.ops import types
-from mixlist.ops.schema import Schema, Slot, find_schema
+from mixlist.ops.schema import TYPE_ATTRIBUTES, VALUE_TYPED, Schema, Slot, find_schema
 from mixlist.ops.traits import Trait, operators
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, NodeProto
+    from onnx.defs import OpSchema
 
 _READS_ANY = operators(Trait.READS_ONLY_SHAPE) | {"Cast"}  # any element type of the input will do
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
-_TYPED_BY_VALUE = frozenset({"stash_type", "dtype", "to", "output_dtype", "output_datatype"})
+_TYPED_BY_VALUE = TYPE_ATTRIBUTES | {"stash_type"}
+
+Types = tuple[types.Type, ...]
+Inference = Callable[[Types], Types | None]  # from input types to output types; None if inference refuses them
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Assignment:
     """
 
     inputs: tuple[types.Type | None, ...]
-    outputs: tuple[types.Type, ...]
+    outputs: Types
     elements: tuple[int, ...]
     refused: tuple[int, ...] = ()
 
@@ -52,12 +60,12 @@ class Signature:
     """The types of one kind of node, as authored, and what it can change to."""
 
     schema: Schema | None
-    inputs: tuple[types.Type, ...]
-    outputs: tuple[types.Type, ...]
+    inputs: Types
+    outputs: Types
     groups: tuple[Group, ...]
     fixed: bool  # an attribute fixes the output type: the node never follows a list
     reads_any: bool
-    inference: Any = None  # callable(input types) -> output types, None where ONNX cannot infer
+    inference: Inference | None = None
     _assigned: dict[tuple[int, ...], Assignment] = field(default_factory=dict)
     # The solver's assignments by (target type, low type, types that the policy may move). All three are needed: one
     # signature serves all policies under which its model is resolved. The bool tells whether the operator refused.
@@ -81,7 +89,7 @@ class Signature:
 
 
 def make_signature(
-    domain: str, op_type: str, opset: int, inputs: tuple[types.Type, ...], present: tuple[bool, ...], proto: Any
+    domain: str, op_type: str, opset: int, inputs: Types, present: tuple[bool, ...], proto: NodeProto
 ) -> Signature:
     """The signature of a node with these input types (UNKNOWN for a hole) and present outputs.
 
@@ -91,7 +99,8 @@ def make_signature(
     reads_any = domain == "" and op_type in _READS_ANY
     if schema is None:
         return Signature(None, inputs, (types.UNKNOWN,) * len(present), (), False, False)
-    inference = _inference(schema, opset, present, proto) if schema.native is not None else None
+    native = schema.native
+    inference = _inference(native, opset, present, proto) if native is not None else None
     formal_in = schema.parameters(schema.inputs, len(inputs))
     formal_out = schema.parameters(schema.outputs, len(present))
     bound = {f.parameter: t for f, t in zip(formal_in, inputs, strict=False) if t != types.UNKNOWN}
@@ -103,26 +112,21 @@ def make_signature(
         for t, f, here in zip(outputs, formal_out, present, strict=False)
     )
     groups = _groups(schema, formal_in, formal_out, inputs, outputs)
-    fixed = (domain == "" and op_type in ("Constant", "ConstantOfShape")) or _is_fixed(schema, proto)
+    fixed = (domain == "" and op_type in VALUE_TYPED) or _is_fixed(schema, proto)
     if reads_any and (fixed or op_type in _YIELDS_SHAPE):
         groups = ()
     return Signature(schema, inputs, outputs, groups, fixed, reads_any and not groups, inference)
 
 
-def key_of(proto: Any) -> tuple[Any, ...]:
-    """What of a node's attributes can decide its types: all names and kinds, the values of the type-fixing ones."""
-    if not proto.attribute:
-        return ()
-    parts: list[Any] = []
-    for attribute in proto.attribute:
-        name = attribute.name
-        if name in _TYPED_BY_VALUE:
-            parts.append((name, attribute.i, attribute.type))
-        elif name == "value":
-            parts.append((name, attribute.t.data_type))
-        else:
-            parts.append((name, attribute.type))
-    return tuple(parts)
+def key_of(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
+    """Return what of a node's attributes decides its types: names, kinds, and the values that fix a type."""
+    return tuple([(a.name, a.type, _type_in(a)) for a in proto.attribute])
+
+
+def _type_in(attribute: AttributeProto) -> int:
+    if attribute.name in _TYPED_BY_VALUE:
+        return attribute.i
+    return attribute.t.data_type if attribute.name == "value" else 0
 
 
 def _by_schema(schema: Schema, formal: Slot, bound: dict[str, types.Type]) -> types.Type:
@@ -132,7 +136,7 @@ def _by_schema(schema: Schema, formal: Slot, bound: dict[str, types.Type]) -> ty
     return types.parse(formal.parameter)
 
 
-def _is_fixed(schema: Schema, proto: Any) -> bool:
+def _is_fixed(schema: Schema, proto: NodeProto) -> bool:
     if not schema.fixing:
         return False
     given = {a.name: (a.i or a.type == a.TENSOR) for a in proto.attribute if a.name in schema.fixing}
@@ -143,8 +147,8 @@ def _groups(
     schema: Schema,
     formal_in: tuple[Slot, ...],
     formal_out: tuple[Slot, ...],
-    inputs: tuple[types.Type, ...],
-    outputs: tuple[types.Type, ...],
+    inputs: Types,
+    outputs: Types,
 ) -> tuple[Group, ...]:
     slots: dict[str, tuple[list[int], list[int]]] = {}
     contained = any(isinstance(t, tuple) for t in inputs + outputs)
@@ -182,7 +186,9 @@ def _assign(signature: Signature, wish: tuple[int, ...]) -> Assignment:
     if outputs is None:
         admitted, outputs = authored, signature.outputs
     refused = tuple(i for i, (a, w) in enumerate(zip(admitted, wish, strict=True)) if a != w)
-    return Assignment(_wanted(signature, admitted), outputs, admitted, refused)
+    inputs, _ = _retyped(signature, admitted)
+    wanted = [t if types.element(t) in types.LISTED and not signature.reads_any else None for t in inputs]
+    return Assignment(tuple(wanted), outputs, admitted, refused)
 
 
 def _admits(signature: Signature, group: Group, elem: int) -> bool:
@@ -195,15 +201,20 @@ def _admits(signature: Signature, group: Group, elem: int) -> bool:
     return all(types.with_element(t, elem) in schema.types_of(f.parameter) for f, t in pairs)
 
 
-def _outputs(signature: Signature, elements: tuple[int, ...]) -> tuple[types.Type, ...] | None:
-    """The output types under ``elements``; None where inference disagrees with the schema."""
-    expected = list(signature.outputs)
-    inputs = list(signature.inputs)
+def _retyped(signature: Signature, elements: tuple[int, ...]) -> tuple[list[types.Type], list[types.Type]]:
+    """Return the types of inputs and outputs once each group has its element type of ``elements``."""
+    inputs, outputs = list(signature.inputs), list(signature.outputs)
     for group, elem in zip(signature.groups, elements, strict=True):
         for i in group.inputs:
             inputs[i] = types.with_element(inputs[i], elem)
         for o in group.outputs:
-            expected[o] = types.with_element(expected[o], elem)
+            outputs[o] = types.with_element(outputs[o], elem)
+    return inputs, outputs
+
+
+def _outputs(signature: Signature, elements: tuple[int, ...]) -> Types | None:
+    """Return the output types under ``elements``; None if inference disagrees with the schema."""
+    inputs, expected = _retyped(signature, elements)
     if signature.inference is None:
         return tuple(expected)
     inferred = signature.inference(tuple(inputs))
@@ -215,17 +226,7 @@ def _outputs(signature: Signature, elements: tuple[int, ...]) -> tuple[types.Typ
     return tuple(e if i == types.UNKNOWN else i for i, e in zip(inferred, expected, strict=True))
 
 
-def _wanted(signature: Signature, elements: tuple[int, ...]) -> tuple[types.Type | None, ...]:
-    wanted: list[types.Type | None] = [
-        t if types.element(t) in types.LISTED and not signature.reads_any else None for t in signature.inputs
-    ]
-    for group, elem in zip(signature.groups, elements, strict=True):
-        for i in group.inputs:
-            wanted[i] = types.with_element(signature.inputs[i], elem)
-    return tuple(wanted)
-
-
-def _inference(schema: Schema, opset: int, present: tuple[bool, ...], proto: Any) -> Any:
+def _inference(native: OpSchema, opset: int, present: tuple[bool, ...], proto: NodeProto) -> Inference:
     """A function from input types to output types by ONNX's inference of a model of this one node.
 
     It returns None where inference refuses the types. Defaults are written out, since inference of a
@@ -234,15 +235,15 @@ def _inference(schema: Schema, opset: int, present: tuple[bool, ...], proto: Any
     from onnx import ModelProto, shape_inference
 
     model = ModelProto(ir_version=10)
-    model.opset_import.add(domain=schema.domain, version=opset)
-    if schema.domain:
+    model.opset_import.add(domain=native.domain, version=opset)
+    if native.domain:
         model.opset_import.add(domain="", version=17)
     node = model.graph.node.add()
     node.CopyFrom(proto)
-    node.domain = schema.domain
+    node.domain = native.domain
     node.ClearField("metadata_props")
     given = {a.name for a in node.attribute}
-    for name, attribute in schema.native.attributes.items():
+    for name, attribute in native.attributes.items():
         if name not in given and attribute.default_value.name:
             node.attribute.append(attribute.default_value)
     del node.output[:]
@@ -251,7 +252,7 @@ def _inference(schema: Schema, opset: int, present: tuple[bool, ...], proto: Any
         if here:
             model.graph.output.add(name=f"o{i}")
 
-    def infer(inputs: tuple[types.Type, ...]) -> tuple[types.Type, ...] | None:
+    def infer(inputs: Types) -> Types | None:
         del node.input[:]
         del model.graph.input[:]
         node.input.extend(f"i{i}" if t != types.UNKNOWN else "" for i, t in enumerate(inputs))

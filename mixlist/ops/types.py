@@ -19,7 +19,7 @@ UNKNOWN, FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 10, 11, 16
 ELEMENT = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
 LISTED = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types that lists move between
 FLOATS = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})
-_CONTAINERS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse", "map": "map"}
+_CONTAINERS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse"}
 
 
 def element(value_type: Type) -> int:
@@ -37,27 +37,31 @@ def with_element(value_type: Type, new: int) -> Type:
 
 
 def type_name(value_type: Type) -> str:
-    """The type in words: ``float16``, ``int64``, ``seq(float16)``, ``unknown``."""
+    """Return the type in words: ``float16``, ``int64``, ``seq(float16)``, ``unknown``."""
     if isinstance(value_type, tuple):
         return f"{value_type[0]}({type_name(value_type[1])})"
-    return _ELEMENT_NAMES.get(value_type) or _other_name(value_type)
+    return _names().get(value_type) or f"type {value_type}"
 
 
-_ELEMENT_NAMES = {0: "unknown", 1: "float32", 10: "float16", 11: "float64", 16: "bfloat16", 7: "int64", 9: "bool"}
-
-
-def _other_name(elem: int) -> str:
+@cache
+def _onnx_names() -> dict[str, int]:
+    """Return the element types of the installed onnx by their names in schemas: ``float``, ``double``, ``int64``."""
     from onnx import TensorProto
 
-    return str(TensorProto.DataType.Name(elem)).lower() if elem in elements() else f"type {elem}"
+    return {name.lower(): elem for name, elem in TensorProto.DataType.items()}
+
+
+@cache
+def _names() -> dict[int, str]:
+    """Return the names of element types that messages use: ``float32``, ``float64``, ``int64``."""
+    numpy_names = {elem: name for name, elem in ELEMENT.items()} | {UNKNOWN: "unknown"}
+    return {elem: numpy_names.get(elem, name) for name, elem in _onnx_names().items()}
 
 
 @cache
 def elements() -> frozenset[int]:
-    """The element types that the installed onnx knows, UNKNOWN among them."""
-    from onnx import TensorProto
-
-    return frozenset(TensorProto.DataType.values())
+    """Return the element types that the installed onnx knows, UNKNOWN among them."""
+    return frozenset(_names())
 
 
 def from_proto(proto: TypeProto) -> Type:
@@ -92,17 +96,15 @@ def set_proto(proto: TypeProto, value_type: Type) -> None:
 
 def parse_name(name: str) -> Type:
     """The Type of a name that ``type_name`` gives: ``float16``, ``int64``, ``seq(float32)``; raises UsageError."""
-    from onnx import TensorProto
-
     from mixlist.errors import UsageError
 
     head, _, rest = name.partition("(")
     if rest and head in ("seq", "optional"):
         return (head, parse_name(rest.removesuffix(")")))
-    elem = ELEMENT.get(name) or dict(TensorProto.DataType.items()).get(name.upper(), UNKNOWN)
+    elem = ELEMENT.get(name) or _onnx_names().get(name.lower(), UNKNOWN)
     if elem == UNKNOWN:
         raise UsageError(f"{name!r} is no tensor type", hint="use float32, float16, int64, seq(float32), ...")
-    return int(elem)
+    return elem
 
 
 def parse(text: str) -> Type:
@@ -110,18 +112,9 @@ def parse(text: str) -> Type:
     head, _, rest = text.partition("(")
     inner = rest[:-1]
     if head == "tensor":
-        return _SCHEMA_ELEMENTS.get(inner, UNKNOWN)
+        return _onnx_names().get(inner, UNKNOWN)
     if head == "map":
         return ("map", parse(inner.partition(",")[2].strip()))
     if head in _CONTAINERS:
-        content = parse(inner) if "(" in inner else _SCHEMA_ELEMENTS.get(inner, UNKNOWN)
-        return (_CONTAINERS[head], content)
+        return (_CONTAINERS[head], parse(inner) if "(" in inner else _onnx_names().get(inner, UNKNOWN))
     return UNKNOWN
-
-
-_SCHEMA_ELEMENTS = {
-    "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8,
-    "bool": 9, "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15,
-    "bfloat16": 16, "float8e4m3fn": 17, "float8e4m3fnuz": 18, "float8e5m2": 19, "float8e5m2fnuz": 20,
-    "uint4": 21, "int4": 22, "float4e2m1": 23, "float8e8m0": 24, "uint2": 25, "int2": 26,
-}  # fmt: skip
