@@ -19,7 +19,7 @@ from mixlist.ops.schema import TYPE_ATTRIBUTES, VALUE_TYPED, Schema, Slot, find_
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, NodeProto
+    from onnx import NodeProto
     from onnx.defs import OpSchema
 
 _READS_ANY = operators(Trait.READS_ONLY_SHAPE) | {"Cast"}  # any element type of the input will do
@@ -120,13 +120,12 @@ def make_signature(
 
 def key_of(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
     """Return what of a node's attributes decides its types: names, kinds, and the values that fix a type."""
-    return tuple([(a.name, a.type, _type_in(a)) for a in proto.attribute])
-
-
-def _type_in(attribute: AttributeProto) -> int:
-    if attribute.name in _TYPED_BY_VALUE:
-        return attribute.i
-    return attribute.t.data_type if attribute.name == "value" else 0
+    key = []
+    for attribute in proto.attribute:
+        name = attribute.name
+        fixed = attribute.i if name in _TYPED_BY_VALUE else attribute.t.data_type if name == "value" else 0
+        key.append((name, attribute.type, fixed))
+    return tuple(key)
 
 
 def _by_schema(schema: Schema, formal: Slot, bound: dict[str, types.Type]) -> types.Type:

@@ -66,15 +66,15 @@ class ConstantRanges:
         if not value.constant:
             return None
         # Through a chain of movers that read one tensor each, a single number stays a single number.
-        while (moved := _moved_inputs(value, _MOVERS)) and len(moved) == 1 and not _fills(value):
-            value = moved[0]
+        while len(sources := _moved_inputs(value, _MOVERS)) == 1 and not _is_filled(value):
+            value = sources[0]
         if value.tensor is not None:
             return self._of_tensor(value.tensor)
-        moved = origins(value)
-        ranges = [self._of_tensor(origin.tensor) for origin in moved if origin.tensor is not None]
+        tensors = [origin.tensor for origin in origins(value)]
+        ranges = [self._of_tensor(tensor) for tensor in tensors if tensor is not None]
         if not ranges:
             return None
-        return ConstantRange(max(each.max_abs for each in ranges), None, len(ranges) == len(moved))
+        return ConstantRange(max(known.max_abs for known in ranges), None, None not in tensors)
 
     def fits(self, value: Value, low: int) -> bool:
         """Whether the low type holds the constant."""
@@ -101,18 +101,16 @@ class ConstantRanges:
 
 def origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value]:
     """Return the tensors whose elements ``value`` holds: itself, unless one of ``movers`` makes it."""
-    found: list[Value] = []
+    unmoved: list[Value] = []
     waiting, seen = [value], {value}
     while waiting:
-        at = waiting.pop()
-        moved = _moved_inputs(at, movers)
-        if not moved:
-            found.append(at)
-        for each in moved:
-            if each not in seen:
-                seen.add(each)
-                waiting.append(each)
-    return found
+        value = waiting.pop()
+        sources = _moved_inputs(value, movers)
+        if not sources:
+            unmoved.append(value)
+        waiting += [source for source in dict.fromkeys(sources) if source not in seen]
+        seen.update(sources)
+    return unmoved
 
 
 def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
@@ -123,7 +121,7 @@ def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
     return [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]
 
 
-def _fills(value: Value) -> bool:
+def _is_filled(value: Value) -> bool:
     return value.producer is not None and value.producer.op_type in _FILLERS
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from mixlist.graph.model import Node
 from mixlist.graph.traversal import linked_scopes
@@ -48,6 +48,13 @@ class Kernel:
         """Whether it takes ``dtype`` somewhere, and in all of the ``wanted`` parameters that it names."""
         known = [self.types[parameter] for parameter in wanted if parameter in self.types]
         return any(dtype in types for types in self.types.values()) and all(dtype in types for types in known)
+
+
+class KernelData(TypedDict):
+    """A data file: the release, and by domain and op type the kernels, [start, end, {parameter: "float16 float"}]."""
+
+    source: str
+    kernels: dict[str, dict[str, list[tuple[int, int | None, dict[str, str]]]]]
 
 
 Registry = Mapping[tuple[str, str], tuple[Kernel, ...]]  # by domain and op type; () has kernels, none of a float type
@@ -84,7 +91,8 @@ def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: st
     schema = find_schema(domain, op_type, opset)
     found = _kernels(provider).get((domain, op_type))
     if schema is None or found is None:
-        return schema is not None and _has_body(schema.native)
+        native = schema.native if schema is not None else None
+        return native is not None and bool(native.has_function or native.has_context_dependent_function)
     slots = schema.parameters(schema.outputs, max(outputs, default=-1) + 1)
     wanted = {slots[index].parameter for index in outputs if index < len(slots)}
     return any(kernel.fits(schema.since) and kernel.takes(low, wanted) for kernel in found)
@@ -95,13 +103,9 @@ def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
     return (domain, op_type) in _kernels(provider)
 
 
-def _has_body(native: Any) -> bool:
-    return native is not None and (native.has_function or native.has_context_dependent_function)
-
-
 def taken_from(provider: str) -> str:
     """The release that the kernels are of, as ``onnxruntime 1.31.1``; "" where the installed one was asked."""
-    return "" if _can_be_asked(provider) else str(_data(provider)["source"])
+    return "" if _can_be_asked(provider) else _data(provider)["source"]
 
 
 @cache
@@ -139,13 +143,13 @@ def _floats(names: Iterable[str]) -> frozenset[str]:
 
 
 @cache
-def _data(provider: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((DATA / f"kernels_{provider}.json").read_text("utf-8"))
-    return found
+def _data(provider: str) -> KernelData:
+    data: KernelData = json.loads((DATA / f"kernels_{provider}.json").read_text("utf-8"))
+    return data
 
 
-def read(data: Mapping[str, Any]) -> Registry:
-    """The registry in a data file's ``kernels``: domain -> op type -> [start, end, {parameter: "float16 float"}]."""
+def read(data: KernelData) -> Registry:
+    """Return the registry that a data file holds."""
     return {
         (domain, op_type): tuple(
             Kernel(start, end, {parameter: frozenset(names.split()) for parameter, names in types.items()})
