@@ -31,10 +31,11 @@ from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
 from mixlist.runtime.inputs import fit, model_inputs
+from mixlist.runtime.model_files import external_tensors, readable_in_place, write_model
 from mixlist.runtime.profile import Profile, read_profile
-from mixlist.runtime.sessions import lies_ready, write_model
+from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.subprocess_session import Crashed
-from mixlist.runtime.timed import TimedWorker
+from mixlist.runtime.timed_session import TimedSession
 from mixlist.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class _Entry:
         self.name = name
         self.loaded = loaded
         self.path = path
-        self.worker: TimedWorker | None = None
+        self.session: TimedSession | None = None
         self.times: list[float] = []
         self.memory: int | None = None
         self.graph: GraphChanges | None = None
@@ -117,10 +118,10 @@ class _Entry:
         self.crashed = False
 
     @property
-    def running(self) -> TimedWorker:
+    def running(self) -> TimedSession:
         """The process, once it has started."""
-        assert self.worker is not None
-        return self.worker
+        assert self.session is not None
+        return self.session
 
     def attempt(self, work: Callable[..., T], *arguments: Any) -> T | None:
         """The result, or None where ONNX Runtime refuses the model or dies of it, which is noted."""
@@ -161,23 +162,25 @@ class _Race:
 
     def _file(self, loaded: Loaded, name: str) -> Path:
         """The model's own file, or a copy of what has none or whose data ONNX Runtime refuses where it lies."""
-        from mixlist.graph.save import tensors
-        from mixlist.graph.weights import is_external
-
-        if loaded.path is not None and lies_ready([t for t in tensors(loaded.proto) if is_external(t)], loaded.folder):
+        if loaded.path is not None and readable_in_place(external_tensors(loaded.proto), loaded.folder):
             return loaded.path
         folder = self.home / name
         folder.mkdir()
         return write_model(loaded.proto, folder, loaded.folder)
 
-    def _worker(self, entry: _Entry, feeds: Sequence[Feed], **options: Any) -> TimedWorker:
-        worker = TimedWorker(entry.path, provider=self.options.provider, threads=self.options.threads, **options)
+    def _open(
+        self, entry: _Entry, feeds: Sequence[Feed], profile: Path | None = None, optimized_model: Path | None = None
+    ) -> TimedSession:
+        """Start a process with the entry's model and send it the batches."""
+        provider, threads = self.options.provider, self.options.threads
+        options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
+        session = TimedSession(entry.path, options)
         inputs = model_inputs(entry.loaded.proto)
         fitted = [fit(feed, inputs, f"batch {at}")[0] for at, feed in enumerate(feeds)]
-        if worker.hold(fitted, self.transfers) and not self.transfers:
+        if session.hold(fitted, self.transfers) and not self.transfers:
             self.transfers = True
             self.notes.append("inputs or outputs that are no tensors cannot wait on the device: transfers are timed")
-        return worker
+        return session
 
     # --- timing ---
 
@@ -197,10 +200,10 @@ class _Race:
                 if self.options.progress is not None:
                     self.options.progress(1)
             for entry in self.entries:
-                entry.memory = entry.attempt(entry.running.peak) if entry.worker else None
+                entry.memory = entry.attempt(entry.running.peak_memory) if entry.session else None
 
     def _start(self, entry: _Entry, stack: ExitStack) -> None:
-        entry.worker = stack.enter_context(self._worker(entry, self.feeds))
+        entry.session = stack.enter_context(self._open(entry, self.feeds))
 
     def _warm(self, entry: _Entry) -> float:
         """Run every batch; return the least seconds that one took."""
@@ -232,11 +235,11 @@ class _Race:
 
         feeds = self.feeds[:_PROFILED]
         graph = folder / "optimised.onnx"
-        with self._worker(entry, feeds, profile=folder / "profile", optimised=graph) as worker:
+        with self._open(entry, feeds, folder / "profile", graph) as session:
             for runs in (1, _PROFILED_RUNS):
                 for batch in range(len(feeds)):
-                    worker.time(batch, runs)
-            entry.profile = read_profile(worker.end_profile(), warmup=len(feeds))
+                    session.time(batch, runs)
+            entry.profile = read_profile(session.end_profile(), warmup=len(feeds))
         entry.graph = graph_changes(entry.loaded.proto, onnx.load(graph, load_external_data=False))
 
     # --- the report ---

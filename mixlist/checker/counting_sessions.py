@@ -37,8 +37,8 @@ from mixlist.ops.low_precision import overflow_bound
 from mixlist.patterns.masks import Mask, find_masks
 
 if TYPE_CHECKING:
-    from mixlist.emulation.observer import Feed
     from mixlist.runtime.feeds import Batches
+    from mixlist.runtime.session import Feed
 
 _FINITE = "finite"
 

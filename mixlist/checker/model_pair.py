@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from mixlist.emulation.emulate import emulate, holds_low, raise_low, widen
 from mixlist.emulation.float64_reference import computes_double, describe_float32_nodes
@@ -26,28 +26,27 @@ from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.executors import Workers
 from mixlist.runtime.inputs import model_inputs
-from mixlist.runtime.remote_session import RemoteRunner
-from mixlist.runtime.sessions import begin_probes
-from mixlist.runtime.subprocess_session import Process, make_runner
+from mixlist.runtime.remote_session import RemoteSession
+from mixlist.runtime.rounding_probes import start_probes
+from mixlist.runtime.session import Session, SessionOptions
+from mixlist.runtime.subprocess_session import SessionProcess, start_session
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.emulation.observer import Feed
     from mixlist.graph.protos import ModelSource
-    from mixlist.runtime.sessions import Runner
-    from mixlist.runtime.subprocess_session import Worker
+    from mixlist.runtime.session import Feed
 
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """How the two models run: on which provider, in which process (False: this one), saturating or not."""
+    """How the two models run: on which provider, in which process (None: this one), saturating or not."""
 
     provider: str
-    isolate: bool | Process
+    process: SessionProcess | None
     saturate: bool
     wide: bool = False  # the reference in float64 where the operators allow it
-    quick: bool = False  # for few batches: sessions load as they are, since to optimise them would take longer
+    quick: bool = False  # for few batches: sessions load as they are, since to optimize them would take longer
     weights: SharedWeights = field(default_factory=SharedWeights)
     workers: Workers | None = None  # sessions run there: every model is sent whole
 
@@ -86,9 +85,9 @@ class SessionConfig:
             ) from None
         return Observer(instrumented, session, outputs, inputs, wide=True)
 
-    def plain_session(self, proto: ModelProto, loaded: Loaded) -> Runner | Worker | RemoteRunner:
+    def plain_session(self, proto: ModelProto, loaded: Loaded) -> Session:
         """Return a session of a float32 graph on the CPU."""
-        return self._make(proto, loaded.folder)
+        return self._start(proto, loaded.folder, SessionOptions(), wait=True)
 
     def share(self, loaded: Loaded, clamp: bool = False) -> Loaded:
         """Return the model with its large weights where all sessions find them; ``clamp``: what conversions do."""
@@ -103,23 +102,19 @@ class SessionConfig:
     def _is_shared(self, loaded: Loaded) -> bool:
         return loaded.folder == self.weights.folder
 
-    def _session(self, proto: ModelProto, loaded: Loaded) -> Runner | Worker | RemoteRunner:
-        return self._make(proto, loaded.folder, provider=self.provider, wait=False)
+    def _session(self, proto: ModelProto, loaded: Loaded) -> Session:
+        return self._start(proto, loaded.folder, SessionOptions(provider=self.provider))
 
-    def _make(self, proto: ModelProto, folder: Path | None, **others: Any) -> Runner | Worker | RemoteRunner:
-        options = {"optimise": not self.quick, "lean": True, **others}
-        if self.workers is None:
-            return make_runner(proto, isolate=self.isolate, folder=folder, **options)
-        options.pop("wait", None)
-        return RemoteRunner(proto, folder, self.workers, options)
+    def _start(self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False) -> Session:
+        options = replace(options, optimize=not self.quick, lean=True)
+        if self.workers is not None:
+            return RemoteSession(proto, options, self.workers, folder)
+        return start_session(proto, options, folder=folder, process=self.process, wait=wait)
 
-    def begin_probes(self) -> Callable[[], str | None]:
-        """Begin to ask why these sessions do not round as they should; None if they do."""
-
-        def open_probe(proto: ModelProto) -> Runner | Worker | RemoteRunner:
-            return self._make(proto, None, provider=self.provider, threads=1, wait=False)
-
-        return begin_probes(self.provider, open_probe)
+    def start_probes(self) -> Callable[[], str | None]:
+        """Start to test whether such sessions round; the returned function says why they do not, None if they do."""
+        options = SessionOptions(provider=self.provider, threads=1)
+        return start_probes(self.provider, lambda proto: self._start(proto, None, options))
 
 
 @dataclass
@@ -163,7 +158,7 @@ def make_pair(
     shared = config.share(original)
     instrumented = instrument(shared.proto, guard=config.guard)
     reference_observer = config.observe_reference(shared, instrumented, _output_names(shared))
-    rounding_problem = config.begin_probes()
+    rounding_problem = config.start_probes()
     reference_observer.begin(first)
     warnings = []
     if against is None:

@@ -20,7 +20,7 @@ from mixlist.targets.providers import ProviderOption
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
     from mixlist.checker.label_accuracy import Labels
-    from mixlist.runtime.subprocess_session import Process
+    from mixlist.runtime.subprocess_session import SessionProcess
 
 OVERFLOW_MODES = ("inf", "saturate")
 BASELINES = ("float32", "float64")
@@ -69,7 +69,7 @@ class JudgingOptions(ProviderOption):
     scheduler: str | None = option(None, "Run them on the workers of this Dask scheduler instead.", metavar="ADDRESS")
     executor: Executor | None = None
     type_hints: Mapping[str, str] | None = None
-    isolate: bool | Process = False
+    isolate: bool | SessionProcess = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,8 @@ from mixlist.lists.policy import Policy
 from mixlist.runtime.executors import Workers, open_workers
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.phase_timer import Clock
-from mixlist.runtime.pool import WorkerDied
-from mixlist.runtime.subprocess_session import Crashed, Process
+from mixlist.runtime.subprocess_session import SessionProcess
+from mixlist.runtime.worker_process import WorkerDied
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
@@ -69,12 +69,13 @@ def run_check(model: Model, policy: Policy, data: Any, options: CheckOptions) ->
         if options.jobs is not None or options.scheduler is not None or options.executor is not None:
             workers = stack.enter_context(open_workers(options.jobs, options.scheduler, options.executor, most))
         with clock.phase("prepare"):
-            config = _session_config(options, workers, quick=most < QUICK)
+            process = _session_process(options, stack) if workers is None else None
+            config = _session_config(options, process, workers, quick=most < QUICK)
             feeds = islice(batches, most)
             first = next(feeds, None)
             try:
                 pair = make_pair(original, policy, against, config, first)
-            except (Crashed, WorkerDied) as problem:  # while it loaded
+            except WorkerDied as problem:  # while it loaded
                 return _never_ran(original.name, config, policy, options, str(problem))
         run = _Check(pair, batches, most, clock, options)
         run.all_batches(chain([first] if first is not None else [], feeds))
@@ -87,9 +88,17 @@ def run_check(model: Model, policy: Policy, data: Any, options: CheckOptions) ->
     return replace(report, emulated=compare(report, emulated))
 
 
-def _session_config(options: CheckOptions, workers: Workers | None, *, quick: bool) -> SessionConfig:
+def _session_process(options: CheckOptions, stack: ExitStack) -> SessionProcess | None:
+    """Return the process for the sessions, None for this one; the stack ends a new one."""
+    if isinstance(options.isolate, SessionProcess):
+        return options.isolate
+    return stack.enter_context(SessionProcess()) if options.isolate else None
+
+
+def _session_config(
+    options: CheckOptions, process: SessionProcess | None, workers: Workers | None, *, quick: bool
+) -> SessionConfig:
     """Return where and how the sessions of a check run."""
-    process = Process() if options.isolate is True and workers is None else options.isolate
     wide = options.baseline == "float64"
     return SessionConfig(options.provider, process, options.saturate, wide, quick, workers=workers)
 
@@ -114,7 +123,7 @@ class _Check:
         for index, feed, exact, ours in _ahead(self.pair, feeds):
             try:
                 self._batch(index, feed, exact, ours)
-            except (Crashed, WorkerDied) as problem:
+            except WorkerDied as problem:
                 self.crash = str(problem)
                 return
             self.count += 1
@@ -159,7 +168,7 @@ class _Check:
                 find_internal_risks(pair, self.batches, tallies, self.most if self.census is not None else 1)
             masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
             self.errors = rank_layers(pair, self.batches, self.most, masks) if self.options.layerwise else ()
-        except (Crashed, WorkerDied) as problem:
+        except WorkerDied as problem:
             pair.warnings.append(f"the look at the findings ended early: {problem}")
 
     def close(self) -> None:

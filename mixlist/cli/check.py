@@ -51,14 +51,15 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     from mixlist.graph.io import load
     from mixlist.report import check_html, check_terminal
     from mixlist.report.progress import count_bar
-    from mixlist.runtime.subprocess_session import Process
+    from mixlist.runtime.subprocess_session import SessionProcess
 
     apply_large_batch(given)
     refuse_two_workplaces(given)
     if html is not None:
         check_output("--html", html)
     alone = given["jobs"] is None and given["scheduler"] is None
-    process = Process() if alone else False  # it starts while the model is read
+    context = click.get_current_context()  # ends the process, which starts while the model is read
+    process = context.with_resource(SessionProcess()) if alone else False
     policy = take_policy(given)
     hints = take_type_hints(given)
     source = load(model)

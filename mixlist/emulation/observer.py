@@ -13,17 +13,13 @@ from mixlist.emulation.instrument import RANGE, Instrumented, Place
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import as_float32
+from mixlist.runtime.session import Array, Feed, Session
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mixlist.runtime.inputs import Input
-    from mixlist.runtime.remote_session import RemoteRunner
-    from mixlist.runtime.sessions import Runner
-    from mixlist.runtime.subprocess_session import Worker
 
-Array: TypeAlias = "NDArray[np.generic]"
-Feed: TypeAlias = Mapping[str, Array]
 Ranges: TypeAlias = Mapping[TensorRef, ObservedRange]
 Observed: TypeAlias = tuple[list[Array], Ranges]  # the model's outputs, and the ranges
 _RANGE = tuple(statistic.name for statistic in RANGE)
@@ -79,7 +75,7 @@ class Observer:
     def __init__(
         self,
         instrumented: Instrumented,
-        session: Runner | Worker | RemoteRunner,
+        session: Session,
         output_names: list[str],
         raised: tuple[Input, ...] = (),
         wide: bool = False,

@@ -1,4 +1,8 @@
-"""Where trials run: processes of this machine, a Dask cluster, or any other ``concurrent.futures.Executor``."""
+"""Where tasks run: worker processes of this machine, a Dask cluster, or any other ``concurrent.futures.Executor``.
+
+``open_workers`` opens them; a file that tasks need goes to them with ``Workers.send`` and is read there by ``content``;
+``wait_for`` gives a task's result.
+"""
 
 from __future__ import annotations
 
@@ -8,46 +12,54 @@ from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExec
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from mixlist.errors import MixlistError, UsageError
-from mixlist.runtime.pool import OneProcess, ProcessPool
+from mixlist.errors import UsageError
+from mixlist.runtime.process_pool import ProcessPool
+from mixlist.runtime.worker_process import WorkerDied
 
 T = TypeVar("T")
 TRIES = 3  # of a task whose data were lost
+_LOSSES = ("KilledWorker", "BrokenProcessPool")  # what Dask and the standard library raise where a worker died
 
 
 @dataclass(frozen=True)
 class Workers:
     """An executor of ``count`` workers with ``threads`` each (None: ONNX Runtime's choice).
 
-    ``send`` makes of a file what a task gets of it: its path where workers share the disk, else its bytes, sent once.
+    ``send`` takes the path of a file and returns what tasks get as an argument: the path where workers share the disk,
+    else the file's bytes, sent once.
     """
 
     executor: Executor
     count: int
     threads: int | None
-    send: Callable[[str], Any]
+    send: Callable[[str], str | bytes]
+
+
+def content(sent: str | bytes) -> bytes:
+    """Return the bytes of a file that ``Workers.send`` has sent to this task."""
+    return sent if isinstance(sent, bytes) else Path(sent).read_bytes()
 
 
 @contextmanager
 def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, most: int) -> Iterator[Workers]:
-    """Processes here, ``jobs`` or one for each core but ``most``, or a Dask scheduler's workers; or the caller's.
+    """Open processes here, ``jobs`` or one for each core but ``most``, or a Dask scheduler's workers.
 
-    Raises UsageError for a scheduler that cannot be reached.
+    ``executor`` is used instead where the caller has one. Raises UsageError for a scheduler that cannot be reached.
     """
     cores = os.cpu_count() or 1
     if executor is not None:
         count = int(getattr(executor, "_max_workers", 1))
-        here = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool | OneProcess)
-        yield Workers(executor, count, max(1, cores // count), str if here else _read)
+        here = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool)
+        yield Workers(executor, count, max(1, cores // count), str if here else content)
     elif scheduler is not None:
         with _dask(scheduler) as workers:
             yield workers
     else:
         count = jobs if jobs is not None else max(1, min(cores, most))
         threads = max(1, cores // count)
-        with OneProcess(threads) if count == 1 else ProcessPool(count, threads) as pool:
+        with ProcessPool(count, threads) as pool:
             yield Workers(pool, count, threads, str)
 
 
@@ -63,32 +75,32 @@ def _dask(scheduler: str) -> Iterator[Workers]:
         raise UsageError(
             f"the scheduler {scheduler} cannot be reached: {problem}", hint="start one with: dask scheduler"
         ) from None
+
+    def send(path: str) -> bytes:
+        data: bytes = client.scatter(content(path), broadcast=True)  # a future of Dask, which tasks get as the bytes
+        return data
+
     with client:
         cores = client.nthreads()
         if not cores:
             raise UsageError(f"the scheduler {scheduler} has no workers", hint=f"start some: dask worker {scheduler}")
-        count = sum(cores.values())
-        send: Callable[[str], Any] = lambda path: client.scatter(_read(path), broadcast=True)  # noqa: E731
-        yield Workers(client.get_executor(pure=False), count, 1, send)
+        yield Workers(client.get_executor(pure=False), sum(cores.values()), 1, send)
 
 
-def _read(path: str) -> bytes:
-    return Path(path).read_bytes()
+def wait_for(future: Future[T], resend: Callable[[], Future[T]]) -> T:
+    """Return the result of a task that this process does not cancel; raise WorkerDied where its workers die of it.
 
-
-def awaited(future: Future[T], again: Callable[[], Future[T]]) -> T:
-    """What a task gave that nobody here cancels; ``again`` sends its data anew and starts it once more.
-
-    A cluster cancels the tasks whose data it has lost: those of a worker that died before the others had got them.
+    A cluster cancels the tasks whose data it has lost: those of a worker that died before the others had them.
+    ``resend`` sends the data anew and starts the task once more.
     """
     for _ in range(TRIES):
         try:
             return future.result()
         except CancelledError:
-            future = again()
+            future = resend()
+        except Exception as problem:
+            if type(problem).__name__ in _LOSSES:
+                message = f"the workers die of this model: {problem}"
+                raise WorkerDied(message, hint="ONNX Runtime crashes on it") from None
+            raise
     return future.result()
-
-
-def is_loss(problem: BaseException) -> bool:
-    """Whether a task failed because its worker died, again and again."""
-    return not isinstance(problem, MixlistError) and type(problem).__name__ in ("KilledWorker", "BrokenProcessPool")

@@ -1,106 +1,95 @@
-"""Sessions in the workers of an executor: the model goes to each once, every run is a task of its own."""
+"""A session in the workers of an executor: each run is a task of its own.
+
+The model is sent to each worker once; a worker that gets a task loads it, unless it has done so already.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.runtime.executors import Workers, awaited, is_loss
-from mixlist.runtime.pool import WorkerDied
-from mixlist.runtime.session_cache import Kept
-from mixlist.runtime.sessions import Runner, make_session
+from mixlist.runtime.executors import Workers, content, wait_for
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.lru_cache import LruCache
+from mixlist.runtime.model_files import external_tensors
+from mixlist.runtime.session import Session, SessionOptions
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from mixlist.runtime.session import Feed, Outputs
 
 
-class RemoteRunner:
-    """A session of a ModelProto in every worker, with the methods of ``sessions.Runner``; ``submit`` does not wait.
+class RemoteSession(Session):
+    """A session in every worker. Raises ModelError for a model beyond 2 GiB: workers may not share the disk."""
 
-    Raises ModelError for a model beyond protobuf's 2 GiB: workers may share no disk with it.
-    """
-
-    def __init__(self, proto: Any, folder: Path | None, workers: Workers, options: Mapping[str, Any]) -> None:
+    def __init__(self, proto: ModelProto, options: SessionOptions, workers: Workers, folder: Path | None) -> None:
         """``folder`` is where the model's external data lies."""
         try:
-            data = _whole(proto, folder).SerializeToString()
+            data = _with_weights(proto, folder).SerializeToString()
         except ValueError as problem:
             raise ModelError(f"the model is too large to be sent to other processes: {problem}") from None
         self._workers = workers
-        self._options = {**options, "threads": options.get("threads") or workers.threads}
-        self._token = hashlib.sha256(data + repr(sorted(self._options.items())).encode()).hexdigest()[:16]
+        self._options = replace(options, threads=options.threads or workers.threads)
+        self._token = hashlib.sha256(data + repr(self._options).encode()).hexdigest()[:16]
         self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
         self._path = Path(self._home.name, "model.onnx")
         self._path.write_bytes(data)
         self._sent = workers.send(str(self._path))
-        self.names: tuple[str, ...] = tuple(output.name for output in proto.graph.output)
+        self._names = tuple(output.name for output in proto.graph.output)
 
-    def submit(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> Future[list[Any]]:
-        """Start a run in some worker."""
-        names = list(self.names if outputs is None else outputs)
-        return self._workers.executor.submit(run_model, self._token, self._sent, self._options, names, dict(feed))
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs, in the model's order."""
+        return self._names
 
-    def start(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> Callable[[], list[Any]]:
-        """A run that goes on meanwhile; what is returned waits for its outputs."""
-        return partial(self._awaited, self.submit(outputs, feed), outputs, feed)
+    def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
+        """Begin a run in some worker."""
+        names = list(self._names if outputs is None else outputs)
 
-    def run(self, outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
-        """The outputs named (None: all, in the model's order) for a feed."""
-        return self._awaited(self.submit(outputs, feed), outputs, feed)
+        def submit() -> Future[Outputs]:
+            submit_task = self._workers.executor.submit
+            return submit_task(run_model, self._token, self._sent, self._options, names, dict(feed))
 
-    def _awaited(self, future: Future[list[Any]], outputs: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
-        """What a run gave; raises WorkerDied where the workers die of it."""
-
-        def again() -> Future[list[Any]]:
+        def resend() -> Future[Outputs]:
             self._sent = self._workers.send(str(self._path))
-            return self.submit(outputs, feed)
+            return submit()
 
-        try:
-            return awaited(future, again)
-        except Exception as problem:
-            if is_loss(problem):
-                told = f"the workers die of this model: {problem}"
-                raise WorkerDied(told, hint="ONNX Runtime crashes on it") from None
-            raise
+        return partial(wait_for, submit(), resend)
 
     def close(self) -> None:
-        """Remove what was written; workers let sessions go when they need room."""
+        """Remove the model's file; workers drop sessions when they need room."""
         self._home.cleanup()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _whole(proto: Any, folder: Path | None) -> Any:
-    """The model with all its data inside."""
+def _with_weights(proto: ModelProto, folder: Path | None) -> ModelProto:
+    """Return the model with all its data inside."""
     from mixlist.graph.messages import copied
-    from mixlist.graph.save import tensors
-    from mixlist.graph.weights import is_external
     from mixlist.rewriter.convert import bring_in
 
-    if not any(is_external(tensor) for tensor in tensors(proto)):
+    if not external_tensors(proto):
         return proto
-    made = copied(proto)
-    bring_in(made, folder)
-    return made
+    whole: ModelProto = copied(proto)
+    bring_in(whole, folder)
+    return whole
 
 
-_sessions: Kept[Runner] = Kept(6)  # those of one check
+_sessions: LruCache[LocalSession] = LruCache(6)  # one check has so many
 
 
-def run_model(
-    token: str, model: bytes | str, options: Mapping[str, Any], names: Sequence[str], feed: Mapping[str, Any]
-) -> list[Any]:
-    """One run in this process; ``model`` is serialised, or the path of a file. ``token`` names it and its options."""
+def run_model(token: str, model: str | bytes, options: SessionOptions, names: Sequence[str], feed: Feed) -> Outputs:
+    """Run a model in this process. ``token`` names the model, as ``Workers.send`` has sent it, and its options."""
     from onnx import ModelProto
 
-    def make(data: bytes) -> Runner:
-        return Runner(make_session(ModelProto.FromString(data), **options))
+    def load() -> LocalSession:
+        return LocalSession(make_session(ModelProto.FromString(content(model)), options))
 
-    return _sessions.get(token, model, make).run(names, feed)
+    return _sessions.get_or_make(token, load).run(names, feed)

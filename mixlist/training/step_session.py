@@ -17,7 +17,9 @@ from mixlist.graph.prune import trim
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
-from mixlist.runtime.subprocess_session import make_runner
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.session import SessionOptions
 from mixlist.training.stepgraph import GRADIENT, LOSS, SCALE, STATE, Parameter, StepGraph
 
 if TYPE_CHECKING:
@@ -59,15 +61,16 @@ class Machine:
         self.graph = graph
         self.gradient = Flat(graph.parameters)
         self._names = [LOSS, *(GRADIENT + p.name for p in graph.parameters), *(STATE + b.name for b in graph.buffers)]
-        self._runner = make_runner(proto, provider=provider, folder=folder, threads=threads)
-        self._eval: Any = None  # the forward pass alone, made for the first outputs that are asked for
+        self._options = SessionOptions(provider=provider, threads=threads)
+        self._session = LocalSession(make_session(proto, self._options, folder=folder))
+        self._eval: LocalSession | None = None  # the forward pass alone, made for the first outputs that are asked for
         scale = next(i for i in graph.loaded.proto.graph.input if i.name == SCALE)
         self._scale_shape = tuple(1 for _ in scale.type.tensor_type.shape.dim)
-        self._proto, self._folder, self._provider, self._threads = proto, folder, provider, threads
+        self._proto, self._folder = proto, folder
 
     def step(self, feed: Mapping[str, Any], scale: float) -> Stepped:
         """One forward and backward pass; ``feed`` holds everything but the scale."""
-        loss, *rest = self._runner.run(self._names, {**feed, SCALE: self.scale(scale)})
+        loss, *rest = self._session.run(self._names, {**feed, SCALE: self.scale(scale)})
         if loss.size != 1:
             raise ModelError(f"{self.graph.name}: the loss has {loss.size} values", hint="reduce it to its mean")
         count = len(self.graph.parameters)
@@ -91,15 +94,15 @@ class Machine:
         if self._eval is None:
             proto = copied(self._proto)
             trim(proto, names)
-            self._eval = make_runner(proto, provider=self._provider, folder=self._folder, threads=self._threads)
+            self._eval = LocalSession(make_session(proto, self._options, folder=self._folder))
         found: list[Array] = self._eval.run(list(names), {**feed, SCALE: self.scale(1.0)})
         return found
 
     def close(self) -> None:
         """Let the sessions go."""
-        for runner in (self._runner, self._eval):
-            if runner is not None:
-                runner.close()
+        for session in (self._session, self._eval):
+            if session is not None:
+                session.close()
 
 
 def exact_machine(graph: StepGraph, provider: str, threads: int | None) -> Machine:

@@ -13,7 +13,8 @@ import math
 from mixlist.cost.estimate import Work, work
 from mixlist.errors import ModelError
 from mixlist.rewriter import rewrite
-from mixlist.runtime.timed import TimedWorker
+from mixlist.runtime.session import SessionOptions
+from mixlist.runtime.timed_session import TimedSession
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.rounding_plan import Rounding, RoundingPoint
 from mixlist.tuner.trial_compiler import Rig
@@ -49,10 +50,11 @@ class Price:
         plan = self.rig.plan(choice)
         made = rewrite(plan.solution.loaded, plan)
         try:
-            with TimedWorker(made.proto, provider=self.provider, folder=plan.solution.loaded.folder) as worker:
-                worker.hold(self.rig.feeds[:1], False)
-                worker.time(0, WARMUP)
-                return min(worker.time(0, RUNS) for _ in range(ROUNDS))
+            options = SessionOptions(provider=self.provider)
+            with TimedSession(made.proto, options, folder=plan.solution.loaded.folder) as session:
+                session.hold(self.rig.feeds[:1], False)
+                session.time(0, WARMUP)
+                return min(session.time(0, RUNS) for _ in range(ROUNDS))
         except ModelError:
             return math.inf
 

@@ -45,7 +45,7 @@ class Masked:
 
     def _make_hidden(self) -> MaskedOverflowFinder:
         """Counts in the reference, by a session made when first needed; a trial has no mixed model to count in."""
-        observe = SessionConfig("cpu", False, self.saturate).observe_reference
+        observe = SessionConfig("cpu", None, self.saturate).observe_reference
         probes = instrument(self.loaded.proto).probes
         count_reference = partial(CountingSession, self.loaded, probes, observe)
         return MaskedOverflowFinder(self.wired, {self.low}, count_reference, None)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,11 @@ import numpy as np
 from mixlist.checker.accuracy import Limits, OutputAccuracy
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.emulation.observer import Ranges
-from mixlist.runtime.session_cache import Kept
-from mixlist.runtime.sessions import Runner, open_session
+from mixlist.runtime.executors import content
+from mixlist.runtime.inference_session import open_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.lru_cache import LruCache
+from mixlist.runtime.session import SessionOptions
 from mixlist.tuner.graph_partition import Segment
 from mixlist.tuner.trial_statistics import Watch
 
@@ -71,10 +73,10 @@ class Station:
 
     def __init__(self, payload: Payload) -> None:
         self.payload = payload
-        options: dict[str, Any] = {"threads": payload.threads, "lean": True, "reuse": True}
-        self.pieces = [(Runner(open_session(part.model, **options)), part) for part in payload.segments]
+        options = SessionOptions(threads=payload.threads, lean=True, reuse=True)
+        self.pieces = [(LocalSession(open_session(part.model, options)), part) for part in payload.segments]
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
-        self.ran = Recent(MEMORY)
+        self.ran: LruCache[Values] = LruCache(MEMORY, _bytes)  # what pieces made, by batch and flags
         self.references: dict[int, Values] = {}
         self.offsets = [0]  # of each batch's labels
         self.lock = threading.RLock()
@@ -109,7 +111,7 @@ class Station:
         """What each piece makes, in order."""
         values: Values = dict(self.payload.feeds[batch])
         known: tuple[Any, ...] = (batch,)
-        for (runner, segment), gates in zip(self.pieces, self.gates, strict=True):
+        for (session, segment), gates in zip(self.pieces, self.gates, strict=True):
             own = flags[gates]
             known = (*known, own.tobytes())
             made = self.ran.get(known)
@@ -117,7 +119,7 @@ class Station:
                 feed = {name: values[name] for name in segment.reads if name in values}
                 if segment.flags:
                     feed[segment.flags] = own
-                made = dict(zip(segment.makes, runner.run(segment.makes, feed), strict=True))
+                made = dict(zip(segment.makes, session.run(segment.makes, feed), strict=True))
                 if self.payload.keeps:
                     self.ran.put(known, made)
             values.update(made)
@@ -144,40 +146,14 @@ class Station:
         return found.reference * found.count, found.mixed * found.count, found.count
 
 
-class Recent:
-    """What pieces made, by batch and flags: at most ``limit`` bytes of it; what was asked for longest ago goes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept: OrderedDict[Hashable, Values] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable) -> Values | None:
-        """What was put under a key, if it is still there."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def put(self, key: Hashable, values: Values) -> None:
-        """Keep what a piece made."""
-        with self._lock:
-            if key not in self._kept:
-                self._bytes += _bytes(values)
-            self._kept[key] = values
-            while self._bytes > self._limit:
-                self._bytes -= _bytes(self._kept.popitem(last=False)[1])
-
-
 def _bytes(values: Values) -> int:
     return 256 + sum(getattr(value, "nbytes", 0) for value in values.values())
 
 
-_stations: Kept[Station] = Kept(2)  # that of the search, and one before it
+_stations: LruCache[Station] = LruCache(2)  # that of the search, and one before it
 
 
-def trial(token: str, payload: bytes | str, flags: bytes, batch: int) -> Batch:
+def trial(token: str, payload: str | bytes, flags: bytes, batch: int) -> Batch:
     """One batch of one trial in this process; ``payload`` is pickled, or the path of a file that holds it.
 
     ``token`` names the payload: its station is made when it is first asked for, and kept.
@@ -185,9 +161,9 @@ def trial(token: str, payload: bytes | str, flags: bytes, batch: int) -> Batch:
     return station(token, payload).trial(flags, batch)
 
 
-def station(token: str, payload: bytes | str) -> Station:
+def station(token: str, payload: str | bytes) -> Station:
     """The station of this process for a payload."""
-    return _stations.get(token, payload, lambda data: Station(pickle.loads(data)))
+    return _stations.get_or_make(token, lambda: Station(pickle.loads(content(payload))))
 
 
 def pack(on: Sequence[int], count: int) -> bytes:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from mixlist.runtime.executors import Workers, awaited, is_loss
-from mixlist.runtime.pool import WorkerDied
+from mixlist.runtime.executors import Workers, wait_for
+from mixlist.runtime.worker_process import WorkerDied
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.trial_compiler import Rig
 from mixlist.tuner.trial_log import Memory
@@ -59,7 +58,7 @@ class Trials:
         self.log: list[Trial] = []
         self.order = list(range(len(rig.feeds)))  # what failed last goes first
         self._seen: dict[Choice, Outcome] = {}
-        self._sent: dict[str, Any] = {}
+        self._sent: dict[str, str | bytes] = {}
         self._begun: dict[Choice, tuple[int, Future[Batch]]] = {}  # guesses: a batch and its run
 
     def passes(self, choice: Choice, ahead: Ahead = _nothing) -> bool:
@@ -140,14 +139,12 @@ class Trials:
                     running.append((at, self._submit(flags, at)))
                 alone = False
                 at, future = running.popleft()
-                batch = awaited(future, partial(self._send_again, flags, at))
+                batch = wait_for(future, partial(self._send_again, flags, at))
                 settled = judge.add(at, batch if choice is None else self.rig.settle(choice, at, batch))
                 if settled is not None:
                     return settled
-        except Exception as problem:
-            if isinstance(problem, WorkerDied) or is_loss(problem):
-                return Outcome(False, f"ONNX Runtime crashed: {problem}", crashed=True)
-            raise
+        except WorkerDied as problem:
+            return Outcome(False, f"ONNX Runtime crashed: {problem}", crashed=True)
         finally:
             for _, future in running:
                 future.cancel()

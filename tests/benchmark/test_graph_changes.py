@@ -10,7 +10,8 @@ import pytest
 from mixlist.benchmark.graph_changes import graph_changes
 from mixlist.benchmark.kernel_coverage import low_coverage
 from mixlist.graph.io import load
-from mixlist.runtime.sessions import open_session
+from mixlist.runtime.inference_session import open_session
+from mixlist.runtime.session import SessionOptions
 from mixlist.targets.kernels import has_low_kernel
 from tests.support.builders import model
 
@@ -47,7 +48,7 @@ def test_subgraphs_count() -> None:
 
 def optimised(made: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
     """What ONNX Runtime's CPU provider makes of a model."""
-    open_session(made.SerializeToString(), optimised=folder / "optimised.onnx")
+    open_session(made.SerializeToString(), SessionOptions(optimized_model=folder / "optimised.onnx"))
     return onnx.load(folder / "optimised.onnx", load_external_data=False)
 
 

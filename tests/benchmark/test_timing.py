@@ -17,7 +17,8 @@ import mixlist
 from mixlist.benchmark import timing
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.files.package_data import folder
-from mixlist.runtime.timed import TimedWorker
+from mixlist.runtime.session import SessionOptions
+from mixlist.runtime.timed_session import TimedSession
 from tests.support.builders import model, policy
 
 DIGITS = folder("demo_data") / "digits.onnx"
@@ -38,14 +39,14 @@ def pixels(count: int) -> dict[str, Any]:
 
 
 class Told:
-    """Stands for a TimedWorker: runs nothing, takes ``SECONDS`` a run by model, and notes what it was asked for."""
+    """Stands for a TimedSession: runs nothing, takes ``SECONDS`` a run by model, and notes what it was asked for."""
 
     asked: list[tuple[str, int, int]]
     SECONDS: Mapping[str, float]
     feeds: Mapping[str, Sequence[Any]]
 
-    def __init__(self, path: Path, **options: Any) -> None:
-        if "profile" in options:
+    def __init__(self, path: Path, options: SessionOptions) -> None:
+        if options.profile is not None:
             raise ModelError("no profile in this test")
         self.name = "mixed" if path.parent.name in ("mixed", "other") else "original"
 
@@ -57,7 +58,7 @@ class Told:
         Told.asked.append((self.name, batch, runs))
         return self.SECONDS[self.name] * runs
 
-    def peak(self) -> int:
+    def peak_memory(self) -> int:
         return 1000
 
     def close(self) -> None:
@@ -74,7 +75,7 @@ class Told:
 def told(monkeypatch: pytest.MonkeyPatch) -> type[Told]:
     Told.asked, Told.feeds = [], {}
     Told.SECONDS = {"original": 0.02, "mixed": 0.01}
-    monkeypatch.setattr(timing, "TimedWorker", Told)
+    monkeypatch.setattr(timing, "TimedSession", Told)
     return Told
 
 
@@ -146,13 +147,13 @@ def test_a_model_that_is_refused_is_told_and_the_other_timed(tmp_path: Path) -> 
     assert report.original.seconds.count == 2
 
 
-class Dies(TimedWorker):
+class Dies(TimedSession):
     """The mixed model's process dies in the middle of its second turn."""
 
     turns = 0
 
     def time(self, batch: int, runs: int) -> float:
-        if self._model.parent.name == "mixed" and runs > 1:
+        if self._work.model.parent.name == "mixed" and runs > 1:
             Dies.turns += 1
             if Dies.turns == 2:
                 os.kill(self.pid, signal.SIGKILL)
@@ -161,7 +162,7 @@ class Dies(TimedWorker):
 
 def test_a_crash_is_told_and_the_model_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(timing.tempfile, "mkdtemp", _folder_in(tmp_path))
-    monkeypatch.setattr(timing, "TimedWorker", Dies)
+    monkeypatch.setattr(timing, "TimedSession", Dies)
     Dies.turns = 0
     report = timing.bench(model(SMALL), WHITE, [batch(2)], rounds=3)
     assert "died with SIGKILL while it ran the model" in report.other.failure

@@ -31,7 +31,10 @@ def checked(**options: object) -> CheckReport:
 def die_of(monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
     """Runs of this model die where ``condition`` holds for its input ``bad``."""
     dies = f"({DIE})() if 'bad' in feed and (lambda bad: {condition})(feed['bad']) else run(self, names, feed)"
-    patched(monkeypatch, f"run = sessions.Runner.run\nsessions.Runner.run = lambda self, names, feed: {dies}")
+    patched(
+        monkeypatch,
+        f"run = local_session.LocalSession.run\nlocal_session.LocalSession.run = lambda self, names, feed: {dies}",
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"full_statistics": True}, {"layerwise": True}])
@@ -67,7 +70,7 @@ def test_a_real_crash() -> None:
 
 
 def test_a_load_that_dies_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, f"child.open_session = {DIE}")
+    patched(monkeypatch, f"local_session.open_session = {DIE}")
     report = checked()
     assert (report.verdict, report.batches, report.outputs) == ("fail", 0, ())
     assert "died with SIGSEGV" in report.reasons[0] and "while it loaded" in report.reasons[0]

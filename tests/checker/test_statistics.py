@@ -14,7 +14,8 @@ import mixlist
 from mixlist.checker import value_counts
 from mixlist.checker.result import CheckReport, TensorRange, ValueCounts
 from mixlist.emulation.instrument import instrument
-from mixlist.runtime.sessions import Runner, make_session
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model, policy
 
 LOW = ["Mul", "Add", "Neg", "Relu", "Identity", "Reshape"]
@@ -124,7 +125,7 @@ def test_more_values_than_float32_counts() -> None:
     size = 2**24 + 3
     made = instrument(model(text), value_counts.of_mixed(10), lambda probe: probe.tensor == "i")
     names = list(made.widths)
-    told = Runner(make_session(made.proto)).run(names, {"x": np.full(size, 2.0, np.float32)})
+    told = LocalSession(make_session(made.proto)).run(names, {"x": np.full(size, 2.0, np.float32)})
     numbers = dict(zip(names, told, strict=True))
     at = {statistic: places[0] for (_, statistic), places in made.outputs.items()}
     got = {s: float(numbers[place.output][..., place.column]) for s, place in at.items()}

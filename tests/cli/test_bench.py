@@ -15,7 +15,7 @@ from onnx import parser
 from mixlist.benchmark import timing
 from mixlist.files.package_data import folder
 from mixlist.runtime.subprocess_session import Crashed
-from mixlist.runtime.timed import TimedWorker
+from mixlist.runtime.timed_session import TimedSession
 
 SCHEMA = Draft202012Validator(json.loads((folder("schemas") / "bench.json").read_text("utf-8")))
 QUICK = ("--rounds", 2, "--warmup", 1)
@@ -80,7 +80,7 @@ def test_profiles_are_kept(run, model_path: Path, tmp_path: Path) -> None:
 
 
 def test_an_estimate_runs_nothing(run, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "TimedWorker", None)
+    monkeypatch.setattr(timing, "TimedSession", None)
     ran = run("bench", model_path, "--estimate", "--dim", "N=3", "--format", "json")
     assert (ran.status, ran.err) == (0, "")
     told = valid(ran.out)
@@ -132,15 +132,15 @@ def test_wrong_use(run, model_path: Path, arguments: tuple, told: str) -> None:
     assert told in ran.err
 
 
-class Dies(TimedWorker):
+class Dies(TimedSession):
     def time(self, batch: int, runs: int) -> float:
-        if self._model.parent.name == "mixed":
-            raise Crashed("SIGSEGV", "time", self._model, None, "")
+        if self._work.model.parent.name == "mixed":
+            raise Crashed("SIGSEGV", "run", self._work.model, None, "")
         return super().time(batch, runs)
 
 
 def test_a_crash_is_reported_with_what_could_be_timed(run, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "TimedWorker", Dies)
+    monkeypatch.setattr(timing, "TimedSession", Dies)
     ran = run("bench", model_path, "--random", 1, *QUICK)
     assert ran.status == 2
     assert ran.out.startswith("There is nothing to compare: one of the two could not be timed")
@@ -157,7 +157,7 @@ def test_a_crash_is_reported_with_what_could_be_timed(run, model_path: Path, mon
 def test_a_crash_in_json(run, model_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(timing.tempfile, "tempdir", None)
-    monkeypatch.setattr(timing, "TimedWorker", Dies)
+    monkeypatch.setattr(timing, "TimedSession", Dies)
     ran = run("bench", model_path, "--random", 1, *QUICK, "--format", "json")
     assert ran.status == 2
     told = valid(ran.out)

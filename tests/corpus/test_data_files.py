@@ -11,7 +11,10 @@ import pytest
 from onnx import numpy_helper
 
 from mixlist.runtime.feeds import read_batches
-from mixlist.runtime.subprocess_session import make_runner
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.session import SessionOptions
+from mixlist.runtime.subprocess_session import SubprocessSession
 from tests.corpus.conftest import MODELS, Corpus
 from tests.corpus.feeds import feeds
 
@@ -42,7 +45,8 @@ def test_saved_data_is_the_data(corpus: Corpus, tmp_path: Path, model_id: str) -
                 assert feed[name].dtype == array.dtype
                 np.testing.assert_array_equal(feed[name], array)
     assert forms[0].notes == forms[1].notes == ()
-    with make_runner(proto, threads=1) as here, make_runner(proto, isolate=True, threads=1) as there:
+    options = SessionOptions(threads=1)
+    with LocalSession(make_session(proto, options)) as here, SubprocessSession(proto, options) as there:
         assert here.names == there.names
         for feed in forms[0]:
             for one, other in zip(here.run(None, feed), there.run(None, feed), strict=True):

@@ -8,7 +8,8 @@ import pytest
 import mixlist
 from mixlist.checker.model_pair import SessionConfig
 from mixlist.emulation.instrument import instrument
-from mixlist.runtime.sessions import Runner, make_session
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
 from tests.support.planted_models import PLANTED, Planted
 
@@ -51,7 +52,7 @@ def test_a_loop_without_iterations_and_an_empty_tensor_did_not_run() -> None:
     report = mixlist.check(model(LOOP), mixlist.load_policy(), [feed], per_tensor=True)
     assert not [t for t in report.tensors if t.node == "Add_0"]
     made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), guard=True)
-    with Runner(make_session(made.proto)) as runner:
+    with LocalSession(make_session(made.proto)) as runner:
         values = dict(zip(runner.names, runner.run(None, {"x": np.zeros(0, np.float32)}), strict=True))
     columns = {s: made.outputs[made.probes[0].key, s][0] for s in ("minimum", "maximum", "sum")}
     told = {s: float(values[p.output][p.column]) for s, p in columns.items()}

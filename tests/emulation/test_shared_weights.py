@@ -16,7 +16,10 @@ from mixlist.emulation import shared_weights
 from mixlist.emulation.emulate import emulate
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.weights import is_external
-from mixlist.runtime.subprocess_session import Crashed, Process, make_runner
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.session import SessionOptions
+from mixlist.runtime.subprocess_session import Crashed, SessionProcess, SubprocessSession
 
 FEED = {"x": np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)}
 BEYOND = 1 << 40
@@ -67,8 +70,8 @@ def test_a_low_weight_is_raised_where_it_lies(monkeypatch: pytest.MonkeyPatch) -
 
 
 def run(proto: onnx.ModelProto, folder: Path | None) -> np.ndarray:
-    with make_runner(proto, folder=folder, lean=True) as runner:
-        (got,) = runner.run(None, FEED)
+    with LocalSession(make_session(proto, SessionOptions(lean=True), folder=folder)) as session:
+        (got,) = session.run(None, FEED)
     return got
 
 
@@ -104,10 +107,10 @@ def test_the_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(shared_weights, "LARGE", 1)
     model, weights = two_layers(), shared_weights.SharedWeights()
     slim: Loaded = weights.share(load(model), raised=False)
-    with Process() as process, pytest.raises(Crashed) as error:
-        worker = make_runner(slim.proto, isolate=process, folder=slim.folder)
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.run(None, FEED)
+    with SessionProcess() as process, pytest.raises(Crashed) as error:
+        session = SubprocessSession(slim.proto, folder=slim.folder, process=process)
+        os.kill(session.pid, signal.SIGKILL)
+        session.run(None, FEED)
     del weights, slim
     kept = onnx.load(error.value.model)
     for tensor, other in zip(kept.graph.initializer, model.graph.initializer, strict=True):

@@ -15,7 +15,7 @@ from mixlist.cost.estimate import work
 from mixlist.files.package_data import folder
 from mixlist.graph.build import build_main
 from mixlist.graph.shape_propagation import sizes_of
-from mixlist.runtime.sessions import open_session
+from mixlist.runtime.inference_session import open_session
 
 F32, I32 = np.float32, np.int32
 ELEMENTS = {F32: TensorProto.FLOAT, I32: TensorProto.INT32}

@@ -12,11 +12,14 @@ import onnx
 import pytest
 
 from mixlist.errors import ModelError
-from mixlist.runtime.sessions import Runner, faithful, open_session
-from mixlist.runtime.subprocess_session import Worker
+from mixlist.runtime.inference_session import open_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.session import SessionOptions
+from mixlist.runtime.subprocess_session import SubprocessSession
 from mixlist.targets.kernels import has_low_kernel
 from tests.support.builders import model
 from tests.support.cuda import missing
+from tests.support.rounding import unfaithful
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
 
@@ -32,17 +35,17 @@ UNARY = (
 def ran_on(op_type: str, low: str, provider: str, profile: Path) -> dict[str, str]:
     """Provider by op type of all that ran of a model of one node, low from its input to its output."""
     made = model(f"g ({low}[1,2,4] x) => ({low}[A,B,C] y) {{ y = {op_type}(x) }}", check=False)
-    session = open_session(made.SerializeToString(), provider=provider, profile=profile, optimise=False)
+    session = open_session(made.SerializeToString(), SessionOptions(provider, optimize=False, profile=profile))
     dtype = np.float16 if low == "float16" else ml_dtypes.bfloat16
-    Runner(session).run(None, {"x": np.linspace(0.25, 2, 8, dtype=np.float32).reshape(1, 2, 4).astype(dtype)})
+    LocalSession(session).run(None, {"x": np.linspace(0.25, 2, 8, dtype=np.float32).reshape(1, 2, 4).astype(dtype)})
     events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
     nodes = [event["args"] for event in events if event.get("name", "").endswith("_kernel_time")]
     return {args["op_name"]: args["provider"] for args in nodes}
 
 
-@pytest.mark.parametrize("optimise", [True, False])
-def test_cast_pairs_round(optimise: bool) -> None:
-    assert faithful("cuda", optimise) is None
+@pytest.mark.parametrize("optimize", [True, False])
+def test_cast_pairs_round(optimize: bool) -> None:
+    assert unfaithful("cuda", optimize) is None
 
 
 @pytest.mark.parametrize("low", NUMBERS)
@@ -61,7 +64,7 @@ def test_the_kernels_of_the_data_file_are_those_that_run(op_type: str, low: str,
 def test_bfloat16_goes_in_and_comes_out() -> None:
     made = model("g (bfloat16[4] x) => (bfloat16[4] y, float[4] z) { y = Neg(x) z = Cast<to=1>(x) }", check=False)
     values = np.array([1, -2, 3e38, 0], ml_dtypes.bfloat16)
-    y, z = Runner(open_session(made.SerializeToString(), provider="cuda")).run(None, {"x": values})
+    y, z = LocalSession(open_session(made.SerializeToString(), SessionOptions("cuda"))).run(None, {"x": values})
     assert y.dtype == values.dtype
     np.testing.assert_array_equal(y.astype(np.float32), -values.astype(np.float32))
     np.testing.assert_array_equal(z, values.astype(np.float32))
@@ -70,7 +73,9 @@ def test_bfloat16_goes_in_and_comes_out() -> None:
 def error(tf32: bool, rows: Any) -> float:
     """Of a product in float32, relative to the largest value."""
     made = model("g (float[N,N] x) => (float[N,N] y) { y = MatMul(x, x) }")
-    (y,) = Runner(open_session(made.SerializeToString(), provider="cuda", tf32=tf32)).run(None, {"x": rows})
+    (y,) = LocalSession(open_session(made.SerializeToString(), SessionOptions("cuda", tf32=tf32))).run(
+        None, {"x": rows}
+    )
     exact = rows.astype(np.float64) @ rows.astype(np.float64)
     return float(np.abs(y - exact).max() / np.abs(exact).max())
 
@@ -88,13 +93,15 @@ def test_products_are_summed_in_float32(low: str) -> None:
       a = Cast<to=LOW>(x) b = Cast<to=LOW>(w) c = MatMul(a, b) y = Cast<to=1>(c) }"""
     x = np.ones((1, 4096), np.float32)
     x[0, 0] = 2048
-    runner = Runner(open_session(model(text.replace("LOW", str(NUMBERS[low]))).SerializeToString(), provider="cuda"))
+    runner = LocalSession(
+        open_session(model(text.replace("LOW", str(NUMBERS[low]))).SerializeToString(), SessionOptions("cuda"))
+    )
     (y,) = runner.run(None, {"x": x, "w": np.ones((4096, 1), np.float32)})
     assert y[0, 0] == pytest.approx(6143, rel=2.0**-8)
 
 
 def test_a_process_of_its_own_runs_on_the_gpu() -> None:
     made = model("g (float[2] x) => (float[2] y) { h = Cast<to=10>(x) m = Mul(h, h) y = Cast<to=1>(m) }")
-    with Worker(made, provider="cuda") as worker:
-        (y,) = worker.run(None, {"x": np.array([300, 2], np.float32)})
+    with SubprocessSession(made, SessionOptions("cuda")) as session:
+        (y,) = session.run(None, {"x": np.array([300, 2], np.float32)})
     np.testing.assert_array_equal(y, [np.inf, 4])

@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.runtime.feeds import Batches, Input, as_batches, as_float32, model_inputs, read_batches
-from mixlist.runtime.sessions import Runner, make_session
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
 
 TWO = "g (float[N, 4] x, int64[M] ids) => (float[N, 4] y, int64[M] z) { y = Neg (x) z = Neg (ids) }"
@@ -192,7 +193,7 @@ def test_sequences_and_optionals_in_test_data(tmp_path: Path) -> None:
     assert [part.tolist() for part in feed["q"]] == [[1, 1], [0, 0, 0]]
     assert feed["o"].tolist() == [1, 1]
     (bare,) = read_batches([save_set(tmp_path / "bare", numpy_helper.from_list(parts))], proto)
-    runner = Runner(make_session(proto))
+    runner = LocalSession(make_session(proto))
     assert [int(value) for value in runner.run(None, feed)] == [2, 1]
     assert [int(value) for value in runner.run(None, bare)] == [2, 0]
     with pytest.raises(UsageError, match=r"which a test_data_set directory can hold"):
@@ -451,7 +452,7 @@ def test_strings(array: Any, tmp_path: Path) -> None:
     proto = takes("string[N]")
     got = only(proto, array)
     assert got.tolist() == ["a", "", "ö"]
-    assert Runner(make_session(proto)).run(None, {"x": got})[0].tolist() == ["a", "", "ö"]
+    assert LocalSession(make_session(proto)).run(None, {"x": got})[0].tolist() == ["a", "", "ö"]
     if array.dtype.kind in "US":
         (feed,) = read_batches([save_npz(tmp_path / "a.npz", x=array)], proto)
         assert feed["x"].tolist() == ["a", "", "ö"]
@@ -464,7 +465,7 @@ def test_scalars_bools_and_empties_run(tmp_path: Path) -> None:
     )
     path = save_npz(tmp_path / "a.npz", s=np.float32(2), b=[True, False], e=np.zeros((0, 3), int), h=np.float16([1, 2]))
     (feed,) = read_batches([path], proto)
-    t, c, f, i = Runner(make_session(proto)).run(None, feed)
+    t, c, f, i = LocalSession(make_session(proto)).run(None, feed)
     assert (float(t), c.tolist(), f.shape, i.tolist()) == (-2, [False, True], (0, 3), [1, 2])
 
 
@@ -472,7 +473,7 @@ def test_an_input_with_a_default_may_be_missing() -> None:
     proto = model(
         "g (float[N, 4] x, float[1, 4] w) => (float[N, 4] y) <float[1, 4] w = {1, 2, 3, 4}> { y = Add (x, w) }"
     )
-    runner = Runner(make_session(proto))
+    runner = LocalSession(make_session(proto))
     (plain,), (given_too,) = as_batches({"x": ROWS}, proto), as_batches({"x": ROWS, "w": np.ones((1, 4))}, proto)
     np.testing.assert_array_equal(runner.run(None, plain)[0], ROWS + np.array([1, 2, 3, 4]))
     np.testing.assert_array_equal(runner.run(None, given_too)[0], ROWS + 1)

@@ -11,7 +11,8 @@ import pytest
 
 from mixlist.errors import UsageError
 from mixlist.runtime.feeds import Batches, random_batches
-from mixlist.runtime.sessions import Runner, make_session
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
 
 PICTURES = "g (float[N, 3, H, ?] x, int64[N, L] ids) => (float[N, 3, H, ?] y) { y = Neg (x) }"
@@ -170,6 +171,6 @@ def test_an_initializer_keeps_its_value_unless_it_is_named() -> None:
 def test_random_data_runs() -> None:
     text = "g (float[V, 4] table, int64[N, L] ids) => (float[N, L, 4] y) { y = Gather (table, ids) }"
     proto = model(text)
-    runner = Runner(make_session(proto))
+    runner = LocalSession(make_session(proto))
     for feed in random_batches(proto, 4, dims={"V": 10, "L": 6}, ranges={"ids": (0, 9)}):
         assert runner.run(None, feed)[0].shape == (1, 6, 4)

@@ -17,10 +17,14 @@ from onnx import numpy_helper
 import mixlist
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.graph import save
-from mixlist.runtime import sessions
-from mixlist.runtime.sessions import Runner, faithful, make_session, open_session, write_model
+from mixlist.runtime import rounding_probes
+from mixlist.runtime.inference_session import make_session, open_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.model_files import write_model
+from mixlist.runtime.session import SessionOptions
 from mixlist.targets.providers import providers
 from tests.support.builders import model, policy
+from tests.support.rounding import unfaithful
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 WEIGHTS = np.arange(4 * 1000, dtype=np.float32).reshape(4, 1000) / 7
@@ -53,7 +57,7 @@ def external(product: onnx.ModelProto, tmp_path: Path) -> Path:
 
 
 def check_product(session: object) -> None:
-    with Runner(session) as runner:  # type: ignore[arg-type]
+    with LocalSession(session) as runner:  # type: ignore[arg-type]
         assert runner.names == ("y",)
         np.testing.assert_allclose(runner.run(None, {"x": ROWS})[0], ROWS @ WEIGHTS, rtol=1e-6)
 
@@ -106,7 +110,7 @@ def test_no_folder_stays_behind_a_model_that_is_refused(temporary: Path, monkeyp
 def test_weights_that_are_still_to_be_converted(external: Path) -> None:
     result = mixlist.rewrite(external, mixlist.resolve(external, policy(white=["MatMul"])))
     assert result.casts_inserted
-    with Runner(make_session(result.proto, folder=external.parent)) as runner:
+    with LocalSession(make_session(result.proto, folder=external.parent)) as runner:
         (got,) = runner.run(None, {"x": ROWS})
     np.testing.assert_allclose(got, ROWS @ WEIGHTS.astype(np.float16).astype(np.float32), rtol=2e-3)
 
@@ -141,12 +145,12 @@ def test_what_is_refused_is_told_in_one_line_and_nowhere_else(capfd: pytest.Capt
 
 
 def test_what_fails_in_a_run_is_told_in_one_line(product: onnx.ModelProto, capfd: pytest.CaptureFixture[str]) -> None:
-    runner = Runner(make_session(product))
+    runner = LocalSession(make_session(product))
     for feed in ({"x": np.zeros((2, 5), np.float32)}, {}, {"z": ROWS}, {"x": ROWS.astype(np.float64)}):
         with pytest.raises(ModelError, match="ONNX Runtime cannot run the model: ") as error:
             runner.run(None, feed)
         assert "\n" not in error.value.message
-    divide = Runner(make_session(model("g (float[N] x, int64[1] s) => (float[M] y) { y = Reshape (x, s) }")))
+    divide = LocalSession(make_session(model("g (float[N] x, int64[1] s) => (float[M] y) { y = Reshape (x, s) }")))
     with pytest.raises(ModelError, match="cannot run the model"):
         divide.run(None, {"x": np.zeros(3, np.float32), "s": np.array([2])})
     assert capfd.readouterr() == ("", "")
@@ -155,13 +159,13 @@ def test_what_fails_in_a_run_is_told_in_one_line(product: onnx.ModelProto, capfd
 def test_providers() -> None:
     assert providers()[0] == "cpu"
     with pytest.raises(UsageError, match="'tpu' is no provider") as error:
-        make_session(model("g (float x) => (float y) { y = Identity (x) }"), provider="tpu")
+        make_session(model("g (float x) => (float y) { y = Identity (x) }"), SessionOptions("tpu"))
     assert error.value.hint == "it is one of cpu, cuda"
 
 
 @pytest.mark.skipif("cuda" in providers(), reason="here is a CUDA provider")
 def test_how_to_get_cuda() -> None:
-    for ask in (lambda: open_session(b"", provider="cuda"), lambda: faithful("cuda")):
+    for ask in (lambda: open_session(b"", SessionOptions("cuda")), lambda: unfaithful("cuda")):
         with pytest.raises(UsageError, match="provider cuda cannot be used") as error:
             ask()
         hint = str(error.value.hint)
@@ -172,9 +176,11 @@ def test_how_to_get_cuda() -> None:
 @pytest.mark.skipif("cuda" not in providers(), reason="the installed onnxruntime has no CUDA provider")
 def test_cuda_runs_and_rounds() -> None:
     proto = model("g (float[N] x) => (float16[N] y) { y = Cast <to = 10> (x) }")
-    (got,) = Runner(make_session(proto, provider="cuda")).run(None, {"x": np.array([1, 70000], np.float32)})
+    (got,) = LocalSession(make_session(proto, SessionOptions("cuda"))).run(
+        None, {"x": np.array([1, 70000], np.float32)}
+    )
     np.testing.assert_array_equal(got, np.array([1, np.inf], np.float16))
-    assert faithful("cuda") is None
+    assert unfaithful("cuda") is None
 
 
 def test_bfloat16_goes_in_and_comes_out() -> None:
@@ -183,7 +189,7 @@ def test_bfloat16_goes_in_and_comes_out() -> None:
         " { y = Identity (x) z = Cast <to = 1> (x) m = Neg (n) }"
     )
     n = np.array([1, 2])
-    with Runner(make_session(proto)) as runner:
+    with LocalSession(make_session(proto)) as runner:
         for shape in ((2, 3), (0, 3), (1, 1)):
             x = (np.arange(np.prod(shape)).reshape(shape) * 0.37).astype(ml_dtypes.bfloat16)
             y, z, m = runner.run(None, {"x": x, "n": n})
@@ -197,7 +203,7 @@ def test_bfloat16_goes_in_and_comes_out() -> None:
 
 
 def test_strings() -> None:
-    runner = Runner(make_session(model("g (string[N] x) => (string[N] y) { y = Identity (x) }")))
+    runner = LocalSession(make_session(model("g (string[N] x) => (string[N] y) { y = Identity (x) }")))
     assert runner.run(None, {"x": np.array(["a", "", "ö"], object)})[0].tolist() == ["a", "", "ö"]
 
 
@@ -206,13 +212,13 @@ def test_sequences() -> None:
         "g (seq(float[N]) x) => (float[M] y, seq(float[N]) z)"
         " { y = ConcatFromSequence <axis = 0> (x) z = Identity (x) }"
     )
-    y, z = Runner(make_session(proto)).run(None, {"x": [np.ones(2, np.float32), np.zeros(1, np.float32)]})
+    y, z = LocalSession(make_session(proto)).run(None, {"x": [np.ones(2, np.float32), np.zeros(1, np.float32)]})
     assert y.tolist() == [1, 1, 0]
     assert [part.tolist() for part in z] == [[1, 1], [0]]
 
 
 def test_a_profile_is_written(product: onnx.ModelProto, tmp_path: Path) -> None:
-    session = make_session(product, profile=tmp_path / "profile", threads=1)
+    session = make_session(product, SessionOptions(profile=tmp_path / "profile", threads=1))
     session.run(None, {"x": ROWS})
     written = Path(session.end_profiling())
     assert written.parent == tmp_path
@@ -220,8 +226,8 @@ def test_a_profile_is_written(product: onnx.ModelProto, tmp_path: Path) -> None:
 
 
 def test_the_cpu_provider_keeps_pairs_of_casts() -> None:
-    assert faithful("cpu") is None
-    assert faithful("cpu", optimise=False) is None
+    assert unfaithful("cpu") is None
+    assert unfaithful("cpu", optimize=False) is None
 
 
 @pytest.mark.parametrize(
@@ -235,20 +241,10 @@ def test_the_cpu_provider_keeps_pairs_of_casts() -> None:
 def test_a_runtime_that_drops_the_casts_is_found_out(
     monkeypatch: pytest.MonkeyPatch, told: str, change: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(sessions, "_PROBE", sessions._PROBE.replace(*change))
-    faithful.cache_clear()
-    try:
-        reason = faithful("cpu")
-    finally:
-        faithful.cache_clear()
+    monkeypatch.setattr(rounding_probes, "_PROBE", rounding_probes._PROBE.replace(*change))
+    reason = unfaithful("cpu")
     assert reason is not None
     assert told in reason
-
-
-def test_faithfulness_is_tested_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert faithful("cpu") is None
-    monkeypatch.setattr(sessions, "_probe", lambda *_: pytest.fail("tested again"))
-    assert faithful("cpu") is None
 
 
 def test_the_model_is_not_held_twice(product: onnx.ModelProto) -> None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import ml_dtypes
@@ -17,9 +18,10 @@ import onnx
 import pytest
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.runtime import subprocess_session
+from mixlist.runtime import worker_process
 from mixlist.runtime.feeds import read_batches
-from mixlist.runtime.subprocess_session import Crashed, TimedOut, Worker, make_runner
+from mixlist.runtime.session import SessionOptions
+from mixlist.runtime.subprocess_session import Crashed, SessionProcess, SubprocessSession, start_session
 from mixlist.targets.providers import providers
 from tests.support.builders import model
 
@@ -42,13 +44,12 @@ def double() -> onnx.ModelProto:
 
 
 def patched(monkeypatch: pytest.MonkeyPatch, patch: str) -> None:
-    """Children run ``patch`` before they serve."""
-    head = "import sys; sys.path[:] = sys.argv[1:]; import os, signal, time\n"
-    monkeypatch.setattr(
-        subprocess_session,
-        "_CHILD",
-        f"{head}from mixlist.runtime import sessions, subprocess_server\n{patch}\nsubprocess_server.serve()",
+    """Worker processes run ``patch`` before they serve."""
+    head = (
+        "import sys; sys.path[:] = sys.argv[2:]; import os, signal, time\nfrom mixlist.runtime import local_session\n"
     )
+    serve = "from mixlist.runtime.worker_server import serve\nserve(int(sys.argv[1]))"
+    monkeypatch.setattr(worker_process, "_COMMAND", f"{head}{patch}\n{serve}")
 
 
 DIE = "lambda *a, **k: os.kill(os.getpid(), signal.SIGSEGV)"
@@ -64,7 +65,8 @@ def is_gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("isolate", [False, True])
 def test_both_kinds_run_alike(double: onnx.ModelProto, temporary: Path, isolate: bool) -> None:
-    with make_runner(double, isolate=isolate, threads=1) as runner:
+    process = SessionProcess() if isolate else None
+    with process or nullcontext(), start_session(double, SessionOptions(threads=1), process=process) as runner:
         assert runner.names == ("y", "z")
         y, z = runner.run(None, {"x": ROWS})
         np.testing.assert_array_equal(y, 2 * ROWS)
@@ -87,14 +89,14 @@ def test_every_kind_of_value_comes_back_as_it_went() -> None:
         "e": np.zeros(0, np.uint8),
         "f": np.random.default_rng(0).standard_normal((300, 700)).astype(np.float32).T,  # not contiguous
     }
-    with Worker(proto) as worker:
+    with SubprocessSession(proto) as worker:
         for value, got in zip(feed.values(), worker.run(None, feed), strict=True):
             assert (got.dtype, got.shape) == (value.dtype, value.shape)
             assert got.tobytes() == np.ascontiguousarray(value).tobytes()
     texts = model(
         "g (string[N] s, seq(float[K]) q) => (string[N] t, seq(float[K]) r) { t = Identity (s) r = Identity (q) }"
     )
-    with Worker(texts) as worker:
+    with SubprocessSession(texts) as worker:
         given = {"s": np.array(["a", "", "ö"], object), "q": [np.ones(2, np.float32), np.zeros(0, np.float32)]}
         text, parts = worker.run(None, given)
     assert text.tolist() == ["a", "", "ö"]
@@ -104,7 +106,7 @@ def test_every_kind_of_value_comes_back_as_it_went() -> None:
 def test_a_model_file_is_read_where_it_lies(double: onnx.ModelProto, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(double, path)
-    with Worker(path) as worker:
+    with SubprocessSession(path) as worker:
         np.testing.assert_array_equal(worker.run(["y"], {"x": ROWS})[0], 2 * ROWS)
     assert path.exists()
 
@@ -112,28 +114,29 @@ def test_a_model_file_is_read_where_it_lies(double: onnx.ModelProto, tmp_path: P
 def test_errors_are_those_of_this_process(double: onnx.ModelProto, temporary: Path) -> None:
     refused = model("g (bfloat16[N] x) => (bfloat16[N] y) { y = Add (x, x) }")
     told = []
-    for isolate in (False, True):
-        with pytest.raises(ModelError) as error:
-            make_runner(refused, isolate=isolate)
-        told.append(error.value.message)
-        with make_runner(double, isolate=isolate) as runner:
+    with SessionProcess() as other:
+        for process in (None, other):
             with pytest.raises(ModelError) as error:
-                runner.run(None, {"x": ROWS[0]})
+                start_session(refused, process=process)
             told.append(error.value.message)
-            np.testing.assert_array_equal(runner.run(["y"], {"x": ROWS})[0], 2 * ROWS)  # it lives on
+            with start_session(double, process=process) as session:
+                with pytest.raises(ModelError) as error:
+                    session.run(None, {"x": ROWS[0]})
+                told.append(error.value.message)
+                np.testing.assert_array_equal(session.run(["y"], {"x": ROWS})[0], 2 * ROWS)  # it lives on
     assert told[:2] == told[2:]
     with pytest.raises(ModelError, match=r"cannot load the model: .*exist"):
-        Worker("none.onnx")
+        SubprocessSession("none.onnx")
     if "cuda" not in providers():
         with pytest.raises(UsageError, match="provider cuda cannot be used"):
-            Worker(double, provider="cuda")
+            SubprocessSession(double, SessionOptions("cuda"))
     assert not list(temporary.iterdir())
 
 
 @POSIX
 def test_a_run_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
-    patched(monkeypatch, f"os.write(2, b'malloc(): broken\\n'); sessions.Runner.run = {DIE}")
-    with Worker(double) as worker:
+    patched(monkeypatch, f"os.write(2, b'malloc(): broken\\n'); local_session.LocalSession.run = {DIE}")
+    with SubprocessSession(double) as worker:
         with pytest.raises(Crashed) as error:
             worker.run(None, {"x": ROWS})
         crash = error.value
@@ -153,23 +156,23 @@ def test_a_run_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatc
 
 @POSIX
 def test_a_load_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    patched(monkeypatch, f"subprocess_server.open_session = {DIE}")
+    patched(monkeypatch, f"local_session.open_session = {DIE}")
     with pytest.raises(Crashed, match="died with SIGSEGV while it loaded the model") as error:
-        Worker(double)
+        SubprocessSession(double)
     assert error.value.stage == "load"
     assert error.value.feed is None
     assert onnx.load(error.value.model) == double
     path = tmp_path / "m.onnx"
     onnx.save(double, path)
     with pytest.raises(Crashed) as error:
-        Worker(path)
+        SubprocessSession(path)
     assert error.value.model == path
     assert path.exists()
 
 
 @POSIX
 def test_what_the_system_kills(double: onnx.ModelProto) -> None:
-    with Worker(double) as worker:
+    with SubprocessSession(double) as worker:
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(Crashed) as error:
             worker.run(None, {"x": np.zeros((200_000, 4), np.float32)})
@@ -178,19 +181,19 @@ def test_what_the_system_kills(double: onnx.ModelProto) -> None:
 
 
 def test_a_process_that_exits(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, "sessions.Runner.run = lambda *a: os._exit(7)")
-    with Worker(double) as worker, pytest.raises(Crashed, match="died with exit status 7"):
+    patched(monkeypatch, "local_session.LocalSession.run = lambda *a: os._exit(7)")
+    with SubprocessSession(double) as worker, pytest.raises(Crashed, match="died with exit status 7"):
         worker.run(None, {"x": ROWS})
 
 
 @POSIX
 def test_strings_and_bfloat16_of_a_crash_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, f"sessions.Runner.run = {DIE}")
+    patched(monkeypatch, f"local_session.LocalSession.run = {DIE}")
     proto = model(
         "g (string[N] s, bfloat16[N] b) => (string[N] t, float[N] c) { t = Identity (s) c = Cast <to = 1> (b) }"
     )
     given = {"s": np.array(["a", "ö"], object), "b": np.array([1, 2.5], ml_dtypes.bfloat16)}
-    with Worker(proto) as worker, pytest.raises(Crashed) as error:
+    with SubprocessSession(proto) as worker, pytest.raises(Crashed) as error:
         worker.run(None, given)
     assert error.value.feed is not None
     (feed,) = read_batches([error.value.feed], proto)
@@ -199,41 +202,24 @@ def test_strings_and_bfloat16_of_a_crash_are_kept(monkeypatch: pytest.MonkeyPatc
     assert feed["b"].tolist() == [1, 2.5]
 
 
-@pytest.mark.parametrize("stage", ["load", "run"])
-def test_a_time_limit(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, temporary: Path, stage: str) -> None:
-    slow = "lambda *a, **k: time.sleep(60)"
-    patched(
-        monkeypatch, f"subprocess_server.open_session = {slow}" if stage == "load" else f"sessions.Runner.run = {slow}"
-    )
-    start = time.monotonic()
-    with pytest.raises(TimedOut, match=r"after 1\.5 s") as error, Worker(double, limit=1.5) as worker:
-        worker.run(None, {"x": ROWS})
-    assert time.monotonic() - start < 30
-    assert (error.value.stage, error.value.limit) == (stage, 1.5)
-    assert not list(temporary.iterdir())
-
-
-def test_a_limit_that_is_kept(double: onnx.ModelProto) -> None:
-    with Worker(double, limit=120) as worker:
-        for _ in range(3):
-            np.testing.assert_array_equal(worker.run(["y"], {"x": ROWS})[0], 2 * ROWS)
-
-
 def test_a_bug_in_the_child_is_a_bug_here(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, "sessions.Runner.run = lambda *a: 1 / 0")
-    with Worker(double) as worker, pytest.raises(RuntimeError, match="ZeroDivisionError"):
+    patched(monkeypatch, "local_session.LocalSession.run = lambda *a: 1 / 0")
+    with SubprocessSession(double) as worker, pytest.raises(RuntimeError, match="ZeroDivisionError"):
         worker.run(None, {"x": ROWS})
 
 
 def test_what_a_library_prints_does_not_disturb(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch) -> None:
-    noisy = "old = sessions.Runner.run\nsessions.Runner.run = lambda *a: (os.write(1, b'noise' * 100), old(*a))[1]"
+    noisy = (
+        "session = local_session.LocalSession\nold = session.run\n"
+        "session.run = lambda *a: (os.write(1, b'noise' * 100), old(*a))[1]"
+    )
     patched(monkeypatch, noisy)
-    with Worker(double) as worker:
+    with SubprocessSession(double) as worker:
         np.testing.assert_array_equal(worker.run(["y"], {"x": ROWS})[0], 2 * ROWS)
 
 
 def test_a_worker_that_nobody_closes_ends_all_the_same(double: onnx.ModelProto, temporary: Path) -> None:
-    worker = Worker(double)
+    worker = SubprocessSession(double)
     pid = worker.pid
     del worker
     assert not list(temporary.iterdir())
@@ -244,16 +230,16 @@ SCRIPT = """
 import sys, tempfile
 from pathlib import Path
 import numpy as np, onnx
-from mixlist.runtime import subprocess_session
-head, call = subprocess_session._CHILD.rsplit(";", 1)
-slow = "import time; from mixlist.runtime import sessions; sessions.Runner.run = lambda *a: time.sleep(60)"
-subprocess_session._CHILD = f"{head}; {slow};{call}"
+from mixlist.runtime import subprocess_session, worker_process
+head, call = worker_process._COMMAND.rsplit(";", 1)
+slow = "import time; from mixlist.runtime.local_session import LocalSession as S; S.run = lambda *a: time.sleep(60)"
+worker_process._COMMAND = f"{head}; {slow};{call}"
 tempfile.tempdir = sys.argv[1]
 model = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
 )
 # No main guard: a child must not run this module again.
-with subprocess_session.Worker(model) as worker:
+with subprocess_session.SubprocessSession(model) as worker:
     print(worker.pid, flush=True)
     worker.run(None, {"x": np.ones(3, np.float32)})
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from mixlist.errors import MixlistError
-from mixlist.runtime.sessions import open_session
+from mixlist.runtime.inference_session import open_session
+from mixlist.runtime.session import SessionOptions
 from tests.support.builders import model
 
 
@@ -13,7 +14,7 @@ from tests.support.builders import model
 def missing() -> str:
     """Why a session does not start on CUDA, "" where it does."""
     try:
-        open_session(model("g (float[2] x) => (float[2] y) { y = Neg(x) }").SerializeToString(), provider="cuda")
+        open_session(model("g (float[2] x) => (float[2] y) { y = Neg(x) }").SerializeToString(), SessionOptions("cuda"))
     except MixlistError as error:
         return error.message
     return ""

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
 from mixlist.errors import UsageError
-from mixlist.runtime.pool import ProcessPool
+from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import policy
 from tests.support.local_workers import Here

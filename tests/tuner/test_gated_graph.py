@@ -22,7 +22,9 @@ from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.rewriter import rewrite
-from mixlist.runtime.sessions import Runner, make_session
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.session import SessionOptions
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
 from mixlist.tuner.graph_partition import split
 from mixlist.tuner.trial_compiler import Rig
@@ -46,7 +48,7 @@ class Plain:
     def __init__(self, proto: Any) -> None:
         numpy_type = onnx.helper.tensor_dtype_to_np_dtype
         self.kinds = {i.name: numpy_type(i.type.tensor_type.elem_type) for i in proto.graph.input}
-        self.runner = Runner(make_session(proto, optimise=False, threads=1))
+        self.runner = LocalSession(make_session(proto, SessionOptions(optimize=False, threads=1)))
 
     def run(self, names: tuple[str, ...], feed: Mapping[str, Any]) -> list[Any]:
         return self.runner.run(names, {n: np.asarray(v, self.kinds[n]) for n, v in feed.items() if n in self.kinds})

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from mixlist.cost.estimate import costs
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
-from mixlist.runtime.sessions import Runner, make_session, open_session
+from mixlist.runtime.inference_session import make_session, open_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.session import SessionOptions
 from mixlist.tuner import graph_partition
 from mixlist.tuner.candidates import Choice
 from mixlist.tuner.graph_partition import Segment, cuts, split
@@ -31,8 +33,10 @@ def chained(parts: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outpu
     """What the pieces make one after the other, without optimisations; with those of a station they load too."""
     values = dict(feed)
     for part in parts:
-        open_session(part.model, threads=1, lean=True, reuse=True)
-        runner = Runner(make_session(onnx.ModelProto.FromString(part.model), optimise=False, threads=1))
+        open_session(part.model, SessionOptions(threads=1, lean=True, reuse=True))
+        runner = LocalSession(
+            make_session(onnx.ModelProto.FromString(part.model), SessionOptions(optimize=False, threads=1))
+        )
         given = {name: values[name] for name in part.reads if name in values}
         if part.flags:
             given[part.flags] = flags[list(part.gates)]

@@ -1,0 +1,65 @@
+"""Lay out a ModelProto of any size as files that ONNX Runtime reads.
+
+ONNX Runtime refuses serialized models beyond protobuf's 2 GiB, and external data behind links or still to be converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+
+def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
+    """Write a model as ``model.onnx`` into the folder ``home``, its data next to it; return the path.
+
+    ``folder`` is where the model's external data lies now. ``proto`` is left as it is. Raises FileError and ModelError.
+    """
+    from mixlist.graph.io import Loaded
+    from mixlist.graph.save import Options, save
+    from mixlist.rewriter.convert import stream
+
+    path = home / "model.onnx"
+    large = outgrows_protobuf(proto)
+    if large or external_tensors(proto):
+        loaded = Loaded(proto, "model", None, folder, "proto")
+        options = Options(external_data="yes" if large else "auto")
+        save(proto, path, loaded, lambda tensor: stream(tensor, folder, False, {}), options)
+    else:
+        path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def outgrows_protobuf(proto: ModelProto) -> bool:
+    """Are the weights inside the model too large for one protobuf message?"""
+    from mixlist.graph.save import INLINE_LIMIT, tensors
+    from mixlist.graph.weights import declared_size, is_external
+
+    return sum(declared_size(tensor) for tensor in tensors(proto) if not is_external(tensor)) > INLINE_LIMIT
+
+
+def external_tensors(proto: ModelProto) -> list[TensorProto]:
+    """Return the tensors whose data lie in other files."""
+    from mixlist.graph.save import tensors
+    from mixlist.graph.weights import is_external
+
+    return [tensor for tensor in tensors(proto) if is_external(tensor)]
+
+
+def readable_in_place(external: Sequence[TensorProto], folder: Path | None) -> bool:
+    """Does ONNX Runtime take these tensors where they lie? Not behind links out of the folder, nor to be converted.
+
+    Raises FileError for data that are missing or truncated.
+    """
+    from mixlist.graph.weights import external as location
+    from mixlist.graph.weights import stored_type
+
+    home = folder.resolve() if folder is not None else None
+    for tensor in external:
+        path = location(tensor, folder).path
+        if home is None or not path.resolve().is_relative_to(home) or stored_type(tensor) != tensor.data_type:
+            return False
+    return True
