@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mixlist.cost.operation_counts import UnknownShapeError, flops, is_matrix
 from mixlist.graph.build import bind, build_main
 from mixlist.graph.io import Loaded, load
-from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.model import Graph, Node, Scope, Value, floats_of
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef
 from mixlist.graph.shape_propagation import Shape, Sizes, sizes_in_function, sizes_of
@@ -310,11 +310,9 @@ def _weight_arguments(function: Graph, call: Node, weights: Weights) -> Weights:
 
 def _computed_in(node: Node) -> int | None:
     """The element type of the first float input, of a variable rather than a constant one; else of the first output."""
-    for values in ([v for v in node.inputs if v and not v.constant], node.inputs, node.outputs):
-        for value in values:
-            if value is not None and types.element(value.type) in types.FLOATS:
-                return types.element(value.type)
-    return None
+    variable = [value for value in node.inputs if value is not None and not value.constant]
+    floats = floats_of((*variable, *node.inputs, *node.outputs))
+    return types.element(floats[0].type) if floats else None
 
 
 def _is_elementwise(node: Node) -> bool:

@@ -6,8 +6,7 @@ Rule S4.3: *shape arithmetic* is what comes from Shape and Size through Casts an
 
 from __future__ import annotations
 
-from mixlist.graph.model import Node
-from mixlist.ops import types
+from mixlist.graph.model import Node, floats_of
 from mixlist.ops.traits import Trait, operators
 
 _RANDOM = operators(Trait.RANDOM)
@@ -37,11 +36,9 @@ def is_from_shape(node: Node) -> bool:
     if node.op_type in _YIELDS_SHAPE and node.domain == "":
         return True
     shaped = False
-    floats = [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]
-    if not floats and node.op_type != "Cast":
-        yields = [v for v in node.outputs if v is not None and types.element(v.type) in types.FLOATS]
-        if yields:  # ConstantOfShape, RandomNormal ...: made after a shape, not of it
-            return False
+    floats = floats_of(node.inputs)
+    if not floats and node.op_type != "Cast" and floats_of(node.outputs):
+        return False  # ConstantOfShape, RandomNormal ...: made after a shape, not of it
     for value in floats or node.inputs:
         if value is None:
             continue

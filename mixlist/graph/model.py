@@ -6,7 +6,7 @@ can hold, so nothing has to be carried around an in-memory library that lacks a 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -66,6 +66,11 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<Value {self.name}: {types.type_name(self.type)}>"
+
+
+def floats_of(values: Iterable[Value | None]) -> list[Value]:
+    """Return the values that hold floats: tensors, sequences and optionals, without the holes."""
+    return [value for value in values if value is not None and types.element(value.type) in types.FLOATS]
 
 
 class Node:

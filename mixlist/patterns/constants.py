@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mixlist.graph.model import Value
+from mixlist.graph.model import Value, floats_of
 from mixlist.graph.weights import element_count, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import flush_bound, overflow_bound
@@ -118,7 +118,7 @@ def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
     node = value.producer
     if node is None or node.op_type not in movers or node.domain or node.function is not None:
         return []
-    return [v for v in node.inputs if v is not None and types.element(v.type) in types.FLOATS]
+    return floats_of(node.inputs)
 
 
 def _is_filled(value: Value) -> bool:

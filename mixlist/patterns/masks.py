@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.model import Graph, Node, Value, floats_of
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, pieces
@@ -116,7 +116,7 @@ def _ends(reader: Node, ending: set[Value]) -> bool:
 
 def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | None:
     """The mask in a node's output: one that it reads, or one that its constant makes."""
-    read = [v for v in node.inputs if v is not None and _is_float(v)]
+    read = floats_of(node.inputs)
     masks = [known[v] for v in read if v in known] if node.op_type in _CARRIERS else []
     others = frozenset(_key(graph, v) for v in read if v not in known and not v.constant)
     size = max(map(_size, read), default=0.0) if node.op_type in ("Add", "Sub", "Where", "Mul") else 0.0
@@ -137,15 +137,10 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
 def _size(value: Value) -> float:
     """The magnitude of the lowest or largest number of a constant; 0 for what is none or cannot be read here."""
     sizes = [0.0]
-    for origin in origins(value, _MOVERS):
-        tensor = origin.tensor
-        if origin.constant and tensor is not None and not is_external(tensor) and _is_float(origin):
-            sizes += [float(abs(piece).max()) for piece in pieces(tensor, None) if piece.size]
+    for origin in floats_of(origins(value, _MOVERS)):
+        if origin.tensor is not None and not is_external(origin.tensor):
+            sizes += [float(abs(piece).max()) for piece in pieces(origin.tensor, None) if piece.size]
     return max(sizes)
-
-
-def _is_float(value: Value) -> bool:
-    return types.element(value.type) in types.FLOATS
 
 
 def _key(graph: Graph, value: Value) -> TensorRef:

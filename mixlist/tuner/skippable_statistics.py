@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from mixlist.checker.result import TensorRange
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.model import Node, Value
+from mixlist.graph.model import Node, Value, floats_of
 from mixlist.graph.refs import NodeRef
-from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRange
@@ -54,7 +53,7 @@ def is_spared(wired: DataflowNode, known: Sizes) -> bool:
     What is exact may still pass the range where it reads something high that is rounded for it.
     """
     node, ref = wired.node, wired.ref
-    if node.domain or not all(_is_safe(value, known) for value in _floats(node)):
+    if node.domain or not all(_is_safe(value, known) for value in floats_of(node.inputs)):
         return False
     if node.op_type in _BOUNDED or (node.op_type in _EXACT and ref not in known.near):
         return True
@@ -70,10 +69,6 @@ def _divides_by_much(node: Node, known: Sizes) -> bool:
         return found is not None and found.single is not None and abs(found.single) >= LEAST
     epsilon = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
     return node.op_type in _NORMALIZES and all(each >= LEAST for each in epsilon)  # 1e-5 if left out
-
-
-def _floats(node: Node) -> list[Value]:
-    return [value for value in node.inputs if value is not None and types.element(value.type) in types.FLOATS]
 
 
 def _is_safe(value: Value, known: Sizes) -> bool:
