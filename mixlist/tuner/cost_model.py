@@ -35,7 +35,7 @@ class Price:
         self.known: dict[frozenset[tuple[RoundingPoint, Rounding]], float] = {}
 
     def __call__(self, choice: Choice) -> float:
-        key = frozenset(self.rig.sites.of(self.rig.solution(choice)).items())
+        key = frozenset(self.rig.planner.roundings(self.rig.solution(choice)).items())
         if key not in self.known:
             self.known[key] = self._static(choice) if self.provider == "cpu" else self._measured(choice)
         return self.known[key]

@@ -1,4 +1,4 @@
-"""One graph that can round as any plan does: each node behind a gate, its roundings chosen by a boolean input.
+"""Make one graph that can round as any plan does: each node behind a gate, chosen by a boolean input.
 
 The float32 reference with an If in place of every node that some plan makes low: one branch computes the node as
 it is, the others with rounded inputs, weights and outputs. (A Where would compute every branch.) Weights are rounded
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.emulation.emulate import Emulation
 from mixlist.graph.io import Loaded
@@ -18,6 +18,7 @@ from mixlist.graph.messages import copied
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import labels, node_ref, scope_path
 from mixlist.graph.refs import NodeRef
+from mixlist.graph.traversal import is_graph
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -25,14 +26,18 @@ from mixlist.rewriter.convert import ConstantReport, convert_piece
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    import numpy as np
+    from numpy.typing import NDArray
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+    from mixlist.graph.protos import ScopeProto
 
 SMALL = 2**10  # elements up to which a constant is repeated in a branch: some kernels want theirs as constants
 Gate = tuple[RoundingPoint, Rounding]
 
 
 @dataclass(frozen=True)
-class Gated:
+class GatedGraph:
     """``proto``, whose nodes read a boolean [1] of each of ``names``; ``gates`` says what each turns on.
 
     ``flags`` is a name for all of them together, which ``split`` gives each piece as an input. ``outputs`` are the
@@ -40,7 +45,7 @@ class Gated:
     types of the main graph's tensors; ``constants`` those that nodes compute of constants alone, rounded or not.
     """
 
-    proto: Any
+    proto: ModelProto
     flags: str
     gates: tuple[Gate, ...]
     names: tuple[str, ...]
@@ -49,28 +54,30 @@ class Gated:
     constants: frozenset[str]
 
     @cached_property
-    def _by_site(self) -> dict[RoundingPoint, list[int]]:
-        found: dict[RoundingPoint, list[int]] = {}
-        for at, (site, _) in enumerate(self.gates):
-            found.setdefault(site, []).append(at)
-        return found
+    def _flags_of(self) -> dict[RoundingPoint, list[int]]:
+        flags: dict[RoundingPoint, list[int]] = {}
+        for flag, (point, _) in enumerate(self.gates):
+            flags.setdefault(point, []).append(flag)
+        return flags
 
-    def find(self, site: RoundingPoint, wanted: Rounding) -> int | None:
-        """The flag that rounds a site so; None where no gate does."""
-        offered = self._by_site.get(site, ())
-        chosen = next((at for at in offered if self.gates[at][1] == wanted), None)
-        return chosen if chosen is not None else next((at for at in offered if self.gates[at][1].covers(wanted)), None)
+    def find(self, point: RoundingPoint, wanted: Rounding) -> int | None:
+        """Return the flag that rounds a point so; None where no gate does."""
+        offered = self._flags_of.get(point, ())
+        exact = next((flag for flag in offered if self.gates[flag][1] == wanted), None)
+        return exact if exact is not None else next((f for f in offered if self.gates[f][1].covers(wanted)), None)
 
 
-def gate(loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], *, clamp: bool, saturate: bool) -> Gated:
-    """The gated graph of a model; ``wanted`` are the roundings that each site may be asked for.
+def gate(
+    loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], *, clamp: bool, saturate: bool
+) -> GatedGraph:
+    """Make the gated graph of a model; ``wanted`` are the roundings that each point may be asked for.
 
-    ``clamp``: constants beyond the low range become its largest value, else infinite; ``saturate``: computed ones do.
+    ``clamp``: constants beyond the low range become its largest value, else infinite; ``saturate``: computed values do.
     """
-    return _Gates(loaded, wanted, clamp, saturate).build()
+    return _GateBuilder(loaded, wanted, clamp, saturate).build()
 
 
-class _Gates(Emulation):
+class _GateBuilder(Emulation):
     def __init__(
         self, loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], clamp: bool, saturate: bool
     ) -> None:
@@ -80,10 +87,10 @@ class _Gates(Emulation):
         self.calls: Calls = ()
         self.gates: list[Gate] = []
         self.names: list[str] = []  # of the gates' flags
-        self.functions: list[Any] = []
+        self.functions: list[FunctionProto] = []
         self.rounded: dict[tuple[int, int, bool], str] = {}  # weights, by id of the tensor, low type and clamp
 
-    def build(self) -> Gated:
+    def build(self) -> GatedGraph:
         flags = self.new.make("mixlist_gates")
         proto = self.run()
         if proto.ir_version < 4:
@@ -92,7 +99,7 @@ class _Gates(Emulation):
         values = self.graph.root.values
         kinds = {name: _as_float32(value.type) for name, value in values.items()}
         constants = frozenset(name for name, value in values.items() if value.constant and value.kind == "node")
-        return Gated(proto, flags, tuple(self.gates), tuple(self.names), outputs, kinds, constants)
+        return GatedGraph(proto, flags, tuple(self.gates), tuple(self.names), outputs, kinds, constants)
 
     def run(self) -> ModelProto:
         """Gate every scope; functions that are called become one copy per call."""
@@ -104,51 +111,56 @@ class _Gates(Emulation):
 
     # --- what is gated ---
 
-    def _scope(self, graph: Graph, scope: Scope, proto: Any) -> None:
+    def _scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
         labels(scope)  # now: gates take the names of nodes away, and those decide what others are called
         super()._scope(graph, scope, proto)
+        if not is_graph(proto):  # the calls of a function round its outputs
+            return
         path = scope_path(graph, scope)
         for slot, value in enumerate(scope.outputs):
-            site = RoundingPoint(self.calls, NodeRef(path, ""), slot)
-            for rounding in self.wanted.get(site, ()):
-                flag, plain = self._flag((site, rounding)), proto.output[slot].name
-                proto.output[slot].name = self._gate_read(flag, rounding.inputs[0], value, plain, proto.node)
+            point = RoundingPoint(self.calls, NodeRef(path, ""), slot)
+            for rounding in self.wanted.get(point, ()):
+                plain = proto.output[slot].name
+                gate = self._gate_read(self._flag((point, rounding)), rounding.inputs[0], value, plain)
+                proto.node.append(gate)
+                proto.output[slot].name = gate.output[0]
 
-    def _node(self, graph: Graph, node: Node, target: Any) -> tuple[list[Any], list[Any]]:
+    def _node(self, graph: Graph, node: Node, target: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
         ref = node_ref(graph, node)
         if node.function is not None or node.bodies:
-            before: list[Any] = []
+            before: list[NodeProto] = []
             for slot, value in enumerate(node.inputs):
-                site = RoundingPoint(self.calls, ref, slot)
-                for rounding in self.wanted.get(site, ()) if value is not None else ():
+                point = RoundingPoint(self.calls, ref, slot)
+                for rounding in self.wanted.get(point, ()) if value is not None else ():
                     assert value is not None
-                    flag, plain = self._flag((site, rounding)), target.input[slot]
-                    target.input[slot] = self._gate_read(flag, rounding.inputs[0], value, plain, before)
+                    flag = self._flag((point, rounding))
+                    before.append(self._gate_read(flag, rounding.inputs[0], value, target.input[slot]))
+                    target.input[slot] = before[-1].output[0]
             if node.function is not None:
                 self._call(node, target, ref)
             return before, []
         before, after = super()._node(graph, node, target)
-        site = RoundingPoint(self.calls, ref)
-        variants = self.wanted.get(site, ())
+        point = RoundingPoint(self.calls, ref)
+        variants = self.wanted.get(point, ())
         if not variants:
             return before, after
         if any(v is not None and not isinstance(v.type, int) for v in node.outputs):
-            return [*before, *self._gate_reads(site, variants, node, target)], after
+            return [*before, *self._gate_reads(point, variants, node, target)], after
         plain = copied(target)
         nodes = [*before, plain, *after]
-        choice = self._branch(graph, node, nodes, plain, None)
+        otherwise = self._branch(graph, node, nodes, plain, None)
         for rounding in variants:
             low = self._branch(graph, node, nodes, plain, rounding)
             outputs = [self.new.make(v.name) if v is not None else "" for v in node.outputs]
-            chosen = self._if(self._flag((site, rounding)), low, choice, [n for n in outputs if n])
-            choice = self._body([chosen], outputs, node)
-        target.CopyFrom(chosen)
+            gate = self._if(self._flag((point, rounding)), low, otherwise, [n for n in outputs if n])
+            otherwise = self._body([gate], outputs, node)
+        target.CopyFrom(gate)
         del target.output[:]
         target.output.extend(v.name for v in node.outputs if v is not None)
         return [], []
 
-    def _call(self, node: Node, target: Any, ref: NodeRef) -> None:
-        """A copy of the function for this call, with the flags of its gates as further inputs."""
+    def _call(self, node: Node, target: NodeProto, ref: NodeRef) -> None:
+        """Add a copy of the function for this call, with the flags of its gates as further inputs."""
         body = node.function
         assert body is not None
         message = copied(body.function)
@@ -166,50 +178,54 @@ class _Gates(Emulation):
     # --- gates ---
 
     def _flag(self, what: Gate) -> str:
-        """The name of a new gate's flag."""
+        """Add a gate; return the name of its flag."""
         flag = self.new.make(f"mixlist_gate_{len(self.names)}")
         self.gates.append(what)
         self.names.append(flag)
         return flag
 
-    def _if(self, flag: str, low: Any, plain: Any, outputs: Sequence[str]) -> Any:
+    def _if(self, flag: str, low: GraphProto, plain: GraphProto, outputs: Sequence[str]) -> NodeProto:
         from onnx import helper
 
         name = self.new.make(f"If_{flag}")
         return helper.make_node("If", [flag], outputs, name=name, then_branch=low, else_branch=plain)
 
-    def _gate_read(self, flag: str, elem: int, value: Value, plain: str, nodes: Any) -> str:
-        """A tensor that is ``plain``, or where the gate is on the value rounded."""
+    def _gate_read(self, flag: str, elem: int, value: Value, plain: str) -> NodeProto:
+        """Make the node that hands out a tensor that is ``plain``, or where the gate is on the value rounded."""
         from onnx import helper
 
-        branches: list[Any] = []
+        branches: list[GraphProto] = []
         for low in (elem, 0):
-            inside: list[Any] = []
+            inside: list[NodeProto] = []
             outer = value.scope.owner is None and bool(self.calls)
             name = plain if plain != value.name and not low else self._read(value, low, inside, outer)
             out = self.new.make(f"{value.name}_read")
             inside.append(helper.make_node("Identity", [name], [out], name=self.new.make(f"Identity_{out}")))
             branches.append(self._graph(inside, [(out, value.type)]))
         out = self.new.make(f"{value.name}_gated")
-        nodes.append(self._if(flag, branches[0], branches[1], [out]))
-        return out
+        return self._if(flag, branches[0], branches[1], [out])
 
-    def _gate_reads(self, site: RoundingPoint, variants: Sequence[Rounding], node: Node, target: Any) -> list[Any]:
-        """A gate at each input of a node that makes a sequence or optional: no If hands those out before opset 16."""
-        nodes: list[Any] = []
+    def _gate_reads(
+        self, point: RoundingPoint, variants: Sequence[Rounding], node: Node, target: NodeProto
+    ) -> list[NodeProto]:
+        """Add gates at the inputs of a node that makes a sequence or optional, which no If yields before opset 16."""
+        nodes: list[NodeProto] = []
         for rounding in variants:
-            flag = self._flag((site, rounding))
+            flag = self._flag((point, rounding))
             for slot, (value, elem) in enumerate(zip(node.inputs, rounding.inputs, strict=True)):
                 if value is not None and elem:
-                    target.input[slot] = self._gate_read(flag, elem, value, target.input[slot], nodes)
+                    nodes.append(self._gate_read(flag, elem, value, target.input[slot]))
+                    target.input[slot] = nodes[-1].output[0]
         return nodes
 
-    def _branch(self, graph: Graph, node: Node, nodes: list[Any], plain: Any, rounding: Rounding | None) -> Any:
-        """A body that computes ``plain`` among ``nodes``, as it is or rounded; tensors inside get new names."""
-        reads: list[Any] = []
+    def _branch(
+        self, graph: Graph, node: Node, nodes: list[NodeProto], plain: NodeProto, rounding: Rounding | None
+    ) -> GraphProto:
+        """Make a body that computes ``plain`` among ``nodes``, as it is or rounded; tensors inside get new names."""
+        reads: list[NodeProto] = []
         read = self._reads(graph, node, plain, rounding, reads)
         names: dict[str, str] = {}
-        inside: list[Any] = []
+        inside: list[NodeProto] = []
         for made in nodes:
             copy = copied(made)
             copy.name = self.new.make(made.name or made.op_type)
@@ -231,9 +247,9 @@ class _Gates(Emulation):
         return self._body([*reads, *inside], outputs, node)
 
     def _reads(
-        self, graph: Graph, node: Node, plain: Any, rounding: Rounding | None, nodes: list[Any]
+        self, graph: Graph, node: Node, plain: NodeProto, rounding: Rounding | None, nodes: list[NodeProto]
     ) -> dict[int, str]:
-        """What the node reads by slot; the nodes that make it are added."""
+        """Return what the node reads by slot; the nodes that make it are added."""
         found: dict[int, str] = {}
         done: dict[tuple[str, int], str] = {}
         for slot, value in enumerate(node.inputs):
@@ -246,21 +262,23 @@ class _Gates(Emulation):
             found[slot] = done[key]
         return found
 
-    def _read(self, value: Value, elem: int, nodes: list[Any], in_function: bool) -> str:
-        """The name of a value as it is or rounded; small constants are brought along, as kernels may want them."""
+    def _read(self, value: Value, elem: int, nodes: list[NodeProto], in_function: bool) -> str:
+        """Return the name of a value as it is or rounded; small constants are copied, as kernels may want constants."""
+        from onnx import AttributeProto, TensorProto
+
         tensor = value.tensor
-        if tensor is not None and value.kind != "overridable" and tensor.DESCRIPTOR.name != "SparseTensorProto":
+        if isinstance(tensor, TensorProto | AttributeProto) and value.kind != "overridable":
             if element_count(tensor) <= SMALL:
                 name = self.new.make(f"{value.name}_here")
                 nodes.append(self._constant(tensor, elem, name))
                 return name
             if elem and not in_function:
-                return self._weight(value, elem, self.clamp)
+                return self._weight(value.name, tensor, elem, self.clamp)
         if not elem:
             return value.name
         carried = self._carried(value) if not in_function and not self.saturate else None
-        if carried is not None:
-            rounded = self._weight(carried, elem, clamp=False)
+        if carried is not None and isinstance(carried.tensor, TensorProto):
+            rounded = self._weight(carried.name, carried.tensor, elem, clamp=False)
             return rounded if rounded != carried.name else value.name
         out = self.new.make(f"{value.name}_rounded")
         nodes += self.rounding_nodes(value.name, elem, out)
@@ -269,7 +287,7 @@ class _Gates(Emulation):
     # --- constants ---
 
     def _carried(self, value: Value) -> Value | None:
-        """The main graph's constant that a loop hands on from turn to turn as it is; None for what else a body reads.
+        """Return the main graph's constant that a loop hands on from turn to turn; None for what else a body reads.
 
         (Paddle's exporter gives a loop its weights so. They would be rounded in each turn.)
         """
@@ -282,61 +300,62 @@ class _Gates(Emulation):
             if RoundingPoint((), node_ref(self.graph, loop), slot) in self.wanted:
                 return None  # some plan converts it on the way in, by the policy for constants
             at = loop.inputs[slot]
-        if at is None or at is value or at.tensor is None or at.kind == "overridable" or at.scope.owner is not None:
+        if at is None or at is value or at.kind == "overridable" or at.scope.owner is not None:
             return None
-        return at if at.tensor.DESCRIPTOR.name == "TensorProto" and types.element(at.type) == types.FLOAT else None
+        return at if types.element(at.type) == types.FLOAT else None
 
-    def _weight(self, value: Value, elem: int, clamp: bool) -> str:
-        """The initializer that holds a weight rounded; the weight itself where that changes nothing."""
+    def _weight(self, name: str, tensor: TensorProto | AttributeProto, elem: int, clamp: bool) -> str:
+        """Return the initializer that holds a weight rounded; the weight itself where that changes nothing."""
         from onnx import numpy_helper
 
-        key = (id(value.tensor), elem, clamp)
-        known = self.rounded.get(key)
-        if known is None:
-            exact, rounded = self._numbers(value.tensor, 0, clamp), self._numbers(value.tensor, elem, clamp)
-            known = value.name
+        key = (id(tensor), elem, clamp)
+        if key not in self.rounded:
+            exact, rounded = self._numbers(tensor, 0, clamp), self._numbers(tensor, elem, clamp)
+            self.rounded[key] = name
             if exact.tobytes() != rounded.tobytes():
-                known = self.new.make(f"{value.name}_{types.type_name(elem)}")
-                self.proto.graph.initializer.append(numpy_helper.from_array(rounded, known))
-            self.rounded[key] = known
-        return known
+                self.rounded[key] = self.new.make(f"{name}_{types.type_name(elem)}")
+                self.proto.graph.initializer.append(numpy_helper.from_array(rounded, self.rounded[key]))
+        return self.rounded[key]
 
-    def _constant(self, tensor: Any, elem: int, name: str) -> Any:
-        from onnx import helper, numpy_helper
+    def _constant(self, tensor: TensorProto | AttributeProto, elem: int, name: str) -> NodeProto:
+        from onnx import TensorProto, helper, numpy_helper
 
         node = helper.make_node("Constant", [], [name], name=self.new.make(f"Constant_{name}"))
-        is_tensor = tensor.DESCRIPTOR.name == "TensorProto"
-        if elem or (is_tensor and (tensor.data_type in LOW or is_external(tensor))):
+        if isinstance(tensor, TensorProto):
+            if elem or tensor.data_type in LOW or is_external(tensor):
+                tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp))
+            node.attribute.append(helper.make_attribute("value", tensor))
+        elif elem:
             made = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp))
             node.attribute.append(helper.make_attribute("value", made))
-        elif is_tensor:
-            node.attribute.append(helper.make_attribute("value", tensor))
         else:
             node.attribute.append(tensor)
         return node
 
-    def _numbers(self, tensor: Any, elem: int, clamp: bool) -> Any:
-        """The numbers of a constant in its shape: rounded to a low type and float32 again, or (0) as they are."""
+    def _numbers(self, tensor: TensorProto | AttributeProto, elem: int, clamp: bool) -> NDArray[np.generic]:
+        """Return the numbers of a constant in its shape: rounded to ``elem`` and float32 again, or (0) as they are."""
         import numpy as np
+        from onnx import TensorProto
 
-        dims = list(tensor.dims) if tensor.DESCRIPTOR.name == "TensorProto" else []
-        if tensor.DESCRIPTOR.name == "AttributeProto" and tensor.name == "value_floats":
-            dims = [len(tensor.floats)]
+        if isinstance(tensor, TensorProto):
+            dims, is_low = list(tensor.dims), tensor.data_type in LOW
+        else:
+            dims, is_low = [len(tensor.floats)] if tensor.name == "value_floats" else [], False
         parts = [np.asarray(p) for p in pieces(tensor, self.loaded.folder)]
         if elem:
             report = ConstantReport("")
             parts = [convert_piece(p, elem, clamp, report).astype(np.float32) for p in parts]
-        elif tensor.DESCRIPTOR.name == "TensorProto" and tensor.data_type in LOW:
+        elif is_low:
             parts = [p.astype(np.float32) for p in parts]
         return (np.concatenate(parts) if parts else np.zeros(0, np.float32)).reshape(dims)
 
     # --- bodies ---
 
-    def _body(self, nodes: list[Any], outputs: Sequence[str], node: Node) -> Any:
+    def _body(self, nodes: list[NodeProto], outputs: Sequence[str], node: Node) -> GraphProto:
         kinds = [v.type if v is not None else types.UNKNOWN for v in node.outputs]
         return self._graph(nodes, [(n, k) for n, k in zip(outputs, kinds, strict=True) if n])
 
-    def _graph(self, nodes: list[Any], outputs: Sequence[tuple[str, types.Type]]) -> Any:
+    def _graph(self, nodes: list[NodeProto], outputs: Sequence[tuple[str, types.Type]]) -> GraphProto:
         from onnx import GraphProto
 
         body = GraphProto(name=self.new.make("branch"))
@@ -348,7 +367,7 @@ class _Gates(Emulation):
         return body
 
 
-def _initializers_alone(proto: Any) -> None:
+def _initializers_alone(proto: ModelProto) -> None:
     """Bring a model to IR version 4, from which on an initializer need not be an input.
 
     One that is may be given another value then, which it could not before: ONNX Runtime takes it for no constant.
@@ -361,5 +380,5 @@ def _initializers_alone(proto: Any) -> None:
 
 
 def _as_float32(kind: types.Type) -> types.Type:
-    """The type that what was authored in ``kind`` has in the gated graph."""
+    """Return the type that a value authored in ``kind`` has in the gated graph."""
     return types.with_element(kind, types.FLOAT) if types.element(kind) in LOW else kind

@@ -1,4 +1,4 @@
-"""The gated graph in pieces, so that a trial runs only what lies behind the first gate that changed.
+"""Cut the gated graph into pieces, so that a trial runs only what lies behind the first gate that changed.
 
 The main graph is cut where few bytes cross, into pieces of about the same cost. A piece is a model of its own: it reads
 the graph's inputs and what earlier pieces made, and has flags of its own for the gates in it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.cost.estimate import Costs
 from mixlist.graph.messages import standard_opset
@@ -17,7 +17,10 @@ from mixlist.graph.model import Graph, Node, Value, function_key
 from mixlist.graph.prune import reads
 from mixlist.graph.traversal import bodies, nodes_in
 from mixlist.ops import types
-from mixlist.tuner.gated_graph import Gated
+from mixlist.tuner.gated_graph import GatedGraph
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, NodeProto, ValueInfoProto
 
 MOST = 16  # pieces: each costs a run of a session, some 50 microseconds
 LEAST = 8e7  # what a piece costs at least, in the unit of ``_weight``: some 0.8 milliseconds on one thread
@@ -28,7 +31,7 @@ _SLACK = 0.4  # of a piece: how far a cut may move to where fewer bytes cross
 
 
 def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
-    """Tensors of the main graph behind whose nodes it is best cut: none for a small model.
+    """Return tensors of the main graph behind whose nodes it is best cut: none for a small model.
 
     ``costs`` are those of ``graph``.
     """
@@ -37,7 +40,7 @@ def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
     total = ends[-1] if ends else 0.0
     pieces = min(MOST, int(total / LEAST), len(nodes))
     crossing = _crossing(graph, costs)
-    found: list[str] = []
+    names: list[str] = []
     for number in range(1, pieces):
         target, slack = total * number / pieces, _SLACK * total / pieces
         away = [abs(end - target) for end in ends[:-1]]
@@ -45,13 +48,13 @@ def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
         near = [at for at, distance in enumerate(away) if distance <= far]
         best = nodes[min(near, key=lambda at: (crossing[at], away[at]))]
         name = next((v.file_name for v in best.outputs if v is not None), None)
-        if name is not None and name not in found:
-            found.append(name)
-    return tuple(found)
+        if name is not None and name not in names:
+            names.append(name)
+    return tuple(names)
 
 
 def _ends(graph: Graph, costs: Costs) -> list[float]:
-    """What it costs to come to the end of each node of the main graph; bodies and functions count with their node."""
+    """Return the costs up to the end of each node of the main graph; bodies and functions count with their node."""
     ends, total = [], 0.0
     for node in graph.order:
         total += 0.0 if _is_constant(node) else _weight(costs, node.id)
@@ -73,7 +76,7 @@ def _weight(costs: Costs, node: int) -> float:
 
 
 def _crossing(graph: Graph, costs: Costs) -> list[int]:
-    """The bytes that are still needed behind each node of the main graph."""
+    """Return the bytes that are still needed behind each node of the main graph."""
     last: dict[Value, int] = {}
     made: list[list[Value]] = []
     for node in graph.order:
@@ -109,17 +112,17 @@ class Segment:
     gates: tuple[int, ...]
 
 
-def split(gated: Gated, ends: Sequence[Iterable[str]]) -> tuple[Segment, ...]:
-    """The pieces of a gated graph in order; together they make every output.
+def split(gated: GatedGraph, ends: Sequence[Iterable[str]]) -> tuple[Segment, ...]:
+    """Return the pieces of a gated graph in order; together they make every output.
 
     Each of ``ends`` names tensors behind whose nodes a piece ends, unless something crosses there that is no tensor of
     a known type. Nodes that compute constants stand in every piece that needs them.
     """
-    return tuple(_Split(gated).run(ends))
+    return tuple(_Splitter(gated).run(ends))
 
 
-class _Split:
-    def __init__(self, gated: Gated) -> None:
+class _Splitter:
+    def __init__(self, gated: GatedGraph) -> None:
         self.gated, self.proto = gated, gated.proto
         self.names = {name: at for at, name in enumerate(gated.names)}
         graph = gated.proto.graph
@@ -159,10 +162,10 @@ class _Split:
         kind = self.gated.kinds.get(name, types.UNKNOWN)
         return isinstance(kind, int) and kind != types.UNKNOWN
 
-    def _part(self, start: int, stop: int, names: Sequence[str]) -> list[Any]:
-        """Nodes, and before them those that compute the constants that they, or ``names``, need."""
+    def _part(self, start: int, stop: int, names: Sequence[str]) -> list[NodeProto]:
+        """Return nodes, and before them those that compute the constants that they, or ``names``, need."""
         nodes = self.nodes[start:stop]
-        found: dict[int, Any] = {}
+        found: dict[int, NodeProto] = {}
         waiting = [*names, *(name for node in nodes for name in self.reads[id(node)])]
         while waiting:
             node = self.constant.get(waiting.pop())
@@ -171,7 +174,9 @@ class _Split:
                 waiting += self.reads[id(node)]
         return [*sorted(found.values(), key=lambda node: self.order[id(node)]), *nodes]
 
-    def _segment(self, nodes: list[Any], read: set[str], given: list[str], makes: list[str]) -> Segment:
+    def _segment(self, nodes: list[NodeProto], read: set[str], given: list[str], makes: list[str]) -> Segment:
+        from onnx import TensorProto, helper
+
         flags = self.gated.flags
         gates = sorted(self.names[name] for name in read if name in self.names)
         model = type(self.proto)(ir_version=self.proto.ir_version)
@@ -182,7 +187,7 @@ class _Split:
         if gates:
             opset = standard_opset(self.proto)
             graph.node.append(_spread(flags, [self.gated.names[gate] for gate in gates], opset))
-            graph.input.append(_flags_info(flags, len(gates)))
+            graph.input.append(helper.make_tensor_value_info(flags, TensorProto.BOOL, [len(gates)]))
         graph.node.extend(nodes)
         for name in given:
             self._declare(graph.input.add(), name, self.inputs)
@@ -192,9 +197,9 @@ class _Split:
         graph.sparse_initializer.extend(tensor for name, tensor in self.sparse.items() if name in read)
         return Segment(model.SerializeToString(), tuple(given), tuple(makes), flags if gates else "", tuple(gates))
 
-    def _functions(self, nodes: list[Any]) -> list[Any]:
-        """The functions that nodes call, directly or not."""
-        found: dict[tuple[str, str, str], Any] = {}
+    def _functions(self, nodes: list[NodeProto]) -> list[FunctionProto]:
+        """Return the functions that nodes call, directly or not."""
+        found: dict[tuple[str, str, str], FunctionProto] = {}
         waiting = [*nodes, *nodes_in(*(body for node in nodes for body in bodies(node)))]
         while waiting:
             node = waiting.pop()
@@ -204,7 +209,7 @@ class _Split:
                 waiting += nodes_in(found[key])
         return list(found.values())
 
-    def _declare(self, info: Any, name: str, known: dict[str, Any]) -> None:
+    def _declare(self, info: ValueInfoProto, name: str, known: dict[str, ValueInfoProto]) -> None:
         if name in known:
             info.CopyFrom(known[name])
         else:
@@ -212,19 +217,12 @@ class _Split:
             types.set_proto(info.type, self.gated.kinds[name])
 
 
-def _flags_info(name: str, count: int) -> Any:
-    """The declaration of an input with flags."""
-    from onnx import TensorProto, helper
-
-    return helper.make_tensor_value_info(name, TensorProto.BOOL, [count])
-
-
-def _spread(flags: str, names: Sequence[str], opset: int) -> Any:
-    """The node that makes of the input ``flags`` one flag [1] for each name."""
+def _spread(flags: str, names: Sequence[str], opset: int) -> NodeProto:
+    """Make the node that divides the input ``flags`` into one flag [1] for each name."""
     from onnx import helper
 
     name = f"{flags}_spread"
     if len(names) == 1:
         return helper.make_node("Identity", [flags], list(names), name=name)
-    more: dict[str, Any] = {"num_outputs": len(names)} if opset >= 18 else {}
-    return helper.make_node("Split", [flags], list(names), name=name, axis=0, **more)
+    count = len(names) if opset >= 18 else None  # make_node leaves out an attribute that is None
+    return helper.make_node("Split", [flags], list(names), name=name, axis=0, num_outputs=count)

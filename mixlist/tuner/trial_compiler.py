@@ -23,10 +23,10 @@ from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import Solution
 from mixlist.runtime.feeds import as_float32, model_inputs
 from mixlist.tuner.candidates import Choice, policy_of
-from mixlist.tuner.gated_graph import Gated, gate
+from mixlist.tuner.gated_graph import GatedGraph, gate
 from mixlist.tuner.graph_partition import cuts, split
 from mixlist.tuner.mask_judge import Masked
-from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint, Sites
+from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPlanner, RoundingPoint
 from mixlist.tuner.trial_outcome import Goal
 from mixlist.tuner.trial_statistics import Watch, watched
 from mixlist.tuner.trial_worker import Batch, Payload, pack
@@ -66,9 +66,9 @@ class Rig:
         self.tensors = tensors
         self.proto, self.watch = self._watched(self.masked.wired)
         self.again = resolver.again(base)
-        self.sites = Sites()
+        self.planner = RoundingPlanner()
         self.wanted: dict[RoundingPoint, tuple[Rounding, ...]] = {}
-        self.gated: Gated | None = None
+        self.gated: GatedGraph | None = None
         # the flags that are on, of this gated graph
         self._on: WeakKeyDictionary[Solution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
         self.token = ""
@@ -91,7 +91,7 @@ class Rig:
         """
         main = self.solution(choice)
         for every in (True, False):  # what comes last is tried first
-            for site, rounding in self.sites.of(main, every=every).items():
+            for site, rounding in self.planner.roundings(main, every=every).items():
                 known = self.wanted.get(site, ())
                 spares = not every and len(known) == 1 and known[0] != rounding
                 if spares or not any(offered.covers(rounding) for offered in known):
@@ -114,10 +114,10 @@ class Rig:
         if self.gated is None:
             return None
         found: list[int] = []
-        for calls, solution in self.sites.reached(self.solution(choice)):
+        for calls, solution in self.planner.reached(self.solution(choice)):
             known = self._on.setdefault(solution, {})
             if calls not in known:
-                local = self.sites.local(solution, self.again.origin)
+                local = self.planner.local(solution, self.again.origin)
                 wanted = (*local.nodes.items(), *local.slots.items())
                 known[calls] = [self.gated.find(site.under(calls), what) for site, what in wanted]
             for at in known[calls]:
@@ -147,8 +147,8 @@ class Rig:
 
     def low_nodes(self, choice: Choice) -> set[NodeRef]:
         """The nodes that round anything under the choice."""
-        reached = self.sites.reached(self.solution(choice))
-        sites = (self.sites.local(solution, self.again.origin).nodes for _, solution in reached)
+        reached = self.planner.reached(self.solution(choice))
+        sites = (self.planner.local(solution, self.again.origin).nodes for _, solution in reached)
         return {site.node for each in sites for site in each}
 
     def no_flags(self) -> bytes:

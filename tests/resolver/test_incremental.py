@@ -13,7 +13,7 @@ from mixlist.resolver import Resolver
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.incremental import IncrementalSolver
 from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
-from mixlist.tuner.rounding_plan import Sites
+from mixlist.tuner.rounding_plan import RoundingPlanner
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
 from tests.tuner.test_gated_graph import jobs
@@ -42,7 +42,7 @@ class Both:
     def __init__(self, proto: Any, rules: Policy) -> None:
         self.resolver, self.rules = Resolver(proto), rules
         self.again: IncrementalSolver = self.resolver.again(rules)
-        self.sites = Sites()
+        self.planner = RoundingPlanner()
         self.halfway = 0
 
     def compare(self, choice: Choice) -> None:
@@ -51,16 +51,16 @@ class Both:
         main = self.again.decide(tried)
         assert told(main) == told(whole)
         rounded = {}
-        for calls, solution in self.sites.reached(main):
+        for calls, solution in self.planner.reached(main):
             self.halfway += self.again.origin(solution) is not None
-            local = self.sites.local(solution, self.again.origin)
+            local = self.planner.local(solution, self.again.origin)
             both = {**local.nodes, **local.slots}
             rounded.update((site.under(calls), what) for site, what in both.items())
-        assert rounded == Sites().of(whole)
+        assert rounded == RoundingPlanner().roundings(whole)
 
     def units(self) -> tuple[Unit, ...]:
         main = self.again.decide(self.rules)
-        low = {site.node for site in Sites().of(main)}
+        low = {site.node for site in RoundingPlanner().roundings(main)}
         lists = (*list_units(main, self.rules, "black", None), *list_units(main, self.rules, "white", None))
         return (*lists, *node_units(main, low))
 
