@@ -7,7 +7,6 @@ it too), and read it in ``checker/run.py``. The keyword argument, the command-li
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,8 @@ from mixlist.option_fields import option
 from mixlist.targets.providers import ProviderOption
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from mixlist.checker.keywords import Model
     from mixlist.checker.label_accuracy import Labels
     from mixlist.runtime.subprocess_session import SessionProcess
@@ -42,28 +43,19 @@ class JudgingOptions(ProviderOption):
         "What the accelerator makes of a value out of range: infinity, or its largest finite value.",
         choices=OVERFLOW_MODES,
     )
-    steps: int | None = option(None, "Stop after N batches.", "integer", metavar="N", least=1)
+    steps: int | None = option(None, "Stop after N batches.", "integer", least=1)
     max_exception_rate: float = option(
-        DEFAULT_LIMIT,
-        "Share of batches with an overflow from which the check fails.",
-        "number",
-        metavar="R",
-        least=0,
-        most=1,
+        DEFAULT_LIMIT, "Share of batches with an overflow from which the check fails.", "number", least=0, most=1
     )
     limits: Limits | None = None
     labels: Labels | None = option(
-        None,
-        "A .npy or .npz file of integer labels, one per sample in the order of the data.",
-        "input file",
-        metavar="FILE",
+        None, "A .npy or .npz file of integer labels, one per sample in the order of the data.", "input file"
     )
     jobs: int | None = option(
         None,
         "Processes that run batches, or the trials of 'tune'.  [default: one beside the command's own, for 'tune' one"
         " for every two cores]",
         "integer",
-        metavar="N",
         least=1,
     )
     scheduler: str | None = option(None, "Run them on the workers of this Dask scheduler instead.", metavar="ADDRESS")

@@ -35,10 +35,7 @@ if TYPE_CHECKING:
             help="Whether graph inputs and outputs keep their types.  [default: keep]",
         ),
         click.Option(
-            ["--keep-io"],
-            metavar="NAME",
-            multiple=True,
-            help="An input or output that keeps its type all the same.",
+            ["--keep-io"], metavar="NAME", multiple=True, help="An input or output that keeps its type all the same."
         ),
         click.Option(
             ["--external-data"],
@@ -49,10 +46,7 @@ if TYPE_CHECKING:
         ),
         click.Option(["--inline-functions"], is_flag=True, help="Inline model-local functions first."),
         click.Option(
-            ["--opset"],
-            type=int,
-            metavar="N",
-            help="Convert to this opset first; a later one may allow more types.",
+            ["--opset"], type=int, metavar="N", help="Convert to this opset first; a later one may allow more types."
         ),
         click.Option(["--force"], is_flag=True, help="Replace an existing OUT."),
         click.Option(["--dry-run"], is_flag=True, help="Do all but write OUT."),

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
         click.Argument(["other"], type=FILE, required=False),
         *declared(DataOptions, BenchOptions),
         click.Option(
-            ["--estimate"],
-            is_flag=True,
-            help="Run nothing: count operations and bytes from shapes, for any machine.",
+            ["--estimate"], is_flag=True, help="Run nothing: count operations and bytes from shapes, for any machine."
         ),
         format_option("table", "json"),
         *PLAN_OPTIONS,

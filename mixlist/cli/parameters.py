@@ -65,6 +65,9 @@ def declared(*options: type[DataclassInstance]) -> list[click.Parameter]:
     return [_click_option(name, form) for each in options for name, form in command_line_forms(each).items()]
 
 
+_METAVARS = {"integer": "N", "number": "X", "input file": "FILE", "output file": "FILE"}
+
+
 def _click_option(name: str, form: CommandLineForm) -> click.Option:
     description = form.description
     if form.default not in (None, ()) and form.kind != "flag":
@@ -73,7 +76,7 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
     return click.Option(
         [form.flag, name],
         type=_click_type(form),
-        metavar=form.metavar,
+        metavar=form.metavar or _METAVARS.get(form.kind),
         is_flag=True if form.kind == "flag" else None,  # with False, click would not take -1 for a value
         multiple=form.repeatable,
         help=description,

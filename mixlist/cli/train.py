@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,7 @@ from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions
 
 if TYPE_CHECKING:
-    from mixlist.training.job import Progress
+    pass
 
 
 @click.command(
@@ -85,6 +83,7 @@ def command(
       mixlist train step.onnx --data train.npz --trace-overflow --tune-scale --resume state.npz --html report.html
     """
     from mixlist.report import train_html, train_terminal
+    from mixlist.report.progress import training_bar
     from mixlist.training.run import run_train
     from mixlist.training.scalers import make_scaler
 
@@ -97,7 +96,7 @@ def command(
     options = build(TrainOptions, given, optimizer=settings, scaler=scaler, scaler_parameters=parameters)
     _check_outputs(html, options.state)
     policy = take_policy(given)
-    with _watched(options.runs) as told:
+    with training_bar(options.runs) as told:
         report = run_train(step, policy, data, replace(options, told=told))
     write_report(report, form, html, train_html.write_html, train_terminal.write_train)
     return int(report.verdict == "fail")
@@ -140,29 +139,3 @@ def _check_outputs(html: str | None, state: str | os.PathLike[str] | None) -> No
     for option, name in (("--html", html), ("--resume", state)):
         if name is not None:
             check_output(option, os.fspath(name))
-
-
-@contextmanager
-def _watched(runs: int) -> Iterator[Callable[[Progress], None] | None]:
-    """Yields what is told of each step: a bar of all steps for who watches, else nothing."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("training", total=None)
-        first: list[int] = []
-
-        def told(now: Progress) -> None:
-            first[:] = first or [now.seed]
-            before = 2 * (now.seed - first[0]) + (now.kind == "mixed")
-            text = f"seed {now.seed}, {now.kind}: loss {now.loss:.4g}"
-            scaled = f", scale {now.scale:g}" if now.kind == "mixed" else ""
-            done = before * now.steps + now.step
-            bars.update(task, completed=done, total=2 * runs * now.steps, description=text + scaled)
-
-        yield told

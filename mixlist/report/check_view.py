@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from mixlist.checker.accuracy import Limits
+from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import CheckReport, Kind, NodeFinding, OutputFinding, TensorRange, ValueCounts
+from mixlist.option_fields import command_line_forms
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,6 @@ OUTPUT_COLUMNS = (
     "same top-1",
     "verdict",
 )
-# The limits' names as an option spells them, for what failed.
-LIMIT_OPTIONS = {
-    "max_abs": "--max-abs-error",
-    "max_rel": "--max-rel-error",
-    "normalized": "--max-normalized-error",
-    "cosine": "--min-cosine",
-    "snr": "--min-snr",
-    "top1": "--min-top1",
-    "mismatch": "--max-mismatch",
-    "exception_rate": "--max-exception-rate",
-}
 EMULATED = (
     "Emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32 and drops the Casts between them,"
     " so the mixed model itself would show no overflow there. Instead a float32 model ran in which every"
@@ -88,6 +80,11 @@ def cosine(value: float) -> str:
     if not 0.999 < value < 1:
         return figure(value, 6)
     return f"1 - {figure(1 - value, 2)}"
+
+
+def power(exponent: int) -> str:
+    """Return ``2^-14`` as people write it."""
+    return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def count(number: int, noun: str) -> str:
@@ -135,6 +132,40 @@ def in_batches(found: NodeFinding, report: CheckReport) -> str:
 def made_low_by(found: NodeFinding) -> str:
     """The list entry or rule that made the node low, else the list that it is on."""
     return found.source or found.list
+
+
+@dataclass(frozen=True)
+class FindingView:
+    """A finding in words. ``batches`` is "" where nobody counted them; ``suggestion`` where there is none."""
+
+    kind: Kind
+    weight: str
+    node: str
+    operator: str
+    tensor: str
+    reference: str
+    mixed: str
+    count: int | None
+    batches: str
+    low_by: str
+    suggestion: str
+
+
+def finding_view(found: NodeFinding, report: CheckReport | None = None) -> FindingView:
+    """Return a finding in words; without a report, one of a single batch, with the advice elsewhere."""
+    return FindingView(
+        kind=found.kind,
+        weight=KINDS[found.kind].weight,
+        node=str(found.ref),
+        operator=found.op_type,
+        tensor=found.tensor,
+        reference=figure(found.max_abs_fp32),
+        mixed=figure(found.max_abs_low),
+        count=found.count if report is not None else None,
+        batches=in_batches(found, report) if report is not None else "",
+        low_by=made_low_by(found),
+        suggestion=found.suggestion if report is not None else "",
+    )
 
 
 def first_offenders(report: CheckReport) -> list[NodeFinding]:
@@ -186,5 +217,7 @@ def output_row(output: OutputFinding) -> tuple[str, ...]:
 
 
 def limits_text(limits: Mapping[str, float]) -> list[str]:
-    """The limits as the options that set them."""
-    return [f"{LIMIT_OPTIONS.get(name, name)} {figure(value)}" for name, value in limits.items()]
+    """Return the limits as the options that set them."""
+    forms = command_line_forms(CheckOptions) | command_line_forms(Limits)
+    forms["exception_rate"] = forms["max_exception_rate"]
+    return [f"{forms[name].flag} {figure(value)}" for name, value in limits.items()]

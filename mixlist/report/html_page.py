@@ -1,20 +1,54 @@
-"""What all HTML pages share: a template that escapes every name, written whole."""
+"""What all HTML pages share: one file with styles, script and pictures inside, and nothing that is fetched.
+
+Every name out of the model is escaped by the template, control characters spelled out; a content security policy lets
+no script run but the page's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.files.package_data import PACKAGE
+from mixlist.files.whole_writes import write_whole
+from mixlist.report import check_view as words
 from mixlist.report.terminal import clean
+from mixlist.version import __version__
+
+if TYPE_CHECKING:
+    from mixlist.checker.result import CheckReport
+    from mixlist.training.result import TrainReport
 
 TEMPLATES: Path = PACKAGE / "report" / "templates"
 
 
-def page_environment(filters: Mapping[str, Callable[..., Any]]) -> Any:
-    """The jinja2 environment of a page; names out of the model are escaped, ``clean`` spells control characters out."""
+@dataclass(frozen=True)
+class Bar:
+    """A horizontal bar; ``code``: the title is a name out of the model."""
+
+    title: str
+    text: str
+    percent: float
+    code: bool = False
+
+
+def bars(values: Mapping[str, float], form: str, *, code: bool = False) -> list[Bar]:
+    """Return a bar for each value, on a linear scale; ``form`` formats the values."""
+    longest = max(values.values(), default=0) or 1
+    return [Bar(title, form.format(value), round(100 * value / longest, 1), code) for title, value in values.items()]
+
+
+def render_page(
+    template: str, report: CheckReport | TrainReport, *styles: str, script: str = "", **values: object
+) -> str:
+    """Return a page; ``styles`` and ``script`` name files among the templates, ``values`` are the template's own."""
     import jinja2
+    from markupsafe import Markup
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -23,5 +57,19 @@ def page_environment(filters: Mapping[str, Callable[..., Any]]) -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"clean": clean, **filters}
-    return environment
+    environment.filters |= {"clean": clean, "count": words.count, "share": words.share, "figure": words.figure}
+    environment.filters["power"] = words.power
+    code = (TEMPLATES / script).read_text("utf-8") if script else ""
+    return environment.get_template(template).render(
+        report=report,
+        version=__version__,
+        style=Markup("".join((TEMPLATES / style).read_text("utf-8") for style in styles)),
+        script=Markup(code),
+        script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
+        **values,
+    )
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> None:
+    """Write a page whole or not at all; an existing file is replaced. Raises FileError."""
+    write_whole(path, page.encode("utf-8", "backslashreplace"))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 from mixlist.diagnostics import Diagnostic
 
 
-def write_json(result: Mapping[str, Any], stream: TextIO) -> None:
+def write_json(result: Mapping[str, object], stream: TextIO) -> None:
     """Writes the object and a newline, in UTF-8 where the stream has it, else in ASCII escapes."""
     ascii_only = (stream.encoding or "utf-8").lower().replace("-", "") != "utf8"
     for piece in _pieces(result, ascii_only):
         stream.write(piece)
 
 
-def _pieces(result: Mapping[str, Any], ascii_only: bool) -> Iterator[str]:
+def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:
     encode = json.JSONEncoder(ensure_ascii=ascii_only).encode
     yield "{"
     for at, (key, value) in enumerate(result.items()):
@@ -31,12 +31,12 @@ def _pieces(result: Mapping[str, Any], ascii_only: bool) -> Iterator[str]:
     yield "\n}\n"
 
 
-def finding_json(finding: Diagnostic) -> dict[str, Any]:
+def finding_json(finding: Diagnostic) -> dict[str, object]:
     """Return a finding as schemas/validate.json has it; null where it has no place or hint."""
     return {name: getattr(finding, name) for name in ("code", "severity", "message", "line", "column", "hint")}
 
 
-def validation_json(files: Iterable[tuple[str, str, Iterable[Diagnostic]]]) -> dict[str, Any]:
+def validation_json(files: Iterable[tuple[str, str, Iterable[Diagnostic]]]) -> dict[str, object]:
     """``mixlist.validate/1`` from (path, kind, findings) of each file."""
     return {
         "format": "mixlist.validate/1",

@@ -1,42 +1,78 @@
-"""A progress bar on standard error for work that takes long; nothing where nobody watches."""
+"""A progress bar on standard error for work that takes long; nothing where standard error is no terminal."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
+    from mixlist.training.job import Progress as TrainingProgress
 
 LONG = 256 * 2**20  # bytes below which a bar would only flicker
 
 
 @contextmanager
 def byte_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None] | None]:
-    """Yields a function that is told the bytes done, or None where standard error is no terminal or little is to do.
+    """Yield a function to call with bytes done, or None where standard error is no terminal or little is to do.
 
     ``total`` is None where the end is not known.
     """
     if not sys.stderr.isatty() or (total is not None and total < LONG):
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(doing, total=total)
-        yield lambda count: progress.advance(task, count)
+    with _bars(DownloadColumn(), TransferSpeedColumn()) as bars:
+        task = bars.add_task(doing, total=total)
+        yield lambda count: bars.advance(task, count)
 
 
 @contextmanager
 def count_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None] | None]:
-    """Yields a function that is told the steps done, or None where standard error is no terminal."""
+    """Yield a function to call with steps done, or None where standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    with _step_bars() as bars:
+        task = bars.add_task(doing, total=total)
+        yield lambda count: bars.advance(task, count)
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(doing, total=total)
-        yield lambda count: progress.advance(task, count)
+
+@contextmanager
+def training_bar(runs: int) -> Iterator[Callable[[TrainingProgress], None] | None]:
+    """Yield a function to call after each step of a training, or None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with _step_bars() as bars:
+        task = bars.add_task("training", total=None)
+        seeds: list[int] = []
+
+        def show(now: TrainingProgress) -> None:
+            if now.seed not in seeds:
+                seeds.append(now.seed)
+            trainings = 2 * seeds.index(now.seed) + (now.kind == "mixed")  # that are done
+            text = f"seed {now.seed}, {now.kind}: loss {now.loss:.4g}"
+            scale = f", scale {now.scale:g}" if now.kind == "mixed" else ""
+            done = trainings * now.steps + now.step
+            bars.update(task, completed=done, total=2 * runs * now.steps, description=text + scale)
+
+        yield show
+
+
+def _step_bars() -> Progress:
+    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+
+    return _bars(MofNCompleteColumn(), TimeRemainingColumn())
+
+
+def _bars(*columns: ProgressColumn) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    first = (TextColumn("{task.description}"), BarColumn())
+    return Progress(*first, *columns, console=Console(stderr=True), transient=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from mixlist.report import csv_table, terminal
 from mixlist.resolver.decisions import Decision
@@ -35,13 +35,13 @@ def _csv_row(node: Decision) -> tuple[str, ...]:
     return (*named, node.list, node.precision, str(node.changed).lower(), node.rule, follows, outputs, node.reason)
 
 
-def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, Any]:
+def plan_json(plan: Plan, nodes: Sequence[Decision]) -> dict[str, object]:
     """Return the ``mixlist.resolve/1`` object of schemas/resolve.json with some of the plan's nodes."""
     counts = dict(sorted(Counter(node.precision for node in nodes).items()))
     return {**plan.to_json(), "nodes": [node_json(node) for node in nodes], "counts": counts}
 
 
-def chain_json(plan: Plan, chain: Sequence[Decision]) -> dict[str, Any]:
+def chain_json(plan: Plan, chain: Sequence[Decision]) -> dict[str, object]:
     """``mixlist.explain/1``: the nodes from the one asked about to the one that decided."""
     return {"format": "mixlist.explain/1", "model": plan.model, "chain": [node_json(node) for node in chain]}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from mixlist.diagnostics import Diagnostic
@@ -15,7 +14,7 @@ from mixlist.version import __version__
 _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
 
 
-def sarif(findings: Sequence[Diagnostic]) -> dict[str, Any]:
+def sarif(findings: Sequence[Diagnostic]) -> dict[str, object]:
     """The findings as a SARIF log; columns count Unicode code points from 1."""
     codes = sorted({finding.code for finding in findings})
     titles = _titles()
@@ -38,7 +37,7 @@ def sarif(findings: Sequence[Diagnostic]) -> dict[str, Any]:
     }
 
 
-def _rule(code: str, title: str, text: str) -> dict[str, Any]:
+def _rule(code: str, title: str, text: str) -> dict[str, object]:
     return {"id": code, "shortDescription": {"text": title}, "fullDescription": {"text": text}, "help": {"text": text}}
 
 
@@ -48,20 +47,19 @@ def _titles() -> dict[str, tuple[str, str]]:
     return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}
 
 
-def _result(finding: Diagnostic, rule: int) -> dict[str, Any]:
+def _result(finding: Diagnostic, rule: int) -> dict[str, object]:
     message = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
-    result: dict[str, Any] = {
+    result: dict[str, object] = {
         "ruleId": finding.code,
         "ruleIndex": rule,
         "level": finding.severity,
         "message": {"text": message},
     }
     if finding.path is not None:
-        location: dict[str, Any] = {"artifactLocation": {"uri": _uri(finding.path)}}
+        location: dict[str, object] = {"artifactLocation": {"uri": _uri(finding.path)}}
         if finding.line is not None:
-            location["region"] = {"startLine": finding.line}
-            if finding.column is not None:
-                location["region"]["startColumn"] = finding.column
+            column = {} if finding.column is None else {"startColumn": finding.column}
+            location["region"] = {"startLine": finding.line, **column}
         result["locations"] = [{"physicalLocation": location}]
     return result
 

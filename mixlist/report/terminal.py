@@ -1,30 +1,31 @@
-"""Text for people: coloured on a terminal, plain everywhere else and under NO_COLOR."""
+"""Text for people: colored on a terminal, plain everywhere else and under NO_COLOR."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TextIO
 
 from mixlist.diagnostics import Diagnostic
 
-Colour = Literal["red", "yellow", "green", "cyan", "bold", "dim"]
+Color = Literal["red", "yellow", "green", "cyan", "bold", "dim"]
 _ANSI = {"red": "31", "yellow": "33", "green": "32", "cyan": "36", "bold": "1", "dim": "2"}
-_SEVERITY: dict[str, Colour] = {"error": "red", "warning": "yellow"}
+_SEVERITY: dict[str, Color] = {"error": "red", "warning": "yellow"}
 _STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
+MOST = 20  # rows of a table that nobody asked for in full
 _SHORT = 14  # cells up to this long stay on one line when others have to be folded
 _FOLD_ROWS = 2000  # rich takes about 0.3 ms a row; longer tables are written plain at once
 
 
-def coloured(stream: TextIO) -> bool:
-    """Whether the stream is a terminal that wants colour."""
+def colored(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that wants color."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def paint(text: str, colour: Colour, stream: TextIO) -> str:
-    """The text in a colour if the stream wants colour, else as it is."""
-    return f"\x1b[{_ANSI[colour]}m{text}\x1b[0m" if coloured(stream) else text
+def paint(text: str, color: Color, stream: TextIO) -> str:
+    """The text in a color if the stream wants color, else as it is."""
+    return f"\x1b[{_ANSI[color]}m{text}\x1b[0m" if colored(stream) else text
 
 
 def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator[str]:
@@ -51,6 +52,33 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO)
         _plain(columns, rows, stream)
 
 
+def heading(text: str, stream: TextIO) -> None:
+    """Write the title of a section."""
+    stream.write(f"\n{paint(text, 'bold', stream)}\n")
+
+
+def write_verdict(verdict: str, headline: str, lines: Iterable[str], stream: TextIO) -> None:
+    """Write ``PASS`` or ``FAIL``, what was judged, and the reasons, a line each."""
+    stream.write(f"{paint(verdict.upper(), verdict_color(verdict), stream)}  {clean(headline)}\n")
+    stream.writelines(f"      {clean(line)}\n" for line in lines)
+
+
+def verdict_color(verdict: str) -> Color:
+    """Return the color of a verdict."""
+    return "green" if verdict == "pass" else "red"
+
+
+def write_rest(number: int, where: str, stream: TextIO) -> None:
+    """Write how many more there are than a table shows, and which option shows all."""
+    if number > 0:
+        stream.write(f"  ... and {number} more ({where} all)\n")
+
+
+def write_seconds(seconds: Mapping[str, float], stream: TextIO) -> None:
+    """Write how long each phase took."""
+    stream.writelines(f"  {clean(phase):<24} {taken:8.2f} s\n" for phase, taken in seconds.items())
+
+
 def clean(text: str) -> str:
     """The text with control characters spelled out: a name in a model must not steer the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
@@ -71,7 +99,7 @@ def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextI
         grid.add_column(column, overflow="fold", no_wrap=max(map(len, (column, *cells))) <= _SHORT)
     for row in rows:
         grid.add_row(*(Text(clean(cell), style=_STYLES.get(cell, "")) for cell in row))
-    Console(file=stream, highlight=False, color_system="auto" if coloured(stream) else None).print(grid)
+    Console(file=stream, highlight=False, color_system="auto" if colored(stream) else None).print(grid)
 
 
 def _plain(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:

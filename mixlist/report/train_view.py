@@ -109,6 +109,14 @@ def _setting(value: object) -> str:
     return str(value)
 
 
+def trial_rows(report: TrainReport) -> list[tuple[str, str, str]]:
+    """Return what became of each setting of the scaler that was tried."""
+    return [
+        (settings(dict(trial.parameters)), f"{trial.exceptions} of {trial.steps}", words.share(trial.zero))
+        for trial in report.scale_trials
+    ]
+
+
 def trace(report: TrainReport) -> str:
     """At which scale the offenders overflow, in a sentence; "" where nothing was traced."""
     if report.trace_scale is None:

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING, TextIO
 
 from mixlist.report import check_view as words
-from mixlist.report.check_terminal import MOST
-from mixlist.report.terminal import Colour, clean, paint, table
+from mixlist.report.terminal import MOST, clean, heading, paint, table, verdict_color, write_seconds, write_verdict
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport, OutputFinding
@@ -18,8 +17,8 @@ COLUMNS = ("edit", "from", "to", "nodes", "matrix work", "why", "without it")
 
 
 def write_tune(report: TuneReport, stream: TextIO) -> None:
-    """Writes the whole report. Warnings are not part of it: they go to stderr."""
-    _write_verdict(report, stream)
+    """Write the whole report. Warnings are not part of it: they go to stderr."""
+    write_verdict(report.verdict, _headline(report), report.reasons, stream)
     _write_edits(report, stream)
     _write_share(report, stream)
     first = "Final check" if "final check" in report.seconds else "The lists as they were"
@@ -37,17 +36,6 @@ def trial_line(number: int, trial: Trial) -> str:
     return f"{number:>4} {verdict}  [{tried}]{told}{'  (from the state)' * trial.remembered}"
 
 
-def _heading(text: str, stream: TextIO) -> None:
-    stream.write(f"\n{paint(text, 'bold', stream)}\n")
-
-
-def _write_verdict(report: TuneReport, stream: TextIO) -> None:
-    colour: Colour = "green" if report.verdict == "pass" else "red"
-    stream.write(f"{paint(report.verdict.upper(), colour, stream)}  {clean(_headline(report))}\n")
-    for reason in report.reasons:
-        stream.write(f"      {clean(reason)}\n")
-
-
 def _headline(report: TuneReport) -> str:
     if not report.modify_mixlist:
         return f"{report.model}: no list was found"
@@ -59,7 +47,7 @@ def _headline(report: TuneReport) -> str:
 def _write_edits(report: TuneReport, stream: TextIO) -> None:
     if not report.edits:
         return
-    _heading("Edits", stream)
+    heading("Edits", stream)
     table(COLUMNS, [_row(edit) for edit in report.edits], stream)
     if report.minimal:
         stream.write("  Each was left out once; the last column is what broke then.\n")
@@ -93,10 +81,9 @@ def _write_share(report: TuneReport, stream: TextIO) -> None:
 
 
 def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
-    _heading(title, stream)
-    colour: Colour = "green" if held.verdict == "pass" else "red"
+    heading(title, stream)
     how = f"{held.precision}, {held.mode} on {held.provider}, {words.count(held.batches, 'batch')}"
-    stream.write(f"  {paint(held.verdict, colour, stream)}: {how}, {words.exceptions(held)}\n")
+    stream.write(f"  {paint(held.verdict, verdict_color(held.verdict), stream)}: {how}, {words.exceptions(held)}\n")
     if held.outputs:
         worst = max(held.outputs, key=_badness)
         other = f"; {words.share(worst.mismatches)} of it differs" if worst.mismatches is not None else ""
@@ -118,8 +105,7 @@ def _badness(output: OutputFinding) -> tuple[bool, float]:
 
 
 def _write_search(report: TuneReport, stream: TextIO) -> None:
-    _heading("Search", stream)
+    heading("Search", stream)
     known = f", {report.remembered} more known from the state" if report.remembered else ""
     stream.write(f"  {report.objective}: {words.count(report.trials, 'trial')}{known}\n")
-    for phase, seconds in report.seconds.items():
-        stream.write(f"  {clean(phase):<24} {seconds:8.2f} s\n")
+    write_seconds(report.seconds, stream)

@@ -35,26 +35,22 @@ class Settings:
     name: Name = option(
         "adam", "As PyTorch's of the same name (momentum: SGD with it).", flag="--optimizer", choices=NAMES
     )
-    lr: float = option(1e-3, "The learning rate.", "number", metavar="X")
-    momentum: float = option(0.9, "Of the optimizer momentum.", "number", metavar="X")
+    lr: float = option(1e-3, "The learning rate.", "number")
+    momentum: float = option(0.9, "Of the optimizer momentum.", "number")
     nesterov: bool = option(False, "Nesterov's momentum.", "flag")
-    beta1: float = option(0.9, "Of adam and adamw.", "number", metavar="X")
-    beta2: float = option(0.999, "Of adam and adamw.", "number", metavar="X")
-    eps: float = option(1e-8, "Of adam and adamw.", "number", metavar="X")
-    weight_decay: float = option(
-        0.0, "Added to the gradient; adamw shrinks the parameters by it.", "number", metavar="X"
-    )
+    beta1: float = option(0.9, "Of adam and adamw.", "number")
+    beta2: float = option(0.999, "Of adam and adamw.", "number")
+    eps: float = option(1e-8, "Of adam and adamw.", "number")
+    weight_decay: float = option(0.0, "Added to the gradient; adamw shrinks the parameters by it.", "number")
     schedule: str = option(
         "constant",
         "The learning rate after the warm-up: constant, to zero at the last step (linear, cosine), or in steps.",
         flag="--lr-schedule",
         choices=SCHEDULES,
     )
-    warmup_steps: int = option(0, "Steps in which the learning rate grows to --lr.", "integer", metavar="N", least=0)
-    decay: float = option(0.1, "Factor of the schedule step.", "number", flag="--lr-decay", metavar="X")
-    decay_steps: int = option(
-        1000, "After how many steps it comes.", "integer", flag="--lr-decay-steps", metavar="N", least=1
-    )
+    warmup_steps: int = option(0, "Steps in which the learning rate grows to --lr.", "integer", least=0)
+    decay: float = option(0.1, "Factor of the schedule step.", "number", flag="--lr-decay")
+    decay_steps: int = option(1000, "After how many steps it comes.", "integer", flag="--lr-decay-steps", least=1)
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:

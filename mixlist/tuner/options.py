@@ -41,12 +41,7 @@ class TuneOptions(JudgingOptions):
     )
     node_rules: bool = False
     max_accuracy_loss: float = option(
-        0.0,
-        "By how much the share of right answers may fall, with --labels.",
-        "number",
-        metavar="X",
-        least=0,
-        most=1,
+        0.0, "By how much the share of right answers may fall, with --labels.", "number", least=0, most=1
     )
     validate_on: Any = option(
         None,
@@ -56,7 +51,7 @@ class TuneOptions(JudgingOptions):
         repeatable=True,
     )
     state: str | os.PathLike[str] | None = option(
-        None, "Keep the trials here; a search that was killed goes on.", "output file", metavar="FILE"
+        None, "Keep the trials here; a search that was killed goes on.", "output file"
     )
     told: Callable[[Trial], None] | None = None
 

@@ -128,8 +128,11 @@ def test_a_share_is_whole_only_where_it_is() -> None:
 def test_limits_are_told_as_the_options_that_set_them() -> None:
     from mixlist.checker.accuracy import Limits
 
-    every = Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).asked()
-    assert every.keys() | {"exception_rate"} == words.LIMIT_OPTIONS.keys()
+    every = {"exception_rate": 1.0, **Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).asked()}
+    assert words.limits_text(every) == [
+        *("--max-exception-rate 1", "--max-abs-error 1", "--max-rel-error 1", "--max-normalized-error 1"),
+        *("--min-cosine 1", "--min-snr 1", "--max-mismatch 1", "--min-top1 1"),
+    ]
     assert words.limits_text({"cosine": 0.999}) == ["--min-cosine 0.999"]
 
 
