@@ -15,9 +15,9 @@ from typing import Literal
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.json_scanner import TOKEN
 from mixlist.files.jsonc import parse
-from mixlist.lists.detect_kind import Kind, json_kind, text_kind
+from mixlist.lists.detect_kind import EDITS, LISTS, Kind, json_kind, text_kind
 from mixlist.lists.findings import stop_on_errors
-from mixlist.lists.schema_check import EDITS, LISTS, check_structure
+from mixlist.lists.schema_check import check_structure
 
 _OPEN, _CLOSE = frozenset("{["), frozenset("}]")
 

@@ -1,4 +1,4 @@
-"""The form of JSON list files: the quick look accepts nothing that the schema rejects."""
+"""The form of JSON list files: the findings are the errors of jsonschema on the same schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 
 from mixlist.files import package_data
 from mixlist.files.jsonc import parse
-from mixlist.lists.schema_check import check_structure, guess_kind, suspects
+from mixlist.lists.detect_kind import guess_kind
+from mixlist.lists.schema_check import check_form, check_structure, form_of
 
 SCHEMAS = {path.stem: json.loads(path.read_text("utf-8")) for path in package_data.folder("schemas").glob("*.json")}
 
@@ -45,9 +46,10 @@ def rejected_places(value: Any, kind: Any) -> list[tuple[tuple[Any, ...], bool]]
 
 
 def judged_alike(value: Any, kind: Any) -> None:
-    """The suspects hold everything that the schema rejects, and the findings are the schema's."""
+    """The violations and the findings are the errors of jsonschema, in place and number."""
     rejected = rejected_places(value, kind)
-    assert list(suspects(value, kind)) or not rejected
+    violations = check_form(value, form_of(kind))
+    assert sorted(map(repr, rejected)) == sorted(repr((v.steps, v.is_unknown_key)) for v in violations)
     document = parse(json.dumps(value), "f")
     findings = check_structure(document, kind)
     if [f.code for f in findings] not in (["ML109"], ["ML208"]):  # a file of the other kind is told in one finding
@@ -66,11 +68,17 @@ def test_libraries_are_judged_as_the_schema_judges(value: Any) -> None:
     judged_alike(value, "ops-info")
 
 
-def test_an_ordinary_file_does_not_reach_jsonschema() -> None:
-    mixlist = {"black-list": {"to-add": ["A"]}, "gray-list": {}, "white-list": {"to-remove": [], "to-add": ["B"]}}
-    assert not list(suspects(mixlist, "modify-mixlist"))
-    library = {"A": {"precision_reduce": {"flag": "true"}}, "B": {"precision_reduce": {}}, "C": {"input0": None}}
-    assert not list(suspects(library, "ops-info"))
+def test_many_unusual_flags_are_no_errors() -> None:
+    """Rule S1.2: Unusual flags are read or refused, never guessed."""
+    library = {f"Op{k}": {"precision_reduce": {"flag": " True"}} for k in range(130)}
+    assert check_structure(parse(json.dumps(library), "f"), "ops-info") == []
+
+
+def test_the_hundred_and_first_error_is_counted() -> None:
+    library = {f"Op{k}": {"precision_reduce": {"flag": " True" if k % 2 else "yes"}} for k in range(220)}
+    findings = check_structure(parse(json.dumps(library), "f"), "ops-info")
+    assert len(findings) == 101 and findings[-1].code == "ML203"
+    assert findings[-1].message == "10 more places that are not as they must be"
 
 
 @pytest.mark.parametrize(
