@@ -1,0 +1,399 @@
+#!/usr/bin/env python3
+"""Compare the behavior of the work tree, uncommitted changes included, with that of the commit BASE.
+
+    python tools/same_behavior.py BASE --models DIR            # everything
+    python tools/same_behavior.py BASE --models DIR --quick    # five models, two libraries, 60 graphs, no tune
+
+DIR holds models as NAME.onnx and, for each, one batch of inputs as NAME.npz; a model without one is checked on random
+data. Without --models only the random graphs of the tests are compared. BASE's own tests generate the graphs, once.
+
+The same commands run on both sides: resolve, apply, check, and tune on the four smallest models. Exit statuses,
+decisions, written files, findings, numbers and edits are compared; prose and seconds are not. Of a command that fails
+(exit status 2 or more, it dies or takes too long) only that is compared.
+
+Exit status 0: no difference. 1: differences, all of them in WORKDIR/differences-TREE.txt. 2: nothing could be compared.
+WORKDIR keeps BASE's worktree, virtual environment and outcomes, so that later runs only run the work tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import io
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+ROOT, CACHE = Path(__file__).resolve().parent.parent, Path.home() / ".cache" / "mixlist-same-behavior"
+COMMANDS = ("resolve", "apply", "check", "tune")
+LIBRARIES = ("onnx", "ascend910b", "mindspore-o2", "mindspore-o3")
+QUICK_MODELS, QUICK_GRAPHS, TUNED_MODELS = 5, 60, 4
+# Random graphs have these policies in turn; the models do not cover them.
+GRAY_POLICIES = ("", "--gray-policy between", "--gray-policy black-wins", "--gray-policy promote")
+MODES = ("", "--constants clamp", "--precision-mode-v2 mixed_bfloat16", "--constants ieee", "--precision-mode-v2 fp16")
+# Prose and wall times; every other field repeats exactly.
+NOT_COMPARED = {"reason", "reasons", "warnings", "source", "suggestion", "why", "without", "differences", "seconds"}
+KINDS = {"resolve": "decisions", "apply": "written files", "check": "findings", "tune": "edits or lists"}
+SAME_VERSIONS = ("numpy", "onnx", "onnxruntime")  # both sides have them alike: other versions compute other numbers
+SECONDS_PER_COMMAND, LISTED_PER_KIND = 600, 25
+Outcome = dict[str, Any]  # "status"; unless the command failed, "result" (JSON of its stdout) and "files" by name
+
+
+def serve(root: Path) -> None:
+    """Run the command lines that stdin brings, one JSON array a line, and write one outcome a line to stdout."""
+    outcomes = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # ONNX Runtime and child processes must not write among them
+    # The entry point of the tree itself: that of the installed package may be older.
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    module, _, function = project["scripts"]["mixlist"].partition(":")
+    command = getattr(importlib.import_module(module), function)
+    imported = Path(sys.modules["mixlist"].__file__ or "").resolve()
+    if not imported.is_relative_to(root.resolve()):
+        raise ImportError(f"mixlist was imported from {imported}, not from {root}")
+    print("ready", file=outcomes, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(run_command(command, json.loads(line))), file=outcomes, flush=True)
+
+
+def run_command(command: Any, args: list[str]) -> Outcome:
+    """Run one command line in a new folder; the files that it leaves there are part of the outcome."""
+    written = io.BytesIO()
+    stdout = io.TextIOWrapper(written, encoding="utf-8", write_through=True)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(io.StringIO()):
+            try:
+                status = command(args) or 0
+            except SystemExit as end:
+                status = end.code or 0
+        if status not in (0, 1):
+            return {"status": status}
+        files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(folder).iterdir()}
+    return {"status": status, "result": json.loads(written.getvalue() or "null"), "files": files}
+
+
+def generate(root: Path, folder: Path, count: int) -> None:
+    """Write random graphs of the tests in ``root`` as NNNN.onnx, and inputs for each as NNNN.npz."""
+    import numpy as np
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+
+    (file,) = (root / "tests").rglob("graphs.py")
+    graphs = importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
+    known: set[bytes] = set()
+    patient = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+    @seed(0)  # "derandomize" would depend on the source of this function
+    @settings(patient, max_examples=2 * count, database=None, phases=[Phase.generate])  # the same graph can come twice
+    @given(graphs.cases())
+    def write(case: Any) -> None:
+        data = case.model.SerializeToString(deterministic=True)
+        if data in known or len(known) == count:
+            return
+        (folder / f"{len(known):04}.onnx").write_bytes(data)
+        # The generator keeps values within -1 and 1, where little overflows: every other graph reads larger ones.
+        factor = 1000 if len(known) % 2 else 1
+        feeds = case.feeds(seed=len(known)).items()
+        np.savez(folder / f"{len(known):04}.npz", **{name: value * value.dtype.type(factor) for name, value in feeds})
+        known.add(data)
+
+    write()
+
+
+class Side(NamedTuple):
+    """A source tree and the interpreter that runs it."""
+
+    name: str
+    python: Path
+    tree: Path
+    hash_seed: str
+
+    def start(self, temporary: str, *role: str) -> subprocess.Popen[str]:
+        """Start a process of this side that runs this file in a role, with a folder for temporary files."""
+        own = {"PYTHONPATH": str(self.tree), "PYTHONHASHSEED": self.hash_seed, "TMPDIR": temporary}
+        environment = {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
+        args = [str(self.python), "-P", __file__, role[0], str(self.tree), *role[1:]]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(args, stdin=pipe, stdout=pipe, text=True, env=environment, start_new_session=True)
+
+
+class Worker:
+    """A process of a side that runs many command lines; it is started again where one of them ends it."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        # Models that made ONNX Runtime crash are kept in the temporary folder: it must go with this worker.
+        self.temporary = tempfile.TemporaryDirectory(prefix="same-behavior-", ignore_cleanup_errors=True)
+        self._start()
+
+    def _start(self) -> None:
+        self.process = self.side.start(self.temporary.name, "--serve")
+        if not self.process.stdout.readline():
+            raise RuntimeError(f"{self.side.name} cannot be imported")
+
+    def run(self, args: Sequence[str]) -> Outcome:
+        """Run one command line; a process that dies, or runs too long, is an outcome."""
+        began, line = time.monotonic(), ""
+        timer = threading.Timer(SECONDS_PER_COMMAND, self._kill)
+        timer.start()
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(args), file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline()
+        timer.cancel()
+        if line:
+            return json.loads(line)
+        self._kill()
+        self._start()
+        return {"status": "died" if time.monotonic() - began < SECONDS_PER_COMMAND else "timed out"}
+
+    def _kill(self) -> None:
+        """Kill the process with the children that its commands started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        """End the process and remove its files."""
+        self._kill()
+        self.temporary.cleanup()
+
+
+def git(*args: str) -> str:
+    """Run git in this repository and return its standard output."""
+    return subprocess.run(["git", "-C", str(ROOT), *args], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def prepare_base(commit: str, home: Path, constraints: str) -> Side:
+    """Build BASE in ``home``, unless that was done: a worktree, and a virtual environment with the same packages."""
+    tree, python, finished = home / "tree", home / "venv" / "bin" / "python", home / "finished"
+    if not finished.exists():
+        print(f"building {commit[:12]} in {home}", file=sys.stderr)
+        if not tree.exists():
+            git("worktree", "add", "--force", "--detach", str(tree), commit)  # --force: its folder may have been lost
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home / "venv")], check=True)
+        (home / "constraints.txt").write_text(constraints)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(home / "constraints.txt")]
+        subprocess.run([*install, "--editable", str(tree), "hypothesis"], check=True)
+        finished.touch()
+    return Side("BASE", python, tree, hash_seed="0")
+
+
+def snapshot(tree: Path, folder: Path) -> Side:
+    """Copy the work tree, so that edits during the comparison do not mix two states of it."""
+    for name in git("-C", str(tree), "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0"):
+        if name and (tree / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / name, folder / name)
+    # The hash seed is not BASE's: results must not depend on the order of a set.
+    return Side("work tree", Path(sys.executable), folder, hash_seed="1")
+
+
+def random_graphs(base: Side, home: Path, wanted: int) -> list[Path]:
+    """Return graphs that BASE generates, evenly spread over at least 500: the first ones are the smallest."""
+    count = max(500, wanted)
+    folder = home / f"graphs-{count}"
+    folder.mkdir(exist_ok=True)
+    if not (folder / f"{count - 1:04}.npz").exists():
+        print(f"generating {count} random graphs", file=sys.stderr)
+        base.start(str(folder), "--generate", str(folder), str(count)).wait()
+    return [folder / f"{k * count // wanted:04}.onnx" for k in range(wanted)]
+
+
+class Job(NamedTuple):
+    """One command line, and the words under which the report lists it."""
+
+    label: str
+    command: str
+    args: tuple[str, ...]
+    inputs: str  # SHA-256 of the model and its inputs
+
+
+def jobs_for(path: Path, commands: Sequence[str], library: str, policy: str | None) -> list[Job]:
+    """Return the command lines for one model under one library; only a random graph has a policy."""
+    graph, feeds = policy is not None, path.with_suffix(".npz")
+    digest = hashlib.sha256(path.read_bytes() + (feeds.read_bytes() if feeds.exists() else b"")).hexdigest()
+    data = ["--data", str(feeds)] if feeds.exists() else ["--random", "1"]
+    keep = ["--no-keep-io-types"] if graph and int(digest, 16) % 2 else []
+    own = {
+        "resolve": ["--format", "json"],
+        "apply": ["-o", "out.onnx", *keep] if graph else ["-o", "out.onnx", "--external-data", "yes"],
+        "check": ["--format", "json", *data, *(["--per-tensor", "--full-statistics"] if graph else [])],
+        "tune": ["--format", "json", *data, "-o", "list.json", "--jobs", "1"],
+    }
+    shared = ["--ops-info", library, *(policy or "").split()]
+    words = " ".join(["graph" if graph else "model", path.stem, *shared])
+    return [Job(f"{name} {words}", name, (name, str(path), *own[name], *shared), digest) for name in commands]
+
+
+def all_jobs(options: argparse.Namespace, graphs: Sequence[Path]) -> list[Job]:
+    """Return every command line of the comparison."""
+    libraries = ("onnx", "mindspore-o3") if options.quick else LIBRARIES
+    models = sorted(options.models.glob("*.onnx"), key=lambda path: path.stat().st_size) if options.models else []
+    jobs: list[Job] = []
+    for index, path in enumerate(models[: QUICK_MODELS if options.quick else None]):
+        tune = ("tune",) if index < TUNED_MODELS and not options.quick else ()
+        for library in libraries:
+            jobs += jobs_for(path.resolve(), ("resolve", "apply", "check", *tune), library, None)
+    for number, path in ((int(path.stem), path) for path in graphs):
+        for index, library in enumerate(libraries):
+            # A check starts a process, which takes most of the time: each graph is checked under one library.
+            check = ("check",) if index == number // 4 % len(libraries) else ()
+            policy = f"{GRAY_POLICIES[(number + index) % 4]} {MODES[(number + index) % 5]}"
+            jobs += jobs_for(path, ("resolve", "apply", *check), library, policy)
+    return [job for job in jobs if job.command in options.only]
+
+
+def run_all(side: Side, jobs: Sequence[Job], workers: int, cache: Path | None) -> list[Outcome]:
+    """Run the jobs on one side; an outcome that lies in the cache is read from there."""
+    idle, outcomes = SimpleQueue[Worker](), list[Outcome]()
+
+    def run(job: Job) -> Outcome:
+        cached = cache / hashlib.sha256(json.dumps([job.args, job.inputs]).encode()).hexdigest() if cache else None
+        if cached is not None and cached.exists():
+            return json.loads(cached.read_text("utf-8"))
+        worker = idle.get()
+        try:
+            outcome = worker.run(job.args)
+        finally:
+            idle.put(worker)
+        if cached is not None:
+            part = cached.with_suffix(f".{os.getpid()}")  # whole or not at all, though this tool may be killed
+            part.write_text(json.dumps(outcome), "utf-8")
+            part.replace(cached)
+        return outcome
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
+        for _ in range(workers):
+            idle.put(stack.enter_context(contextlib.closing(Worker(side))))
+        for outcome in pool.map(run, jobs):
+            outcomes.append(outcome)
+            if len(outcomes) % 250 == 0:
+                print(f"{side.name}: {len(outcomes)} of {len(jobs)} commands", file=sys.stderr)
+    return outcomes
+
+
+def comparable(value: Any) -> Any:
+    """Return the JSON value without prose and times. Of the edits of a trial, which are sentences, the number stays."""
+    if isinstance(value, list):
+        return [comparable(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: comparable(item) for key, item in value.items() if key not in NOT_COMPARED}
+    return {**kept, "edits": len(kept["edits"])} if {"edits", "passed"} <= kept.keys() else kept
+
+
+def unequal(path: str, base: Any, current: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each place where two JSON values differ: its path and both values."""
+    if isinstance(base, dict) and isinstance(current, dict):
+        for key in dict.fromkeys([*base, *current]):
+            yield from unequal(f"{path}.{key}", base.get(key, "(absent)"), current.get(key, "(absent)"))
+    elif isinstance(base, list) and isinstance(current, list):
+        for index, pair in enumerate(itertools.zip_longest(base, current, fillvalue="(absent)")):
+            name = f" {pair[0]['name']}" if isinstance(pair[0], dict) and "name" in pair[0] else ""
+            yield from unequal(f"{path}[{index}{name}]", *pair)
+    elif base != current or isinstance(base, bool) != isinstance(current, bool):
+        yield path, base, current
+
+
+def compare(job: Job, base: Outcome, current: Outcome) -> list[tuple[str, str]]:
+    """Return the differences of one job: the kind of each and one line of text."""
+    if base["status"] != current["status"]:
+        return [("exit status", f"{job.label}: {base['status']} -> {current['status']}")]
+    findings: list[str] = []
+    numbers: list[tuple[float, str]] = []  # with the relative difference
+    for path, old, new in unequal("", comparable(base), comparable(current)):
+        line = f"{path[1:]}: {json.dumps(old)[:200]} -> {json.dumps(new)[:200]}"
+        if {type(old), type(new)} in ({float}, {float, int}):  # two integers are counts, and so findings
+            numbers.append((abs(old - new) / max(abs(old), abs(new)), line))
+        else:
+            findings.append(line)
+    differences = []
+    if findings:
+        differences.append((KINDS[job.command], f"{job.label}: {findings[0]} (first of {len(findings)} places)"))
+    if numbers:
+        relative, line = max(numbers)
+        differences.append(("numbers", f"{job.label}: {relative:.3g} at {line} (largest of {len(numbers)} places)"))
+    return differences
+
+
+def report(jobs: Sequence[Job], base: Sequence[Outcome], differences: Sequence[tuple[str, str]], file: Path) -> int:
+    """Write all differences to the file and some of each kind to stdout, and a closing line; return the exit status."""
+    failed = sum(outcome["status"] not in (0, 1) for outcome in base)
+    counts = Counter(kind for kind, _ in differences)
+    file.write_text("".join(f"{kind}: {line}\n" for kind, line in differences), "utf-8")
+    for kind, number in sorted(counts.items(), key=lambda item: item[0] == "numbers"):  # they matter least
+        lines = [line for other, line in differences if other == kind]
+        rest = [f"and {number - LISTED_PER_KIND} more, see {file}"] if number > LISTED_PER_KIND else []
+        print(f"{kind} of {number} commands:", *lines[:LISTED_PER_KIND], *rest, sep="\n  ")
+    commands = ", ".join(f"{number} {name}" for name, number in Counter(job.command for job in jobs).items())
+    found = ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "none"
+    compared = f"{len({job.inputs for job in jobs})} models, {len(jobs)} commands ({commands}; {failed} fail in BASE)"
+    print(f"{compared}; differences: {found}")
+    return int(bool(differences))
+
+
+def read_options(args: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", metavar="BASE", help="the commit to compare with")
+    parser.add_argument("--models", metavar="DIR", type=Path, help="a folder of NAME.onnx and NAME.npz")
+    parser.add_argument("--graphs", metavar="N", type=int, default=500, help="random graphs [default: 500]")
+    parser.add_argument("--only", metavar="LIST", default=",".join(COMMANDS), help="commands [default: %(default)s]")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="commands that run at a time [default: 1]")
+    parser.add_argument("--quick", action="store_true", help="five models, two libraries, 60 graphs, no tune")
+    parser.add_argument("--tree", metavar="DIR", type=Path, default=ROOT, help="the work tree [default: this one]")
+    parser.add_argument("--workdir", metavar="DIR", type=Path, default=CACHE, help="[default: %(default)s]")
+    options = parser.parse_args(args)
+    options.only, options.tree = options.only.split(","), options.tree.resolve()
+    if not set(options.only) <= set(COMMANDS):
+        parser.error(f"--only takes some of {','.join(COMMANDS)}")
+    if options.models and not any(options.models.glob("*.onnx")):
+        parser.error(f"--models: there is no .onnx file in {options.models}")
+    return options
+
+
+def main(args: list[str]) -> int:
+    """Compare both sides; return the exit status."""
+    options = read_options(args)
+    commit = git("rev-parse", "--verify", f"{options.base}^{{commit}}").strip()
+    constraints = "".join(f"{name}=={metadata.version(name)}\n" for name in SAME_VERSIONS)
+    # Outcomes hold for these packages and this number of cores: sums in threads depend on it.
+    setting = hashlib.sha256(f"{constraints} {os.cpu_count()}".encode()).hexdigest()
+    home = options.workdir.resolve() / f"{commit[:12]}-{setting[:8]}"
+    (home / "outcomes").mkdir(parents=True, exist_ok=True)
+    base = prepare_base(commit, home, constraints)
+    jobs = all_jobs(options, random_graphs(base, home, QUICK_GRAPHS if options.quick else options.graphs))
+    before = run_all(base, jobs, options.jobs, home / "outcomes")
+    with tempfile.TemporaryDirectory(prefix="current-", dir=home) as folder:
+        after = run_all(snapshot(options.tree, Path(folder)), jobs, options.jobs, None)
+    differences = [line for each in zip(jobs, before, after, strict=True) for line in compare(*each)]
+    return report(jobs, before, differences, options.workdir / f"differences-{options.tree.name}.txt")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["--serve", tree]:
+            serve(Path(tree))
+        case ["--generate", tree, destination, number]:
+            generate(Path(tree), Path(destination), int(number))
+        case command_line:
+            try:
+                sys.exit(main(command_line))
+            except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+                print(f"same_behavior: {error}", file=sys.stderr)
+                sys.exit(2)
