@@ -10,6 +10,7 @@ import click
 
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import OP_NAMES, format_option, policy_from
+from mixlist.cli.outputs import write_table
 from mixlist.cli.parameters import CONFIG, FILE, PATH, one_standard_input
 from mixlist.errors import UsageError
 
@@ -54,7 +55,7 @@ def command(
     """
     from mixlist.lists.diff import diff
     from mixlist.lists.fmt import format_text
-    from mixlist.report import csv_table, json_output, terminal
+    from mixlist.report import terminal
 
     one_standard_input()
     before = policy_from({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
@@ -70,12 +71,8 @@ def command(
         sys.stdout.write(format_text(json.dumps(edits), "diff", "modify-mixlist"))
         return
     nodes = _changed(model, before, after)
-    if form == "json":
-        listed = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]
-        json_output.write_json({"format": "mixlist.diff/1", "mixlist": edits, "nodes": listed}, sys.stdout)
-    else:
-        write = csv_table.write_csv if form == "csv" else terminal.table
-        write(_COLUMNS, nodes, sys.stdout)
+    listed = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]
+    write_table(form, _COLUMNS, nodes, {"format": "mixlist.diff/1", "mixlist": edits, "nodes": listed})
 
 
 def _changed(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import POLICY_OPTIONS, format_option, take_policy
+from mixlist.cli.outputs import write_table
 from mixlist.cli.parameters import CONFIG
 
 if TYPE_CHECKING:
@@ -28,15 +28,8 @@ def command(form: str, **given: object) -> None:
       mixlist lists --ops-info ascend910b --mixlist modify.json
       mixlist lists --mixlist modify.json --format json
     """
-    from mixlist.report import csv_table, json_output, terminal
-
     lists = take_policy(given).lists
-    if form == "json":
-        json_output.write_json(_as_json(lists), sys.stdout)
-        return
-    columns = ("op", "list", "was", "at")
-    write = csv_table.write_csv if form == "csv" else terminal.table
-    write(columns, _rows(lists), sys.stdout)
+    write_table(form, ("op", "list", "was", "at"), _rows(lists), _as_json(lists))
 
 
 def _by_list(lists: Lists) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO, TypeVar
 
@@ -55,6 +55,19 @@ def write_report(
             sys.stderr.write(f"wrote {terminal.clean(html)}\n")
     finally:  # a page that cannot be written after all does not take the report of a long run with it
         write_result(report, form, write_text)
+
+
+def write_table(
+    form: str, columns: Sequence[str], rows: Sequence[Sequence[str]], as_json: Mapping[str, object]
+) -> None:
+    """Write rows on standard output as a table or as CSV, or what they come from as JSON."""
+    from mixlist.report import csv_table, json_output, terminal
+
+    if form == "json":
+        json_output.write_json(as_json, sys.stdout)
+    else:
+        write = csv_table.write_csv if form == "csv" else terminal.table
+        write(columns, rows, sys.stdout)
 
 
 def write_warnings(report: _Report) -> None:

@@ -16,6 +16,7 @@ from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, policy_from
 from mixlist.cli.parameters import CONFIG, FILE, PATH, one_standard_input
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
+from mixlist.report.number_text import pluralize
 
 if TYPE_CHECKING:
     from mixlist.lists.detect_kind import Kind
@@ -83,14 +84,10 @@ def command(
     findings = [finding for report in reports for finding in report.findings]
     _write(output_format, reports, findings)
     errors = sum(finding.severity == "error" for finding in findings)
-    sys.stderr.write(f"{_count(len(reports), 'file')} checked: {_count(errors, 'error')}")
-    sys.stderr.write(f", {_count(len(findings) - errors, 'warning')}\n")
+    sys.stderr.write(f"{pluralize(len(reports), 'file')} checked: {pluralize(errors, 'error')}")
+    sys.stderr.write(f", {pluralize(len(findings) - errors, 'warning')}\n")
     failed = bool(findings) if strict else bool(errors)
     return 2 if unreadable else int(failed)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _keep_standard_input() -> None:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from mixlist.graph.node_counts import NodeCounts
 from mixlist.report import terminal
+from mixlist.report.number_text import byte_size
 
 if TYPE_CHECKING:
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import RewriteResult
-
-_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def write_summary(
@@ -29,18 +28,10 @@ def write_summary(
     rows = [
         ("nodes", str(before.nodes), str(after.nodes)),
         ("Casts", str(before.casts), str(after.casts)),
-        ("size", human_size(sizes[0]), "not written" if sizes[1] is None else human_size(sizes[1])),
+        ("size", byte_size(sizes[0]), "not written" if sizes[1] is None else byte_size(sizes[1])),
     ]
     terminal.table(("", "before", "after"), rows, stream)
     low = plan.policy.mode.low
     counts = ", ".join(f"{count} {precision}" for precision, count in result.counts.items())
     stream.write(f"\n{result.low} of {result.eligible} eligible nodes are {low} (nodes by precision: {counts})\n")
     stream.write(f"{result.casts_inserted} Casts inserted, {len(result.constants)} constants converted\n")
-
-
-def human_size(number: int) -> str:
-    """A number of bytes in the unit people read, three digits."""
-    for scale, unit in _UNITS:
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number} bytes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.report.apply_terminal import human_size
+from mixlist.report.number_text import amount, byte_size, duration
 from mixlist.report.terminal import clean, paint, table
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def write_report(report: BenchReport, stream: TextIO) -> None:
     stream.write(paint(_verdict(report), "bold", stream) + "\n")
     stream.write(_how(report) + "\n\n")
     both = (report.original, report.other)
-    table(("", "original", "other"), [(label, *map(tell, both)) for label, tell in _ROWS], stream)
+    figures = [_figures(contender) for contender in both]
+    rows = [(label, *(column[label] for column in figures)) for label in figures[0]]
+    table(("", "original", "other"), rows, stream)
     changes = [_new_ops(name, c) for name, c in zip(("original", "other"), both, strict=True)]
     for line in filter(None, changes):
         stream.write(f"\n{line}\n")
@@ -61,49 +63,24 @@ def _how(report: BenchReport) -> str:
     return f"{report.provider}{threads}: {report.rounds} rounds, each model {runs} a round, {batches}; {transfers}"
 
 
-def _time(seconds: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
-
-
-def _median(c: Contender) -> str:
-    return _NONE if c.seconds is None else _time(c.seconds.median)
-
-
-def _quartiles(c: Contender) -> str:
-    return _NONE if c.seconds is None else f"{_time(c.seconds.q1)} to {_time(c.seconds.q3)}"
-
-
-def _host(c: Contender) -> str:
-    return _NONE if c.host_memory is None else human_size(c.host_memory)
-
-
-def _arena(c: Contender) -> str:
-    return _NONE if c.profile is None or c.profile.arena is None else human_size(c.profile.arena)
-
-
-def _casts_ran(c: Contender) -> str:
-    if c.graph is None:
-        return _NONE
-    inserted = f", {c.graph.inserted_casts} of them put in by ONNX Runtime" if c.graph.inserted_casts else ""
-    return f"{c.graph.optimised_casts}{inserted}"
-
-
-_ROWS = (
-    ("median time of a run", _median),
-    ("middle half of the times", _quartiles),
-    ("memory: peak of the process", _host),
-    ("memory: peak in ONNX Runtime's arena", _arena),
-    ("nodes in the file", lambda c: _NONE if c.graph is None else str(c.graph.nodes)),
-    ("nodes in the optimised graph", lambda c: _NONE if c.graph is None else str(c.graph.optimised_nodes)),
-    ("Casts in the file", lambda c: _NONE if c.graph is None else str(c.graph.casts)),
-    ("Casts in the optimised graph", _casts_ran),
-    ("low nodes in the file", lambda c: str(c.low_nodes)),
-    ("  with a low kernel here", lambda c: str(c.low_kernels)),
-    ("nodes that ran low", lambda c: _NONE if c.profile is None else str(c.profile.low_nodes)),
-)
+def _figures(c: Contender) -> dict[str, str]:
+    """Return the column of one model in the table, by row."""
+    seconds, graph, profile = c.seconds, c.graph, c.profile
+    arena = profile.arena if profile is not None else None
+    inserted = f", {graph.inserted_casts} of them put in by ONNX Runtime" if graph and graph.inserted_casts else ""
+    return {
+        "median time of a run": duration(seconds.median) if seconds else _NONE,
+        "middle half of the times": f"{duration(seconds.q1)} to {duration(seconds.q3)}" if seconds else _NONE,
+        "memory: peak of the process": _NONE if c.host_memory is None else byte_size(c.host_memory),
+        "memory: peak in ONNX Runtime's arena": _NONE if arena is None else byte_size(arena),
+        "nodes in the file": str(graph.nodes) if graph else _NONE,
+        "nodes in the optimized graph": str(graph.optimised_nodes) if graph else _NONE,
+        "Casts in the file": str(graph.casts) if graph else _NONE,
+        "Casts in the optimized graph": f"{graph.optimised_casts}{inserted}" if graph else _NONE,
+        "low nodes in the file": str(c.low_nodes),
+        "  with a low kernel here": str(c.low_kernels),
+        "nodes that ran low": str(profile.low_nodes) if profile else _NONE,
+    }
 
 
 def _new_ops(name: str, c: Contender) -> str:
@@ -118,9 +95,9 @@ def _operators(both: Sequence[Contender]) -> list[tuple[str, ...]]:
     known = {op for each in times if each for op in each}
     order = sorted(known, key=lambda op: -max(each.get(op, 0.0) for each in times if each))
     shown, rest = order[:_OPERATORS], order[_OPERATORS:]
-    rows = [(op, *(_NONE if each is None else _time(each.get(op, 0.0)) for each in times)) for op in shown]
+    rows = [(op, *(_NONE if each is None else duration(each.get(op, 0.0)) for each in times)) for op in shown]
     if rest:
-        sums = (_NONE if each is None else _time(sum(each.get(op, 0.0) for op in rest)) for each in times)
+        sums = (_NONE if each is None else duration(sum(each.get(op, 0.0) for op in rest)) for each in times)
         rows.append((f"{len(rest)} others", *sums))
     return rows
 
@@ -149,7 +126,7 @@ def _estimate_verdict(original: Work, other: Work) -> str:
     low = "there are no matrix products or convolutions" if share is None else (
         f"{100 * share:.3g} % of the operations of matrix products and convolutions are in low precision"
     )  # fmt: skip
-    moved = f"{human_size(other.bytes)} moved instead of {human_size(original.bytes)}"
+    moved = f"{byte_size(other.bytes)} moved instead of {byte_size(original.bytes)}"
     times = f" ({other.bytes / original.bytes:.3g} times)" if original.bytes else ""
     return f"{clean(other.model)}: {low}; {moved}{times}"
 
@@ -172,14 +149,7 @@ def _work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:
 
 
 def _cells(nodes: int, flops: int, low: int, size: int) -> list[str]:
-    return [str(nodes), _amount(flops), _amount(low), human_size(size)]
-
-
-def _amount(number: int) -> str:
-    for scale, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return str(number)
+    return [str(nodes), amount(flops), amount(low), byte_size(size)]
 
 
 def _write_gaps(work: Work, stream: TextIO) -> None:

@@ -11,6 +11,7 @@ from mixlist.checker.result import CheckReport, Kind
 from mixlist.report import check_view as words
 from mixlist.report import range_chart as chart
 from mixlist.report.html_page import Bar, bars, render_page, write_page
+from mixlist.report.number_text import figure, power
 from mixlist.report.terminal import clean
 
 _MOST = 5  # first offenders shown at once
@@ -51,7 +52,7 @@ def _head(report: CheckReport) -> dict[str, object]:
         "sections": [(name, title) for name, title in shown.items() if title],
         "exceptions": words.exceptions(report),
         "comparison": words.comparison(report),
-        "offenders": [words.finding_view(found, report) for found in words.first_offenders(report)],
+        "offenders": [words.finding_texts(found, report) for found in words.first_offenders(report)],
         "most": _MOST,
         "hard_most": _HARD_MOST,
         "output_columns": words.OUTPUT_COLUMNS,
@@ -73,8 +74,8 @@ def _ranges(report: CheckReport) -> dict[str, object]:
     looks = [_look(kind, tensor.low) for kind, tensor in zip(found, report.tensors, strict=True)]
     limits = {
         low.largest_text: low.largest,
-        words.power(low.normal): low.normal,
-        words.power(low.subnormal): low.subnormal,
+        power(low.normal): low.normal,
+        power(low.subnormal): low.subnormal,
     }
     return {
         "limit": low,
@@ -93,7 +94,7 @@ def _ranges(report: CheckReport) -> dict[str, object]:
             "counted": any(tensor.counts is not None for tensor in report.tensors),
             "tensors": _tensor_rows(report, spans, drawn, found, looks),
             "findings": [
-                _cleaned(vars(words.finding_view(node, report)) | {"count": words.figure(node.count)})
+                {key: clean(text) for key, text in words.finding_texts(node, report).items() if key != "worst"}
                 for node in report.nodes
             ],
         },
@@ -112,10 +113,10 @@ def _tensor_rows(
             "tensor": clean(tensor.qualified_name),
             "node": clean(tensor.node),
             "operator": clean(tensor.op_type or "graph input"),
-            "reference": words.figure(chart.magnitude(tensor.minimum, tensor.maximum)),
-            "mixed": words.figure(chart.magnitude(tensor.low_minimum, tensor.low_maximum)),
+            "reference": figure(chart.magnitude(tensor.minimum, tensor.maximum)),
+            "mixed": figure(chart.magnitude(tensor.low_minimum, tensor.low_maximum)),
             "is_low": tensor.low,
-            "smallest": words.figure(tensor.smallest),
+            "smallest": figure(tensor.smallest),
             "counted": words.counted(tensor.counts) if tensor.counts is not None else "",
             "low": _thousandths(drawn, one.low),
             "high": _thousandths(drawn, one.high),
@@ -127,10 +128,6 @@ def _tensor_rows(
         }
         for tensor, one, look, kind in zip(report.tensors, spans, looks, kinds, strict=True)
     ]
-
-
-def _cleaned(row: dict[str, object]) -> dict[str, object]:
-    return {key: clean(value) if isinstance(value, str) else value for key, value in row.items()}
 
 
 _LEGEND: dict[chart.Look, str] = {
@@ -171,7 +168,7 @@ def _error_bars(report: CheckReport) -> list[Bar]:
     return [
         Bar(
             f"{e.ref} ({e.op_type})",
-            words.figure(e.normalized_error),
+            figure(e.normalized_error),
             _percent(e.normalized_error, floor, roof),
             code=True,
         )

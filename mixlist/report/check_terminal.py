@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TextIO
 
 from mixlist.checker.result import CheckReport
 from mixlist.report import check_view as words
+from mixlist.report.number_text import figure, pluralize, share
 from mixlist.report.terminal import MOST, Color, clean, heading, paint, table, write_rest, write_seconds, write_verdict
 
 ALL = "--format json and --html FILE have"
@@ -21,7 +23,7 @@ def write_check(report: CheckReport, stream: TextIO) -> None:
     if first:
         heading("First offenders", stream)
         for found in first[:MOST]:
-            write_offender(words.finding_view(found, report), report.precision, stream)
+            write_offender(words.finding_texts(found, report), report.precision, stream)
         write_rest(len(first) - MOST, ALL, stream)
     _write_others(report, stream)
     _write_outputs(report, stream)
@@ -32,16 +34,15 @@ def write_check(report: CheckReport, stream: TextIO) -> None:
         write_seconds(report.seconds, stream)
 
 
-def write_offender(found: words.FindingView, precision: str, stream: TextIO) -> None:
-    """Write a node where an overflow starts: its output, what made it low, and what would keep it high."""
-    kind = paint(found.kind, _COLORS[found.weight], stream)
-    stream.write(f"  {kind}  {paint(clean(found.node), 'bold', stream)} ({clean(found.operator)})\n")
-    values = f", {words.count(found.count, 'value')} in the worst" if found.count is not None else ""
+def write_offender(found: Mapping[str, str], precision: str, stream: TextIO) -> None:
+    """Write a node where an overflow starts, in words: its output, what made it low, and what would keep it high."""
+    kind = paint(found["kind"], _COLORS[found["weight"]], stream)
+    stream.write(f"  {kind}  {paint(clean(found['node']), 'bold', stream)} ({clean(found['operator'])})\n")
     details = {
-        "output": f"{found.tensor}: up to {found.reference} in float32, {found.mixed} in {precision}",
-        "batches": found.batches + values,
-        "low by": found.low_by,
-        "to keep it high": found.suggestion,
+        "output": f"{found['tensor']}: up to {found['reference']} in float32, {found['mixed']} in {precision}",
+        "batches": ", ".join(filter(None, (found["batches"], found["worst"]))),
+        "low by": found["low_by"],
+        "to keep it high": found["suggestion"],
     }
     for title, text in details.items():
         if text:
@@ -71,8 +72,8 @@ def _write_outputs(report: CheckReport, stream: TextIO) -> None:
     table(words.OUTPUT_COLUMNS, [words.output_row(output) for output in report.outputs], stream)
     stream.write(f"  limits: {' '.join(words.limits_text(report.limits)) or 'none'}\n")
     if report.task is not None:
-        before, after = words.share(report.task.reference), words.share(report.task.mixed)
-        stream.write(f"  right answers: {before} before, {after} after, of {words.count(report.task.count, 'label')}\n")
+        before, after = share(report.task.reference), share(report.task.mixed)
+        stream.write(f"  right answers: {before} before, {after} after, of {pluralize(report.task.count, 'label')}\n")
 
 
 def _write_counts(report: CheckReport, stream: TextIO) -> None:
@@ -83,10 +84,10 @@ def _write_counts(report: CheckReport, stream: TextIO) -> None:
     heading(f"Values held in {report.precision}", stream)
     total = sum(counts[1:], counts[0])
     told = words.counted(total) or "all in its best range"
-    stream.write(f"  {words.count(total.values, 'value')} in {words.count(len(counts), 'tensor')}: {told}\n")
+    stream.write(f"  {pluralize(total.values, 'value')} in {pluralize(len(counts), 'tensor')}: {told}\n")
     worst = words.worst_counted(report)
     rows = [
-        (each.qualified_name, each.op_type, words.figure(each.smallest), text)
+        (each.qualified_name, each.op_type, figure(each.smallest), text)
         for each, text in ((each, words.counted(found)) for each, found in worst[:MOST])
     ]
     if rows:
@@ -98,6 +99,6 @@ def _write_layerwise(report: CheckReport, stream: TextIO) -> None:
     if not report.layerwise:
         return
     heading("Where error is born (normalised error that a node adds to exact inputs)", stream)
-    rows = [(str(node.ref), node.op_type, words.figure(node.normalized_error)) for node in report.layerwise[:MOST]]
+    rows = [(str(node.ref), node.op_type, figure(node.normalized_error)) for node in report.layerwise[:MOST]]
     table(("node", "op", "error"), rows, stream)
     write_rest(len(report.layerwise) - MOST, ALL, stream)

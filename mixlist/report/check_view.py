@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +10,7 @@ from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import CheckReport, Kind, NodeFinding, OutputFinding, TensorRange, ValueCounts
 from mixlist.option_fields import command_line_forms
+from mixlist.report.number_text import cosine, figure, pluralize, share
 
 
 @dataclass(frozen=True)
@@ -48,49 +48,6 @@ EMULATED = (
     " so the mixed model itself would show no overflow there. Instead a float32 model ran in which every"
     " low-precision value is rounded to the low type."
 )
-
-
-def figure(value: float | None, digits: int = 4) -> str:
-    """A number in as few characters as it takes to read it; ``-`` for None."""
-    if value is None:
-        return "-"
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    size = abs(value)
-    if 1 <= size < 999_999.5:  # 57050 beside 65504, not 5.705e+04
-        text = f"{value:.{max(0, digits - len(str(int(size))))}f}"
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-
-
-def share(value: float | None) -> str:
-    """A share from 0 to 1 in percent; never 0 % or 100 % where it is not exactly that."""
-    if value is None:
-        return "-"
-    text = f"{100 * value:.3g}"
-    if text == "100" and value < 1:
-        text = "> 99.9"
-    return f"{text} %"
-
-
-def cosine(value: float) -> str:
-    """A cosine similarity with enough digits to tell it from 1."""
-    if not 0.999 < value < 1:
-        return figure(value, 6)
-    return f"1 - {figure(1 - value, 2)}"
-
-
-def power(exponent: int) -> str:
-    """Return ``2^-14`` as people write it."""
-    return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def count(number: int, noun: str) -> str:
-    """``1 batch``, ``2 batches``."""
-    ending = "" if number == 1 else "es" if noun.endswith(("ch", "s")) else "s"
-    return f"{number} {noun}{ending}"
 
 
 def counted(counts: ValueCounts) -> str:
@@ -134,38 +91,23 @@ def made_low_by(found: NodeFinding) -> str:
     return found.source or found.list
 
 
-@dataclass(frozen=True)
-class FindingView:
-    """A finding in words. ``batches`` is "" where nobody counted them; ``suggestion`` where there is none."""
-
-    kind: Kind
-    weight: str
-    node: str
-    operator: str
-    tensor: str
-    reference: str
-    mixed: str
-    count: int | None
-    batches: str
-    low_by: str
-    suggestion: str
-
-
-def finding_view(found: NodeFinding, report: CheckReport | None = None) -> FindingView:
+def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict[str, str]:
     """Return a finding in words; without a report, one of a single batch, with the advice elsewhere."""
-    return FindingView(
-        kind=found.kind,
-        weight=KINDS[found.kind].weight,
-        node=str(found.ref),
-        operator=found.op_type,
-        tensor=found.tensor,
-        reference=figure(found.max_abs_fp32),
-        mixed=figure(found.max_abs_low),
-        count=found.count if report is not None else None,
-        batches=in_batches(found, report) if report is not None else "",
-        low_by=made_low_by(found),
-        suggestion=found.suggestion if report is not None else "",
-    )
+    worst = "" if found.count is None or report is None else f"{pluralize(found.count, 'value')} in the worst"
+    return {
+        "kind": found.kind,
+        "weight": KINDS[found.kind].weight,
+        "node": str(found.ref),
+        "operator": found.op_type,
+        "tensor": found.tensor,
+        "reference": figure(found.max_abs_fp32),
+        "mixed": figure(found.max_abs_low),
+        "count": figure(found.count),
+        "worst": worst,
+        "batches": in_batches(found, report) if report is not None else "",
+        "low_by": made_low_by(found),
+        "suggestion": found.suggestion if report is not None else "",
+    }
 
 
 def first_offenders(report: CheckReport) -> list[NodeFinding]:
@@ -182,7 +124,7 @@ def by_weight(findings: Iterable[NodeFinding]) -> list[NodeFinding]:
 def headline(report: CheckReport) -> str:
     """One line on what was checked."""
     how = "emulated" if report.mode == "emulated" else "native"
-    return f"{report.model} in {report.precision}, {how} on {report.provider}, {count(report.batches, 'batch')}"
+    return f"{report.model} in {report.precision}, {how} on {report.provider}, {pluralize(report.batches, 'batch')}"
 
 
 def exceptions(report: CheckReport) -> str:

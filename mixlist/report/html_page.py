@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.files.package_data import PACKAGE
 from mixlist.files.whole_writes import write_whole
-from mixlist.report import check_view as words
+from mixlist.report.number_text import figure, pluralize, power, share
 from mixlist.report.terminal import clean
 from mixlist.version import __version__
 
@@ -57,8 +57,7 @@ def render_page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"clean": clean, "count": words.count, "share": words.share, "figure": words.figure}
-    environment.filters["power"] = words.power
+    environment.filters |= {"clean": clean, "count": pluralize, "share": share, "figure": figure, "power": power}
     code = (TEMPLATES / script).read_text("utf-8") if script else ""
     return environment.get_template(template).render(
         report=report,

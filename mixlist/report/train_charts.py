@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mixlist.report.check_view import figure
+from mixlist.report.number_text import figure
 from mixlist.training.result import Curve, TrainReport
 
 WIDTH, HEIGHT = 1000.0, 260.0

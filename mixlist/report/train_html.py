@@ -8,6 +8,7 @@ from mixlist.report import check_view as words
 from mixlist.report import train_charts as charts
 from mixlist.report import train_view
 from mixlist.report.html_page import bars, render_page, write_page
+from mixlist.report.number_text import pluralize
 from mixlist.training.result import TrainReport
 
 _BARS = 40  # parameters whose exceptions are drawn
@@ -33,7 +34,7 @@ def render(report: TrainReport) -> str:
         rows=rows[: len(report.runs)],
         mean=rows[len(report.runs) :],
         underflow=train_view.underflow(report),
-        looked_at=words.count(report.underflow.steps, "step") if report.underflow is not None else "",
+        looked_at=pluralize(report.underflow.steps, "step") if report.underflow is not None else "",
         scaler=train_view.settings(report.scaler),
         optimizer=train_view.settings(report.optimizer),
         losses=charts.losses(report),
@@ -45,7 +46,7 @@ def render(report: TrainReport) -> str:
         bad=bars(dict(list(report.bad.items())[:_BARS]), "{}", code=True),
         bad_left=max(0, len(report.bad) - _BARS),
         trace=train_view.trace(report),
-        offenders=[words.finding_view(found) for found in report.offenders],
+        offenders=[words.finding_texts(found) for found in report.offenders],
         trials=train_view.trial_rows(report),
         choice=train_view.settings(dict(report.scale_choice)),
         times=bars(report.seconds, "{:.2f} s"),

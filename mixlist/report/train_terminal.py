@@ -7,6 +7,7 @@ from typing import TextIO
 from mixlist.report import check_view as words
 from mixlist.report import train_view
 from mixlist.report.check_terminal import write_offender
+from mixlist.report.number_text import pluralize
 from mixlist.report.terminal import MOST, clean, heading, table, write_rest, write_seconds, write_verdict
 from mixlist.training.result import TrainReport
 
@@ -34,7 +35,7 @@ def _write_scaling(report: TrainReport, stream: TextIO) -> None:
     stream.write(f"  {clean(train_view.settings(report.scaler))}\n")
     rows = train_view.underflow(report)
     if rows and report.underflow is not None:
-        steps = words.count(report.underflow.steps, "step")
+        steps = pluralize(report.underflow.steps, "step")
         stream.write(f"  Of the gradient values that are not zero in float32 ({steps} looked at):\n")
         table(("", "scaled", "unscaled"), rows, stream)
 
@@ -55,7 +56,7 @@ def _write_trace(report: TrainReport, stream: TextIO) -> None:
     heading("First offenders", stream)
     stream.write(f"  {text}\n")
     for found in report.offenders[:MOST]:
-        write_offender(words.finding_view(found), report.precision, stream)
+        write_offender(words.finding_texts(found), report.precision, stream)
     write_rest(len(report.offenders) - MOST, ALL, stream)
     if report.suggestion:
         stream.write("  Under this modify_mixlist that step does not overflow:\n")

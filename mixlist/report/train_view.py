@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from mixlist.checker.exception_rate import describe_rate, too_many
-from mixlist.report import check_view as words
+from mixlist.report.number_text import figure, pluralize, share
 from mixlist.training.result import Run, TrainReport
 
 RUN_COLUMNS = (
@@ -29,7 +29,7 @@ EMULATED = (
 def headline(report: TrainReport) -> str:
     """What was trained, how, and how long."""
     how = f"{report.precision}, {report.mode} on {report.provider}"
-    return f"{report.model} in {how}, {words.count(len(report.runs), 'run')} of {words.count(report.steps, 'step')}"
+    return f"{report.model} in {how}, {pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
 
 
 def exceptions(report: TrainReport) -> str:
@@ -39,9 +39,9 @@ def exceptions(report: TrainReport) -> str:
     if too_many(bad, total, report.limit):
         return ""
     tries = sum(run.mixed.tries for run in report.runs)
-    again = f", {words.count(tries, 'batch')} tried again" if tries else ""
+    again = f", {pluralize(tries, 'batch')} tried again" if tries else ""
     rate = describe_rate(bad, total, report.limit)
-    return f"{bad} of {words.count(total, 'mixed step')} with an exception: {rate}{again}"
+    return f"{bad} of {pluralize(total, 'mixed step')} with an exception: {rate}{again}"
 
 
 def columns(report: TrainReport) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def _row(run: Run) -> tuple[str, ...]:
     exact, mixed = run.float32, run.mixed
     figures = [end(exact.loss), end(mixed.loss), exact.metric, mixed.metric]
     counts = str(len(mixed.exceptions)), str(len(mixed.skipped))
-    return str(run.seed), *map(words.figure, figures), *counts, words.figure(mixed.scale[-1]) if mixed.scale else "-"
+    return str(run.seed), *map(figure, figures), *counts, figure(mixed.scale[-1]) if mixed.scale else "-"
 
 
 def end(loss: Sequence[float]) -> float | None:
@@ -82,9 +82,9 @@ def mean_and_deviation(values: Sequence[float]) -> str:
         return "-"
     mean = sum(values) / len(values)
     if len(values) < 2 or not math.isfinite(mean):
-        return words.figure(mean)
+        return figure(mean)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return f"{words.figure(mean)} ± {words.figure(deviation, 2)}"
+    return f"{figure(mean)} ± {figure(deviation, 2)}"
 
 
 def underflow(report: TrainReport) -> list[tuple[str, str, str]]:
@@ -93,8 +93,8 @@ def underflow(report: TrainReport) -> list[tuple[str, str, str]]:
     if found is None:
         return []
     return [
-        ("became zero", words.share(found.zero), words.share(found.zero_unscaled)),
-        ("subnormal", words.share(found.subnormal), words.share(found.subnormal_unscaled)),
+        ("became zero", share(found.zero), share(found.zero_unscaled)),
+        ("subnormal", share(found.subnormal), share(found.subnormal_unscaled)),
     ]
 
 
@@ -112,7 +112,7 @@ def _setting(value: object) -> str:
 def trial_rows(report: TrainReport) -> list[tuple[str, str, str]]:
     """Return what became of each setting of the scaler that was tried."""
     return [
-        (settings(dict(trial.parameters)), f"{trial.exceptions} of {trial.steps}", words.share(trial.zero))
+        (settings(dict(trial.parameters)), f"{trial.exceptions} of {trial.steps}", share(trial.zero))
         for trial in report.scale_trials
     ]
 
@@ -126,7 +126,7 @@ def trace(report: TrainReport) -> str:
     if report.trace_scale == 1:
         return "They overflow in the first bad step with the loss unscaled, too: no loss scale helps."
     return (
-        f"With the loss unscaled nothing overflows in the first bad step; with {words.figure(report.trace_scale)} these"
+        f"With the loss unscaled nothing overflows in the first bad step; with {figure(report.trace_scale)} these"
         " nodes do. The scale is too large: --tune-scale searches one."
     )
 

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, TextIO
 
 from mixlist.report import check_view as words
+from mixlist.report.number_text import cosine, figure, pluralize, share
 from mixlist.report.terminal import MOST, clean, heading, paint, table, verdict_color, write_seconds, write_verdict
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _headline(report: TuneReport) -> str:
         return f"{report.model}: no list was found"
     if not report.edits:
         return f"{report.model} needs no edit"
-    return f"{report.model} with {words.count(len(report.edits), 'edit')}"
+    return f"{report.model} with {pluralize(len(report.edits), 'edit')}"
 
 
 def _write_edits(report: TuneReport, stream: TextIO) -> None:
@@ -64,7 +65,7 @@ def _work(cost: float | None) -> str:
     """The matrix work that an edit moves: ``-12 %`` leaves low precision, ``+3 %`` comes to it."""
     if cost is None:
         return "-"
-    return words.share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{words.share(abs(cost))}"
+    return share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{share(abs(cost))}"
 
 
 def _write_share(report: TuneReport, stream: TextIO) -> None:
@@ -72,8 +73,8 @@ def _write_share(report: TuneReport, stream: TextIO) -> None:
     if before is None or not report.modify_mixlist:
         return
     stream.write(
-        f"\nMatrix products and convolutions in low precision: {words.share(before)} of the work before,"
-        f" {words.share(after)} after\n"
+        f"\nMatrix products and convolutions in low precision: {share(before)} of the work before,"
+        f" {share(after)} after\n"
     )
     if not after:
         warning = paint("none of that work stays in low precision", "yellow", stream)
@@ -82,18 +83,18 @@ def _write_share(report: TuneReport, stream: TextIO) -> None:
 
 def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
     heading(title, stream)
-    how = f"{held.precision}, {held.mode} on {held.provider}, {words.count(held.batches, 'batch')}"
+    how = f"{held.precision}, {held.mode} on {held.provider}, {pluralize(held.batches, 'batch')}"
     stream.write(f"  {paint(held.verdict, verdict_color(held.verdict), stream)}: {how}, {words.exceptions(held)}\n")
     if held.outputs:
         worst = max(held.outputs, key=_badness)
-        other = f"; {words.share(worst.mismatches)} of it differs" if worst.mismatches is not None else ""
+        other = f"; {share(worst.mismatches)} of it differs" if worst.mismatches is not None else ""
         stream.write(
-            f"  worst output: {clean(worst.name)}, normalized error {words.figure(worst.normalized_error, 2)},"
-            f" cosine {words.cosine(worst.cosine)}{other}\n"
+            f"  worst output: {clean(worst.name)}, normalized error {figure(worst.normalized_error, 2)},"
+            f" cosine {cosine(worst.cosine)}{other}\n"
         )
     if held.task is not None:
-        before, after = words.share(held.task.reference), words.share(held.task.mixed)
-        stream.write(f"  right answers: {before} before, {after} after, of {words.count(held.task.count, 'label')}\n")
+        before, after = share(held.task.reference), share(held.task.mixed)
+        stream.write(f"  right answers: {before} before, {after} after, of {pluralize(held.task.count, 'label')}\n")
     for found in words.first_offenders(held)[:MOST]:
         stream.write(f"  {found.kind} at {clean(str(found.ref))}, batches {words.in_batches(found, held)}\n")
 
@@ -107,5 +108,5 @@ def _badness(output: OutputFinding) -> tuple[bool, float]:
 def _write_search(report: TuneReport, stream: TextIO) -> None:
     heading("Search", stream)
     known = f", {report.remembered} more known from the state" if report.remembered else ""
-    stream.write(f"  {report.objective}: {words.count(report.trials, 'trial')}{known}\n")
+    stream.write(f"  {report.objective}: {pluralize(report.trials, 'trial')}{known}\n")
     write_seconds(report.seconds, stream)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from mixlist.report.apply_terminal import human_size
+from mixlist.report.number_text import byte_size
 
 
 @pytest.fixture
@@ -239,8 +239,8 @@ def test_policy_errors_come_before_the_model_is_read(run, out: Path) -> None:
     ("number", "told"),
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (25_340_000, "25.3 MB"), (3 * 10**9, "3 GB")],
 )
-def test_human_size(number: int, told: str) -> None:
-    assert human_size(number) == told
+def test_byte_size(number: int, told: str) -> None:
+    assert byte_size(number) == told
 
 
 @pytest.mark.parametrize("choice", ["auto", "yes", "no"])

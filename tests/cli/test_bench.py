@@ -36,7 +36,7 @@ def test_a_table(run, model_path: Path) -> None:
     assert how.startswith("cpu: 2 rounds")
     assert "2 batches in turn; transfers not timed" in how
     shown = "\n".join(rest)
-    for text in ("median time of a run", "memory: peak", "Casts in the optimised graph", "Time by operator", "MatMul"):
+    for text in ("median time of a run", "memory: peak", "Casts in the optimized graph", "Time by operator", "MatMul"):
         assert text in shown
     assert "says nothing about an accelerator" in shown
 

@@ -10,6 +10,7 @@ import pytest
 
 from mixlist.checker.result import ValueCounts
 from mixlist.report import check_view as words
+from mixlist.report import number_text
 from mixlist.report.check_terminal import MOST, write_check
 from tests.support.check_reports import FAILING, PASSING, SUGGESTION, finding, output, tensor
 
@@ -111,15 +112,15 @@ def test_names_do_not_steer_the_terminal() -> None:
     ],
 )
 def test_figures(value: float | None, text: str) -> None:
-    assert words.figure(value) == text
+    assert number_text.figure(value) == text
 
 
 def test_a_cosine_can_be_told_from_one() -> None:
-    assert [words.cosine(c) for c in (1.0, 1 - 2e-8, 0.998, -1.0)] == ["1", "1 - 2e-8", "0.998", "-1"]
+    assert [number_text.cosine(c) for c in (1.0, 1 - 2e-8, 0.998, -1.0)] == ["1", "1 - 2e-8", "0.998", "-1"]
 
 
 def test_a_share_is_whole_only_where_it_is() -> None:
-    assert [words.share(s) for s in (None, 0.0, 4e-5, 0.5, 0.9999, 1.0)] == [
+    assert [number_text.share(s) for s in (None, 0.0, 4e-5, 0.5, 0.9999, 1.0)] == [
         *("-", "0 %", "0.004 %", "50 %"),
         *("> 99.9 %", "100 %"),
     ]

@@ -1,0 +1,69 @@
+"""Numbers in as many digits, and in the units, that people read them in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def figure(value: float | None, digits: int = 4) -> str:
+    """Return a number in as few characters as it takes to read it; ``-`` for None."""
+    if value is None:
+        return "-"
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    size = abs(value)
+    if 1 <= size < 999_999.5:  # 57050 beside 65504, not 5.705e+04
+        text = f"{value:.{max(0, digits - len(str(int(size))))}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{value:.{digits}g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+
+
+def share(value: float | None) -> str:
+    """Return a share from 0 to 1 in percent; never 0 % or 100 % where it is not exactly that."""
+    if value is None:
+        return "-"
+    text = f"{100 * value:.3g}"
+    if text == "100" and value < 1:
+        text = "> 99.9"
+    return f"{text} %"
+
+
+def cosine(value: float) -> str:
+    """Return a cosine similarity with enough digits to tell it from 1."""
+    if not 0.999 < value < 1:
+        return figure(value, 6)
+    return f"1 - {figure(1 - value, 2)}"
+
+
+def power(exponent: int) -> str:
+    """Return ``2^-14`` as people write it."""
+    return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Return ``1 batch``, ``2 batches``."""
+    ending = "" if number == 1 else "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{number} {noun}{ending}"
+
+
+def byte_size(number: int) -> str:
+    """Return a number of bytes, for example ``1.2 MB``."""
+    return _scaled(number, ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))) or f"{number} bytes"
+
+
+def amount(number: int) -> str:
+    """Return a large number, for example ``3.4 G``."""
+    return _scaled(number, ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))) or str(number)
+
+
+def duration(seconds: float) -> str:
+    """Return a time, for example ``12.3 ms``."""
+    return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"))) or f"{seconds * 1e6:.3g} us"
+
+
+def _scaled(number: float, units: Sequence[tuple[float, str]]) -> str:
+    """Return three digits in the first unit that is not larger than the number, else ""."""
+    return next((f"{number / scale:.3g} {unit}" for scale, unit in units if number >= scale), "")
