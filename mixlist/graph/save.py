@@ -20,7 +20,7 @@ from mixlist.files.whole_writes import part_file, write_whole
 from mixlist.graph import weights
 from mixlist.graph.io import Loaded
 from mixlist.graph.messages import copied
-from mixlist.graph.traversal import is_graph, walk
+from mixlist.graph.traversal import walk
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -106,31 +106,27 @@ def save(proto: ModelProto, path: Path, loaded: Loaded, convert: Convert, option
 
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield every tensor that can lie in another file: initializers of all graphs, and attributes of nodes."""
-    from onnx import AttributeProto, NodeProto
+    from onnx import AttributeProto, GraphProto
 
     training = [graph for info in model.training_info for graph in (info.initialization, info.algorithm)]
     for message in walk(model.graph, *model.functions, *training):
-        if isinstance(message, NodeProto):
-            for attribute in message.attribute:
-                if attribute.type == AttributeProto.TENSOR:
-                    yield attribute.t
-                elif attribute.type == AttributeProto.TENSORS:
-                    yield from attribute.tensors
-        elif is_graph(message):
+        if isinstance(message, GraphProto):
             yield from message.initializer
+        elif isinstance(message, AttributeProto):
+            if message.type == AttributeProto.TENSOR:
+                yield message.t
+            elif message.type == AttributeProto.TENSORS:
+                yield from message.tensors
 
 
 def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:
     """The tensors that go to the data file; for ``no`` those that come out of one."""
-    everything = wish == "yes" or (wish == "auto" and _inline_size(proto) > INLINE_LIMIT)
-    for tensor in tensors(proto):
+    found = list(tensors(proto))
+    inline_size = sum(len(tensor.raw_data) for tensor in found) if wish == "auto" else 0
+    everything = wish == "yes" or inline_size > INLINE_LIMIT
+    for tensor in found:
         if weights.is_external(tensor) or (everything and _size(tensor) >= SMALLEST):
             yield tensor
-
-
-def _inline_size(proto: ModelProto) -> int:
-    """Bytes of the weights in the model itself, as far as they lie there as bytes."""
-    return sum(len(t.raw_data) for t in tensors(proto))
 
 
 def _size(tensor: TensorProto) -> int:

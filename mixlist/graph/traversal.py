@@ -6,11 +6,11 @@ recurses, each takes time linear in what it visits, and what it yields comes in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
     from typing_extensions import TypeIs
 
     from mixlist.graph.model import Graph, Scope
@@ -24,26 +24,33 @@ def is_graph(scope: ScopeProto) -> TypeIs[GraphProto]:
     return scope.DESCRIPTOR.name == "GraphProto"
 
 
+def _graphs(attribute: AttributeProto) -> Sequence[GraphProto]:
+    """Return the bodies in an attribute."""
+    if attribute.type == _GRAPH:
+        return (attribute.g,)
+    return attribute.graphs if attribute.type == _GRAPHS else ()
+
+
 def bodies(node: NodeProto) -> list[GraphProto]:
     """Return the graphs in a node's attributes."""
-    graphs: list[GraphProto] = []
-    for attribute in node.attribute:
-        if attribute.type == _GRAPH:
-            graphs.append(attribute.g)
-        elif attribute.type == _GRAPHS:
-            graphs.extend(attribute.graphs)
-    return graphs
+    return [graph for attribute in node.attribute for graph in _graphs(attribute)]
 
 
-def walk(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto]:
-    """Yield the scopes and nodes in ``roots``: a scope before its nodes, a node right before its bodies."""
-    from onnx import NodeProto
+def walk(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | AttributeProto]:
+    """Yield the scopes, nodes and attributes in ``roots``, each right before what is in it."""
+    from onnx import AttributeProto, NodeProto
 
-    pending: list[Iterator[ScopeProto | NodeProto]] = [iter(roots)]
+    pending: list[Iterator[ScopeProto | NodeProto | AttributeProto]] = [iter(roots)]
     while pending:
         for message in pending[-1]:
             yield message
-            inside = bodies(message) if isinstance(message, NodeProto) else message.node
+            inside: Sequence[GraphProto | NodeProto | AttributeProto]
+            if isinstance(message, NodeProto):
+                inside = message.attribute
+            elif isinstance(message, AttributeProto):
+                inside = _graphs(message)
+            else:
+                inside = message.node
             if inside:
                 pending.append(iter(inside))
                 break
@@ -57,9 +64,9 @@ def scopes_in(*roots: GraphProto) -> Iterator[GraphProto]: ...
 def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]: ...
 def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]:
     """Yield ``roots`` and all bodies in them, a scope before the bodies of its nodes."""
-    from onnx import NodeProto
+    from onnx import AttributeProto, NodeProto
 
-    return (message for message in walk(*roots) if not isinstance(message, NodeProto))
+    return (message for message in walk(*roots) if not isinstance(message, (NodeProto, AttributeProto)))
 
 
 def nodes_in(*roots: ScopeProto) -> Iterator[NodeProto]:

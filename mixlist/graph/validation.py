@@ -7,11 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.traversal import is_graph, scopes
+from mixlist.graph.traversal import is_graph, walk
 from mixlist.ops import types
 
 if TYPE_CHECKING:
     from onnx import ModelProto, OperatorSetIdProto, TensorProto, TypeProto
+
+    from mixlist.graph.protos import ScopeProto
 
 _NEWEST = 2**31 - 1  # a version is read as a 32-bit integer by onnx
 
@@ -54,24 +56,33 @@ def _checked(tensor: TensorProto) -> str | bytes:
 
 def _texts(model: ModelProto) -> Iterator[str | bytes]:
     """Yield every name that mixlist reads; raise ModelError for tensors that cannot be."""
+    from onnx import AttributeProto, NodeProto
+
     yield from (opset.domain for opset in _opset_imports(model))
-    for scope in scopes(model):
-        yield scope.name
-        if is_graph(scope):
-            yield from map(_checked, scope.initializer)
-            yield from (_checked(tensor.values) for tensor in scope.sparse_initializer)
-            infos = [*scope.input, *scope.output, *scope.value_info]
+    for message in walk(model.graph, *model.functions):
+        if isinstance(message, NodeProto):
+            yield from (message.name, message.op_type, message.domain, message.overload)
+            yield from message.input
+            yield from message.output
+        elif isinstance(message, AttributeProto):
+            yield from (message.name, message.ref_attr_name)
         else:
-            yield from (scope.domain, scope.overload, *scope.input, *scope.output, *scope.attribute)
-            infos = [*scope.value_info]
-        for info in infos:
-            yield info.name
-            yield from _dimensions(info.type)
-        for node in scope.node:
-            yield from (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
-            for attribute in node.attribute:
-                yield attribute.name
-                yield attribute.ref_attr_name
+            yield message.name
+            yield from _declared(message)
+
+
+def _declared(scope: ScopeProto) -> Iterator[str | bytes]:
+    """Yield the names that a scope declares; raise ModelError for tensors that cannot be."""
+    if is_graph(scope):
+        yield from map(_checked, scope.initializer)
+        yield from (_checked(tensor.values) for tensor in scope.sparse_initializer)
+        infos = [*scope.input, *scope.output, *scope.value_info]
+    else:
+        yield from (scope.domain, scope.overload, *scope.input, *scope.output, *scope.attribute)
+        infos = [*scope.value_info]
+    for info in infos:
+        yield info.name
+        yield from _dimensions(info.type)
 
 
 def _dimensions(kind: TypeProto) -> Iterator[str | bytes]:
