@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FIXING = ("dtype", "output_datatype", "output_dtype", "to")
+from mixlist.ops.schema import TYPE_ATTRIBUTES
+
 DEFAULT = Path(__file__).parent.parent / "mixlist" / "ops" / "data" / "contrib_schemas.json"
 
 
@@ -38,7 +39,7 @@ def make() -> dict[str, Any]:
             "inputs": slots(schema.inputs),
             "outputs": slots(schema.outputs),
             "allowed": {c.type_param_str: sorted(c.allowed_type_strs) for c in schema.type_constraints},
-            "fixing": [a for a in FIXING if a in schema.attributes],
+            "fixing": [a for a in sorted(TYPE_ATTRIBUTES) if a in schema.attributes],
         }
         for name, schema in sorted(newest.items())
     ]

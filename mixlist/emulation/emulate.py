@@ -25,6 +25,7 @@ from mixlist.graph.traversal import nodes, scope_messages, scopes
 from mixlist.graph.weights import element_count, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW
+from mixlist.ops.schema import TYPE_ATTRIBUTES
 from mixlist.ops.signature import Assignment
 from mixlist.ops.traits import Trait, operators
 from mixlist.rewriter.convert import bring_in, stream
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from mixlist.graph.protos import ScopeProto
 
 _SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
-_TYPED = ("dtype", "output_dtype", "output_datatype")
+_TYPED = TYPE_ATTRIBUTES - {"to"}  # what Cast and BitCast make is not raised by their attribute
 _EXACT = operators(Trait.EXACT)
 
 
@@ -62,7 +63,7 @@ def holds_low(model: ModelProto) -> bool:
         return True
     for node in nodes(model):
         for attribute in node.attribute:
-            if attribute.i in LOW and (node.domain or attribute.name in ("to", *_TYPED)):
+            if attribute.i in LOW and (node.domain or attribute.name in TYPE_ATTRIBUTES):
                 return True
             if attribute.type in (attribute.SPARSE_TENSOR, attribute.TYPE_PROTO):
                 return True

@@ -1,10 +1,11 @@
 """The one table of operator traits: facts about the values that an operator makes, whatever model it is in.
 
-The names are those of the standard domain; the last rows but one hold three of ``com.microsoft``, whose names the
-standard domain does not use. A trait holds for every opset and every attribute of the operator. What a single rule or
-analysis says about operators (the lists of a policy, formulas, shapes of contrib operators) is not a trait.
+The names are those of the standard domain, and three of ``com.microsoft`` that the standard domain does not use. A
+trait holds for all attributes of an operator, with one exception: Clip and Pad take their numbers from attributes
+before opset 11, and these count as inputs. A fact that only one rule or formula needs is not a trait and stays there.
 
-tests/ops/test_traits.py runs every operator of the table and proves the definitions of its traits.
+To give an operator a trait, change its row. tests/ops/test_traits.py then runs it and checks the definition; an
+operator that needs special inputs gets them in the table ``CASES`` there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import Flag
 
 
 class Trait(Flag):
-    """One fact about an operator; a trait whose value holds another trait implies it."""
+    """One fact about an operator. A trait that contains another one implies it: what moves values is exact."""
 
     EXACT = 1 << 0
     """Inputs that a low type represents give outputs that it represents: values of the inputs, their negatives, the
