@@ -1,9 +1,10 @@
-"""What ``bench`` found: values only, rendered by the report rooms (schema: ``mixlist.bench/1``)."""
+"""The result of ``bench``: values only, rendered by the report rooms (schema: ``mixlist.bench/1``)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.benchmark.graph_changes import GraphChanges
 from mixlist.benchmark.paired_statistics import Ratio, Spread
@@ -62,30 +63,28 @@ class BenchReport:
         """Whether one of the two could not be timed."""
         return bool(self.original.failure or self.other.failure)
 
-    def to_json(self) -> dict[str, Any]:
-        """The ``mixlist.bench/1`` object."""
+    def to_json(self) -> dict[str, object]:
+        """Return the ``mixlist.bench/1`` object."""
         timing = asdict(self)
-        for name in ("original", "other"):
-            timing[name] = _contender(getattr(self, name))
         del timing["warnings"]
         return bench_json(self.original.name, self.other.name, timing=timing, warnings=self.warnings)
 
 
-def estimate_json(estimate: Estimate, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The ``mixlist.bench/1`` object of an estimate alone."""
-    told = {"original": _work(estimate.original), "other": _work(estimate.other)}
-    return bench_json(estimate.original.model, estimate.other.model, estimate=told, warnings=warnings)
+def estimate_json(estimate: Estimate, warnings: tuple[str, ...] = ()) -> dict[str, object]:
+    """Return the ``mixlist.bench/1`` object of an estimate alone."""
+    works = {"original": _work(estimate.original), "other": _work(estimate.other)}
+    return bench_json(estimate.original.model, estimate.other.model, estimate=works, warnings=warnings)
 
 
 def bench_json(
     model: str,
     other: str,
     *,
-    timing: dict[str, Any] | None = None,
-    estimate: dict[str, Any] | None = None,
+    timing: Mapping[str, object] | None = None,
+    estimate: Mapping[str, object] | None = None,
     warnings: tuple[str, ...] = (),
-) -> dict[str, Any]:
-    """The object with one of its two parts; the other is null."""
+) -> dict[str, object]:
+    """Return the object with one of its two parts; the other is null."""
     return {
         "format": "mixlist.bench/1",
         "model": model,
@@ -96,12 +95,5 @@ def bench_json(
     }
 
 
-def _contender(contender: Contender) -> dict[str, Any]:
-    plain: dict[str, Any] = asdict(contender)
-    if contender.profile is not None:
-        plain["profile"] = {**plain["profile"], "seconds": contender.profile.seconds}
-    return plain
-
-
-def _work(work: Work) -> dict[str, Any]:
+def _work(work: Work) -> dict[str, object]:
     return {**asdict(work), "low_share": work.low_share}

@@ -1,4 +1,4 @@
-"""``bench``: two models timed in turn, pair by pair, and what really ran.
+"""Time two models in turn, pair by pair, and look at what really ran.
 
 Each model has a process of its own, so that a crash of ONNX Runtime ends one session and not the command, and so that
 memory can be told apart. A *turn* is one batch run several times in a row, at least ``TURN`` seconds long, after one
@@ -10,13 +10,12 @@ pair by pair. Profiling slows a session, so what ran is told by sessions of thei
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.graph_changes import GraphChanges, graph_changes
 from mixlist.benchmark.kernel_coverage import low_coverage
@@ -31,19 +30,21 @@ from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
 from mixlist.runtime.inputs import fit, model_inputs
-from mixlist.runtime.model_files import external_tensors, readable_in_place, write_model
+from mixlist.runtime.model_files import external_tensors, readable_in_place
 from mixlist.runtime.profile import Profile, read_profile
 from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.subprocess_session import Crashed
 from mixlist.runtime.timed_session import TimedSession
 from mixlist.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from mixlist.graph.protos import ModelSource
+    from mixlist.runtime.session import Feed
 
     Rival: TypeAlias = Policy | Plan | ModelSource | Loaded
 
-Feed = Mapping[str, Any]
+P = ParamSpec("P")
 T = TypeVar("T")
 TURN = 0.01  # seconds: a hundred times what a process takes to wake
 _MOST_REPEATS = 1000
@@ -54,7 +55,7 @@ _PROFILED_RUNS = 5  # of each
 def bench(
     model: ModelSource | Loaded,
     policy_or_other: Rival,
-    batches: Any,
+    batches: object,
     *,
     provider: str = BenchOptions.provider,
     rounds: int = BenchOptions.rounds,
@@ -85,57 +86,54 @@ def bench(
     return run_bench(model, policy_or_other, batches, options)
 
 
-def run_bench(model: ModelSource | Loaded, policy_or_other: Rival, batches: Any, options: BenchOptions) -> BenchReport:
+def run_bench(model: ModelSource | Loaded, other: Rival, batches: object, options: BenchOptions) -> BenchReport:
     """Do what ``bench`` says, with its options in one object."""
     original = load(model)
     data = as_batches(batches, original.proto)
     feeds = list(islice(data, options.rounds))
-    home = Path(tempfile.mkdtemp(prefix="mixlist-bench-"))
-    race = _Race(home, feeds, options)
-    race.notes += data.notes
-    try:
-        warnings = race.enter(original, policy_or_other)
-        race.run()
-        race.look()
-        return race.report(warnings)
-    finally:
-        race.clear()
+    with tempfile.TemporaryDirectory(prefix="mixlist-bench-") as home:
+        comparison = _Comparison(Path(home), feeds, options)
+        comparison.notes += data.notes
+        warnings = comparison.enter(original, other)
+        comparison.run()
+        comparison.look()
+        return comparison.report(warnings)
 
 
 class _Entry:
-    """One model in the race: its file, its batches, its process and what was measured."""
+    """One of the two models: its process and what was measured."""
 
-    def __init__(self, name: str, loaded: Loaded, path: Path) -> None:
+    def __init__(self, name: str, loaded: Loaded, model: Path | ModelProto) -> None:
         self.name = name
         self.loaded = loaded
-        self.path = path
+        self.model = model
         self.session: TimedSession | None = None
         self.times: list[float] = []
         self.memory: int | None = None
         self.graph: GraphChanges | None = None
         self.profile: Profile | None = None
         self.failure = ""
-        self.crashed = False
 
     @property
     def running(self) -> TimedSession:
-        """The process, once it has started."""
+        """Return the session, which must have started."""
         assert self.session is not None
         return self.session
 
-    def attempt(self, work: Callable[..., T], *arguments: Any) -> T | None:
-        """The result, or None where ONNX Runtime refuses the model or dies of it, which is noted."""
+    def attempt(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result, or None where ONNX Runtime refuses the model or dies of it, which is noted."""
         if self.failure:
             return None
         try:
-            return work(*arguments)
+            return work(*args, **kwargs)
         except ModelError as error:
             self.failure = error.message
-            self.crashed = isinstance(error, Crashed)
             return None
 
 
-class _Race:
+class _Comparison:
+    """The two models, the batches, and the folder ``home`` for files."""
+
     def __init__(self, home: Path, feeds: Sequence[Feed], options: BenchOptions) -> None:
         self.home = home
         self.feeds = feeds
@@ -146,27 +144,19 @@ class _Race:
         self.entries: list[_Entry] = []
 
     def enter(self, original: Loaded, policy_or_other: Rival) -> tuple[str, ...]:
-        """Lay out both models as files; returns the warnings of the resolution."""
-        self.entries.append(_Entry(original.name, original, self._file(original, "original")))
+        """Make the entries of both models; return the warnings of the resolution."""
+        self.entries.append(_Entry(original.name, original, _source(original)))
         if isinstance(policy_or_other, Policy | Plan):
             plan = policy_or_other if isinstance(policy_or_other, Plan) else resolve(original, policy_or_other)
             result = rewrite(plan.solution.loaded, plan)
-            path = self.home / "mixed" / "model.onnx"
-            path.parent.mkdir()
-            result.save(path)
-            self.entries.append(_Entry(f"{original.name}, mixed", load(path), path))
+            result.save(self.home / "mixed.onnx")  # converts its constants, as ``apply`` does
+            mixed = load(self.home / "mixed.onnx")
+            # Not the file, which is removed: if ONNX Runtime dies of the model, its session keeps a copy.
+            self.entries.append(_Entry(f"{original.name}, mixed", mixed, mixed.proto))
             return tuple(str(w) for w in result.warnings)
         other = load(policy_or_other)
-        self.entries.append(_Entry(other.name, other, self._file(other, "other")))
+        self.entries.append(_Entry(other.name, other, _source(other)))
         return ()
-
-    def _file(self, loaded: Loaded, name: str) -> Path:
-        """The model's own file, or a copy of what has none or whose data ONNX Runtime refuses where it lies."""
-        if loaded.path is not None and readable_in_place(external_tensors(loaded.proto), loaded.folder):
-            return loaded.path
-        folder = self.home / name
-        folder.mkdir()
-        return write_model(loaded.proto, folder, loaded.folder)
 
     def _open(
         self, entry: _Entry, feeds: Sequence[Feed], profile: Path | None = None, optimized_model: Path | None = None
@@ -174,7 +164,7 @@ class _Race:
         """Start a process with the entry's model and send it the batches."""
         provider, threads = self.options.provider, self.options.threads
         options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
-        session = TimedSession(entry.path, options)
+        session = TimedSession(entry.model, options, folder=entry.loaded.folder)
         inputs = model_inputs(entry.loaded.proto)
         fitted = [fit(feed, inputs, f"batch {at}")[0] for at, feed in enumerate(feeds)]
         if session.hold(fitted, self.transfers) and not self.transfers:
@@ -218,7 +208,7 @@ class _Race:
     # --- what really ran ---
 
     def look(self) -> None:
-        """Run a few batches of each once more, with a profile and the optimised graph written."""
+        """Run a few batches of each once more, with a profile and the optimized graph written."""
         for place, entry in zip(("original", "other"), self.entries, strict=True):
             folder = self.home / f"{place}-profile"
             folder.mkdir()
@@ -234,7 +224,7 @@ class _Race:
         import onnx
 
         feeds = self.feeds[:_PROFILED]
-        graph = folder / "optimised.onnx"
+        graph = folder / "optimized.onnx"
         with self._open(entry, feeds, folder / "profile", graph) as session:
             for runs in (1, _PROFILED_RUNS):
                 for batch in range(len(feeds)):
@@ -277,14 +267,12 @@ class _Race:
             failure=entry.failure,
         )
 
-    def clear(self) -> None:
-        """Remove all temporary files but a model that ONNX Runtime died of."""
-        kept = {entry.path.parent for entry in self.entries if entry.crashed and entry.path.is_relative_to(self.home)}
-        for folder in self.home.iterdir():
-            if folder not in kept:
-                shutil.rmtree(folder, ignore_errors=True)
-        if not kept:
-            shutil.rmtree(self.home, ignore_errors=True)
+
+def _source(loaded: Loaded) -> Path | ModelProto:
+    """Return the model's own file, or the message where there is none or its data cannot be read where it lies."""
+    if loaded.path is not None and readable_in_place(external_tensors(loaded.proto), loaded.folder):
+        return loaded.path
+    return loaded.proto
 
 
 def _keep(folder: Path, profiles: Path, name: str) -> None:
@@ -298,7 +286,7 @@ def _keep(folder: Path, profiles: Path, name: str) -> None:
 
 
 def _notes(provider: str, original: Contender, other: Contender) -> Iterator[str]:
-    """What one must know to read the figures."""
+    """Yield what one must know to read the figures."""
     if provider == "cpu":
         yield (
             "float16 timing on the CPU says nothing about an accelerator: ONNX Runtime's CPU provider computes most"

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from mixlist.runtime.worker_process import WorkerDied, WorkerProcess
@@ -73,8 +72,6 @@ class ProcessPool(Executor):
         for worker in tuple(self._workers.values()):
             worker.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for all tasks, but for none after an error: Ctrl-C must not wait for a run that hangs."""
         self.shutdown(wait=kind is None, cancel_futures=kind is not None)

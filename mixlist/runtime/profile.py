@@ -1,4 +1,4 @@
-"""What ONNX Runtime's profile says: time by op type, what ran in a low type and where, and memory.
+"""Read ONNX Runtime's profile: time by op type, what ran in a low type and where, and memory.
 
 The profile is a JSON list of events in Chrome's trace format, times in microseconds. A ``Node`` event whose name ends
 in ``_kernel_time`` is one run of one node of the optimised graph, with its op type, provider and output types; a
@@ -13,14 +13,16 @@ import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from mixlist.errors import FileError
+from mixlist.ops.low_precision import LOW
+from mixlist.ops.types import ELEMENT
 
-LOW = frozenset({"float16", "bfloat16"})
+Event: TypeAlias = Mapping[str, Any]  # as ONNX Runtime writes it: text, numbers, and its arguments by name
 _KERNEL = "_kernel_time"
 _Time = tuple[int, str, int]  # of one node or kernel: start, op type, microseconds
 
@@ -41,25 +43,22 @@ class Profile:
     ``runs``: runs of the model counted (those after the warm-up). ``ops``: slowest first; the time of a control-flow
     node is without that of its bodies. ``nodes`` ran, ``low_nodes`` of them (Casts apart) with an output in float16 or
     bfloat16; ``providers``: nodes by provider. ``arena``: the most bytes in use in the provider's arena, None where the
-    profile does not say. ``device_times``: whether the seconds are those of the device's kernels.
+    profile does not say. ``device_times``: the seconds are those of the device's kernels. ``seconds``: in all nodes,
+    per run of the model.
     """
 
     runs: int
     ops: tuple[OpTime, ...]
     nodes: int
     low_nodes: int
-    providers: Mapping[str, int] = field(default_factory=dict)
-    arena: int | None = None
-    device_times: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """The time in all nodes, per run of the model."""
-        return sum(op.seconds for op in self.ops)
+    providers: Mapping[str, int]
+    arena: int | None
+    device_times: bool
+    seconds: float
 
 
 def read_profile(path: Path, warmup: int = 0) -> Profile:
-    """The profile in a file, without the first ``warmup`` runs of the model; raises FileError where it is none."""
+    """Return the profile in a file, without the first ``warmup`` runs of the model. Raises FileError."""
     try:
         events = json.loads(path.read_text("utf-8", "replace"))
     except (OSError, ValueError) as problem:
@@ -67,8 +66,8 @@ def read_profile(path: Path, warmup: int = 0) -> Profile:
     return parse_events(events, warmup)
 
 
-def parse_events(events: Sequence[Mapping[str, Any]], warmup: int = 0) -> Profile:
-    """The profile of a list of events (see the module), without the first ``warmup`` runs of the model."""
+def parse_events(events: Sequence[Event], warmup: int = 0) -> Profile:
+    """Return the profile of a list of events, without the first ``warmup`` runs of the model."""
     starts = sorted(int(e["ts"]) for e in events if e.get("name") == "model_run")[warmup:]
     first = starts[0] if starts else 0
     nodes = [e for e in events if _is_node(e) and int(e["ts"]) >= first]
@@ -76,31 +75,33 @@ def parse_events(events: Sequence[Mapping[str, Any]], warmup: int = 0) -> Profil
     ran = {(e["name"], e["args"].get("node_index", "")): e["args"] for e in nodes}
     calls = Counter(e["args"].get("op_name", "") for e in nodes)
     times = [(int(e["ts"]), e["args"]["op_name"], int(e["dur"])) for e in kernels] if kernels else _own_times(nodes)
+    ops = _ops(calls, times, starts or [0])
     return Profile(
         runs=len(starts),
-        ops=_ops(calls, times, starts or [0]),
+        ops=ops,
         nodes=len(ran),
         low_nodes=sum(_is_low(args) for args in ran.values()),
         providers=dict(sorted(Counter(args.get("provider", "") for args in ran.values()).items())),
         arena=max((int(e["args"]["mem_in_use_peak"]) for e in nodes if "mem_in_use_peak" in e["args"]), default=None),
         device_times=bool(kernels),
+        seconds=sum(op.seconds for op in ops),
     )
 
 
-def _is_node(event: Mapping[str, Any]) -> bool:
+def _is_node(event: Event) -> bool:
     return event.get("cat") == "Node" and str(event["name"]).endswith(_KERNEL)
 
 
-def _is_low(args: Mapping[str, Any]) -> bool:
+def _is_low(args: Event) -> bool:
     if args.get("op_name") == "Cast":
         return False
-    return any(name in LOW for slot in args.get("output_type_shape", ()) for name in slot)
+    return any(ELEMENT.get(name) in LOW for slot in args.get("output_type_shape", ()) for name in slot)
 
 
-def _own_times(nodes: Iterable[Mapping[str, Any]]) -> list[_Time]:
-    """What each node took; one that others ran inside (the bodies of a Loop) counts for itself alone."""
+def _own_times(nodes: Iterable[Event]) -> list[_Time]:
+    """Return the time of each node; one that others ran inside (the bodies of a Loop) counts for itself alone."""
     times: list[_Time] = []
-    around: dict[Any, list[tuple[int, int]]] = defaultdict(list)  # by thread: (end, place in times) of what encloses
+    around: dict[object, list[tuple[int, int]]] = defaultdict(list)  # by thread: (end, place in times) of what encloses
     for event in sorted(nodes, key=lambda e: (int(e["ts"]), -int(e["dur"]))):
         start, duration = int(event["ts"]), int(event["dur"])
         open_nodes = around[event.get("tid")]
@@ -115,7 +116,7 @@ def _own_times(nodes: Iterable[Mapping[str, Any]]) -> list[_Time]:
 
 
 def _ops(calls: Mapping[str, int], times: Iterable[_Time], starts: Sequence[int]) -> tuple[OpTime, ...]:
-    """Per run of the model; the time is the median over the runs, since a run that was disturbed says little."""
+    """Return calls and time per run: the median over the runs, since a run that was disturbed says little."""
     runs: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
     for start, op, micros in times:
         runs[op][max(bisect_right(starts, start) - 1, 0)] += micros
