@@ -1,8 +1,8 @@
-"""Data files in the forms that ``--data`` takes, found at once and read one by one.
+"""Find data files in the forms that ``--data`` takes, at once, and read them one by one.
 
 * ``.npz``: one batch, arrays by input name;
 * ``.npy``: one batch for a model with one input;
-* a directory with ``input_N.pb``: one batch as ONNX's own tests keep it (``test_data_set_0``). The files are serialised
+* a directory with ``input_N.pb``: one batch as ONNX's own tests keep it (``test_data_set_0``). The files are serialized
   tensors, sequences or optionals; N counts the inputs that are not initializers, unless every tensor carries the name
   of an input (ONNX Runtime's test runner goes by the name, onnx's by the number);
 * a directory of such directories, or of ``.npz`` files, or of ``.npy`` files: batches in natural order (2 before 10).
@@ -17,12 +17,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.errors import FileError, MixlistError, UsageError
 from mixlist.graph.weights import is_external
 from mixlist.ops import types
 from mixlist.runtime.inputs import Input
+
+if TYPE_CHECKING:
+    from onnx import OptionalProto, SequenceProto, TensorProto
+
+    from mixlist.runtime.session import Array
 
 FORMS = "data is a .npz file, a .npy file, a test_data_set directory of input_N.pb, or a directory of these"
 _HOLDERS = ("TensorProto", "SequenceProto", "OptionalProto")
@@ -34,42 +39,49 @@ class Source:
     """Where one batch comes from: ``name`` for messages, ``read`` for its values as they are stored."""
 
     name: str
-    read: Callable[[], Mapping[str, Any]]
+    read: Callable[[], Mapping[str, object]]
 
 
 def sources(path: Path, inputs: Sequence[Input]) -> list[Source]:
-    """The batches of one ``--data`` path. Raises FileError where it is missing or holds none."""
+    """Return the batches of one ``--data`` path. Raises FileError where it is missing or holds none."""
     if path.is_dir():
-        return _directory(path, inputs)
+        return [_source(batch, inputs) for batch in _batches(path)]
     if not path.exists():
         raise FileError(f"{path}: there is no such file or directory", hint=FORMS)
     if path.suffix not in (".npz", ".npy"):
         raise FileError(f"{path} is no data that mixlist reads", hint=FORMS)
-    return [_file(path, inputs)]
+    return [_source(path, inputs)]
 
 
-def _directory(path: Path, inputs: Sequence[Input]) -> list[Source]:
+def _source(path: Path, inputs: Sequence[Input]) -> Source:
+    return Source(str(path), partial(_read_test_set if path.is_dir() else _read_file, path, inputs))
+
+
+def _batches(folder: Path) -> list[Path]:
+    """Return the files or directories that hold the batches of a directory, which may be a batch itself."""
     try:
-        entries = sorted(path.iterdir(), key=natural)
+        entries = sorted(folder.iterdir(), key=_natural)
     except OSError as problem:
-        raise FileError(f"cannot read the directory {path}: {problem.strerror}") from None
-    if _is_test_set(path):
-        return [_test_set(path, inputs)]
-    found = {
-        "test data sets": [_test_set(each, inputs) for each in entries if each.is_dir() and _is_test_set(each)],
-        ".npz files": [_file(each, inputs) for each in entries if each.suffix == ".npz" and each.is_file()],
-        ".npy files": [_file(each, inputs) for each in entries if each.suffix == ".npy" and each.is_file()],
+        raise FileError(f"cannot read the directory {folder}: {problem.strerror}") from None
+    if _is_test_set(folder):
+        return [folder]
+    files = [entry for entry in entries if entry.is_file()]
+    batches = {
+        "test data sets": [entry for entry in entries if entry.is_dir() and _is_test_set(entry)],
+        ".npz files": [file for file in files if file.suffix == ".npz"],
+        ".npy files": [file for file in files if file.suffix == ".npy"],
     }
-    kinds = [kind for kind, batches in found.items() if batches]
+    kinds = [kind for kind, paths in batches.items() if paths]
     if not kinds:
-        raise FileError(f"{path} holds no data", hint=FORMS)
+        raise FileError(f"{folder} holds no data", hint=FORMS)
     if len(kinds) > 1:
-        raise UsageError(f"{path} holds {' and '.join(kinds)}: which are the batches?", hint="give the paths of those")
-    return found[kinds[0]]
+        message = f"{folder} holds {' and '.join(kinds)}: which are the batches?"
+        raise UsageError(message, hint="give the paths of those")
+    return batches[kinds[0]]
 
 
-def natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
-    """Sorts names as people do: batch_2 before batch_10."""
+def _natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
+    """Return a key that sorts names as people do: batch_2 before batch_10."""
     parts = re.split(r"(\d+)", path.name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part.lower()) for part in parts if part], path.name
 
@@ -77,28 +89,25 @@ def natural(path: Path) -> tuple[list[tuple[int, int, str]], str]:
 # --- npz and npy ---
 
 
-def _file(path: Path, inputs: Sequence[Input]) -> Source:
-    return Source(str(path), partial(_read_file, path, inputs))
-
-
-def _read_file(path: Path, inputs: Sequence[Input]) -> Mapping[str, Any]:
+def _read_file(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
     content = load_arrays(path)
-    return content if isinstance(content, dict) else {_only(inputs, path): content}
+    return content if isinstance(content, dict) else {_only_input(inputs, path): content}
 
 
-def _only(inputs: Sequence[Input], path: Path) -> str:
-    """The one input that an array without a name is for."""
-    wanted = [each for each in inputs if not each.optional] or list(inputs)
-    if len(wanted) == 1:
-        return wanted[0].name
+def _only_input(inputs: Sequence[Input], path: Path) -> str:
+    """Return the name of the one input that an array without a name is for."""
+    required = [each for each in inputs if not each.optional] or list(inputs)
+    if len(required) == 1:
+        return required[0].name
+    names = ", ".join(each.name for each in required[:12])
     raise UsageError(
-        f"{path} holds one array, and the model wants {len(wanted)}: {', '.join(each.name for each in wanted[:12])}",
+        f"{path} holds one array, and the model wants {len(required)}: {names}",
         hint="write them by name with numpy.savez",
     )
 
 
-def load_arrays(path: Path) -> Any:
-    """The array of a npy file, or a dict of the arrays of a npz file. Raises FileError."""
+def load_arrays(path: Path) -> Array | dict[str, Array]:
+    """Return the array of a npy file, or the arrays of a npz file by name. Raises FileError."""
     import numpy as np
 
     try:
@@ -134,63 +143,62 @@ def _unreadable(path: Path, reason: str) -> FileError:
 
 
 def _is_test_set(path: Path) -> bool:
-    return any(_NUMBERED.fullmatch(each.name) for each in path.glob("input_*.pb"))
+    return any(_NUMBERED.fullmatch(file.name) for file in path.glob("input_*.pb"))
 
 
-def _test_set(path: Path, inputs: Sequence[Input]) -> Source:
-    return Source(str(path), partial(_read_test_set, path, inputs))
-
-
-def _read_test_set(path: Path, inputs: Sequence[Input]) -> dict[str, Any]:
-    files = {int(match[1]): each for each in path.glob("input_*.pb") if (match := _NUMBERED.fullmatch(each.name))}
+def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
+    files = {int(match[1]): file for file in path.glob("input_*.pb") if (match := _NUMBERED.fullmatch(file.name))}
     ordered = [each for each in inputs if not each.optional or isinstance(each.type, tuple)]
-    by_name = {each.name: each for each in inputs}
-    read = {}
+    values = {}
     for number, file in sorted(files.items()):
         kind = ordered[number].type if number < len(ordered) else types.FLOAT
-        read[number] = _read_proto(file, kind)
-    names = [name for name, _ in read.values()]
-    if len(set(names)) == len(names) and all(name in by_name for name in names):
-        return dict(read.values())
+        values[number] = _read_proto(file, kind)
+    by_name = dict(values.values())
+    if len(by_name) == len(values) and by_name.keys() <= {each.name for each in inputs}:
+        return by_name
     if max(files) >= len(ordered):
-        wanted = ", ".join(each.name for each in ordered[:12]) or "none"
+        names = ", ".join(each.name for each in ordered[:12]) or "none"
         raise UsageError(
-            f"{path} has {files[max(files)].name}, and the model has {len(ordered)} inputs: {wanted}",
+            f"{path} has {files[max(files)].name}, and the model has {len(ordered)} inputs: {names}",
             hint="files are counted from input_0.pb in the order of the model's inputs",
         )
-    return {ordered[number].name: value for number, (_, value) in read.items()}
+    return {ordered[number].name: value for number, (_, value) in values.items()}
 
 
-def _read_proto(path: Path, kind: types.Type) -> tuple[str, Any]:
-    """The name and the value that a file of ONNX's test data holds; ``kind`` says which message it is."""
+def _read_proto(path: Path, kind: types.Type) -> tuple[str, object]:
+    """Return the name and the value that a file of ONNX's test data holds; ``kind`` says which message it is."""
     import onnx
     from onnx import numpy_helper
 
-    messages: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
-        "seq": (onnx.SequenceProto, numpy_helper.to_list),
-        "optional": (onnx.OptionalProto, numpy_helper.to_optional),
-    }
-    message, convert = messages.get(
-        kind[0] if isinstance(kind, tuple) else "", (onnx.TensorProto, numpy_helper.to_array)
-    )
-    made = message()
+    container = kind[0] if isinstance(kind, tuple) else ""
+    message: TensorProto | SequenceProto | OptionalProto = onnx.TensorProto()
+    if container == "seq":
+        message = onnx.SequenceProto()
+    elif container == "optional":
+        message = onnx.OptionalProto()
     try:
-        made.ParseFromString(path.read_bytes())
-        if any(is_external(tensor) for tensor in _tensors(made)):
+        message.ParseFromString(path.read_bytes())
+        if any(is_external(tensor) for tensor in _tensors(message)):
             raise FileError(f"{path} says that its values lie in another file", hint="data has to hold its values")
-        return str(made.name), convert(made)
+        if isinstance(message, onnx.TensorProto):
+            return message.name, numpy_helper.to_array(message)
+        if isinstance(message, onnx.SequenceProto):
+            return message.name, numpy_helper.to_list(message)
+        return message.name, numpy_helper.to_optional(message)
     except OSError as problem:
         raise FileError(f"cannot read {path}: {problem.strerror}") from None
     except (MixlistError, MemoryError):
         raise
-    except Exception as problem:  # what protobuf and onnx raise for damage is of many kinds
-        what = message.__name__.removesuffix("Proto").lower()
-        raise FileError(f"{path} is no ONNX {what}: {problem}", hint="write it with onnx.save_tensor") from None
+    except Exception as problem:  # protobuf and onnx raise errors of many kinds for damage
+        form = container.replace("seq", "sequence") or "tensor"
+        raise FileError(f"{path} is no ONNX {form}: {problem}", hint="write it with onnx.save_tensor") from None
 
 
-def _tensors(message: Any) -> Iterator[Any]:
-    """The tensors in a tensor, a sequence or an optional."""
-    if message.DESCRIPTOR.name == "TensorProto":
+def _tensors(message: TensorProto | SequenceProto | OptionalProto) -> Iterator[TensorProto]:
+    """Yield the tensors in a tensor, a sequence or an optional."""
+    from onnx import TensorProto
+
+    if isinstance(message, TensorProto):
         yield message
     for field, value in message.ListFields():
         if field.message_type is not None and field.message_type.name in _HOLDERS:

@@ -11,18 +11,20 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import UsageError
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.runtime import random_feeds
+from mixlist.runtime.casts import cast
 from mixlist.runtime.data_files import Source, sources
-from mixlist.runtime.inputs import Input, cast, fit, model_inputs
+from mixlist.runtime.inputs import Input, fit, model_inputs
 
-__all__ = ["Batches", "Feed", "Input", "as_batches", "as_float32", "model_inputs", "random_batches", "read_batches"]
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
-Feed = dict[str, Any]
+    from mixlist.runtime.session import Feed
 
 
 class Batches:
@@ -35,32 +37,32 @@ class Batches:
         self.inputs = tuple(inputs)
         self._sources = tuple(sources)
         self._notes = list(notes)
-        self._told: set[str] = set()  # inputs of which a loss has been told
+        self._noted: set[str] = set()  # inputs of which a loss has been noted
 
     def __len__(self) -> int:
         return len(self._sources)
 
-    def __iter__(self) -> Iterator[Feed]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         for source in self._sources:
-            feed, lost = fit(source.read(), self.inputs, source.name)
-            for name, what in lost.items():
-                if name not in self._told:
-                    self._told.add(name)
-                    self._notes.append(f"{source.name}: input {name!r}: {what} (told once for this input)")
+            feed, losses = fit(source.read(), self.inputs, source.name)
+            for name, loss in losses.items():
+                if name not in self._noted:
+                    self._noted.add(name)
+                    self._notes.append(f"{source.name}: input {name!r}: {loss} (told once for this input)")
             yield feed
 
     def names(self) -> tuple[str, ...]:
-        """What to call each batch in messages: its file, or ``random 0``."""
+        """Return what messages call each batch: its file, or ``random 0``."""
         return tuple(source.name for source in self._sources)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to know of the data, as far as it has been read: sizes assumed, values that a cast changed."""
+        """What a user should know of the data read so far: sizes assumed, values that a cast changed."""
         return tuple(self._notes)
 
 
-def read_batches(paths: Sequence[str | os.PathLike[str]], proto: Any) -> Batches:
-    """Batches from files and directories in the order given; their forms are those of ``datafiles.sources``.
+def read_batches(paths: Sequence[str | os.PathLike[str]], proto: ModelProto) -> Batches:
+    """Return batches from files and directories in the order given (see ``data_files``).
 
     Raises FileError for a path that is no data.
     """
@@ -69,25 +71,25 @@ def read_batches(paths: Sequence[str | os.PathLike[str]], proto: Any) -> Batches
 
 
 def random_batches(
-    proto: Any,
+    proto: ModelProto,
     count: int,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
-    ranges: Mapping[str, tuple[float, float]] | None = None,
+    ranges: Mapping[str, random_feeds.Bounds] | None = None,
 ) -> Batches:
-    """``count`` batches of random values; the same arguments give the same values. See ``random_feeds``.
+    """Return ``count`` batches of random values; the same arguments give the same values. See ``random_feeds``.
 
     ``dims``: sizes by symbolic name or ``input.axis``; ``ranges``: smallest and largest value by input. Raises
     UsageError for sizes that are missing and names that the model does not have.
     """
     inputs = model_inputs(proto)
-    chosen = random_feeds.plan(inputs, dims or {}, ranges or {})
-    made = [Source(f"random {at}", partial(chosen.feed, seed, at)) for at in range(count)]
-    return Batches(inputs, made, chosen.notes)
+    generator = random_feeds.plan(inputs, dims or {}, ranges or {})
+    batches = [Source(f"random {at}", partial(generator.feed, seed, at)) for at in range(count)]
+    return Batches(inputs, batches, generator.notes)
 
 
-def as_batches(data: Any, proto: Any) -> Batches:
-    """What a caller of the Python API may give: Batches, a path or several, a feed or several (arrays by input name).
+def as_batches(data: object, proto: ModelProto) -> Batches:
+    """Return the batches that a caller of the Python API means: Batches, one or several paths, or one or several feeds.
 
     Raises UsageError for anything else, and for no batches at all.
     """
@@ -97,21 +99,21 @@ def as_batches(data: Any, proto: Any) -> Batches:
         data = [data]
     items = list(data) if isinstance(data, Iterable) else None
     paths = [item for item in items or () if isinstance(item, str | os.PathLike)]
-    given = [item for item in items or () if isinstance(item, Mapping)]
-    if paths and paths == items:
+    feeds = [item for item in items or () if isinstance(item, Mapping)]
+    if items and len(paths) == len(items):
         return read_batches(paths, proto)
-    if given and len(given) == len(items or ()):
-        return Batches(model_inputs(proto), [_held(at, feed) for at, feed in enumerate(given)])
-    what = "empty" if items == [] else f"a {type(data).__name__}"
-    raise UsageError(f"the data is {what}", hint="give paths, or dicts of arrays by input name")
+    if items and len(feeds) == len(items):
+        return Batches(model_inputs(proto), [_held(at, feed) for at, feed in enumerate(feeds)])
+    problem = "empty" if items == [] else f"a {type(data).__name__}"
+    raise UsageError(f"the data is {problem}", hint="give paths, or dicts of arrays by input name")
 
 
-def _held(at: int, feed: Mapping[str, Any]) -> Source:
+def _held(at: int, feed: Mapping[str, object]) -> Source:
     return Source(f"batch {at}", lambda: feed)
 
 
-def as_float32(feed: Mapping[str, Any], inputs: Sequence[Input]) -> Feed:
-    """The feed for a graph whose low-precision inputs are float32 now: rounded to the declared type and raised again.
+def as_float32(feed: Feed, inputs: Sequence[Input]) -> Feed:
+    """Return the feed for a graph whose low-precision inputs are float32 now: rounded to the declared type.
 
     ``inputs`` are those of the model before it was raised.
     """
@@ -119,7 +121,7 @@ def as_float32(feed: Mapping[str, Any], inputs: Sequence[Input]) -> Feed:
     return {name: _raised(value, low[name]) if name in low else value for name, value in feed.items()}
 
 
-def _raised(value: Any, elem: int) -> Any:
+def _raised(value: Any, elem: int) -> Any:  # an array, a sequence or None
     import numpy as np
 
     if value is None or isinstance(value, list | tuple):
@@ -127,24 +129,25 @@ def _raised(value: Any, elem: int) -> Any:
     return cast(np.asarray(value), elem)[0].astype(np.float32)
 
 
-def digest(feeds: Iterable[Mapping[str, Any]]) -> str:
-    """A SHA-256 of feeds, or of other arrays by name: what results depend on. The order of names does not count."""
-    found = hashlib.sha256()
+def digest(feeds: Iterable[Mapping[str, object]]) -> str:
+    """Return a SHA-256 of feeds, or of other arrays by name: what results depend on. The order of names is ignored."""
+    sha = hashlib.sha256()
     for feed in feeds:
         for name in sorted(feed):
-            found.update(name.encode())
-            _add(feed[name], found)
-    return found.hexdigest()
+            sha.update(name.encode())
+            for part in _bytes(feed[name]):
+                sha.update(part)
+    return sha.hexdigest()
 
 
-def _add(value: Any, found: Any) -> None:
+def _bytes(value: object) -> Iterator[bytes]:
     import numpy as np
 
     if value is None or isinstance(value, list | tuple):
-        found.update(f"{None if value is None else len(value)}".encode())
+        yield f"{None if value is None else len(value)}".encode()
         for part in value or ():
-            _add(part, found)
+            yield from _bytes(part)
         return
     array = np.asarray(value)
-    found.update(f"{array.dtype} {array.shape}".encode())
-    found.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes())
+    yield f"{array.dtype} {array.shape}".encode()
+    yield repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()

@@ -1,4 +1,4 @@
-"""Random data for a model, for when there is none of its own: it shows that a model runs, not what real data would.
+"""Make random data for a model that has none of its own: it shows that a model runs, not what real data would show.
 
 Floats are standard normal; integers are 0 or 1, which is in range wherever an integer is an index, a token number or a
 mask; bools are even; strings are short words. ``ranges`` gives an input other bounds, both included: floats are then
@@ -13,12 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops import types
-from mixlist.runtime.inputs import BOOL, STRING, Input, numpy_type
+from mixlist.runtime.casts import BOOL, STRING, integer_bounds, numpy_type
+from mixlist.runtime.inputs import Input
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from mixlist.runtime.session import Array, Feed
 
 _WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
 _NORMAL = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # ..., float8
@@ -31,25 +37,23 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to make: input, shape and bounds for each; ``notes`` tell what was assumed."""
+    """Inputs with their shapes and bounds; ``notes`` tell what was assumed."""
 
     entries: tuple[tuple[Input, tuple[int, ...], Bounds | None], ...]
     notes: tuple[str, ...]
 
-    def feed(self, seed: int, batch: int) -> dict[str, Any]:
-        """The values of one batch; they do not depend on the other batches."""
-        import numpy as np
+    def feed(self, seed: int, batch: int) -> Feed:
+        """Return the values of one batch; they do not depend on the other batches."""
+        from numpy.random import default_rng
 
-        made = {}
-        for at, (wanted, shape, bounds) in enumerate(self.entries):
-            made[wanted.name] = _values(
-                np.random.default_rng([seed, batch, at]), types.element(wanted.type), shape, bounds
-            )
-        return made
+        return {
+            each.name: _values(default_rng([seed, batch, at]), types.element(each.type), shape, bounds)
+            for at, (each, shape, bounds) in enumerate(self.entries)
+        }
 
 
 def plan(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> Plan:
-    """Settle every shape and range. Raises UsageError that names all missing sizes, or a name that does not exist."""
+    """Decide every shape and range. Raises UsageError that names all missing sizes, or a name that does not exist."""
     check_names(inputs, dims, ranges)
     named = {key.rpartition(".")[0] for key in dims}
     wanted = [i for i in inputs if not i.optional or i.name in ranges or i.name in named]
@@ -113,34 +117,29 @@ def _check_kind(wanted: Input, bounds: Bounds | None) -> None:
     low, high = bounds
     if elem in (STRING, *_COMPLEX):
         raise UsageError(f"input {wanted} has no range: its values are not ordered", hint="leave --range out")
-    import ml_dtypes
     import numpy as np
 
+    option = f"--range {wanted.name}={low}:{high}"
     if elem in _NORMAL:
         with np.errstate(over="ignore"):
             ends = np.array(bounds, np.float64).astype(numpy_type(elem))
         if not np.isfinite(ends).all():
-            text = f"--range {wanted.name}={low}:{high} goes beyond {types.type_name(elem)}"
-            raise UsageError(text, hint="give bounds that the type can hold")
+            raise UsageError(f"{option} goes beyond {types.type_name(elem)}", hint="give bounds that the type can hold")
         return
-
-    limits: Any = ml_dtypes.iinfo(numpy_type(elem)) if elem != BOOL else None  # type: ignore[no-untyped-call]
-    least, most = (int(limits.min), int(limits.max)) if limits is not None else (0, 1)
+    least, most = integer_bounds(numpy_type(elem))
     if low != int(low) or high != int(high) or low < least or high > most:
-        raise UsageError(
-            f"--range {wanted.name}={low}:{high} does not fit {types.type_name(elem)}",
-            hint=f"give whole numbers from {least} to {most}",
-        )
+        hint = f"give whole numbers from {least} to {most}"
+        raise UsageError(f"{option} does not fit {types.type_name(elem)}", hint=hint)
 
 
-def _floats(rng: Any, shape: tuple[int, ...], bounds: Bounds | None) -> Any:
+def _floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bounds | None) -> Array:
     if bounds is None:
         return rng.standard_normal(shape)
     part = rng.random(shape)
     return float(bounds[0]) * (1 - part) + float(bounds[1]) * part  # high - low could overflow
 
 
-def _values(rng: Any, elem: int, shape: tuple[int, ...], bounds: Bounds | None) -> Any:
+def _values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bounds: Bounds | None) -> Array:
     import numpy as np
 
     if elem == STRING:

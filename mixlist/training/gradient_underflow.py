@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.ops import types
 from mixlist.ops.low_precision import SMALLEST_NORMAL
-from mixlist.runtime.inputs import numpy_type
+from mixlist.runtime.casts import numpy_type
 from mixlist.training.result import Underflow
 
 if TYPE_CHECKING:

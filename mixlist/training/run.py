@@ -11,7 +11,7 @@ from mixlist.checker.exception_rate import exception_rate
 from mixlist.checker.keywords import with_keywords
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
-from mixlist.runtime.inputs import numpy_type
+from mixlist.runtime.casts import numpy_type
 from mixlist.runtime.phase_timer import Clock
 from mixlist.training.advice import advise
 from mixlist.training.checkpoint import Keeper

@@ -63,7 +63,7 @@ def initial(parameter: Parameter, seed: int, index: int) -> Array:
     """
     import numpy as np
 
-    from mixlist.runtime.inputs import numpy_type
+    from mixlist.runtime.casts import numpy_type
 
     random = np.random.default_rng([seed, _INIT, index])
     if parameter.init:

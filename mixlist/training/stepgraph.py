@@ -20,7 +20,7 @@ from mixlist.graph.io import Loaded, load
 from mixlist.graph.traversal import nodes
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
-from mixlist.runtime.inputs import Input, declared_shape, model_inputs, shown
+from mixlist.runtime.inputs import Input, declared_shape, model_inputs, type_text
 
 SCALE, LOSS, GRADIENT, STATE = "loss_scale", "loss", "grad.", "state."
 _RANDOM, _INIT = "pkg.mixlist.random.", "pkg.mixlist.init."
@@ -102,7 +102,7 @@ def _check_scale(model: str, inputs: Mapping[str, Input]) -> None:
     scale = inputs[SCALE]
     if scale.type != types.FLOAT or any(d != 1 for d in scale.shape or ()):
         raise ModelError(
-            f"{model}: the input {SCALE!r} is a float32 scalar, not {shown(scale.type, scale.shape)}", hint=_HINT
+            f"{model}: the input {SCALE!r} is a float32 scalar, not {type_text(scale.type, scale.shape)}", hint=_HINT
         )
 
 
@@ -135,10 +135,11 @@ def _check_outputs(graph: StepGraph) -> None:
         known = shape is not None and all(isinstance(size, int) for size in shape)
         if value.name == LOSS and known and any(size != 1 for size in shape or ()):
             raise ModelError(
-                f"{graph.name}: the loss is {shown(kind, shape)}, not a scalar", hint="reduce it to its mean"
+                f"{graph.name}: the loss is {type_text(kind, shape)}, not a scalar", hint="reduce it to its mean"
             )
         if value.name != LOSS and known and shape != wanted[value.name]:
-            text = f"the output {value.name!r} is {shown(kind, shape)}, its parameter {shown(kind, wanted[value.name])}"
+            parameter = type_text(kind, wanted[value.name])
+            text = f"the output {value.name!r} is {type_text(kind, shape)}, its parameter {parameter}"
             raise ModelError(f"{graph.name}: {text}", hint="a gradient has the shape of its parameter")
 
 

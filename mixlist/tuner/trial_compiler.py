@@ -21,7 +21,8 @@ from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import Solution
-from mixlist.runtime.feeds import as_float32, model_inputs
+from mixlist.runtime.feeds import as_float32
+from mixlist.runtime.inputs import model_inputs
 from mixlist.tuner.candidates import Choice, policy_of
 from mixlist.tuner.gated_graph import GatedGraph, gate
 from mixlist.tuner.graph_partition import cuts, split

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from mixlist.errors import FileError, MixlistError, UsageError
-from mixlist.runtime.feeds import Batches, Input, as_batches, as_float32, model_inputs, read_batches
+from mixlist.runtime.feeds import Batches, as_batches, as_float32, read_batches
 from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.inputs import Input, model_inputs
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
 
