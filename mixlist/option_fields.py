@@ -2,7 +2,7 @@
 
 The commands check, tune and train have one such dataclass each: ``checker/options.py``, ``tuner/options.py`` and
 ``training/options.py``. Its fields are the keyword arguments of the Python function. Those that ``option`` makes are
-options of the command too (``cli/parameters.py`` makes click options of them), and keys of a ``--config`` file.
+options of the command too (``cli/declared.py`` makes click options of them), and keys of a ``--config`` file.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ import click
 
 from mixlist.benchmark.options import BenchOptions
 from mixlist.cli.data import DataOptions, batches_from, sizes_from
+from mixlist.cli.declared import build, declared
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
 from mixlist.cli.outputs import write_result
-from mixlist.cli.parameters import CONFIG, FILE, Given, build, declared, on_command_line
+from mixlist.cli.parameters import CONFIG, FILE, Given, on_command_line
 from mixlist.errors import ModelError, UsageError
 from mixlist.report import terminal
 

@@ -9,11 +9,12 @@ import click
 from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.cli.data import DataOptions, batches_from
+from mixlist.cli.declared import build, declared
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, read_labels, refuse_two_workplaces
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, take_policy, take_type_hints
 from mixlist.cli.outputs import check_output, write_report
-from mixlist.cli.parameters import CONFIG, FILE, build, declared
+from mixlist.cli.parameters import CONFIG, FILE
 
 
 @click.command(

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mixlist.cli.declared import build, declared
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, take_policy
 from mixlist.cli.outputs import check_output, write_report
-from mixlist.cli.parameters import CONFIG, FILE, Given, build, declared, on_command_line
+from mixlist.cli.parameters import CONFIG, FILE, Given, on_command_line
 from mixlist.errors import UsageError
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions

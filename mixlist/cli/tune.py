@@ -13,11 +13,12 @@ import click
 
 from mixlist.checker.accuracy import Limits
 from mixlist.cli.data import DataOptions, batches_from
+from mixlist.cli.declared import build, change, declared
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, read_labels, refuse_two_workplaces
 from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
 from mixlist.cli.outputs import check_output, write_result, write_warnings
-from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, PATH, build, change, declared, values_of_type
+from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, PATH, values_of_type
 from mixlist.errors import UsageError
 from mixlist.report.terminal import clean
 from mixlist.tuner.options import TuneOptions, default_limits

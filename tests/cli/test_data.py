@@ -13,8 +13,9 @@ import pytest
 
 from mixlist.cli import root
 from mixlist.cli.data import DataOptions, batches_from
+from mixlist.cli.declared import build, declared
 from mixlist.cli.options import POLICY_OPTIONS
-from mixlist.cli.parameters import CONFIG, build, declared
+from mixlist.cli.parameters import CONFIG
 from mixlist.targets.providers import ProviderOption
 from tests.cli.conftest import Ran
 from tests.support.builders import model

@@ -1,0 +1,74 @@
+"""Options of commands that dataclasses declare.
+
+A command that has a Python function takes most of its options from the function's dataclass: ``declared`` makes click
+options of the fields, and ``build`` makes the dataclass of what the user gave. Options that only the command line has
+(outputs, formats) are click options of the command's own module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mixlist.cli.parameters import FILE, OUTPUT, Given, Number
+from mixlist.option_fields import CommandLineForm, command_line_forms
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+def declared(*options: type[DataclassInstance]) -> list[click.Parameter]:
+    """Return click options for the fields of dataclasses that have a command-line form.
+
+    They have no default of their own: what the user does not give keeps the dataclass's (``build``).
+    """
+    return [_click_option(name, form) for each in options for name, form in command_line_forms(each).items()]
+
+
+_METAVARS = {"integer": "N", "number": "X", "input file": "FILE", "output file": "FILE"}
+
+
+def _click_option(name: str, form: CommandLineForm) -> click.Option:
+    description = form.description
+    if form.default not in (None, ()) and form.kind != "flag":
+        shown = f"{form.default:g}" if isinstance(form.default, float) else form.default
+        description += f"  [default: {shown}]"
+    return click.Option(
+        [form.flag, name],
+        type=_click_type(form),
+        metavar=form.metavar or _METAVARS.get(form.kind),
+        is_flag=True if form.kind == "flag" else None,  # with False, click would not take -1 for a value
+        multiple=form.repeatable,
+        help=description,
+    )
+
+
+def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
+    if form.kind == "integer":
+        least, most = (None if bound is None else int(bound) for bound in (form.least, form.most))
+        return click.IntRange(least, most)
+    if form.kind == "number":
+        return Number(form.least, form.most)
+    if form.kind == "text":
+        return click.Choice(form.choices) if form.choices else click.STRING
+    return {"input file": FILE, "output file": OUTPUT}.get(form.kind)
+
+
+def build(options: type[Options], given: Given, **converted: object) -> Options:
+    """Return a dataclass of what the user gave, taken out of ``given``, and of values in another form than given."""
+    return options(**_asked(options, given) | converted)
+
+
+def change(base: Options, given: Given) -> Options:
+    """Return a dataclass with what the user gave, taken out of ``given``, in place of its own values."""
+    return replace(base, **_asked(type(base), given))
+
+
+def _asked(options: type[DataclassInstance], given: Given) -> Given:
+    """Take the fields of a dataclass out of ``given``; return those that the user gave a value."""
+    values = {name: given.pop(name, None) for name in command_line_forms(options)}
+    return {name: value for name, value in values.items() if value is not None and value != ()}
