@@ -35,7 +35,7 @@ def low_gray_nodes(state: SolverState) -> set[int]:
     """Return the ids of the gray nodes that are low precision."""
     graph, facts = state.graph, state.solution.facts
     neighbors = _neighbors(graph, state.solution)
-    clear_ops = state.shared.policy.lists.library.clear
+    clear_ops = state.policy.lists.library.clear
     white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state.low)}
     black = {n.id for n in graph.order if facts[n.id].kind == "authored" and facts[n.id].list == "black"}
     gray = {n.id for n in graph.order if facts[n.id].kind == "gray"}

@@ -21,7 +21,7 @@ from mixlist.resolver.solver_state import SolverState
 def misfit(value: Value, state: SolverState) -> str | None:
     """Return why a constant does not fit the low type; None if it fits, is converted anyway, or is no constant."""
     shared = state.shared
-    if not value.constant or shared.policy.constants != "keep" or types.element(value.type) != types.FLOAT:
+    if not value.constant or state.policy.constants != "keep" or types.element(value.type) != types.FLOAT:
         return None
     # A function does not know the numbers of its arguments: its caller has judged them.
     for origin in origins(value) if state.argument_misfits else ():

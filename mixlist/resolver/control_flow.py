@@ -19,9 +19,9 @@ from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
-from mixlist.resolver import black_wins
 from mixlist.resolver.constants_out_of_range import misfit
 from mixlist.resolver.decisions import UNDECIDED, join
+from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import SolverState
 
 
@@ -30,10 +30,8 @@ def decide_link(link: Link, state: SolverState) -> list[Value]:
     voted = _vote(link, state)
     targets = [t for t in link.targets if types.element(t.type) in types.LISTED and t not in state.groups]
     changed = state.raise_types(targets, [voted] * len(targets))
-    by_black = voted == types.FLOAT and any(
-        black_wins.is_high_by_black(r.value, state.solution, state.low) for r in link.reads
-    )
-    return changed + black_wins.mark(link.targets, [by_black] * len(link.targets), state)
+    by_black = voted == types.FLOAT and any(is_high_by_black(r.value, state.solution, state.low) for r in link.reads)
+    return changed + mark_high_by_black(link.targets, [by_black] * len(link.targets), state)
 
 
 def _vote(link: Link, state: SolverState) -> int:

@@ -81,7 +81,9 @@ class _DecisionWriter:
         self.solution, self.callers = solution, callers
         self.reasons = ReasonWriter(resolved, solution)
         self._paths: dict[Scope, str] = {}
-        self._deciders: dict[int, str] = {}  # the name of the node that decided, by node id
+        self._deciders: dict[int, str] = {}  # the end of the chain of gray nodes that a node follows, by node id
+        for node in solution.graph.order:
+            self._deciders[node.id] = self._decider(node)
 
     def decision(self, node: Node) -> Decision:
         solution = self.solution
@@ -113,30 +115,16 @@ class _DecisionWriter:
         value = self.solution.followed[node.id]
         if value is None or self.solution.facts[node.id].kind != "gray":
             return ()
-        return (_producer_name(value), self._decider(node))
+        return (_producer_name(value), self._deciders[node.id])
 
     def _decider(self, node: Node) -> str:
-        """Return the node or input at the end of a chain of gray nodes; iterative, each node once."""
-        path: list[Node] = []
-        at, name = node, ""
-        while True:
-            known = self._deciders.get(at.id)
-            if known is not None:
-                name = known
-                break
-            value = self.solution.followed[at.id]
-            if value is None or self.solution.facts[at.id].kind != "gray" or at in path[-1:]:
-                name = label(at)
-                break
-            path.append(at)
-            producer = value.producer
-            if producer is None or producer.bodies or producer.function is not None:
-                name = _producer_name(value)
-                break
-            at = producer
-        for passed in path:
-            self._deciders[passed.id] = name
-        return name
+        """Return the name of the node or input that decided for a node; the producers of the node come before it."""
+        value = self.solution.followed[node.id]
+        if value is None or self.solution.facts[node.id].kind != "gray":
+            return label(node)
+        if value.producer is None or value.producer.bodies or value.producer.function is not None:
+            return _producer_name(value)
+        return self._deciders[value.producer.id]
 
 
 def _producer_name(value: Value) -> str:

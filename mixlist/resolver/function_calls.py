@@ -2,22 +2,30 @@
 
 A model-local function is decided once for each combination of argument types and surrounding decision, with the opset
 of the function itself; equal results become one function.
+
+Rule S7.5: No Cast is inserted where a constant can be converted instead; so a parameter that receives a constant takes
+the type that its readers want.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, MutableSet
+
+from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Value
-from mixlist.resolver.black_wins import is_high_by_black, mark
+from mixlist.ops import types
 from mixlist.resolver.constants_out_of_range import misfit
-from mixlist.resolver.decisions import UNDECIDED
+from mixlist.resolver.decisions import UNDECIDED, Solution
+from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import CallArguments, SolverState
+from mixlist.resolver.uses import uses
 
 
 def decide_call(node: Node, state: SolverState) -> list[Value]:
     """Decide the body of the called function; return the values of the caller whose type, or mark as black, changed."""
     assert node.function is not None
     solution, decided, groups = state.solution, state.decided, state.groups
-    marks_black = state.shared.policy.gray_policy == "black-wins"
+    marks_black = state.policy.gray_policy == "black-wins"
     call = CallArguments(
         types=tuple([decided[v.id] if v is not None else UNDECIDED for v in node.inputs]),
         wanted=tuple([decided[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]),
@@ -29,5 +37,39 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     parameters = zip(node.inputs, callee.graph.root.inputs, strict=False)
     # A group of the caller has to vote again if the body gave a sequence another type.
     changed = [v for v, p in parameters if v in groups and decided[v.id] != callee.decided[p.id]]
-    changed += mark(node.outputs, [is_high_by_black(v, callee, state.low) for v in results], state)
+    changed += mark_high_by_black(node.outputs, [is_high_by_black(v, callee, state.low) for v in results], state)
     return changed + state.raise_types(node.outputs, [callee.decided[v.id] for v in results])
+
+
+def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool], done: MutableSet[Solution]) -> None:
+    """Give each parameter that receives a constant the type that all its readers want.
+
+    Parameters are those of functions, and those of the bodies of Scan and SequenceMap. Callees are settled first;
+    ``done`` holds the graphs that are settled. ``fits`` tells whether a constant may be converted to the low type;
+    in a function each node has been asked that.
+    """
+    if solution in done:
+        return
+    done.add(solution)
+    for callee in dict.fromkeys(solution.callees.values()):
+        settle_constant_arguments(callee, fits, done)
+    root = solution.graph.root
+    settled = [v for v in root.inputs if solution.graph.path and v.constant and v not in root.outputs]
+    settled += [link.targets[0] for link in solution.links if _hands_in_constant(link, fits)]
+    if not settled:
+        return
+    wanted: dict[int, set[int | None]] = {}
+    for use in uses(solution):
+        wanted.setdefault(use.value.id, set()).add(use.want)
+    for value in settled:
+        wants = wanted.get(value.id, set())
+        if types.element(value.type) in types.LISTED and len(wants) == 1:
+            solution.decided[value.id] = wants.pop() or solution.decided[value.id]
+
+
+def _hands_in_constant(link: Link, fits: Callable[[Value], bool]) -> bool:
+    """Return whether a link only hands an initializer or a Constant to a body, as Scan and SequenceMap do."""
+    if len(link.reads) != 1 or len(link.targets) != 1 or link.targets[0].kind != "input":
+        return False
+    value = link.reads[0].value
+    return value.tensor is not None and value.kind != "overridable" and fits(value)

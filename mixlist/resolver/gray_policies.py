@@ -6,19 +6,23 @@ Rule S4.8: `--gray-policy` is one of `ascend` (the default, S4.6), `between` (S4
 Rule S4.6: A gray node takes the decided type of its first float input that is not a constant, in input order; it keeps
 its authored type if all of its float inputs are constants, or if it cannot have the followed type.
 
+Rule S4.23: Under `black-wins`, a gray node is high precision if any of its float producers is high precision because of
+a black node, else low precision if any is low precision, else it keeps its authored type.
+
 Rule S4.24: Under `promote`, a gray node takes the widest type of its float inputs that are not constants; float16
 together with bfloat16 gives float32.
 
-``between`` and ``black_wins`` are modules of their own.
+``between`` (S4.22) is a module of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
-from mixlist.resolver import black_wins
 from mixlist.resolver.cast_look_through import followed_value
-from mixlist.resolver.decisions import UNDECIDED
+from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.solver_state import SolverState, authored_type
 
 
@@ -27,7 +31,7 @@ def follow(node: Node, state: SolverState) -> tuple[int, Value | None]:
 
     The type is UNDECIDED as long as that value is undecided, and the authored type if there is nothing to follow.
     """
-    policy = state.shared.policy.gray_policy
+    policy = state.policy.gray_policy
     if policy == "ascend":
         return _follow_first(node, state)
     if policy == "between":
@@ -37,7 +41,7 @@ def follow(node: Node, state: SolverState) -> tuple[int, Value | None]:
         return authored_type(node), None
     if policy == "promote":
         return _follow_widest(producers, state)
-    return black_wins.follow(node, producers, state)
+    return _follow_unless_black(node, producers, state)
 
 
 def is_followed(value: Value) -> bool:
@@ -70,3 +74,42 @@ def _wider(one: int, other: int) -> int:
     if one in (UNDECIDED, other):
         return other
     return types.DOUBLE if types.DOUBLE in (one, other) else types.FLOAT
+
+
+def _follow_unless_black(node: Node, producers: list[Value], state: SolverState) -> tuple[int, Value | None]:
+    first_low = None
+    for value in producers:
+        if is_high_by_black(value, state.solution, state.low):
+            state.solution.high_by_black.update(v.id for v in node.outputs if v is not None)
+            return types.FLOAT, value
+        if state.decided[value.id] == state.low and first_low is None:
+            first_low = value
+    if first_low is not None:
+        return state.low, first_low
+    if any(state.decided[v.id] == UNDECIDED for v in producers):
+        return UNDECIDED, producers[0]
+    return authored_type(node), None
+
+
+def is_high_by_black(value: Value, solution: Solution, low: int) -> bool:
+    """Return whether a value is high precision because of a black node, directly or through gray nodes."""
+    if value.id in solution.high_by_black:
+        return True
+    maker = value.producer
+    if maker is None or maker.signature is None or solution.decided[value.id] == low:
+        return False
+    fact = solution.facts[maker.id]
+    return fact.list == "black" and fact.kind == "authored"
+
+
+def mark_high_by_black(targets: Iterable[Value | None], sources: Iterable[bool], state: SolverState) -> list[Value]:
+    """Mark each target whose source is high by black; return the targets that were not marked before.
+
+    The mark goes with a value through control flow and calls.
+    """
+    if state.policy.gray_policy != "black-wins":
+        return []
+    marked = state.solution.high_by_black
+    fresh = [v for v, black in zip(targets, sources, strict=False) if black and v is not None and v.id not in marked]
+    marked.update(v.id for v in fresh)
+    return fresh

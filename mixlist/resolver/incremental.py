@@ -23,8 +23,8 @@ from mixlist.ops.names import in_ascend
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Fact, Facts
-from mixlist.resolver.constant_arguments import settle_constant_arguments
 from mixlist.resolver.decisions import Solution
+from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.schedule import Schedule, Step, read_by, written_by
 from mixlist.resolver.solve import Resolution, Solver

@@ -16,8 +16,8 @@ from mixlist.ops import types
 from mixlist.ops.crosscheck import cross_check
 from mixlist.patterns.constants import ConstantRanges, Progress
 from mixlist.resolver.classification import Facts
-from mixlist.resolver.constant_arguments import settle_constant_arguments
 from mixlist.resolver.decisions import Resolved, Solution, reached
+from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.incremental import IncrementalSolver
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Plan

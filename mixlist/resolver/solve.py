@@ -20,12 +20,12 @@ from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Scope, Value
 from mixlist.ops import types
 from mixlist.patterns.constants import ConstantRanges
-from mixlist.resolver import black_wins
 from mixlist.resolver.between import low_gray_nodes
 from mixlist.resolver.classification import Facts, is_control_flow
 from mixlist.resolver.control_flow import decide_link
 from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.function_calls import decide_call
+from mixlist.resolver.gray_policies import mark_high_by_black
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.schedule import Schedule, Step, read_by
 from mixlist.resolver.sequence_groups import SequenceGroup, find_groups, group_of
@@ -41,8 +41,6 @@ class Resolution:
         self.facts = facts
         self.rules = rules
         self.ranges = ranges
-        self.low = facts.low
-        self.policy = facts.policy
         self._specialized: dict[object, Solution] = {}
 
     def solve(self, graph: Graph) -> Solution:
@@ -51,7 +49,7 @@ class Resolution:
 
     def fits(self, value: Value) -> bool:
         """Return whether a constant may be converted to the low type under the policy."""
-        return self.policy.constants != "keep" or self.ranges.fits(value, self.low)
+        return self.facts.policy.constants != "keep" or self.ranges.fits(value, self.facts.low)
 
     def specialize(self, graph: Graph, call: CallArguments) -> Solution:
         """Return the Solution of a function's body for one kind of call; equal calls share it (Rule S4.31)."""
@@ -94,7 +92,7 @@ class Solver:
         """Decide the graph for one kind of call."""
         state, solution, schedule = self.state, self.solution, self.schedule
         inputs = self.graph.root.inputs
-        black_wins.mark(inputs, call.blacks, state)
+        mark_high_by_black(inputs, call.blacks, state)
         state.argument_misfits = {v.id: m for v, m in zip(inputs, call.misfits, strict=False) if m}
         self._decide_inputs(call)
         for node_id, fact in state.shared.rules.match(self.graph).items():
@@ -103,7 +101,7 @@ class Solver:
         solution.links = schedule.links
         state.groups = find_groups(self.graph, solution.links, self._border(call.wanted))
         schedule.steps.extend(dict.fromkeys(state.groups.values()))
-        if state.shared.policy.gray_policy == "between":
+        if state.policy.gray_policy == "between":
             state.low_grays = low_gray_nodes(state)
         waits_for_caller = any(
             elem == UNDECIDED and types.element(v.type) in types.LISTED

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Facts
@@ -45,8 +44,6 @@ class Specializer(Protocol):
     facts: Facts
     rules: Rules
     ranges: ConstantRanges
-    policy: Policy
-    low: int
 
     def specialize(self, graph: Graph, call: CallArguments) -> Solution:
         """Return the Solution of a function's body for one kind of call; equal calls share it."""
@@ -74,7 +71,8 @@ class SolverState:
         # The rules read these for every node.
         self.graph = self.solution.graph
         self.decided = self.solution.decided
-        self.low = self.shared.low
+        self.policy = self.shared.facts.policy
+        self.low = self.shared.facts.low
 
     def may_rise(self, value: Value, elem: int) -> bool:
         """Return whether the decided type may become ``elem``: undecided < low < anything else (Rule S4.28)."""
