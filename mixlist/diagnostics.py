@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 Severity = Literal["error", "warning"]
+MAX_ALIKE = 100  # findings of one kind that are reported one by one
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +38,11 @@ class Diagnostic:
         where = f"{self.place}: " if self.place else ""
         hint = f" ({self.hint})" if self.hint else ""
         return f"{where}{self.severity} {self.code}: {self.message}{hint}"
+
+
+def findings_for(items: Sequence[T], describe: Callable[[T], Diagnostic]) -> list[Diagnostic]:
+    """Return a finding for each of the first hundred items, and one that counts the others."""
+    findings = [describe(item) for item in items[:MAX_ALIKE]]
+    if len(items) > MAX_ALIKE:
+        findings.append(replace(findings[-1], message=f"{len(items) - MAX_ALIKE} more like this", hint=None))
+    return findings

@@ -11,13 +11,12 @@ import re
 from bisect import bisect_right
 from typing import NoReturn
 
-from mixlist.diagnostics import Diagnostic, Severity
+from mixlist.diagnostics import Diagnostic, Severity, findings_for
 from mixlist.errors import ListError
 
 MAX_DEPTH = 200  # an operator information library needs 4
 MAX_DIGITS = 600  # of an integer; below 640, the lowest limit that Python can be told for int()
 MAX_STRING = 4 << 20  # characters; the longest string of a real library has some hundred
-MAX_ALIKE = 100  # findings of one kind that are told one by one
 
 _STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+'
 TOKEN = re.compile(
@@ -237,37 +236,25 @@ class Scanner:
         return "".join([*parts, self.text[done:]])
 
     def findings(self) -> list[Diagnostic]:
-        """Comments, trailing commas and duplicate keys so far, in file order."""
+        """Return a finding for each comment, trailing comma and duplicate key so far, in file order."""
         hint = "the engine's JSON reader rejects it; mixlist fmt writes the strict form"
-        found = self.alike("ML006", self.mild, [(c, "a comment", hint) for c, _ in self.comments])
-        found += self.alike("ML007", self.mild, [(c, "a trailing comma", hint) for c in self.commas])
-        hint = "keep one: the engine silently takes the last"
-        told = [
-            (at, f"the key {quoted(name)} stands here again, first at {self.at(first)}", hint)
-            for name, first, at in self.duplicates[:MAX_ALIKE]
-        ]
-        found += self.alike("ML005", "error", told, len(self.duplicates))
+        comments = [start for start, _ in self.comments]
+        found = findings_for(comments, lambda at: self.finding("ML006", self.mild, "a comment", at, hint))
+        found += findings_for(self.commas, lambda at: self.finding("ML007", self.mild, "a trailing comma", at, hint))
+        found += findings_for(self.duplicates, self.duplicate)
         return sorted(found, key=lambda d: (d.line or 0, d.column or 0))
 
-    def alike(
-        self, code: str, severity: Severity, told: list[tuple[int, str, str]], count: int | None = None
-    ) -> list[Diagnostic]:
-        """One finding each, the many beyond MAX_ALIKE in one."""
-        count = len(told) if count is None else count
-        rows = [
-            Diagnostic(code, severity, message, self.path, *self.lines.position(at), hint)
-            for at, message, hint in told[:MAX_ALIKE]
-        ]
-        if count > MAX_ALIKE:
-            last = rows[-1]
-            rows.append(
-                Diagnostic(code, severity, f"{count - MAX_ALIKE} more like this", self.path, last.line, last.column)
-            )
-        return rows
+    def duplicate(self, key: tuple[str, int, int]) -> Diagnostic:
+        name, first, at = key
+        message = f"the key {quoted(name)} stands here again, first at {self.at(first)}"
+        return self.finding("ML005", "error", message, at, "keep one: the engine silently takes the last")
+
+    def finding(self, code: str, severity: Severity, message: str, at: int, hint: str | None) -> Diagnostic:
+        return Diagnostic(code, severity, message, self.path, *self.lines.position(at), hint)
 
     def at(self, offset: int) -> str:
         line, column = self.lines.position(offset)
         return f"{line}:{column}"
 
     def fail(self, code: str, message: str, at: int, hint: str | None = None) -> NoReturn:
-        stop([*self.findings(), Diagnostic(code, "error", message, self.path, *self.lines.position(at), hint)])
+        stop([*self.findings(), self.finding(code, "error", message, at, hint)])

@@ -15,11 +15,11 @@ any other rejects the whole file (Rule S2.2). An op type that the library does n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-from mixlist.diagnostics import Diagnostic
+from mixlist.diagnostics import Diagnostic, findings_for
 from mixlist.files.jsonc import Document, quoted, read
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Library, ListName, Lists, Move, Place
@@ -28,10 +28,6 @@ from mixlist.lists.suggestions import closest as closest
 from mixlist.lists.suggestions import did_you_mean
 
 EditAction = Literal["add-black", "rm-black", "add-white", "rm-white", "add-gray", "rm-gray"]
-
-T = TypeVar("T")
-
-MAX_ALIKE = 100  # findings of one kind that are told one by one
 
 LEGAL: frozenset[frozenset[EditAction]] = frozenset(
     frozenset(actions)
@@ -49,7 +45,7 @@ LEGAL: frozenset[frozenset[EditAction]] = frozenset(
         ("add-black", "rm-white"),
     )
 )
-_LEGAL_TOLD = (
+_LEGAL_FORMS = (
     "legal for one op type: an addition alone or with a removal from another list"
     " (gray-list to-add: from black or white), or a removal from black-list or white-list alone"
 )
@@ -68,7 +64,7 @@ _ByOp = dict[str, dict[EditAction, Edit]]
 
 
 def read_edits(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
-    """The edits of a modify_mixlist file (``-``: standard input) in file order, and the warnings about it.
+    """Return the edits of a modify_mixlist file (``-``: standard input) in file order, and the warnings about it.
 
     ``strict`` makes comments and trailing commas errors. Raises FileError if the file cannot be
     read, ListError (with every finding) if it is not a valid modify_mixlist.
@@ -78,7 +74,7 @@ def read_edits(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[t
 
 
 def inspect(document: Document) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
-    """The edits as far as they can be read, and every finding about the file."""
+    """Return the edits as far as they can be read, and every finding about the file."""
     findings = [*document.findings, *check_structure(document, "modify-mixlist")]
     edits = _edits(document)
     findings += [*_named_twice(edits), *_no_names(edits), *_illegal(edits)]
@@ -87,17 +83,15 @@ def inspect(document: Document) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
 
 def _edits(document: Document) -> tuple[Edit, ...]:
     value = document.value if isinstance(document.value, dict) else {}
-    found = []
+    edits = []
     for action in get_args(EditAction):
         top, inner = _keys(action)
         part = value.get(top)
         names = part.get(inner) if isinstance(part, dict) else None
         if isinstance(names, list):
-            places = document.places((top, inner))
-            found += [
-                Edit(op, action, Place(document.path, *places[i])) for i, op in enumerate(names) if isinstance(op, str)
-            ]
-    return tuple(sorted(found, key=lambda edit: (edit.place.line, edit.place.column)))
+            places = [Place(document.path, *position) for position in document.places((top, inner))]
+            edits += [Edit(op, action, place) for op, place in zip(names, places, strict=True) if isinstance(op, str)]
+    return tuple(sorted(edits, key=lambda edit: (edit.place.line, edit.place.column)))
 
 
 def _keys(action: EditAction) -> tuple[str, str]:
@@ -111,48 +105,48 @@ def _array(action: EditAction) -> str:
 
 
 def _by_op(edits: Iterable[Edit]) -> _ByOp:
-    """The first edit of each action, per op type in file order."""
-    found: _ByOp = {}
+    """Return the first edit of each action, per op type in file order."""
+    by_op: _ByOp = {}
     for edit in edits:
-        found.setdefault(edit.op, {}).setdefault(edit.action, edit)
-    return found
+        by_op.setdefault(edit.op, {}).setdefault(edit.action, edit)
+    return by_op
 
 
 def _named_twice(edits: Iterable[Edit]) -> list[Diagnostic]:
     first: dict[tuple[str, EditAction], Edit] = {}
     again = [edit for edit in edits if first.setdefault((edit.op, edit.action), edit) is not edit]
 
-    def tell(edit: Edit) -> Diagnostic:
+    def describe(edit: Edit) -> Diagnostic:
         place = first[edit.op, edit.action].place
         message = f"{quoted(edit.op)} stands twice in {_array(edit.action)}, first at {place.line}:{place.column}"
-        return _finding("ML105", "warning", message, edit.place, "remove one of the two")
+        return edit.place.finding("ML105", "warning", message, "remove one of the two")
 
-    return _told(again, tell)
+    return findings_for(again, describe)
 
 
 def _no_names(edits: Iterable[Edit]) -> list[Diagnostic]:
-    def tell(edit: Edit) -> Diagnostic:
+    def describe(edit: Edit) -> Diagnostic:
         message = f"{quoted(edit.op)} is {'a name with blanks around it' if edit.op.strip() else 'no name'}"
-        return _finding("ML110", "warning", message, edit.place, "names are exact: no op type is called that")
+        return edit.place.finding("ML110", "warning", message, "names are exact: no op type is called that")
 
-    return _told([edit for edit in edits if edit.op != edit.op.strip() or not edit.op], tell)
+    return findings_for([edit for edit in edits if edit.op != edit.op.strip() or not edit.op], describe)
 
 
 def _illegal(edits: Iterable[Edit]) -> list[Diagnostic]:
-    def tell(found: tuple[str, dict[EditAction, Edit]]) -> Diagnostic:
-        op, actions = found
-        told = [f"{_array(action)} ({e.place.line}:{e.place.column})" for action, e in actions.items()]
-        if len(told) == 1:
-            message = f"{quoted(op)} stands in {told[0]} alone, which the engine rejects"
+    def describe(actions: dict[EditAction, Edit]) -> Diagnostic:
+        *others, last = actions.values()
+        shown = [f"{_array(e.action)} ({e.place.line}:{e.place.column})" for e in actions.values()]
+        if others:
+            message = f"{quoted(last.op)} stands in {', '.join(shown[:-1])} and {shown[-1]}, which must not meet"
         else:
-            message = f"{quoted(op)} stands in {', '.join(told[:-1])} and {told[-1]}, which must not meet"
-        return _finding("ML104", "error", message, list(actions.values())[-1].place, _LEGAL_TOLD)
+            message = f"{quoted(last.op)} stands in {shown[0]} alone, which the engine rejects"
+        return last.place.finding("ML104", "error", message, _LEGAL_FORMS)
 
-    return _told([(op, found) for op, found in _by_op(edits).items() if frozenset(found) not in LEGAL], tell)
+    return findings_for([actions for actions in _by_op(edits).values() if frozenset(actions) not in LEGAL], describe)
 
 
 def apply_edits(library: Library, edits: Iterable[Edit]) -> tuple[Lists, list[Diagnostic]]:
-    """The lists after the edits, and warnings about edits that do nothing or name unknown op types.
+    """Return the lists after the edits, and warnings about edits that do nothing or name unknown op types.
 
     ``edits`` are legal, as ``read_edits`` returns them. ``Lists.moves`` holds the op types whose
     list changed.
@@ -164,18 +158,14 @@ def apply_edits(library: Library, edits: Iterable[Edit]) -> tuple[Lists, list[Di
         after, decides = _move(before, actions)
         if after != before and decides:
             moves[op] = Move(op, before, after, decides.place)
-    warnings = [
-        *_unknown(library, by_op),
-        *_idle_removals(library, by_op),
-        *_gray_alone(library, by_op),
-    ]
+    warnings = [*_unknown(library, by_op), *_idle_removals(library, by_op), *_gray_alone(library, by_op)]
     warnings.sort(key=lambda w: (w.line or 0, w.column or 0))
     places = {op: next(iter(actions.values())).place for op, actions in by_op.items()}
     return Lists(library, moves, frozenset(by_op), places), warnings
 
 
 def _move(before: ListName, actions: Mapping[EditAction, Edit]) -> tuple[ListName, Edit | None]:
-    """Where an op type goes, and the edit that decides it."""
+    """Return the list to which an op type goes, and the edit that decides it (Rule S2.3)."""
     if "add-black" in actions:
         return "black", actions["add-black"]
     if "add-white" in actions:
@@ -187,28 +177,29 @@ def _move(before: ListName, actions: Mapping[EditAction, Edit]) -> tuple[ListNam
 
 
 def _unknown(library: Library, by_op: _ByOp) -> list[Diagnostic]:
-    def tell(op: str) -> Diagnostic:
+    def describe(op: str) -> Diagnostic:
         hint = did_you_mean(op, library.lists) or "names are exact; an op type that the library lacks starts gray"
         message = f"library {library.name} knows no op type {quoted(op)}"
-        return _finding("ML108", "warning", message, next(iter(by_op[op].values())).place, hint)
+        return next(iter(by_op[op].values())).place.finding("ML108", "warning", message, hint)
 
-    return _told([op for op in by_op if op.rpartition("::")[2] not in library.lists and op not in library.lists], tell)
+    known = library.lists
+    return findings_for([op for op in by_op if op not in known and op.rpartition("::")[2] not in known], describe)
 
 
 def _idle_removals(library: Library, by_op: _ByOp) -> list[Diagnostic]:
-    def tell(edit: Edit) -> Diagnostic:
+    def describe(edit: Edit) -> Diagnostic:
         color, actual = edit.action.removeprefix("rm-"), library.start(edit.op)
         message = f"this removal does nothing: {quoted(edit.op)} is {actual} in library {library.name}, not {color}"
         alone = actual != "gray" and not any(action.startswith("add-") for action in by_op[edit.op])
         hint = f"to make it gray, name it in {actual}-list to-remove" if alone else "remove this entry"
-        return _finding("ML106", "warning", message, edit.place, hint)
+        return edit.place.finding("ML106", "warning", message, hint)
 
     removals = (edit for actions in by_op.values() for action, edit in actions.items() if action.startswith("rm-"))
-    return _told([e for e in removals if e.action != f"rm-{library.start(e.op)}"], tell)
+    return findings_for([e for e in removals if e.action != f"rm-{library.start(e.op)}"], describe)
 
 
 def _gray_alone(library: Library | None, by_op: _ByOp) -> list[Diagnostic]:
-    def tell(edit: Edit) -> Diagnostic:
+    def describe(edit: Edit) -> Diagnostic:
         actual = library.start(edit.op) if library else None
         if actual == "gray":
             message, hint = f"gray-list to-add does nothing: {quoted(edit.op)} is gray already", "remove this entry"
@@ -216,24 +207,11 @@ def _gray_alone(library: Library | None, by_op: _ByOp) -> list[Diagnostic]:
             message = f"gray-list to-add by itself moves nothing: {quoted(edit.op)} stays {actual or 'where it is'}"
             where = f"{actual}-list to-remove" if actual else "to-remove of the list that it is on"
             hint = f"to make it gray, name it in {where}"
-        return _finding("ML107", "warning", message, edit.place, hint)
+        return edit.place.finding("ML107", "warning", message, hint)
 
-    return _told([actions["add-gray"] for actions in by_op.values() if set(actions) == {"add-gray"}], tell)
+    return findings_for([actions["add-gray"] for actions in by_op.values() if set(actions) == {"add-gray"}], describe)
 
 
 def gray_alone(edits: Iterable[Edit]) -> list[Diagnostic]:
-    """The warning of ``apply_edits`` that needs no library: gray-list to-add by itself."""
+    """Return the warnings of ``apply_edits`` that need no library: those about gray-list to-add by itself."""
     return _gray_alone(None, _by_op(edits))
-
-
-def _told(found: Sequence[T], tell: Callable[[T], Diagnostic]) -> list[Diagnostic]:
-    """A finding for each of the first hundred and, in one, how many more there are."""
-    findings = [tell(item) for item in found[:MAX_ALIKE]]
-    if len(found) > MAX_ALIKE:
-        message = f"{len(found) - MAX_ALIKE} more like this"
-        findings.append(replace(findings[-1], message=message, hint=None))
-    return findings
-
-
-def _finding(code: str, severity: Literal["error", "warning"], message: str, place: Place, hint: str) -> Diagnostic:
-    return Diagnostic(code, severity, message, place.path, place.line, place.column, hint)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mixlist.diagnostics import Diagnostic, Severity
+
 ListName = Literal["white", "black", "gray"]
 NameSpace = Literal["onnx", "ascend"]
 
@@ -24,6 +26,10 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}:{self.column}"
+
+    def finding(self, code: str, severity: Severity, message: str, hint: str | None = None) -> Diagnostic:
+        """Return a finding about this position."""
+        return Diagnostic(code, severity, message, self.path, self.line, self.column, hint)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _parse(source: str, name: str, parse: Callable[[str, Place], NodeRule]) -> R
         line = text.strip()
         place = Place(name, number, len(text) - len(text.lstrip()) + 1)
         if line.startswith("#"):
-            findings.append(_finding("ML303", "warning", "a comment, which no document allows here", place))
+            findings.append(place.finding("ML303", "warning", "a comment, which no document allows here"))
             continue
         if not line:
             continue
@@ -116,7 +116,7 @@ def _parse(source: str, name: str, parse: Callable[[str, Place], NodeRule]) -> R
             rule = parse(line, place)
         except _MalformedError as error:
             there = replace(place, column=place.column + error.column - 1)
-            findings.append(_finding(error.code, "error", error.message, there, error.hint))
+            findings.append(there.finding(error.code, "error", error.message, error.hint))
             continue
         first = rules.setdefault((rule.by, rule.pattern), rule)
         if first is not rule:
@@ -128,13 +128,7 @@ def _again(first: NodeRule, rule: NodeRule) -> Diagnostic:
     same = (first.inputs, first.outputs) == (rule.inputs, rule.outputs)
     said = "repeats that of" if same else "is not heeded, the first one counts: that of"
     message = f"this rule for {rule.pattern} {said} line {first.place.line}"
-    return _finding("ML304", "warning", message, rule.place, "remove one of the two")
-
-
-def _finding(
-    code: str, severity: Literal["error", "warning"], message: str, place: Place, hint: str | None = None
-) -> Diagnostic:
-    return Diagnostic(code, severity, message, place.path, place.line, place.column, hint)
+    return rule.place.finding("ML304", "warning", message, "remove one of the two")
 
 
 def _keep_line(line: str, place: Place) -> NodeRule:

@@ -139,4 +139,4 @@ def _conflict(op: str, first: Document, before: ListName, second: Document, foun
     place, other = _place(second, op), _place(first, op)
     message = f"{quoted(op)} is {found} here but {before} at {other}"
     hint = "a directory is one library: remove or correct one of the two"
-    return Diagnostic("ML206", "error", message, place.path, place.line, place.column, hint)
+    return place.finding("ML206", "error", message, hint)

@@ -56,10 +56,9 @@ class Rules:
         Raises ListError if two nodes of one scope share a name, or if a rule names a node that has no type to choose
         (Cast, control flow, integer operators).
         """
-        known = self._facts.get(id(graph))  # a function's graph is asked for once per specialisation
-        if known is not None:
-            return known
-        found = self._facts[id(graph)] = {}
+        if id(graph) in self._facts:  # the graph of a function is matched once for all its specializations
+            return self._facts[id(graph)]
+        facts = self._facts[id(graph)] = {}
         for rule, node in self._pairs(graph):
             self._matched.add(rule)
             if (id(graph), node.id) in self._chosen:
@@ -74,8 +73,8 @@ class Rules:
                 continue
             self._suited.add(rule)
             self._chosen[id(graph), node.id] = rule
-            found[node.id] = Fact(self._list_of(node), "rule", "node-rule")
-        return found
+            facts[node.id] = Fact(self._list_of(node), "rule", "node-rule")
+        return facts
 
     def rule_of(self, graph: Graph, node: Node) -> NodeRule:
         """Return the rule that decides a node that ``match`` returned."""
@@ -112,71 +111,64 @@ class Rules:
                     f"{rule.place}: op type {rule.pattern!r} {what}", hint="remove the line or correct the name"
                 )
             if rule not in self._matched:
-                yield Diagnostic(
-                    "ML305",
-                    "warning",
-                    f"no node is called {rule.pattern!r}: the rule does nothing",
-                    rule.place.path,
-                    rule.place.line,
-                    rule.place.column,
-                    "see mixlist resolve for the names",
-                )
+                message = f"no node is called {rule.pattern!r}: the rule does nothing"
+                hint = "see mixlist resolve for the names"
+                yield rule.place.finding("ML305", "warning", message, hint)
 
     def _pairs(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
+        """Yield each rule with each node that it names, by rule, then by scope."""
         if not self._rules:
             return
-        if graph not in _NAMES:
-            _NAMES[graph] = [_Names(graph, scope) for scope in linked_scopes(graph.root)]
-        scopes = _NAMES[graph]
+        if graph not in _SCOPES:
+            _SCOPES[graph] = [_ScopeNodes(graph, scope) for scope in linked_scopes(graph.root)]
         for rule in self._rules:
-            exact = rule.by == "name" and not _is_pattern(rule.pattern)
-            for each in scopes:
-                path = each.path
-                hits = each.called(rule.pattern) if exact else [n for n in each.nodes if self._names(rule, n, path)]
-                if exact and len(hits) > 1:
-                    listed = ", ".join(f"{n.op_type} with output {n.proto.output[0]!r}" for n in hits)
-                    where = path or "the main graph"
-                    raise ListError(
-                        f"{rule.place}: {len(hits)} nodes of {where} are called {rule.pattern!r}: {listed}",
-                        hint="name them apart in the model",
-                    )
-                yield from ((rule, n) for n in hits)
+            for scope in _SCOPES[graph]:
+                if rule.by == "type":
+                    yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule.pattern))
+                elif _is_pattern(rule.pattern):
+                    yield from ((rule, node) for node in scope.matching(self._patterns[rule]))
+                else:
+                    nodes = scope.by_name.get(rule.pattern, [])
+                    if len(nodes) > 1:
+                        shown = ", ".join(f"{n.op_type} with output {n.proto.output[0]!r}" for n in nodes)
+                        where = scope.path or "the main graph"
+                        raise ListError(
+                            f"{rule.place}: {len(nodes)} nodes of {where} are called {rule.pattern!r}: {shown}",
+                            hint="name them apart in the model",
+                        )
+                    yield from ((rule, node) for node in nodes)
 
-    def _names(self, rule: NodeRule, node: Node, path: str) -> bool:
-        if rule.by == "type":
-            domain = node.domain or "ai.onnx"
-            if rule.pattern in (node.op_type, f"{domain}::{node.op_type}"):
-                return True
-            return self._policy.space == "ascend" and rule.pattern in in_ascend(node.domain, node.op_type)
-        pattern, name = self._patterns[rule], label(node)
-        return bool(pattern.fullmatch(name) or (path and pattern.fullmatch(f"{path}/{name}")))
+    def _is_of_type(self, node: Node, name: str) -> bool:
+        if name in (node.op_type, f"{node.domain or 'ai.onnx'}::{node.op_type}"):
+            return True
+        return self._policy.space == "ascend" and name in in_ascend(node.domain, node.op_type)
 
     def _list_of(self, node: Node) -> str:
         if self._policy.mode.action != "lists":
             return "none"
-        return listed(self._policy.lists, self._policy.space, node.domain, node.op_type, lambda: None).list
+        return listed(self._policy.lists, self._policy.space, node.domain, node.op_type).list
 
 
-class _Names:
-    """The nodes of one scope by display name: there may be as many rules for single nodes as there are nodes."""
+class _ScopeNodes:
+    """The nodes of one scope, also by every name that a rule may have for them: ``NAME`` and ``SCOPE/NAME``.
+
+    There may be as many rules for single nodes as there are nodes, so that a rule must not look at all of them.
+    """
 
     def __init__(self, graph: Graph, scope: Scope) -> None:
         self.path, self.nodes = scope_path(graph, scope), scope.nodes
-        self._by_name: dict[str, list[Node]] = {}
+        self.by_name: dict[str, list[Node]] = {}
         for node in scope.nodes:
-            self._by_name.setdefault(label(node), []).append(node)
+            for name in {label(node), str(NodeRef(self.path, label(node)))}:
+                self.by_name.setdefault(name, []).append(node)
 
-    def called(self, name: str) -> list[Node]:
-        """Return the nodes of this name, or of the part behind the scope's path in it, in order."""
-        own = self._by_name.get(name, [])
-        below = self._by_name.get(name[len(self.path) + 1 :], []) if self._is_below(name) else []
-        return sorted([*own, *below], key=lambda node: node.id) if own and below else own or below
-
-    def _is_below(self, name: str) -> bool:
-        return bool(self.path) and name.startswith(f"{self.path}/")
+    def matching(self, pattern: re.Pattern[str]) -> list[Node]:
+        """Return the nodes of which a name matches, in order."""
+        nodes = {node for name, named in self.by_name.items() if pattern.fullmatch(name) for node in named}
+        return [node for node in self.nodes if node in nodes]
 
 
-_NAMES: WeakKeyDictionary[Graph, list[_Names]] = WeakKeyDictionary()  # computed once for all policies of a model
+_SCOPES: WeakKeyDictionary[Graph, list[_ScopeNodes]] = WeakKeyDictionary()  # computed once for all policies of a model
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
