@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity
 from mixlist.errors import FileError
@@ -68,9 +68,10 @@ class Document:
     path: str
     text: str
     clean: str
-    value: Any
+    value: object
     findings: tuple[Diagnostic, ...] = ()
-    _known: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    _members: dict[int, dict[str, Member]] = field(default_factory=dict, repr=False, compare=False)
+    _items: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def root(self) -> int:
@@ -79,15 +80,15 @@ class Document:
 
     def members(self, offset: int) -> dict[str, Member]:
         """The members of the object that starts at ``offset`` (the last of a duplicate key)."""
-        if offset not in self._known:
-            self._known[offset] = dict(_members(self.clean, offset))
-        return self._known[offset]  # type: ignore[no-any-return]
+        if offset not in self._members:
+            self._members[offset] = dict(_scan_members(self.clean, offset))
+        return self._members[offset]
 
     def items(self, offset: int) -> list[int]:
         """The offsets of the items of the array that starts at ``offset``."""
-        if offset not in self._known:
-            self._known[offset] = list(_items(self.clean, offset))
-        return self._known[offset]  # type: ignore[no-any-return]
+        if offset not in self._items:
+            self._items[offset] = list(_scan_items(self.clean, offset))
+        return self._items[offset]
 
     def offset(self, steps: Steps = (), *, key: bool = False) -> int:
         """Where the value at ``steps`` (keys and indices from the top) starts; with ``key``, its key."""
@@ -212,12 +213,13 @@ def parse(text: str, path: str, *, strict: bool = False) -> Document:
     return Document(path, text, clean, json.loads(clean), tuple(findings))
 
 
-def _loads(text: str) -> Any:
+def _loads(text: str) -> object:
     """``json.loads`` that raises ValueError for duplicate keys, NaN, Infinity and endless integers."""
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_short_int)
+    value: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_int=_short_int)
+    return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("duplicate key")
@@ -234,7 +236,7 @@ def _short_int(digits: str) -> int:
     return int(digits)
 
 
-def _too_deep(value: Any) -> bool:
+def _too_deep(value: object) -> bool:
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         if not level:
@@ -251,7 +253,7 @@ def _too_deep(value: Any) -> bool:
 _skip = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 
-def _members(text: str, start: int) -> Iterator[tuple[str, Member]]:
+def _scan_members(text: str, start: int) -> Iterator[tuple[str, Member]]:
     at = after_blank(text, start + 1)
     while text[at] != "}":
         key, end = _skip(text, at)
@@ -263,7 +265,7 @@ def _members(text: str, start: int) -> Iterator[tuple[str, Member]]:
             at = after_blank(text, at + 1)
 
 
-def _items(text: str, start: int) -> Iterator[int]:
+def _scan_items(text: str, start: int) -> Iterator[int]:
     at = after_blank(text, start + 1)
     while text[at] != "]":
         yield at

@@ -1,17 +1,21 @@
-"""Values as strict JSON holds them: it has no infinities and no NaN, so these become texts."""
+"""Convert values to strict JSON, which has no infinities and no NaN."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
 
 
-def strict(value: Any) -> Any:
-    """The value with ``"inf"``, ``"-inf"`` and ``"nan"`` in place of such numbers, and lists in place of tuples."""
+def strict(members: Mapping[str, object]) -> dict[str, object]:
+    """Return the members with lists for tuples, and with ``"inf"``, ``"-inf"`` and ``"nan"`` for such numbers."""
+    return {name: _strict(value) for name, value in members.items()}
+
+
+def _strict(value: object) -> object:
     if isinstance(value, dict):
-        return {name: strict(each) for name, each in value.items()}
+        return strict(value)
     if isinstance(value, list | tuple):
-        return [strict(each) for each in value]
+        return [_strict(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value

@@ -7,12 +7,10 @@ black-list to-remove, to gray is the removal alone. Op types that do not differ 
 
 from __future__ import annotations
 
-from typing import Any
-
 from mixlist.lists.library import Library, ListName, Lists
 
 
-def diff(base: Lists, target: Lists) -> dict[str, Any]:
+def diff(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
     """A modify_mixlist object; applied to ``base``'s effective lists it gives ``target``'s.
 
     "Applied" means to the lists as a library (``as_library``). Names stand sorted; a list or an

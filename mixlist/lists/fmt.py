@@ -60,7 +60,8 @@ def _rules(text: str) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
 
 
-def _mixlist(value: dict[str, dict[str, list[str]]]) -> str:
+def _mixlist(value: object) -> str:
+    assert isinstance(value, dict)  # check_structure found no error
     ordered = {
         top: {edit: list(dict.fromkeys(value[top][edit])) for edit in EDITS if edit in value[top]}
         for top in LISTS

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
@@ -149,7 +149,7 @@ def _digest(
     mode: Mode, lists: Lists, space: NameSpace, gray: GrayPolicy, constants: Constants, rules: Iterable[NodeRule]
 ) -> str:
     """A SHA-256 over what the policy says, not over how and where it is written."""
-    meaning: dict[str, Any] = {
+    meaning: dict[str, object] = {
         "mode": [mode.action, mode.low],
         "constants": constants,
         "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in rules],

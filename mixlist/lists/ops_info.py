@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
@@ -21,12 +20,15 @@ from mixlist.lists.library import Library, ListName, Place
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import closest
 
-FLAG = ("precision_reduce", "flag")
-_LISTS: dict[Any, ListName] = {"true": "white", "false": "black"}
+Entry = dict[str, object]  # of an op type
+Entries = dict[str, Entry]
+
+_FLAG = ("precision_reduce", "flag")
+_LISTS: dict[str, ListName] = {"true": "white", "false": "black"}
 
 
 def load_ops_info(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
-    """The library in a file, or in all ``.json`` files directly in a directory, and the warnings about it.
+    """Return the library in a file, or in all ``.json`` files directly in a directory, and the warnings about it.
 
     ``strict`` makes comments and trailing commas errors. Raises FileError if a file cannot be read
     or a directory holds no JSON, ListError (with every finding) if a file is not valid.
@@ -36,7 +38,7 @@ def load_ops_info(path: str | os.PathLike[str], *, strict: bool = False) -> tupl
 
 
 def inspect(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
-    """The library as far as it can be read, and every finding; raises FileError only."""
+    """Return the library as far as it can be read, and every finding; raise FileError only."""
     documents: list[Document] = []
     findings: list[Diagnostic] = []
     for file in files(path):
@@ -49,7 +51,7 @@ def inspect(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Libr
 
 
 def files(path: str | os.PathLike[str]) -> Sequence[str | os.PathLike[str]]:
-    """The files of a library, by name; raises FileError for a directory without JSON."""
+    """Return the files of a library, by name; raise FileError for a directory without JSON."""
     if not is_directory(path):
         return [path]
     try:
@@ -63,14 +65,14 @@ def files(path: str | os.PathLike[str]) -> Sequence[str | os.PathLike[str]]:
 
 
 def from_documents(name: str, documents: Iterable[Document]) -> tuple[Library, list[Diagnostic]]:
-    """One library from files already read, and every finding about them."""
+    """Return the library in files that were read, and every finding about them."""
     lists: dict[str, ListName] = {}
     homes: dict[str, Document] = {}
     findings: list[Diagnostic] = []
     for document in documents:
         findings += document.findings
         findings += check_structure(document, "ops-info")
-        for op, found in _entries(document, findings).items():
+        for op, found in _lists(document, findings).items():
             if lists.setdefault(op, found) != found:
                 findings.append(_conflict(op, homes[op], lists[op], document, found))
             homes.setdefault(op, document)
@@ -81,30 +83,33 @@ def from_documents(name: str, documents: Iterable[Document]) -> tuple[Library, l
     return Library(name, lists, locate=locate), findings
 
 
-def _entries(document: Document, findings: list[Diagnostic]) -> dict[str, ListName]:
-    """The list of each op type of one file; what the schema rejects is left out."""
-    if not isinstance(document.value, dict):
-        return {}
-    if not document.value:
+def entries_of(document: Document) -> Entries:
+    """Return the entries of a file by op type, without those that are no objects."""
+    value = document.value
+    return {op: entry for op, entry in value.items() if isinstance(entry, dict)} if isinstance(value, dict) else {}
+
+
+def _lists(document: Document, findings: list[Diagnostic]) -> dict[str, ListName]:
+    """Return the list of each op type of one file (Rule S1.1), except where the schema rejects the entry."""
+    if document.value == {}:
         findings.append(document.finding("ML207", "warning", "the library names no op type"))
     lists: dict[str, ListName] = {}
-    for op, entry in document.value.items():
-        if not isinstance(entry, dict):
-            continue
+    for op, entry in entries_of(document).items():
         reduce = entry.get("precision_reduce", entry)
         if reduce is entry:
             lists[op] = "gray"
             findings += _misspelt(document, op, entry)
         elif isinstance(reduce, dict):
-            found = _LISTS.get(flag) if isinstance(flag := reduce.get("flag"), str) else None
-            found = found or _unusual(document, op, reduce, findings)
-            if found:
-                lists[op] = found
+            flag = reduce.get("flag")
+            color = _LISTS.get(flag) if isinstance(flag, str) else None
+            color = color or _unusual(document, op, reduce, findings)
+            if color:
+                lists[op] = color
     return lists
 
 
-def _unusual(document: Document, op: str, reduce: dict[str, Any], findings: list[Diagnostic]) -> ListName | None:
-    """The list of an op type whose flag is not plainly "true" or "false"; None if the schema rejects it."""
+def _unusual(document: Document, op: str, reduce: Entry, findings: list[Diagnostic]) -> ListName | None:
+    """Return the list for a flag that is not plainly "true" or "false" (Rule S1.2); None if the schema rejects it."""
     if "flag" not in reduce:
         message = f"precision_reduce of {quoted(op)} has no flag: the op type is gray"
         hint = 'write {"flag": "true"} or {"flag": "false"}, or remove precision_reduce'
@@ -114,13 +119,13 @@ def _unusual(document: Document, op: str, reduce: dict[str, Any], findings: list
     if isinstance(flag, bool):
         text = "true" if flag else "false"
         message = f"the flag of {quoted(op)} is the boolean {text}; the engine expects a string"
-        findings.append(document.finding("ML204", "warning", message, (op, *FLAG), hint=f'write "{text}" in quotes'))
+        findings.append(document.finding("ML204", "warning", message, (op, *_FLAG), hint=f'write "{text}" in quotes'))
         return _LISTS[text]
     return _LISTS.get(flag.strip(" \t\n\r\f\v").lower()) if isinstance(flag, str) else None
 
 
-def _misspelt(document: Document, op: str, entry: dict[str, Any]) -> Iterator[Diagnostic]:
-    """A warning for a key of a gray op type that looks like precision_reduce: entries may hold any key."""
+def _misspelt(document: Document, op: str, entry: Entry) -> Iterator[Diagnostic]:
+    """Yield a warning for each key of a gray op type that looks like precision_reduce: entries may hold any key."""
     for key in entry:
         if key[:2].lower() == "pr" and closest(key, ["precision_reduce"]):
             message = f"{quoted(op)} has the key {quoted(key)}, which nothing reads: the op type is gray"
@@ -129,10 +134,11 @@ def _misspelt(document: Document, op: str, entry: dict[str, Any]) -> Iterator[Di
 
 
 def _place(document: Document, op: str) -> Place:
-    """The flag of an op type; its name where it has none."""
-    reduce = document.value[op].get("precision_reduce", {})
-    steps = (op, *FLAG) if "flag" in reduce else (op,)
-    return Place(document.path, *document.position(steps, key=len(steps) == 1))
+    """Return the position of an op type's flag; the position of its name if it has none."""
+    try:
+        return Place(document.path, *document.position((op, *_FLAG)))
+    except KeyError:
+        return Place(document.path, *document.position((op,), key=True))
 
 
 def _conflict(op: str, first: Document, before: ListName, second: Document, found: ListName) -> Diagnostic:

@@ -14,14 +14,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from mixlist.errors import FileError, ListError, UsageError
 from mixlist.files import json_edit
 from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
 from mixlist.files.whole_writes import write_whole
 from mixlist.lists.findings import stop_on_errors
-from mixlist.lists.ops_info import FLAG, files, from_documents
+from mixlist.lists.ops_info import Entries, Entry, entries_of, files, from_documents
 from mixlist.lists.suggestions import closest
 
 FLAGS = ("true", "false", "none")
@@ -109,76 +108,73 @@ def _encoded(original: bytes, text: str) -> bytes:
 
 
 def _edit(document: Document, changes: Mapping[str, str]) -> str:
-    """The text after the changes to the op types that the file holds, read again to be sure."""
-    expected = {op: _changed(document.value[op], flag) for op, flag in changes.items() if op in document.value}
-    cuts = [cut for op in expected for cut in _cuts(document, op, changes[op])]
+    """Return the text after the changes to the op types that the file holds, which is read again to be sure."""
+    entries = entries_of(document)
+    expected = {op: _changed(entries[op], flag) for op, flag in changes.items() if op in entries}
+    cuts = [cut for op in expected for cut in _cuts(document, entries, op, changes[op])]
     if not cuts:
         return document.text
     text = json_edit.apply(document.text, cuts)
     try:
-        after = parse(text, document.path).value
+        after = entries_of(parse(text, document.path))
     except ListError:
-        after = None
-    if after != {**document.value, **expected} or list(after) != list(document.value):
+        after = {}
+    if list(after.items()) != list({**entries, **expected}.items()):
         raise ListError(f"{document.path}: the edit would not come out right", hint="edit the file by hand")
     return text
 
 
-def _changed(entry: dict[str, Any], flag: str) -> dict[str, Any]:
-    """What an edit means for the value of an entry."""
+def _changed(entry: Entry, flag: str) -> Entry:
+    """Return the entry that an edit must give."""
     if flag == "none":
         return {key: value for key, value in entry.items() if key != "precision_reduce"}
-    reduce = entry.get("precision_reduce", {})
-    return entry if _says(reduce, flag) else {**entry, "precision_reduce": {**reduce, "flag": flag}}
-
-
-def _says(reduce: Any, flag: str) -> bool:
-    """Whether ``precision_reduce`` has the flag already, as a string that the engine reads so."""
-    found = reduce.get("flag") if isinstance(reduce, dict) else None
-    return isinstance(found, str) and found.strip().lower() == flag
-
-
-def _cuts(document: Document, op: str, flag: str) -> list[json_edit.Cut]:
-    entry, at = document.value[op], document.offset((op,))
     reduce = entry.get("precision_reduce")
+    if not isinstance(reduce, dict):
+        reduce = {}
+    return entry if _has_flag(reduce, flag) else {**entry, "precision_reduce": {**reduce, "flag": flag}}
+
+
+def _has_flag(reduce: Entry, flag: str) -> bool:
+    """Return whether ``precision_reduce`` has the flag already, as a string that the engine reads so."""
+    current = reduce.get("flag")
+    return isinstance(current, str) and current.strip().lower() == flag
+
+
+def _cuts(document: Document, entries: Entries, op: str, flag: str) -> list[json_edit.Cut]:
+    at = document.offset((op,))
+    reduce = entries[op].get("precision_reduce")
     if flag == "none":
         return [] if reduce is None else json_edit.remove(document, at, "precision_reduce")
-    if _says(reduce, flag):
-        return []
     value = f'"{flag}"'
-    if reduce is None:
-        inner = _flag_style(document, op)
+    if not isinstance(reduce, dict):
+        inner = _flag_style(document, entries, op)
         value = f'{{{inner.first}"flag"{inner.colon}{value}{inner.last}}}'
-        return [json_edit.insert(document, at, "precision_reduce", value, _entry_style(document))]
+        return [json_edit.insert(document, at, "precision_reduce", value, _entry_style(document, entries))]
+    if _has_flag(reduce, flag):
+        return []
     inside = document.offset((op, "precision_reduce"))
     if "flag" not in reduce:
-        return [json_edit.insert(document, inside, "flag", value, _flag_style(document, op))]
+        return [json_edit.insert(document, inside, "flag", value, _flag_style(document, entries, op))]
     member = document.members(inside)["flag"]
     return [json_edit.Cut(member.value, member.end, value)]
 
 
-def _flag_style(document: Document, op: str) -> json_edit.Style:
-    """How the file lays out ``precision_reduce``, or else another object in an entry, the op's own first."""
-    entries = document.value
-    alike = ((name, FLAG[0]) for name in entries)
+def _flag_style(document: Document, entries: Entries, op: str) -> json_edit.Style:
+    """Return the layout of a ``precision_reduce`` in the file, else of an object in an entry, the op's own first."""
+    flags = ((name, "precision_reduce") for name in entries)
     others = ((name, key) for name in (op, *entries) for key in entries[name])
-    return _first_style(document, chain(alike, others)) or _entry_style(document).deeper()
+    for name, key in chain(flags, others):
+        if isinstance(value := entries[name].get(key), dict) and value:
+            return json_edit.style_of(document, document.offset((name, key))) or json_edit.Style()
+    return _entry_style(document, entries).deeper()
 
 
-def _entry_style(document: Document) -> json_edit.Style:
-    style = _first_style(document, ((name,) for name in document.value))
-    return style or (json_edit.style_of(document, document.root) or json_edit.Style()).deeper()
-
-
-def _first_style(document: Document, ways: Iterable[tuple[str, ...]]) -> json_edit.Style | None:
-    """The style of the first of the values that is an object with members."""
-    for way in ways:
-        value: Any = document.value
-        for step in way:
-            value = value.get(step)
-        if isinstance(value, dict) and value:
-            return json_edit.style_of(document, document.offset(way))
-    return None
+def _entry_style(document: Document, entries: Entries) -> json_edit.Style:
+    """Return the layout of the first entry that has members, else one for the layout of the file."""
+    filled = next((name for name, entry in entries.items() if entry), None)
+    if filled is not None:
+        return json_edit.style_of(document, document.offset((filled,))) or json_edit.Style()
+    return (json_edit.style_of(document, document.root) or json_edit.Style()).deeper()
 
 
 def _write(edited: list[_Edited], backup: Path, make_writable: bool) -> None:
