@@ -26,7 +26,8 @@ from mixlist.checker.value_counts import (
     smallest,
     value_counts,
 )
-from mixlist.emulation.instrument import Instrumented, Probe, Statistic, instrument
+from mixlist.emulation.graph_statistics import Instrumented, Probe, Statistic
+from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer
 from mixlist.graph.dataflow import DataflowNode

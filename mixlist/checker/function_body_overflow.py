@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from mixlist.checker.finding_rules import SENTINEL, Tally
 from mixlist.checker.layerwise import nodes_with_low_outputs
 from mixlist.checker.model_pair import ModelPair
-from mixlist.emulation.instrument import RANGE, Instrumenter, Probe, Result
+from mixlist.emulation.graph_statistics import RANGE, Probe
+from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.observer import Observer
+from mixlist.emulation.packing import Result
 from mixlist.errors import ModelError
 from mixlist.graph.build import bind, build_main
 from mixlist.graph.model import Node

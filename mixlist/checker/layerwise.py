@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
-from mixlist.emulation.instrument import Instrumenter, Probe, Result, Statistic
+from mixlist.emulation.graph_statistics import Probe, Statistic
+from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.observer import Observer
+from mixlist.emulation.packing import Result
 from mixlist.graph.build import build_main
 from mixlist.graph.constness import is_random
 from mixlist.graph.model import Graph, Node

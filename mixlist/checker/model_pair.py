@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from mixlist.emulation.emulate import emulate, holds_low, raise_low, widen
 from mixlist.emulation.float64_reference import computes_double, describe_float32_nodes
-from mixlist.emulation.instrument import Instrumented, instrument
+from mixlist.emulation.graph_statistics import Instrumented
+from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import Observer
 from mixlist.emulation.shared_weights import SharedWeights
 from mixlist.errors import ModelError, UsageError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.finding_rules import NEAR, SENTINEL
 from mixlist.checker.result import Kind, ValueCounts
-from mixlist.emulation.instrument import Statistic
+from mixlist.emulation.graph_statistics import Statistic
 from mixlist.graph.naming import NewNames
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded
@@ -21,7 +21,7 @@ from mixlist.graph.messages import NodeOrder, copied, reorder
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.graph.save import set_inline, tensors
-from mixlist.graph.traversal import nodes, scope_messages, scopes
+from mixlist.graph.traversal import is_graph, nodes, reachable_graphs, scope_messages, scopes
 from mixlist.graph.weights import element_count, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW
@@ -31,7 +31,7 @@ from mixlist.ops.traits import Trait, operators
 from mixlist.rewriter.convert import bring_in, stream
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
     from mixlist.graph.protos import ScopeProto
 
@@ -96,22 +96,27 @@ class Emulation:
         self.outside = outside
         self.saturate = saturate
         self.rounding = rounding
-        self.proto = type(loaded.proto)()
-        self.proto.CopyFrom(loaded.proto)
+        self.proto = copied(loaded.proto)
         self.graph = build_main(self.proto, show_marked=True)
         self.new = NewNames(names_in(self.proto.graph, *self.proto.functions))
         for function in self.proto.functions:
             self.new.add(function.name)
-        self.bodies: dict[int, tuple[Graph, Any]] = {}  # specialised functions by id of their Graph
+        self.specialized: dict[Graph, FunctionProto] = {}  # one for each body: its types depend on the call
 
     def run(self) -> ModelProto:
-        self._specialise(self.graph)
-        for graph, message in [(self.graph, self.proto.graph), *self.bodies.values()]:
-            self._rewrite(graph, message)
-        kept = [f for f in self.proto.functions if not self._is_called(f)]
-        functions = [message for _, message in self.bodies.values()] + [copied(f) for f in kept]
+        """Rewrite the main graph and a copy of each function body; return the model."""
+        for body in reachable_graphs(self.graph)[1:]:
+            function = copied(body.function)
+            if any(other.function is body.function for other in self.specialized):
+                function.name = self.new.make(function.name)
+            self.specialized[body] = function
+        self._rewrite(self.graph, self.proto.graph)
+        for body, function in self.specialized.items():
+            self._rewrite(body, function)
+        called = [body.function for body in self.specialized]
+        kept = [copied(f) for f in self.proto.functions if not any(f is original for original in called)]
         del self.proto.functions[:]
-        self.proto.functions.extend(functions)
+        self.proto.functions.extend([*self.specialized.values(), *kept])
         if not self.outside:
             self.inline_external()
         return self.proto
@@ -120,21 +125,6 @@ class Emulation:
         """Bring in what lies in other files: a session is made of these bytes alone."""
         bring_in(self.proto, self.loaded.folder)
 
-    def _is_called(self, function: Any) -> bool:
-        return any(g.root.proto is function for g, _ in self.bodies.values())
-
-    def _specialise(self, graph: Graph) -> None:
-        """One message per function body: a body's types depend on the call."""
-        for node in graph.order:
-            body = node.function
-            if body is None or id(body) in self.bodies:
-                continue
-            message = copied(body.root.proto)
-            if any(g.root.proto is body.root.proto for g, _ in self.bodies.values()):
-                message.name = self.new.make(message.name)
-            self.bodies[id(body)] = (body, message)
-            self._specialise(body)
-
     # --- one scope ---
 
     def _rewrite(self, graph: Graph, message: ScopeProto) -> None:
@@ -142,41 +132,30 @@ class Emulation:
         for scope, proto in reversed(scope_messages(graph.root, message).items()):
             self._scope(graph, scope, proto)
 
-    def _scope(self, graph: Graph, scope: Scope, proto: Any) -> None:
+    def _scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
         keys: list[NodeOrder | None] = [None] * len(proto.node)
-        added: list[tuple[NodeOrder, Any]] = []
+        added: list[NodeProto] = []
         for place, node in enumerate(scope.nodes):
-            target = proto.node[node.position]
+            before, after = self._node(graph, node, proto.node[node.position])
             keys[node.position] = (place, 0, 0)
-            before, after = self._node(graph, node, target)
-            added += [((place - 1, 3, k), made) for k, made in enumerate(before)]
-            added += [((place, 1, k), made) for k, made in enumerate(after)]
-        for key, made in added:
-            proto.node.add().CopyFrom(made)
-            keys.append(key)
+            keys += [(place - 1, 3, order) for order in range(len(before))]
+            keys += [(place, 1, order) for order in range(len(after))]
+            added += before + after
+        proto.node.extend(added)
         reorder(proto.node, keys)
-        self._declare(proto)
-        self._initializers(proto)
+        infos = [*proto.value_info]
+        if is_graph(proto):
+            infos += [*proto.input, *proto.output]
+            weights = [*proto.initializer, *(sparse.values for sparse in proto.sparse_initializer)]
+            for tensor in weights:
+                if tensor.data_type in self.raised:
+                    self._raise_tensor(tensor)
+        for info in infos:
+            declared = types.from_proto(info.type)
+            if types.element(declared) in self.raised:
+                types.set_proto(info.type, types.with_element(declared, self.target))
 
-    def _declare(self, proto: Any) -> None:
-        fields = ("input", "output", "value_info") if proto.DESCRIPTOR.name == "GraphProto" else ("value_info",)
-        for name in fields:
-            for info in getattr(proto, name):
-                declared = types.from_proto(info.type)
-                if types.element(declared) in self.raised:
-                    types.set_proto(info.type, types.with_element(declared, self.target))
-
-    def _initializers(self, proto: Any) -> None:
-        if proto.DESCRIPTOR.name != "GraphProto":
-            return
-        for tensor in proto.initializer:
-            if tensor.data_type in self.raised:
-                self._raise_tensor(tensor)
-        for sparse in proto.sparse_initializer:
-            if sparse.values.data_type in self.raised:
-                self._raise_tensor(sparse.values)
-
-    def _raise_tensor(self, tensor: Any) -> None:
+    def _raise_tensor(self, tensor: TensorProto) -> None:
         """The same numbers in the wider type: exact."""
         import numpy as np
 
@@ -191,10 +170,10 @@ class Emulation:
 
     # --- one node ---
 
-    def _node(self, graph: Graph, node: Node, target: Any) -> tuple[list[Any], list[Any]]:
+    def _node(self, graph: Graph, node: Node, target: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
         """Raise a node in place; the nodes that go before and after it."""
         if node.function is not None:
-            target.op_type = self.bodies[id(node.function)][1].name
+            target.op_type = self.specialized[node.function].name
             return [], []
         if node.bodies:
             return [], []
@@ -207,8 +186,8 @@ class Emulation:
             return [], []
         if not self._can_rise(node):
             return self._island(node, target)
-        before: list[Any] = []
-        after: list[Any] = []
+        before: list[NodeProto] = []
+        after: list[NodeProto] = []
         if signature.fixed:
             self._raise_attributes(node, target)
         else:
@@ -218,22 +197,22 @@ class Emulation:
         after += [made for slot, value in enumerate(node.outputs) for made in self._round(target, slot, value)]
         return before, after
 
-    def _fit(self, node: Node, target: Any, assignment: Assignment) -> tuple[list[Any], list[Any]]:
+    def _fit(self, node: Node, target: NodeProto, assignment: Assignment) -> tuple[list[NodeProto], list[NodeProto]]:
         """Casts where the operator fixes a slot to a type that is not raised (Resize's scales, a norm's Mean)."""
         before, after = [], []
         for slot, (value, wanted) in enumerate(zip(node.inputs, assignment.inputs, strict=False)):
             if value is not None and self._is_low(value) and isinstance(wanted, int) and wanted in self.raised:
                 name = self.new.make(f"{value.name}_low")
-                before.append(self._kept(value, name, wanted) or self._make_cast(value.name, name, wanted))
+                before.append(self._kept(value, name, wanted) or self.new.cast(value.name, name, wanted))
                 target.input[slot] = name
         for slot, (value, made) in enumerate(zip(node.outputs, assignment.outputs, strict=False)):
             if value is not None and self._is_low(value) and isinstance(made, int) and made in self.raised:
                 name = self.new.make(f"{value.name}_low")
-                after.append(self._make_cast(name, value.name, self.target))
+                after.append(self.new.cast(name, value.name, self.target))
                 target.output[slot] = name
         return before, after
 
-    def _cast(self, node: Node, target: Any) -> list[Any]:
+    def _cast(self, node: Node, target: NodeProto) -> list[NodeProto]:
         value, source = node.outputs[0], node.inputs[0]
         given = types.element(source.type) if source is not None else types.UNKNOWN
         elem = self.target if given in self.raised else given
@@ -250,61 +229,54 @@ class Emulation:
             return self._round(target, 0, value)
         low = self.new.make(f"{value.name}_low")
         target.output[0] = low
-        return [self._make_cast(low, value.name, types.FLOAT)]
+        return [self.new.cast(low, value.name, types.FLOAT)]
 
-    def _cast_to(self, target: Any, given: int, elem: int) -> None:
+    def _cast_to(self, target: NodeProto, given: int, elem: int) -> None:
         if given == elem:
             _make_identity(target)
         else:
             next(a for a in target.attribute if a.name == "to").i = elem
 
-    def _round(self, target: Any, slot: int, value: Value | None) -> list[Any]:
+    def _round(self, target: NodeProto, slot: int, value: Value | None) -> list[NodeProto]:
         """The pair of Casts after one output of a low type."""
         if value is None or not self._is_low(value) or isinstance(value.type, tuple):
             return []
         raw = target.output[slot] = self.new.make(f"{value.name}_exact")
         return self.rounding_nodes(raw, types.element(value.type), value.name)
 
-    def rounding_nodes(self, name: str, elem: int, out: str) -> list[Any]:
+    def rounding_nodes(self, name: str, elem: int, out: str) -> list[NodeProto]:
         """The nodes that make ``out`` of a float32 tensor: rounded to ``elem`` and float32 again."""
         low = self.new.make(f"{out}_low")
         clipped = self._clip(name, elem) if self.saturate else []
         inside = clipped[-1].output[0] if clipped else name
-        return [*clipped, self._make_cast(inside, low, elem), self._make_cast(low, out, types.FLOAT)]
+        return [*clipped, self.new.cast(inside, low, elem), self.new.cast(low, out, types.FLOAT)]
 
-    def _clip(self, name: str, elem: int) -> list[Any]:
-        """Nodes that bring a tensor into the finite range of a low type; NaN stays."""
-        from onnx import TensorProto, helper
-
+    def _clip(self, name: str, elem: int) -> list[NodeProto]:
+        """Return nodes that bring a tensor into the finite range of a low type; NaN stays."""
         largest = FINITE_MAX[elem]
         out = self.new.make(f"{name}_clipped")
         if self.graph.opsets.get("", 13) < 11:
-            return [
-                helper.make_node("Clip", [name], [out], name=self.new.make(f"Clip_{out}"), min=-largest, max=largest)
-            ]
-        bounds, nodes = [], []
-        for bound in (-largest, largest):
-            tensor = helper.make_tensor("", TensorProto.FLOAT, [], [bound])
-            bounds.append(self.new.make(f"{out}_bound"))
-            nodes.append(helper.make_node("Constant", [], [bounds[-1]], name=self.new.make("Bound"), value=tensor))
-        return [*nodes, helper.make_node("Clip", [name, *bounds], [out], name=self.new.make(f"Clip_{out}"))]
+            return [self.new.node("Clip", [name], out, min=-largest, max=largest)]
+        bounds = {self.new.make(f"{out}_bound"): number for number in (-largest, largest)}
+        nodes = [self.new.constant(bound, types.FLOAT, [], [number]) for bound, number in bounds.items()]
+        return [*nodes, self.new.node("Clip", [name, *bounds], out)]
 
-    def _island(self, node: Node, target: Any) -> tuple[list[Any], list[Any]]:
+    def _island(self, node: Node, target: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
         """An operator that knows no float32, or that nobody knows: it keeps its types between Casts."""
         before, after = [], []
         for slot, value in enumerate(node.inputs):
             if value is not None and self._is_low(value) and not isinstance(value.type, tuple):
                 low, elem = self.new.make(f"{value.name}_low"), types.element(value.type)
-                before.append(self._kept(value, low, elem) or self._make_cast(value.name, low, elem))
+                before.append(self._kept(value, low, elem) or self.new.cast(value.name, low, elem))
                 target.input[slot] = low
         for slot, value in enumerate(node.outputs):
             if value is not None and self._is_low(value) and not isinstance(value.type, tuple):
                 low = self.new.make(f"{value.name}_low")
                 target.output[slot] = low
-                after.append(self._make_cast(low, value.name, self.target))
+                after.append(self.new.cast(low, value.name, self.target))
         return before, after
 
-    def _kept(self, value: Value, name: str, elem: int) -> Any | None:
+    def _kept(self, value: Value, name: str, elem: int) -> NodeProto | None:
         """A small constant as it was, for a slot whose value inference reads; None for what is no plain tensor."""
         from onnx import TensorProto, helper, numpy_helper
 
@@ -313,9 +285,9 @@ class Emulation:
             return None
         plain = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
         kept = numpy_helper.from_array(plain)
-        return helper.make_node("Constant", [], [name], name=self.new.make(f"Constant_{name}"), value=kept)
+        return self.new.node("Constant", [], name, value=kept)
 
-    def _raise_attributes(self, node: Node, target: Any) -> None:
+    def _raise_attributes(self, node: Node, target: NodeProto) -> None:
         """What an attribute says of the output's type, given or by default."""
         from onnx import TensorProto, helper
 
@@ -340,11 +312,6 @@ class Emulation:
             if name in _TYPED and name not in given and default in self.raised:
                 target.attribute.append(helper.make_attribute(name, self.target))
 
-    def _make_cast(self, source: str, out: str, elem: int) -> Any:
-        from onnx import helper
-
-        return helper.make_node("Cast", [source], [out], name=self.new.make(f"Cast_{out}"), to=elem)
-
     def _is_low(self, value: Value | None) -> bool:
         return value is not None and types.element(value.type) in self.raised
 
@@ -363,7 +330,7 @@ class Emulation:
         return tuple([self.target if g.authored in self.raised else g.authored for g in node.signature.groups])
 
 
-def _make_identity(cast: Any) -> None:
+def _make_identity(cast: NodeProto) -> None:
     """A Cast to the type that its input has. ONNX Runtime drops such Casts even where a subgraph reads them."""
     cast.op_type = "Identity"
     del cast.attribute[:]

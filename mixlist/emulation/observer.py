@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from mixlist.emulation.instrument import RANGE, Instrumented, Place
+from mixlist.emulation.graph_statistics import RANGE, Instrumented, Place
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import as_float32

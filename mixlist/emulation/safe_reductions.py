@@ -6,6 +6,7 @@ of the reduction is appended to its values.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.graph.naming import NewNames
@@ -40,12 +41,8 @@ def guarded_rows(nodes: list[NodeProto], out: str, columns: int, elem: int, name
 
 def _flatten(node: NodeProto, out: str, names: NewNames, made: list[NodeProto]) -> str:
     """Add the nodes that flatten what a node reduces; return the flat tensor."""
-    from onnx import TensorProto, helper
-
     shape, flat = names.make(f"{out}_shape"), names.make(f"{out}_flat")
-    value = helper.make_tensor("", TensorProto.INT64, [1], [-1])
-    made.append(helper.make_node("Constant", [], [shape], name=names.make(f"Constant_{shape}"), value=value))
-    made.append(helper.make_node("Reshape", [node.input[0], shape], [flat], name=names.make(f"Reshape_{flat}")))
+    made += [names.constant(shape, types.INT64, [1], [-1]), names.node("Reshape", [node.input[0], shape], flat)]
     return flat
 
 
@@ -53,13 +50,14 @@ def _append_neutral(
     node: NodeProto, tensor: str, out: str, elem: int, dims: list[int], names: NewNames, made: list[NodeProto]
 ) -> None:
     """Let a node reduce ``tensor`` with neutral elements appended along the first axis."""
-    from onnx import TensorProto, helper
-
     rest, more = names.make(f"{out}_neutral"), names.make(f"{out}_more")
-    numbers = helper.make_tensor("", TensorProto.FLOAT, dims, [_NEUTRAL[node.op_type]] * dims[-1])
-    single = rest if elem == types.FLOAT else names.make(f"{rest}_float")
-    made.append(helper.make_node("Constant", [], [single], name=names.make(f"Constant_{rest}"), value=numbers))
-    if single != rest:
-        made.append(helper.make_node("Cast", [single], [rest], name=names.make(f"Cast_{rest}"), to=elem))
-    made.append(helper.make_node("Concat", [tensor, rest], [more], name=names.make(f"Concat_{more}"), axis=0))
+    made += float_constant(rest, elem, dims, _NEUTRAL[node.op_type], names)
+    made.append(names.node("Concat", [tensor, rest], more, axis=0))
     node.input[0] = more
+
+
+def float_constant(out: str, elem: int, dims: list[int], number: float, names: NewNames) -> list[NodeProto]:
+    """Return the nodes that make a tensor of one number in a float type."""
+    single = out if elem == types.FLOAT else names.make(f"{out}_float")
+    constant = names.constant(single, types.FLOAT, dims, [number] * prod(dims))
+    return [constant] if single == out else [constant, names.cast(single, out, elem)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Graph, Node, Scope
@@ -10,6 +10,8 @@ from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import is_graph, scopes_in
 
 if TYPE_CHECKING:
+    from onnx import NodeProto
+
     from mixlist.graph.protos import ScopeProto
 
 
@@ -61,7 +63,7 @@ def output_ref(graph: Graph, node: Node, slot: int) -> TensorRef:
 
 
 class NewNames:
-    """Names that no tensor or node of any scope of a model has."""
+    """Names that no tensor or node of any scope of a model has, and nodes with such names."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
@@ -77,6 +79,24 @@ class NewNames:
     def add(self, name: str) -> None:
         """Take a name."""
         self._taken.add(name)
+
+    def node(self, op_type: str, inputs: Iterable[str], output: str, **attributes: object) -> NodeProto:
+        """Return a node with a new name that makes the tensor ``output``."""
+        from onnx import helper
+
+        node = helper.make_node(op_type, list(inputs), [output], name=self.make(f"{op_type}_{output}"))
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in sorted(attributes.items()))
+        return node
+
+    def constant(self, output: str, elem: int, dims: Sequence[int], numbers: Sequence[float]) -> NodeProto:
+        """Return a Constant of an element type and a shape."""
+        from onnx import helper
+
+        return self.node("Constant", [], output, value=helper.make_tensor("", elem, dims, numbers))
+
+    def cast(self, source: str, output: str, elem: int) -> NodeProto:
+        """Return a Cast of ``source`` to an element type."""
+        return self.node("Cast", [source], output, to=elem)
 
 
 def names_in(*roots: ScopeProto) -> Iterator[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Type = int | tuple[str, "Type"]
 
-UNKNOWN, FLOAT, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 10, 11, 16
+UNKNOWN, FLOAT, INT64, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 7, 10, 11, 16
 ELEMENT = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
 LISTED = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types that lists move between
 FLOATS = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})

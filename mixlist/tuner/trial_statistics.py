@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from mixlist.checker.result import TensorRange
-from mixlist.emulation.instrument import SUM, Instrumented, Probe, instrument
+from mixlist.emulation.graph_statistics import SUM, Instrumented, Probe
+from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import RangeReader, Ranges
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Value
@@ -127,7 +128,7 @@ def watched(
     sums = instrument(proto, (SUM,), summed, own=own, cuts=cuts)
     ranged = instrument(sums.proto, wanted=doubtful, own=own, cuts=cuts)
     ends = [(*one, *other) for one, other in zip(sums.parts, ranged.parts, strict=True)]
-    return ranged.proto, Watch(_columns(sums), replace(ranged, proto=None), ends, low, saturate)
+    return ranged.proto, Watch(_columns(sums), replace(ranged, proto=type(ranged.proto)()), ends, low, saturate)
 
 
 def _columns(made: Instrumented) -> dict[str, tuple[Column, ...]]:

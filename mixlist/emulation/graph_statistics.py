@@ -1,0 +1,73 @@
+"""What is computed of each observed tensor, and where an instrumented model yields it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mixlist.graph.naming import NewNames
+from mixlist.graph.refs import TensorRef
+from mixlist.ops import types
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+Build = Callable[[str, str, int, NewNames], "list[NodeProto]"]  # (tensor, out, elem, names) -> nodes
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An observed tensor; ``source`` is the tensor whose range it shares, or None."""
+
+    key: TensorRef
+    tensor: str
+    op_type: str
+    elem: int
+    constant: bool
+    source: TensorRef | None = None
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One reduction: how it is computed, how values of several runs join, and the neutral element."""
+
+    name: str
+    neutral: float
+    again: str  # the operator that reduces the results of a Loop's iterations
+    build: Build
+    elem: int = types.UNKNOWN  # the type of the result; UNKNOWN: the tensor's own
+
+
+def _reduce(op_type: str) -> Build:
+    return lambda tensor, out, elem, names: [names.node(op_type, [tensor], out, keepdims=0)]
+
+
+SUM = Statistic("sum", 0.0, "ReduceSum", _reduce("ReduceL1"))
+RANGE = (
+    Statistic("minimum", float("inf"), "ReduceMin", _reduce("ReduceMin")),
+    Statistic("maximum", float("-inf"), "ReduceMax", _reduce("ReduceMax")),
+    SUM,
+)
+
+
+@dataclass
+class Instrumented:
+    """A model with statistics: ``proto``; ``outputs`` where each (TensorRef, statistic) is, in several places where
+    a function is called several times; ``widths`` the columns of each output; ``probes`` in order of computation;
+    ``parts`` what stands last before each cut: the tensor, and the statistics packed there."""
+
+    proto: ModelProto
+    probes: list[Probe] = field(default_factory=list)
+    outputs: dict[tuple[TensorRef, str], list[Place]] = field(default_factory=dict)
+    widths: dict[str, int] = field(default_factory=dict)
+    parts: list[tuple[str, ...]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A column of a graph output: of shape [columns], or [iterations, columns] out of a Loop or Scan (``stacked``)."""
+
+    output: str
+    column: int
+    stacked: bool
