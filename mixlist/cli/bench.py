@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.benchmark.options import BenchOptions
-from mixlist.cli.data import DataOptions, batches_from, sizes_from
+from mixlist.cli.data import DataOptions, batches_from, sizes_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
@@ -56,7 +56,7 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
     from mixlist.report import bench_terminal
     from mixlist.report.progress import count_bar
 
-    data = build(DataOptions, given)
+    data = take_data(given)
     options = build(BenchOptions, given, profiles=Path(profiles) if profiles is not None else None)
     original, rival = _models(model, other, given)
     if estimate:

@@ -8,12 +8,12 @@ import click
 
 from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions
-from mixlist.cli.data import DataOptions, batches_from
+from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, read_labels, refuse_two_workplaces
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, take_policy, take_type_hints
-from mixlist.cli.outputs import check_output, write_report
+from mixlist.cli.outputs import check_outputs, write_report
 from mixlist.cli.parameters import CONFIG, FILE
 
 
@@ -56,15 +56,14 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
 
     apply_large_batch(given)
     refuse_two_workplaces(given)
-    if html is not None:
-        check_output("--html", html)
+    check_outputs({"--html": html})
     alone = given["jobs"] is None and given["scheduler"] is None
     context = click.get_current_context()  # ends the process, which starts while the model is read
     process = context.with_resource(SessionProcess()) if alone else False
     policy = take_policy(given)
     hints = take_type_hints(given)
     source = load(model)
-    batches = batches_from(build(DataOptions, given), source.proto)
+    batches = batches_from(take_data(given), source.proto)
     given["per_tensor"] = given["per_tensor"] or html is not None
     options = build(
         CheckOptions, given, limits=build(Limits, given), labels=read_labels(labels), type_hints=hints, isolate=process

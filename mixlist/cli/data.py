@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.cli.parameters import on_command_line
+from mixlist.cli.declared import build
+from mixlist.cli.parameters import Given, keep_one, on_command_line
 from mixlist.errors import UsageError
 from mixlist.option_fields import command_line_forms, option
 
@@ -50,14 +51,24 @@ class DataOptions:
 _RANDOM_ONLY = ("seed", "dims", "ranges")
 
 
-def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
-    """Return the batches that the data options ask for.
+def take_data(given: Given) -> DataOptions:
+    """Take the data options out of ``given``.
 
-    The command line wins over a configuration: ``--random`` over its data, ``--data`` over its random data.
+    The command line wins over a configuration: ``--random`` over its data, ``--data`` over its random data. Raises
+    UsageError for two sources of data, and for what only random data takes beside data.
     """
+    keep_one(given, "data", "random", "--data and --random are two sources of data")
+    if given["data"]:
+        for name in on_command_line(*_RANDOM_ONLY):
+            flag = command_line_forms(DataOptions)[name].flag
+            raise UsageError(f"{flag} is for --random, and the data comes from --data", hint=f"leave {flag} out")
+    return build(DataOptions, given)
+
+
+def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
+    """Return the batches that the data options ask for."""
     from mixlist.runtime.feeds import random_batches, read_batches
 
-    options = _one_source(options)
     if options.data:
         return read_batches(options.data, proto)
     if options.random is None:
@@ -73,23 +84,6 @@ def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
 def sizes_from(texts: Iterable[str]) -> dict[str, int]:
     """Return what ``--dim NAME=SIZE`` gave, by name; raises UsageError for what is no size."""
     return {name: _size(text, "--dim", name) for name, text in _pairs(texts, "--dim", "NAME=SIZE")}
-
-
-def _one_source(options: DataOptions) -> DataOptions:
-    """Return the options with either data or random data.
-
-    Raises UsageError for both, and for what only random data takes beside data.
-    """
-    if options.data and options.random is not None:
-        said = on_command_line("data", "random")
-        if len(said) != 1:
-            raise UsageError("--data and --random are two sources of data", hint="give one of them")
-        options = replace(options, random=None) if said == ["data"] else replace(options, data=())
-    if options.data:
-        for name in on_command_line(*_RANDOM_ONLY):
-            flag = command_line_forms(DataOptions)[name].flag
-            raise UsageError(f"{flag} is for --random, and the data comes from --data", hint=f"leave {flag} out")
-    return options
 
 
 def _pairs(texts: Iterable[str], option: str, form: str) -> Iterable[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.checker.exception_rate import LARGE_BATCH_LIMIT
-from mixlist.cli.parameters import Given, on_command_line
+from mixlist.cli.parameters import Given, keep_one
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,15 +20,10 @@ LARGE_BATCH = click.Option(
 
 def apply_large_batch(given: Given) -> None:
     """Put the exception rate of a large global batch for ``--large-batch``; the command line wins over a file."""
-    if not given.pop("large_batch"):
-        return
-    if given["max_exception_rate"] is not None:
-        said = on_command_line("large_batch", "max_exception_rate")
-        if len(said) != 1:
-            raise UsageError("--large-batch and --max-exception-rate are two exception rates", hint="give one of them")
-        if said == ["max_exception_rate"]:
-            return
-    given["max_exception_rate"] = LARGE_BATCH_LIMIT
+    message = "--large-batch and --max-exception-rate are two exception rates"
+    keep_one(given, "large_batch", "max_exception_rate", message)
+    if given.pop("large_batch"):
+        given["max_exception_rate"] = LARGE_BATCH_LIMIT
 
 
 def refuse_two_workplaces(given: Given) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO, TypeVar
 
@@ -21,21 +21,27 @@ class _Report(Protocol):
 Report = TypeVar("Report", bound=_Report)
 
 
-def check_output(option: str, name: str, more_inputs: Iterable[Path] = (), *, force: bool = True) -> None:
-    """Raise where the file cannot be written, would replace an input, or exists (without ``force``).
+def check_outputs(
+    outputs: Mapping[str, str | None], more_inputs: Iterable[Path] = (), *, replace: Container[str] | None = None
+) -> None:
+    """Raise before a long run where an output cannot be written, would replace an input, or exists.
 
+    ``outputs`` are paths by the option that names them; those of the options in ``replace`` may exist (None: all may).
     Inputs are the paths that the running command reads, and ``more_inputs``.
     """
-    path = Path(name)
-    if path.exists():
-        for other in (*map(Path, values_of_type(FILE, PATH)), *more_inputs):
-            if other.exists() and path.samefile(other):
-                raise UsageError(f"{option} {name} is an input", hint="name another file")
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
-        raise FileError(f"{name}: {what}", hint="name a file in a folder that exists")
-    if path.exists() and not force:
-        raise UsageError(f"{name} exists", hint="use --force to replace it")
+    named = {option: path for option, path in outputs.items() if path is not None}
+    if len({Path(path).resolve() for path in named.values()}) < len(named):
+        raise UsageError(f"{' and '.join(named)} would write the same file", hint="name one file each")
+    inputs = [*map(Path, values_of_type(FILE, PATH)), *more_inputs]
+    for option, name in named.items():
+        path = Path(name)
+        if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
+            raise UsageError(f"{option} {name} is an input", hint="name another file")
+        if path.is_dir() or not path.parent.is_dir():
+            what = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
+            raise FileError(f"{name}: {what}", hint="name a file in a folder that exists")
+        if path.exists() and replace is not None and option not in replace:
+            raise UsageError(f"{name} exists", hint="use --force to replace it")
 
 
 def write_report(

@@ -53,6 +53,20 @@ def on_command_line(*names: str) -> list[str]:
     return [name for name in names if context.get_parameter_source(name) is source]
 
 
+def keep_one(given: Given, first: str, second: str, message: str) -> None:
+    """Keep one of two options that exclude each other: that of the command line, where a configuration has the other.
+
+    Raises UsageError with the message where both come from the same place.
+    """
+    values = given[first], given[second]
+    if any(value is None or value is False or value == () for value in values):
+        return
+    said = on_command_line(first, second)
+    if len(said) != 1:
+        raise UsageError(message, hint="give one of them")
+    given[second if said == [first] else first] = None
+
+
 def values_of_type(*types: PathType) -> Iterator[str]:
     """Return the paths of these types that the running command was given."""
     context = click.get_current_context()

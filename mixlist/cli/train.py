@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,8 +12,8 @@ from mixlist.cli.declared import build, declared
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, take_policy
-from mixlist.cli.outputs import check_output, write_report
-from mixlist.cli.parameters import CONFIG, FILE, Given, on_command_line
+from mixlist.cli.outputs import check_outputs, write_report
+from mixlist.cli.parameters import CONFIG, FILE, keep_one
 from mixlist.errors import UsageError
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions
@@ -57,6 +55,7 @@ def command(
     step: str,
     data: str,
     scaler: str | None,
+    state: str | None,
     loss_scale: float | None,
     scaler_args: tuple[str, ...],
     form: str,
@@ -89,13 +88,13 @@ def command(
     from mixlist.training.scalers import make_scaler
 
     apply_large_batch(given)
-    _one_length(given)
+    keep_one(given, "steps", "epochs", "--steps and --epochs are two lengths")
     settings = build(Settings, given)
     scaler = scaler or TrainOptions.scaler
     parameters = _scaler_parameters(scaler, loss_scale, scaler_args)
     make_scaler(scaler, **parameters)
-    options = build(TrainOptions, given, optimizer=settings, scaler=scaler, scaler_parameters=parameters)
-    _check_outputs(html, options.state)
+    options = build(TrainOptions, given, optimizer=settings, scaler=scaler, scaler_parameters=parameters, state=state)
+    check_outputs({"--html": html, "--resume": state})
     policy = take_policy(given)
     with training_bar(options.runs) as told:
         report = run_train(step, policy, data, replace(options, told=told))
@@ -123,20 +122,3 @@ def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> 
     if own in found:
         raise UsageError(f"--loss-scale is the parameter {own} of the loss scaler {name}", hint="give one of them")
     return {own: scale, **found}
-
-
-def _one_length(given: Given) -> None:
-    """Keep one of steps and epochs; the command line wins over a configuration."""
-    if given["steps"] is not None and given["epochs"] is not None:
-        said = on_command_line("steps", "epochs")
-        if len(said) != 1:
-            raise UsageError("--steps and --epochs are two lengths", hint="give one of them")
-        given["epochs" if said == ["steps"] else "steps"] = None
-
-
-def _check_outputs(html: str | None, state: str | os.PathLike[str] | None) -> None:
-    if html is not None and state is not None and Path(html).resolve() == Path(state).resolve():
-        raise UsageError("--html and --resume would write the same file", hint="name one file each")
-    for option, name in (("--html", html), ("--resume", state)):
-        if name is not None:
-            check_output(option, os.fspath(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.checker.accuracy import Limits
-from mixlist.cli.data import DataOptions, batches_from
+from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, change, declared
 from mixlist.cli.index import COMMANDS
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, read_labels, refuse_two_workplaces
 from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
-from mixlist.cli.outputs import check_output, write_result, write_warnings
+from mixlist.cli.outputs import check_outputs, write_result, write_warnings
 from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, PATH, values_of_type
 from mixlist.errors import UsageError
 from mixlist.report.terminal import clean
@@ -100,7 +100,7 @@ def command(
     policy = take_policy(given)
     hints = take_type_hints(given)
     source = load(model)
-    batches = batches_from(build(DataOptions, given), source.proto)
+    batches = batches_from(take_data(given), source.proto)
     others = read_batches(validate_on, source.proto) if validate_on else None
     _refuse_seen(batches, others)
     outputs.check(_files(source, batches, others))
@@ -130,21 +130,16 @@ class _Outputs:
     """OUT and FILE, and where they go when the search is interrupted."""
 
     def __init__(self, lists: str, rules: str | None, state: str | None, force: bool) -> None:
-        self.lists, self.rules, self.state, self.force = lists, rules, state, force
+        self.lists, self.rules, self.force = lists, rules, force
         self.partial = _partial(lists), None if rules is None else _partial(rules)
+        self.named = {"--output": lists, "--node-rules": rules, "--state": state}
+        self.named |= {"the partial output": self.partial[0], "the partial node rules": self.partial[1]}
 
-    def check(self, more_inputs: tuple[Path, ...] = ()) -> None:
+    def check(self, more_inputs: Iterable[Path] = ()) -> None:
         """Raise before the long run where one of them, or the state, cannot be written or is an input."""
-        names = {"--output": self.lists, "--node-rules": self.rules, "--state": self.state}
-        named = {option: name for option, name in names.items() if name is not None}
-        partial = [name for name in self.partial if name is not None]
-        every = [*named.values(), *partial]
-        if len({Path(name).resolve() for name in every}) < len(every):
-            raise UsageError(f"{' and '.join(named)} would write the same file", hint="name one file each")
-        for option, name in named.items():
-            check_output(option, name, more_inputs, force=self.force or option == "--state")
-        for name in partial:
-            check_output("the partial output", name, more_inputs)
+        kept = ("--output", "--node-rules")  # without --force
+        replaceable = None if self.force else [option for option in self.named if option not in kept]
+        check_outputs(self.named, more_inputs, replace=replaceable)
 
 
 def _partial(name: str) -> str:

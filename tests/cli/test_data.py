@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mixlist.cli import root
-from mixlist.cli.data import DataOptions, batches_from
+from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.options import POLICY_OPTIONS
 from mixlist.cli.parameters import CONFIG
@@ -33,7 +33,7 @@ def proto() -> Any:
 @click.command("check", params=[*POLICY_OPTIONS, *declared(DataOptions, ProviderOption), CONFIG])
 def told(**given: object) -> None:
     """Prints the names and shapes of the batches."""
-    data = build(DataOptions, given)
+    data = take_data(given)
     build(ProviderOption, given)
     assert set(given) == POLICY
     batches = batches_from(data, proto())

@@ -1,0 +1,65 @@
+"""What the public functions take: every keyword argument with its default, for callers and for ``help``."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import mixlist
+from mixlist import training
+
+JUDGING = {
+    "provider": "cpu", "overflow_mode": "inf", "steps": None, "max_exception_rate": 0.005, "limits": None,
+    "labels": None, "jobs": None, "scheduler": None, "executor": None, "type_hints": None, "isolate": False,
+}  # fmt: skip
+CHECK = {
+    "against": None, "full_statistics": False, "baseline": "float32", "layerwise": False, "per_tensor": False,
+    "compare_emulated": False, "progress": None,
+}  # fmt: skip
+TUNE = {
+    "objective": "min-edits", "node_rules": False, "max_accuracy_loss": 0.0, "validate_on": None, "state": None,
+    "told": None,
+}  # fmt: skip
+TRAIN = {
+    "eval_data": None, "batch_size": 32, "steps": None, "epochs": None, "optimizer": None, "init": None, "runs": 3,
+    "seed": 0, "scaler": "torch", "scaler_parameters": None, "max_exception_rate": 0.005, "tolerance": 0.005,
+    "metric": None, "advance_on_skip": False, "trace_overflow": False, "tune": False, "provider": "cpu",
+    "threads": None, "state": None, "told": None,
+}  # fmt: skip
+BENCH = {
+    "provider": "cpu", "rounds": 30, "warmup": 3, "transfers": False, "threads": None, "profiles": None,
+    "progress": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "keywords"),
+    [
+        (mixlist.check, JUDGING | CHECK),
+        (mixlist.tune, JUDGING | TUNE),
+        (training.train, TRAIN),
+        (mixlist.bench, BENCH),
+    ],
+)
+def test_the_keywords_and_their_defaults(function: Any, keywords: dict[str, object]) -> None:
+    leading, rest = [], {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            rest[name] = parameter.default
+        else:
+            leading.append(name)
+    assert rest == keywords
+    assert leading == (
+        ["model", "policy_or_other", "batches"] if function is mixlist.bench else ["model", "policy", "data"]
+    )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tolerence'"):
+        function(None, None, None, tolerence=1)
+    with pytest.raises(TypeError, match="positional argument"):
+        function(None, None, None, "cpu")
+
+
+def test_model_policy_and_data_can_be_named() -> None:
+    with pytest.raises(mixlist.MixlistError, match=r"nothing\.onnx"):
+        mixlist.check(data="batches/", policy=mixlist.load_policy(), model="nothing.onnx")
