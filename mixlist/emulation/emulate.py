@@ -11,7 +11,7 @@ accumulator does. Tensors keep their names: what the mixed model calls ``y`` is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from mixlist.graph.weights import element_count, is_external, pieces, raise_outs
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.schema import TYPE_ATTRIBUTES
-from mixlist.ops.signature import Assignment
 from mixlist.ops.traits import Trait, operators
 from mixlist.rewriter.convert import bring_in, stream
 
@@ -184,28 +183,31 @@ class Emulation:
             return [], self._cast(node, target)
         if signature.reads_any and not signature.fixed:
             return [], []
-        if not self._can_rise(node):
-            return self._island(node, target)
+        if not self._can_rise(node):  # nobody knows the operator, or it takes no float32: it keeps its types
+            return self._fit(node, target, map(_type_of, node.inputs), map(_type_of, node.outputs))
         before: list[NodeProto] = []
         after: list[NodeProto] = []
         if signature.fixed:
             self._raise_attributes(node, target)
         else:
-            before, after = self._fit(node, target, signature.assign(self._wish(node)))
+            assignment = signature.assign(self._wish(node))
+            before, after = self._fit(node, target, assignment.inputs, assignment.outputs)
         if not self.rounding or node.op_type in _EXACT or node.op_type in ("Constant", "ConstantOfShape"):
             return before, after
         after += [made for slot, value in enumerate(node.outputs) for made in self._round(target, slot, value)]
         return before, after
 
-    def _fit(self, node: Node, target: NodeProto, assignment: Assignment) -> tuple[list[NodeProto], list[NodeProto]]:
-        """Casts where the operator fixes a slot to a type that is not raised (Resize's scales, a norm's Mean)."""
+    def _fit(
+        self, node: Node, target: NodeProto, inputs: Iterable[types.Type | None], outputs: Iterable[types.Type | None]
+    ) -> tuple[list[NodeProto], list[NodeProto]]:
+        """Return Casts for the slots whose types, as given, are not raised (Resize's scales, a norm's Mean)."""
         before, after = [], []
-        for slot, (value, wanted) in enumerate(zip(node.inputs, assignment.inputs, strict=False)):
+        for slot, (value, wanted) in enumerate(zip(node.inputs, inputs, strict=False)):
             if value is not None and self._is_low(value) and isinstance(wanted, int) and wanted in self.raised:
                 name = self.new.make(f"{value.name}_low")
                 before.append(self._kept(value, name, wanted) or self.new.cast(value.name, name, wanted))
                 target.input[slot] = name
-        for slot, (value, made) in enumerate(zip(node.outputs, assignment.outputs, strict=False)):
+        for slot, (value, made) in enumerate(zip(node.outputs, outputs, strict=False)):
             if value is not None and self._is_low(value) and isinstance(made, int) and made in self.raised:
                 name = self.new.make(f"{value.name}_low")
                 after.append(self.new.cast(name, value.name, self.target))
@@ -261,21 +263,6 @@ class Emulation:
         nodes = [self.new.constant(bound, types.FLOAT, [], [number]) for bound, number in bounds.items()]
         return [*nodes, self.new.node("Clip", [name, *bounds], out)]
 
-    def _island(self, node: Node, target: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
-        """An operator that knows no float32, or that nobody knows: it keeps its types between Casts."""
-        before, after = [], []
-        for slot, value in enumerate(node.inputs):
-            if value is not None and self._is_low(value) and not isinstance(value.type, tuple):
-                low, elem = self.new.make(f"{value.name}_low"), types.element(value.type)
-                before.append(self._kept(value, low, elem) or self.new.cast(value.name, low, elem))
-                target.input[slot] = low
-        for slot, value in enumerate(node.outputs):
-            if value is not None and self._is_low(value) and not isinstance(value.type, tuple):
-                low = self.new.make(f"{value.name}_low")
-                target.output[slot] = low
-                after.append(self.new.cast(low, value.name, self.target))
-        return before, after
-
     def _kept(self, value: Value, name: str, elem: int) -> NodeProto | None:
         """A small constant as it was, for a slot whose value inference reads; None for what is no plain tensor."""
         from onnx import TensorProto, helper, numpy_helper
@@ -328,6 +315,10 @@ class Emulation:
     def _wish(self, node: Node) -> tuple[int, ...]:
         assert node.signature is not None
         return tuple([self.target if g.authored in self.raised else g.authored for g in node.signature.groups])
+
+
+def _type_of(value: Value | None) -> types.Type:
+    return types.UNKNOWN if value is None else value.type
 
 
 def _make_identity(cast: NodeProto) -> None:

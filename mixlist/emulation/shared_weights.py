@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mixlist.graph.io import Loaded
+from mixlist.graph.messages import copy_fields
 from mixlist.graph.save import set_external
 from mixlist.graph.weights import EXACT, PENDING, byte_size, declared_size, is_external, stored_type
 from mixlist.ops import types
@@ -22,7 +23,6 @@ from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.convert import bring_in, numpy_type, stream
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
     from onnx import TensorProto
 
 _STRING = 8  # TensorProto.STRING
@@ -46,12 +46,8 @@ class SharedWeights:
         """
         proto = loaded.proto
         slim = type(proto)()
-        for field, value in proto.ListFields():
-            if field.name != "graph":
-                _copy_field(slim, field.name, value)
-        for field, value in proto.graph.ListFields():
-            if field.name != "initializer":
-                _copy_field(slim.graph, field.name, value)
+        copy_fields(proto, slim, "graph")
+        copy_fields(proto.graph, slim.graph, "initializer")
         bring_in(slim, loaded.folder, clamp)  # what lies in attributes and bodies
         self._files += 1
         path = self.folder / f"weights_{self._files}"
@@ -94,12 +90,3 @@ def _raise(data: bytes, elem: int) -> memoryview:
     import numpy as np
 
     return np.frombuffer(data, numpy_type(elem)).astype(np.float32).data
-
-
-def _copy_field(target: Message, name: str, value: object) -> None:
-    if hasattr(value, "extend"):
-        getattr(target, name).extend(value)
-    elif hasattr(value, "CopyFrom"):
-        getattr(target, name).CopyFrom(value)
-    else:
-        setattr(target, name, value)

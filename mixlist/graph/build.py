@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
@@ -78,15 +78,12 @@ def _opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
     return {domain_of(entry.domain): entry.version for entry in imports}
 
 
-def _bound_attributes(
-    function: FunctionProto, call: NodeProto, outer: Mapping[str, AttributeProto]
-) -> dict[str, AttributeProto]:
-    bound = {a.name: a for a in function.attribute_proto}
-    for attribute in call.attribute:
+def _resolved(node: NodeProto, outer: Mapping[str, AttributeProto]) -> Iterator[tuple[str, AttributeProto]]:
+    """Yield the attributes of a function body's node by name, references to the function's attributes replaced."""
+    for attribute in node.attribute:
         source = outer.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
         if source is not None:
-            bound[attribute.name] = source
-    return bound
+            yield attribute.name, source
 
 
 def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
@@ -191,11 +188,9 @@ def bind(proto: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProt
     """Return a copy of a function body's node in which references to the function's attributes are replaced."""
     copy = copied(proto)
     del copy.attribute[:]
-    for attribute in proto.attribute:
-        source = attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
-        if source is not None:
-            copy.attribute.add().CopyFrom(source)
-            copy.attribute[-1].name = attribute.name
+    for name, attribute in _resolved(proto, attributes):
+        copy.attribute.add().CopyFrom(attribute)
+        copy.attribute[-1].name = name
     return copy
 
 
@@ -260,7 +255,8 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
 
 def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) -> None:
     """A call's outputs have the types and flags that the function's body yields for these arguments."""
-    attributes = _bound_attributes(function, node.proto, graph.attributes)
+    attributes = {attribute.name: attribute for attribute in function.attribute_proto}
+    attributes.update(_resolved(node.proto, graph.attributes))
     key = (
         (node.proto.domain, node.op_type, node.proto.overload),
         tuple([(t, v.constant, v.from_shape) if v else None for t, v in zip(node.types, node.inputs, strict=True)]),

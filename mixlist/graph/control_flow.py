@@ -131,21 +131,14 @@ def check_shape(node: Node) -> str | None:
         short = [n for n, b in node.bodies.items() if len(b.outputs) != len(node.outputs)]
         return f"has {len(node.outputs)} outputs but {short[0]} yields another number" if short else None
     body = node.bodies["body"]
+    inputs, outputs = len(body.inputs), len(body.outputs)
     if node.op_type == "Loop":
         states = len(node.inputs) - 2
-        if (
-            len(body.inputs) != states + 2
-            or len(body.outputs) < states + 1
-            or len(node.outputs) > len(body.outputs) - 1
-        ):
-            return "has a body whose inputs or outputs do not fit its own"
-        return None
-    if node.op_type == "Scan":
+        fits = inputs == states + 2 and outputs > max(states, len(node.outputs))
+    elif node.op_type == "Scan":
         first, scanned = scan_layout(node)
         states = len(node.inputs) - first - scanned
-        if first not in (0, 1) or states < 0 or len(body.outputs) < max(states, len(node.outputs)):
-            return "has a body whose inputs or outputs do not fit its own"
-        return None
-    if len(body.inputs) != len(node.inputs) or len(body.outputs) < len(node.outputs):
-        return "has a body whose inputs or outputs do not fit its own"
-    return None
+        fits = first in (0, 1) and states >= 0 and outputs >= max(states, len(node.outputs))
+    else:
+        fits = inputs == len(node.inputs) and outputs >= len(node.outputs)
+    return None if fits else "has a body whose inputs or outputs do not fit its own"

@@ -30,7 +30,7 @@ def link(graph: Graph, depth: int) -> None:
 
 def new_value(graph: Graph, scope: Scope, name: str, kind: Kind) -> Value:
     """Define a value in a scope."""
-    value = Value(len(graph.values), name, scope, kind)
+    value = Value(len(graph.values), name, name, scope, kind)
     graph.values.append(value)
     scope.values[name] = value
     return value

@@ -21,6 +21,19 @@ def copied(message: M) -> M:
     return copy
 
 
+def copy_fields(source: Message, target: Message, *left_out: str) -> None:
+    """Copy the fields of a message to one that is empty, but for those that are ``left_out``."""
+    for field, value in source.ListFields():
+        if field.name in left_out:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)
+
+
 def reorder(messages: RepeatedCompositeFieldContainer[M], keys: Sequence[NodeOrder | None]) -> None:
     """Sort a repeated field in place by the keys of its messages, and remove those whose key is None."""
     last = (len(keys) + 1, 0, 0)

@@ -30,6 +30,7 @@ def function_key(function: FunctionProto) -> FunctionKey:
     return function.domain, function.name, function.overload
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Value:
     """A tensor, sequence or optional in one scope.
 
@@ -38,31 +39,17 @@ class Value:
     Constant's TensorProto. ``constant`` is defined by Rule S4.15, ``from_shape`` by Rule S4.3.
     """
 
-    __slots__ = (
-        "constant",
-        "file_name",
-        "from_shape",
-        "id",
-        "kind",
-        "name",
-        "out",
-        "producer",
-        "scope",
-        "tensor",
-        "type",
-    )
-
-    def __init__(self, index: int, name: str, scope: Scope, kind: Kind) -> None:
-        self.id = index
-        self.name = self.file_name = name
-        self.scope = scope
-        self.kind: Kind = kind
-        self.type: types.Type = types.UNKNOWN
-        self.producer: Node | None = None
-        self.out = 0
-        self.tensor: ConstantProto | None = None
-        self.constant = False
-        self.from_shape = False
+    id: int
+    name: str
+    file_name: str
+    scope: Scope
+    kind: Kind
+    type: types.Type = types.UNKNOWN
+    producer: Node | None = None
+    out: int = 0
+    tensor: ConstantProto | None = None
+    constant: bool = False
+    from_shape: bool = False
 
     def __repr__(self) -> str:
         return f"<Value {self.name}: {types.type_name(self.type)}>"
@@ -73,6 +60,7 @@ def floats_of(values: Iterable[Value | None]) -> list[Value]:
     return [value for value in values if value is not None and types.element(value.type) in types.FLOATS]
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Node:
     """A node, linked: ``inputs`` and ``outputs`` hold Values, None for holes.
 
@@ -81,34 +69,18 @@ class Node:
     list; ``bodies`` the subgraphs by attribute name; ``function`` the Graph of the function that the node calls.
     """
 
-    __slots__ = (
-        "bodies",
-        "domain",
-        "function",
-        "id",
-        "inputs",
-        "op_type",
-        "outputs",
-        "position",
-        "proto",
-        "scope",
-        "signature",
-        "types",
-    )
-
-    def __init__(self, index: int, scope: Scope, position: int, proto: NodeProto, op_type: str, domain: str) -> None:
-        self.id = index
-        self.scope = scope
-        self.position = position
-        self.proto = proto
-        self.op_type = op_type
-        self.domain = domain
-        self.inputs: list[Value | None] = []
-        self.outputs: list[Value | None] = []
-        self.types: tuple[types.Type, ...] = ()
-        self.bodies: dict[str, Scope] = {}
-        self.function: Graph | None = None
-        self.signature: Signature | None = None
+    id: int
+    scope: Scope
+    position: int
+    proto: NodeProto
+    op_type: str
+    domain: str
+    inputs: list[Value | None] = field(default_factory=list)
+    outputs: list[Value | None] = field(default_factory=list)
+    types: tuple[types.Type, ...] = ()
+    bodies: dict[str, Scope] = field(default_factory=dict)
+    function: Graph | None = None
+    signature: Signature | None = None
 
     def __repr__(self) -> str:
         return f"<Node {self.proto.name or self.op_type}>"

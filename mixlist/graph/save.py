@@ -146,17 +146,9 @@ def _restored(held: list[TensorProto]) -> Iterator[None]:
 
 def set_inline(tensor: TensorProto, data: bytes) -> None:
     """Put a tensor's bytes into the model itself."""
-    for name in (
-        "float_data",
-        "int32_data",
-        "string_data",
-        "int64_data",
-        "double_data",
-        "uint64_data",
-        "external_data",
-    ):
-        tensor.ClearField(name)
-    tensor.ClearField("data_location")
+    for field in tensor.DESCRIPTOR.fields:
+        if field.name.endswith("_data") or field.name == "data_location":
+            tensor.ClearField(field.name)
     tensor.raw_data = data
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.graph.build import bind
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 SMALL = 4096  # elements: what shapes, axes and index tables hold
+_NUMBERS = {"value_int": "int64", "value_ints": "int64", "value_float": "float32", "value_floats": "float32"}
 _PASSES = 200  # each learns what the next needs; real models need four, and one more a layer of a fused operator
 _FOLDED = operators(Trait.COMPUTES_SHAPES)
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
@@ -302,17 +304,15 @@ def _stays_small(node: NodeProto, given: list[Array | None]) -> bool:
 
 def _constant_value(node: NodeProto) -> Array | None:
     import numpy as np
+    from onnx import helper
 
     attribute = node.attribute[0] if node.attribute else None
-    if attribute is None or attribute.name == "sparse_value":
+    if attribute is None:
         return None
     if attribute.name == "value":
         return _array(attribute.t) if _is_small(attribute.t.dims) else None
-    if attribute.name in ("value_int", "value_ints"):
-        return np.array(attribute.i if attribute.name == "value_int" else attribute.ints, np.int64)
-    if attribute.name in ("value_float", "value_floats"):
-        return np.array(attribute.f if attribute.name == "value_float" else attribute.floats, np.float32)
-    return None
+    dtype = _NUMBERS.get(attribute.name)
+    return np.array(helper.get_attribute_value(attribute), dtype) if dtype is not None else None
 
 
 def _make_constant(node: NodeProto, array: Array) -> None:
@@ -323,10 +323,7 @@ def _make_constant(node: NodeProto, array: Array) -> None:
 
 
 def _is_small(dims: Iterable[int]) -> bool:
-    count = 1
-    for size in dims:
-        count *= size
-    return count <= SMALL
+    return prod(dims) <= SMALL
 
 
 def _array(tensor: TensorProto) -> Array | None:

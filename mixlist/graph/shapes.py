@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from mixlist.graph.messages import copy_fields
 from mixlist.graph.traversal import scopes_in
 from mixlist.graph.weights import element_count, is_external
 
@@ -85,14 +86,10 @@ def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto
     """
     from onnx import ModelProto
 
-    bare = ModelProto(ir_version=model.ir_version)
-    bare.opset_import.extend(model.opset_import)
-    bare.functions.extend(model.functions)
+    bare = ModelProto()
     graph = bare.graph
-    graph.name = model.graph.name
-    graph.node.extend(model.graph.node)
-    graph.input.extend(model.graph.input)
-    graph.output.extend(model.graph.output)
+    copy_fields(model, bare, "graph", "training_info")
+    copy_fields(model.graph, graph, "initializer", "sparse_initializer", *(() if keep_declared else ("value_info",)))
     given = {i.name for i in graph.input}
     for tensor in model.graph.initializer:
         if _is_small(tensor):
@@ -102,9 +99,7 @@ def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto
             info.type.tensor_type.elem_type = tensor.data_type
             for size in tensor.dims:
                 info.type.tensor_type.shape.dim.add(dim_value=size)
-    if keep_declared:
-        graph.value_info.extend(model.graph.value_info)
-    else:
+    if not keep_declared:
         forget_declared(graph)
     for dim in dims_in(graph):
         if dim.dim_value < 0:  # some exporters write a dynamic one so: onnx aborts on it at a Slice

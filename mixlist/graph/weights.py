@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from mixlist.errors import FileError, ModelError
 
@@ -216,28 +216,18 @@ def ahead(made: Iterator[Piece]) -> Iterator[Piece]:
 
 def _read(where: External, name: str) -> Iterator[bytes]:
     try:
-        opened = where.path.open("rb", buffering=0)
+        opened = where.path.open("rb")
     except OSError as problem:
         raise FileError(f"cannot read the data of tensor {name!r} in {where.path}: {problem.strerror}") from None
     with opened as file:
         file.seek(where.offset)
         left = where.length
         while left:
-            data = _read_exactly(file, min(left, PIECE))
-            if not data:
+            data = file.read(min(left, PIECE))
+            if len(data) < min(left, PIECE):
                 raise FileError(f"{where.path} ended while tensor {name!r} was read")
             left -= len(data)
             yield data
-
-
-def _read_exactly(file: IO[bytes], count: int) -> bytes:
-    data = file.read(count) or b""
-    while len(data) < count:
-        more = file.read(count - len(data))
-        if not more:
-            return b""
-        data += more
-    return data
 
 
 def _dtype(tensor: TensorProto) -> np.dtype[np.generic]:

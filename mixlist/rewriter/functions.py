@@ -22,7 +22,6 @@ class FunctionNames:
     """What each specialisation is called: the first of a function keeps its name."""
 
     def __init__(self, resolved: Resolved) -> None:
-        self._resolved = resolved
         taken = {(f.domain, f.name) for f in resolved.loaded.proto.functions}
         self._names: dict[Solution, str] = {}
         for solution in resolved.solutions[1:]:
@@ -33,10 +32,6 @@ class FunctionNames:
                     name, k = f"{proto.name}_{k}", k + 1
                 taken.add((proto.domain, name))
             self._names[solution] = name
-
-    def of(self, solution: Solution) -> str:
-        """The name of a specialisation."""
-        return self._names[solution]
 
     def fresh(self, solution: Solution) -> FunctionProto:
         """Return a copy of the function's message, under the specialisation's name."""
