@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from mixlist.diagnostics import Diagnostic
@@ -34,27 +34,25 @@ _OPTIONS = {"modify-mixlist": "--mixlist", "ops-info": "--ops-info"}
 class Form:
     """A part of a schema: the types that a value may have, and the forms of its members or items.
 
-    ``others`` is the form of the members that ``members`` does not name; None if they may have any value, and
-    ``is_closed`` if there may be none.
+    ``others`` is the form of the members that ``members`` does not name; None if they may have any value. No value
+    has a form without ``types``: that of a key that may not be there, whose ``members`` are the keys that may.
     """
 
     description: str
     types: tuple[type, ...]
-    pattern: re.Pattern[str] | None
-    members: Mapping[str, Form]
-    others: Form | None
-    is_closed: bool
-    items: Form | None
+    pattern: re.Pattern[str] | None = None
+    members: Mapping[str, Form] = field(default_factory=dict)
+    others: Form | None = None
+    items: Form | None = None
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A value that has another form than it must have; with ``is_unknown_key`` a key that may not be there."""
+    """A value in a file, and the form that it does not have."""
 
     steps: Steps
     value: object
     form: Form
-    is_unknown_key: bool = False
 
 
 def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
@@ -83,14 +81,15 @@ def form_of(kind: JsonKind) -> Form:
         if "$ref" in part:
             part = schema["$defs"][str(part["$ref"]).removeprefix("#/$defs/")]
         names = part["type"] if isinstance(part["type"], list) else [part["type"]]
-        members, others, items = (part.get(key) for key in ("properties", "additionalProperties", "items"))
+        properties, others, items = (part.get(key) for key in ("properties", "additionalProperties", "items"))
+        members = {key: read(member) for key, member in properties.items()} if isinstance(properties, dict) else {}
+        no_others = Form("no other key", (), members=members) if others is False else None
         return Form(
             description=str(part["description"]),
             types=tuple(_TYPES[str(name)] for name in names),
             pattern=re.compile(str(part["pattern"])) if "pattern" in part else None,
-            members={key: read(member) for key, member in members.items()} if isinstance(members, dict) else {},
-            others=read(others) if isinstance(others, dict) else None,
-            is_closed=others is False,
+            members=members,
+            others=read(others) if isinstance(others, dict) else no_others,
             items=read(items) if isinstance(items, dict) else None,
         )
 
@@ -99,19 +98,17 @@ def form_of(kind: JsonKind) -> Form:
 
 def check_form(value: object, form: Form) -> list[Violation]:
     """Return the parts of a value that do not have the form; unknown keys come before the members of their object."""
-    if not isinstance(value, form.types):
-        return [Violation((), value, form)]
     violations: list[Violation] = []
-    if isinstance(value, dict):
-        if form.is_closed:
-            violations += [Violation((key,), value[key], form, True) for key in value if key not in form.members]
-        for key, member in form.members.items():
-            if key in value and (below := check_form(value[key], member)):
-                violations += _inside(key, below)
+    if not isinstance(value, form.types):
+        violations.append(Violation((), value, form))
+    elif isinstance(value, dict):
         if form.others is not None:
             for key, part in value.items():
                 if key not in form.members and (below := check_form(part, form.others)):
                     violations += _inside(key, below)
+        for key, member in form.members.items():
+            if key in value and (below := check_form(value[key], member)):
+                violations += _inside(key, below)
     elif isinstance(value, list):
         if form.items is not None:
             for index, part in enumerate(value):
@@ -129,7 +126,7 @@ def _inside(step: str | int, violations: list[Violation]) -> Iterator[Violation]
 
 def _finding(document: Document, kind: JsonKind, violation: Violation) -> Diagnostic:
     steps, form = violation.steps, violation.form
-    if violation.is_unknown_key:
+    if not form.types:
         return _unknown_key(document, steps, list(form.members))
     where = ".".join(quoted(s) if isinstance(s, str) else f"[{s}]" for s in steps).replace(".[", "[")
     message = f"{where or 'the file'} is {_shown(violation.value)}"

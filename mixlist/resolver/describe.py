@@ -5,7 +5,7 @@ A Solution is indexed by ids; names and reasons are made only if somebody asks f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from mixlist.errors import UsageError
@@ -19,13 +19,8 @@ from mixlist.resolver.reasons import ReasonWriter, rule_name, shown_type
 
 def describe(resolved: Resolved) -> tuple[Decision, ...]:
     """Return the decision for every node: the main graph first, then functions in order of first call."""
-    decisions: list[Decision] = []
     callers = _callers(resolved)
-    for solution in resolved.solutions:
-        writer = _DecisionWriter(resolved, solution, tuple(callers.get(solution, ())))
-        for scope in linked_scopes(solution.graph.root):
-            decisions.extend(writer.decision(node) for node in scope.nodes)
-    return tuple(decisions)
+    return tuple(d for s in resolved.solutions for d in _decisions(resolved, s, tuple(callers.get(s, ()))))
 
 
 def chain(decisions: Sequence[Decision], name: str) -> list[Decision]:
@@ -74,57 +69,54 @@ def _scope_path(solution: Solution, scope: Scope) -> str:
     return f"{function}{solution.number}{path[len(function) :]}" if function and solution.number else path
 
 
-class _DecisionWriter:
-    """Describes the decisions for one graph."""
+def _decisions(resolved: Resolved, solution: Solution, callers: tuple[str, ...]) -> Iterator[Decision]:
+    """Yield the decisions for one graph, in topological order of each scope."""
+    reasons, deciders = ReasonWriter(resolved, solution), _deciders(solution)
+    for scope in linked_scopes(solution.graph.root):
+        path = _scope_path(solution, scope)
+        for node in scope.nodes:
+            source = _followed(solution, node)
+            follows = () if source is None else (_producer_name(source), deciders[node.id])
+            yield Decision(
+                scope=path,
+                name=label(node),
+                op_type=node.op_type,
+                domain=node.domain,
+                list=solution.facts[node.id].list,
+                precision=precision(solution, node),
+                changed=_is_changed(solution, node),
+                rule=rule_name(solution, node),
+                follows=follows,
+                outputs={v.name: shown_type(solution, v) for v in node.outputs if v is not None},
+                reason=reasons.reason(node, follows),
+                callers=callers,
+            )
 
-    def __init__(self, resolved: Resolved, solution: Solution, callers: tuple[str, ...]) -> None:
-        self.solution, self.callers = solution, callers
-        self.reasons = ReasonWriter(resolved, solution)
-        self._paths: dict[Scope, str] = {}
-        self._deciders: dict[int, str] = {}  # the end of the chain of gray nodes that a node follows, by node id
-        for node in solution.graph.order:
-            self._deciders[node.id] = self._decider(node)
 
-    def decision(self, node: Node) -> Decision:
-        solution = self.solution
-        follows = self._follows(node)
-        if node.scope not in self._paths:
-            self._paths[node.scope] = _scope_path(solution, node.scope)
-        return Decision(
-            scope=self._paths[node.scope],
-            name=label(node),
-            op_type=node.op_type,
-            domain=node.domain,
-            list=solution.facts[node.id].list,
-            precision=precision(solution, node),
-            changed=self._is_changed(node),
-            rule=rule_name(solution, node),
-            follows=follows,
-            outputs={v.name: shown_type(solution, v) for v in node.outputs if v is not None},
-            reason=self.reasons.reason(node, follows),
-            callers=self.callers,
-        )
+def _deciders(solution: Solution) -> dict[int, str]:
+    """Return, by node id, the name of the node or input that decided: the end of the chain of gray nodes."""
+    deciders: dict[int, str] = {}
+    for node in solution.graph.order:  # a node comes after its producers
+        source = _followed(solution, node)
+        if source is None:
+            deciders[node.id] = label(node)
+        elif source.producer is None or source.producer.bodies or source.producer.function is not None:
+            deciders[node.id] = _producer_name(source)
+        else:
+            deciders[node.id] = deciders[source.producer.id]
+    return deciders
 
-    def _is_changed(self, node: Node) -> bool:
-        assignment, signature = self.solution.assignments[node.id], node.signature
-        if assignment is None or signature is None:
-            return False
-        return any(e != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))
 
-    def _follows(self, node: Node) -> tuple[str, ...]:
-        value = self.solution.followed[node.id]
-        if value is None or self.solution.facts[node.id].kind != "gray":
-            return ()
-        return (_producer_name(value), self._deciders[node.id])
+def _followed(solution: Solution, node: Node) -> Value | None:
+    """Return the value that a gray node follows; None for every other node."""
+    return solution.followed[node.id] if solution.facts[node.id].kind == "gray" else None
 
-    def _decider(self, node: Node) -> str:
-        """Return the name of the node or input that decided for a node; the producers of the node come before it."""
-        value = self.solution.followed[node.id]
-        if value is None or self.solution.facts[node.id].kind != "gray":
-            return label(node)
-        if value.producer is None or value.producer.bodies or value.producer.function is not None:
-            return _producer_name(value)
-        return self._deciders[value.producer.id]
+
+def _is_changed(solution: Solution, node: Node) -> bool:
+    assignment, signature = solution.assignments[node.id], node.signature
+    if assignment is None or signature is None:
+        return False
+    return any(e != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))
 
 
 def _producer_name(value: Value) -> str:
