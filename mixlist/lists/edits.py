@@ -24,7 +24,6 @@ from mixlist.files.jsonc import Document, quoted, read
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Library, ListName, Lists, Move, Place
 from mixlist.lists.schema_check import check_structure
-from mixlist.lists.suggestions import closest as closest
 from mixlist.lists.suggestions import did_you_mean
 
 EditAction = Literal["add-black", "rm-black", "add-white", "rm-white", "add-gray", "rm-gray"]

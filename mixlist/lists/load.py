@@ -18,7 +18,7 @@ from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
 from mixlist.lists.op_catalog import guess_space
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import choices
 
 OpNames = Literal["auto", "onnx", "ascend"]
 DEFAULT_LIBRARY = "onnx"
@@ -84,9 +84,7 @@ def load_library(ops_info: _Path, *, strict: bool = False) -> tuple[Library, lis
     if name in presets.names():
         return presets.load(name), []
     if name != "-" and not os.path.exists(name) and not os.path.dirname(name):  # noqa: PTH110, PTH120  # "" and NUL too
-        near = closest(name, presets.names())
-        meant = f"did you mean {' or '.join(near)}? " if near else ""
-        hint = f"{meant}built-in libraries are " + ", ".join(presets.names())
+        hint = choices(name, presets.names(), "built-in libraries are")
         raise FileError(f"{name}: no such file or directory, and no built-in library", hint=hint)
     return load_ops_info(ops_info, strict=strict)
 
@@ -119,9 +117,8 @@ _TITLE = {"onnx": "ONNX", "ascend": "Ascend"}
 def _choice(option: str, value: str, allowed: tuple[_T, ...]) -> _T:
     if value in allowed:
         return cast(_T, value)
-    near = closest(str(value), [str(a) for a in allowed], 1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise UsageError(f"{option} has no value {value!r}", hint=f"{meant}it takes " + ", ".join(map(str, allowed)))
+    hint = choices(str(value), [str(a) for a in allowed], "it takes", 1)
+    raise UsageError(f"{option} has no value {value!r}", hint=hint)
 
 
 def _rules(

@@ -8,7 +8,6 @@ from typing import Literal
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.library import Lists, NameSpace, Place
 
-Float = Literal["float16", "bfloat16", "float32"]
 GrayPolicy = Literal["ascend", "between", "black-wins", "promote"]
 Constants = Literal["keep", "ieee", "clamp"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from mixlist.errors import UsageError
 from mixlist.files.package_data import folder
 from mixlist.lists.library import Library, ListName, NameSpace
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import choices
 
 _LISTS: dict[str, ListName] = {"true": "white", "false": "black"}
 
@@ -49,9 +49,7 @@ def describe(name: str) -> Preset:
     """What the built-in library ``name`` is; raises UsageError with the nearest names if there is none."""
     known = _index()
     if name not in known:
-        near = closest(name, known)
-        meant = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UsageError(f"there is no built-in library {name!r}", hint=f"{meant}they are " + ", ".join(known))
+        raise UsageError(f"there is no built-in library {name!r}", hint=choices(name, known, "they are"))
     return known[name]
 
 

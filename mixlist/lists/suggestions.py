@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 LONGEST = 200  # no op type or key is longer; comparing endless names would take endless time
 
@@ -22,6 +22,13 @@ def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
     wanted = name.lower()
     near = difflib.get_close_matches(wanted, folded, n, cutoff=0.7)
     return [candidate for low in near for candidate in sorted(folded[low]) if candidate != name][:n]
+
+
+def choices(name: str, known: Collection[str], lead: str, n: int = 3) -> str:
+    """Return the hint for a name that is not known: the nearest known names, then all of them after ``lead``."""
+    near = closest(name, known, n)
+    question = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"{question}{lead} {', '.join(known)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

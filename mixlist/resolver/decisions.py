@@ -17,7 +17,6 @@ from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
-from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Fact
 from mixlist.resolver.node_rules import Rules
 
@@ -86,7 +85,6 @@ class Resolved:
     low: int
     solutions: tuple[Solution, ...]
     rules: Rules
-    ranges: ConstantRanges
     cast_is_black: bool
 
 

@@ -46,19 +46,19 @@ class Resolver:
         self.graph = build_main(self.loaded.proto, hints)
         self.ranges = ConstantRanges(self.loaded.folder, progress)
 
-    def again(self, policy: Policy) -> IncrementalSolver:
+    def incremental_solver(self, policy: Policy) -> IncrementalSolver:
         """Return a solver for many policies that differ little from this one."""
         return IncrementalSolver(self.graph, policy, self.ranges)
 
     @no_collection()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
-        facts, rules, ranges = Facts(policy), Rules(policy), self.ranges
-        resolution = Resolution(facts, rules, ranges)
+        facts, rules = Facts(policy), Rules(policy)
+        resolution = Resolution(facts, rules, self.ranges)
         main = resolution.solve(self.graph)
         settle_constant_arguments(main, resolution.fits, set())
         solutions = _numbered(main)
-        resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, ranges, facts.cast_is_black)
+        resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, facts.cast_is_black)
         return Plan(self.loaded.name, policy, tuple(_warnings(resolved)), resolved)
 
 

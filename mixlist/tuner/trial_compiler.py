@@ -66,7 +66,7 @@ class Rig:
         self.places = cuts(resolver.graph, self.costs)
         self.tensors = tensors
         self.proto, self.watch = self._watched(self.masked.wired)
-        self.again = resolver.again(base)
+        self.again = resolver.incremental_solver(base)
         self.planner = RoundingPlanner()
         self.wanted: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated: GatedGraph | None = None

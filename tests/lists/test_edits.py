@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.lists.edits import LEGAL, apply_edits, closest, read_edits
+from mixlist.lists.edits import LEGAL, apply_edits, read_edits
 from mixlist.lists.library import Library, ListName
+from mixlist.lists.suggestions import closest
 
 Write = Callable[[str], Path]
 

@@ -41,7 +41,7 @@ class Both:
 
     def __init__(self, proto: Any, rules: Policy) -> None:
         self.resolver, self.rules = Resolver(proto), rules
-        self.again: IncrementalSolver = self.resolver.again(rules)
+        self.again: IncrementalSolver = self.resolver.incremental_solver(rules)
         self.planner = RoundingPlanner()
         self.halfway = 0
 
