@@ -1,8 +1,9 @@
 """Declare an option once: as a field of a frozen dataclass, made by ``option``.
 
 The commands check, tune, train and bench have one such dataclass each: ``checker/options.py``, ``tuner/options.py``,
-``training/options.py`` and ``benchmark/options.py``. Its fields are the keyword arguments of the Python function. Those that ``option`` makes are
-options of the command too (``cli/declared.py`` makes click options of them), and keys of a ``--config`` file.
+``training/options.py`` and ``benchmark/options.py``. Its fields are the keyword arguments of the Python function. Those
+that ``option`` makes are options of the command too (``cli/declared.py`` makes click options of them), and keys of a
+``--config`` file.
 """
 
 from __future__ import annotations

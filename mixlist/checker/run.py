@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.checker import accuracy
 from mixlist.checker.compare import compare
@@ -38,6 +38,7 @@ from mixlist.runtime.worker_process import WorkerDied
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
+    from mixlist.runtime.session import Feed
 
 Run = Callable[[], Observed]
 
@@ -46,7 +47,7 @@ _LARGEST = float.fromhex("0x1.fffffep127")  # of float32
 
 
 @with_keywords(CheckOptions)
-def check(model: Model, policy: Policy, data: Any, options: CheckOptions) -> CheckReport:
+def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> CheckReport:
     """Check whether ``model`` under ``policy`` overflows on ``data``, and how far its outputs are from float32.
 
     ``data``: a path or several (as ``--data`` takes them), or feeds, each a mapping of input names to arrays. The
@@ -57,7 +58,7 @@ def check(model: Model, policy: Policy, data: Any, options: CheckOptions) -> Che
     return run_check(model, policy, data, options)
 
 
-def run_check(model: Model, policy: Policy, data: Any, options: CheckOptions) -> CheckReport:
+def run_check(model: Model, policy: Policy, data: object, options: CheckOptions) -> CheckReport:
     """Do what ``check`` says, with its options in one object."""
     clock = Clock()
     original = hinted(load(model), options.type_hints)
@@ -118,7 +119,7 @@ class _Check:
         self.errors: tuple[NodeError, ...] = ()
         self.exceptions, self.count, self.crash = 0, 0, ""
 
-    def all_batches(self, feeds: Iterable[Mapping[str, Any]]) -> None:
+    def all_batches(self, feeds: Iterable[Feed]) -> None:
         """Both models on every batch, until one crashes."""
         for index, feed, exact, ours in _ahead(self.pair, feeds):
             try:
@@ -132,7 +133,7 @@ class _Check:
         if not self.count:
             raise UsageError("there is no batch to check", hint="give --data or --random")
 
-    def _batch(self, index: int, feed: Mapping[str, Any], reference: Run, mixed: Run) -> None:
+    def _batch(self, index: int, feed: Feed, reference: Run, mixed: Run) -> None:
         pair, clock = self.pair, self.clock
         with clock.phase("reference"):
             exact, exact_ranges = reference()
@@ -224,10 +225,10 @@ def _never_ran(model: str, config: SessionConfig, policy: Policy, options: Check
     )
 
 
-def _ahead(pair: ModelPair, feeds: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Mapping[str, Any], Run, Run]]:
+def _ahead(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[tuple[int, Feed, Run, Run]]:
     """Each batch with its two runs; those in other workers have begun for as many batches as there are workers."""
     width = pair.config.workers.count if pair.config.workers is not None else 0
-    waiting: deque[tuple[int, Mapping[str, Any], Run, Run]] = deque()
+    waiting: deque[tuple[int, Feed, Run, Run]] = deque()
     for index, feed in enumerate(feeds):
         waiting.append((index, feed, pair.reference_observer.start(feed), pair.mixed_observer.start(feed)))
         if len(waiting) > width:

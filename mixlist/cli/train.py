@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -102,11 +102,11 @@ def command(
     return int(report.verdict == "fail")
 
 
-def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> dict[str, Any]:
+def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> dict[str, object]:
     """The scaler's parameters by its own names; raises UsageError for what is no NAME=VALUE or given twice."""
     from mixlist.training.scalers import initial_parameter
 
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for text in texts:
         key, sign, value = text.partition("=")
         if not (key and sign and value):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
@@ -20,6 +20,9 @@ from mixlist.training.scalers import Scaler, ScalerError, described, make_scaler
 from mixlist.training.step_session import Machine
 from mixlist.training.stepgraph import StepGraph
 from mixlist.training.verdict import diverged
+
+if TYPE_CHECKING:
+    from mixlist.runtime.session import Array
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Job:
     held: Data
     metric: Metric
     steps: int
-    known: dict[str, Any]
+    known: dict[str, Array]
     running: Training | None = field(default=None, init=False)
 
     @property
@@ -54,7 +57,7 @@ class Job:
         return self.options.optimizer or Settings()
 
     @property
-    def scaler(self) -> tuple[str, dict[str, Any]]:
+    def scaler(self) -> tuple[str, dict[str, object]]:
         """The scaler's name and the parameters that were given."""
         return self.options.scaler, dict(self.options.scaler_parameters or {})
 
@@ -80,7 +83,7 @@ class Job:
 
     def curve(
         self, keeper: Keeper, seed: int, kind: str, machine: Machine, sampler: Sampler | None
-    ) -> tuple[Curve, dict[str, Any] | None]:
+    ) -> tuple[Curve, dict[str, Array] | None]:
         """One whole training, or what is left of it; and what its first bad step read."""
         name = f"{seed}/{kind}"
         finished = keeper.finished(name)

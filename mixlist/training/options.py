@@ -60,7 +60,7 @@ class TrainOptions(ProviderOption):
         flag="--loss-scaler",
         choices=tuple(SCALERS),
     )
-    scaler_parameters: Mapping[str, Any] | None = None
+    scaler_parameters: Mapping[str, object] | None = None
     advance_on_skip: bool = option(
         False, "A skipped step counts: the learning rate and Adam's correction go on, as in Keras.", "flag"
     )

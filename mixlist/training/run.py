@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from mixlist.training.verdict import reasons
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
+    from mixlist.runtime.session import Array
 
 PASSED = "exceptions, metric and its constancy are within their limits, and no training diverges"
 
@@ -93,7 +94,7 @@ class _Series:
         self.sampler.counts = keeper.counts(self.sampler.counts)
         self.finished: list[Run] = []
         self.cut_off: Run | None = None  # by Ctrl-C
-        self.first_bad: dict[str, Any] | None = None  # what the first bad step of all runs read
+        self.first_bad: dict[str, Array] | None = None  # what the first bad step of all runs read
 
     @property
     def complete(self) -> bool:
@@ -200,7 +201,7 @@ def _try_out(job: Job, exact: Machine) -> None:
     evaluate(job.graph, exact, values, job.held, job.metric, job.options.batch_size, batches=1)
 
 
-def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Any]:
+def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Array]:
     """What ``init`` gives, as arrays of the parameters' types and shapes; raises UsageError."""
     if init is None:
         return {}

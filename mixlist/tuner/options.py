@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
@@ -43,7 +43,7 @@ class TuneOptions(JudgingOptions):
     max_accuracy_loss: float = option(
         0.0, "By how much the share of right answers may fall, with --labels.", "number", least=0, most=1
     )
-    validate_on: Any = option(
+    validate_on: object = option(
         None,
         "Data that the search does not see, for a last check. Can be given more than once.",
         "input file",

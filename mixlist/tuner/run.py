@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.checker.keywords import with_keywords
 from mixlist.checker.result import CheckReport
@@ -38,7 +38,7 @@ AGAIN = 5  # searches after a final check that did not agree
 
 
 @with_keywords(TuneOptions)
-def tune(model: Model, policy: Policy, data: Any, options: TuneOptions) -> TuneReport:
+def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
     """Find the smallest change of ``policy``'s lists under which ``model`` keeps the limits of ``check`` on ``data``.
 
     The keyword arguments are the fields of ``TuneOptions``; ``data`` is that of ``check``. Ctrl-C ends the search: the
@@ -48,7 +48,7 @@ def tune(model: Model, policy: Policy, data: Any, options: TuneOptions) -> TuneR
     return run_tune(model, policy, data, options)
 
 
-def run_tune(model: Model, policy: Policy, data: Any, options: TuneOptions) -> TuneReport:
+def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
     """Do what ``tune`` says, with its options in one object."""
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
