@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mixlist.graph.build import build_main
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Node
-from mixlist.graph.traversal import linked_scopes
+from mixlist.graph.traversal import linked_scopes, reachable_graphs
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.targets.kernels import has_low_kernel
@@ -21,7 +21,7 @@ def low_coverage(model: Loaded, provider: str) -> tuple[int, int]:
     """
     low = covered = 0
     main = build_main(model.proto, show_marked=True)
-    for graph in (main, *main.calls.values()):
+    for graph in reachable_graphs(main):
         for node, elem, outputs in _low_nodes(graph):
             low += 1
             opset = graph.opsets.get(node.domain, 1)

@@ -22,7 +22,6 @@ from mixlist.emulation.packing import Result
 from mixlist.errors import ModelError
 from mixlist.graph.build import bind, build_main
 from mixlist.graph.model import Node
-from mixlist.graph.naming import NewNames
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import bodies
 from mixlist.ops import types
@@ -95,7 +94,7 @@ class _BodyInstrumenter(Instrumenter):
         results = []
         for name in inner:
             single = self.new.make(f"{name}_float")  # some bodies compute in float64
-            nodes.append(_make_cast(name, single, self.new))
+            nodes.append(self.new.cast(name, single, types.FLOAT))
             for statistic in self.statistics:
                 out = self.new.make(f"{name}_{statistic.name}")
                 nodes += statistic.build(single, out, types.FLOAT, self.new)
@@ -186,9 +185,3 @@ def _may_yield_float(node: NodeProto, opset: int) -> bool:
         return any(a.name == "to" and a.i in types.FLOATS for a in node.attribute)
     schema = find_schema(node.domain, node.op_type, opset)
     return schema is None or any(types.FLOATS & schema.types_of(slot.parameter) for slot in schema.outputs)
-
-
-def _make_cast(source: str, out: str, names: NewNames) -> NodeProto:
-    from onnx import helper
-
-    return helper.make_node("Cast", [source], [out], name=names.make(f"Cast_{out}"), to=types.FLOAT)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
@@ -20,6 +20,7 @@ from mixlist.emulation.observer import Observer
 from mixlist.emulation.packing import Result
 from mixlist.graph.build import build_main
 from mixlist.graph.constness import is_random
+from mixlist.graph.messages import copied
 from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import label, node_ref
 from mixlist.graph.refs import NodeRef, TensorRef
@@ -103,8 +104,7 @@ class _LayerwiseInstrumenter(Instrumenter):
         """Return the outputs of the node's rounded copy, which is added once."""
         if id(node) in self.copies:
             return self.copies[id(node)]
-        copy = type(target)()
-        copy.CopyFrom(target)
+        copy = copied(target)
         copy.name = self.new.make(f"{label(node)}_twin")
         for slot, name in enumerate(target.input):
             elem = mixed.types[slot] if slot < len(mixed.types) else types.UNKNOWN
@@ -120,11 +120,9 @@ class _LayerwiseInstrumenter(Instrumenter):
     def _rounded(self, tensor: str, elem: int, nodes: list[NodeProto]) -> str:
         return self._add("Cast", [self._add("Cast", [tensor], nodes, to=elem)], nodes, to=types.FLOAT)
 
-    def _add(self, op_type: str, inputs: list[str], nodes: list[NodeProto], **attributes: Any) -> str:
-        from onnx import helper
-
+    def _add(self, op_type: str, inputs: list[str], nodes: list[NodeProto], **attributes: int) -> str:
         out = self.new.make(f"{inputs[0]}_{op_type}")
-        nodes.append(helper.make_node(op_type, inputs, [out], name=self.new.make(f"{op_type}_{out}"), **attributes))
+        nodes.append(self.new.node(op_type, inputs, out, **attributes))
         return out
 
 

@@ -82,16 +82,14 @@ def below(name: str, bound: float) -> Statistic:
     """Return the statistic of how many values have a magnitude below ``bound``; NaN is never below."""
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
-        from onnx import helper
-
         nodes, size = _magnitude(tensor, out, names)
         edge, yes, one = (names.make(f"{out}_{part}") for part in ("bound", "yes", "one"))
         return [
             *nodes,
-            _constant(bound, edge, names),
-            helper.make_node("Less", [size, edge], [yes], name=names.make(f"Less_{yes}")),
-            helper.make_node("Cast", [yes], [one], name=names.make(f"Cast_{one}"), to=types.DOUBLE),
-            helper.make_node("ReduceSum", [one], [out], name=names.make(f"ReduceSum_{out}"), keepdims=0),
+            names.constant(edge, types.FLOAT, [], [bound]),
+            names.node("Less", [size, edge], yes),
+            names.cast(yes, one, types.DOUBLE),
+            names.node("ReduceSum", [one], out, keepdims=0),
         ]
 
     return Statistic(name, 0.0, "ReduceSum", build, types.DOUBLE)
@@ -101,46 +99,29 @@ def smallest() -> Statistic:
     """Return the statistic of the smallest magnitude that is not zero, ``NO_SMALLEST`` for none; NaN is left out."""
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
-        from onnx import helper
-
         nodes, size = _magnitude(tensor, out, names)
         edge, most = names.make(f"{out}_bound"), names.make(f"{out}_most")
         yes, one, far, rest = (names.make(f"{out}_{part}") for part in ("yes", "one", "far", "rest"))
         return [  # a zero becomes the largest number, and another value stays what it is (Where is new in opset 9)
             *nodes,
-            _constant(_FLOAT32_LOWEST_SUBNORMAL, edge, names),
-            _constant(NO_SMALLEST, most, names),
-            helper.make_node("Less", [size, edge], [yes], name=names.make(f"Less_{yes}")),
-            helper.make_node("Cast", [yes], [one], name=names.make(f"Cast_{one}"), to=types.FLOAT),
-            helper.make_node("Mul", [one, most], [far], name=names.make(f"Mul_{far}")),
-            helper.make_node("Add", [size, far], [rest], name=names.make(f"Add_{rest}")),
-            helper.make_node("ReduceMin", [rest], [out], name=names.make(f"ReduceMin_{out}"), keepdims=0),
+            names.constant(edge, types.FLOAT, [], [_FLOAT32_LOWEST_SUBNORMAL]),
+            names.constant(most, types.FLOAT, [], [NO_SMALLEST]),
+            names.node("Less", [size, edge], yes),
+            names.cast(yes, one, types.FLOAT),
+            names.node("Mul", [one, most], far),
+            names.node("Add", [size, far], rest),
+            names.node("ReduceMin", [rest], out, keepdims=0),
         ]
 
     return Statistic(SMALLEST, math.inf, "ReduceMin", build, types.FLOAT)
 
 
 def _size(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
-    from onnx import helper
-
     count = names.make(f"{out}_int64")
-    return [
-        helper.make_node("Size", [tensor], [count], name=names.make(f"Size_{out}")),
-        helper.make_node("Cast", [count], [out], name=names.make(f"Cast_{out}"), to=types.DOUBLE),
-    ]
+    return [names.node("Size", [tensor], count), names.cast(count, out, types.DOUBLE)]
 
 
 def _magnitude(tensor: str, out: str, names: NewNames) -> tuple[list[NodeProto], str]:
     """Return nodes that compute the magnitudes in float32, and their tensor; ONNX Runtime merges equal ones."""
-    from onnx import helper
-
     wide, size = names.make(f"{out}_wide"), names.make(f"{out}_abs")
-    cast = helper.make_node("Cast", [tensor], [wide], name=names.make(f"Cast_{wide}"), to=types.FLOAT)
-    return [cast, helper.make_node("Abs", [wide], [size], name=names.make(f"Abs_{size}"))], size
-
-
-def _constant(number: float, name: str, names: NewNames) -> NodeProto:
-    from onnx import TensorProto, helper
-
-    value = helper.make_tensor("", TensorProto.FLOAT, [], [number])
-    return helper.make_node("Constant", [], [name], name=names.make(f"Constant_{name}"), value=value)
+    return [names.cast(tensor, wide, types.FLOAT), names.node("Abs", [wide], size)], size

@@ -192,7 +192,6 @@ class _GateBuilder(Emulation):
 
     def _gate_read(self, flag: str, elem: int, value: Value, plain: str) -> NodeProto:
         """Make the node that hands out a tensor that is ``plain``, or where the gate is on the value rounded."""
-        from onnx import helper
 
         branches: list[GraphProto] = []
         for low in (elem, 0):
@@ -200,7 +199,7 @@ class _GateBuilder(Emulation):
             outer = value.scope.owner is None and bool(self.calls)
             name = plain if plain != value.name and not low else self._read(value, low, inside, outer)
             out = self.new.make(f"{value.name}_read")
-            inside.append(helper.make_node("Identity", [name], [out], name=self.new.make(f"Identity_{out}")))
+            inside.append(self.new.node("Identity", [name], out))
             branches.append(self._graph(inside, [(out, value.type)]))
         out = self.new.make(f"{value.name}_gated")
         return self._if(flag, branches[0], branches[1], [out])
@@ -320,7 +319,7 @@ class _GateBuilder(Emulation):
     def _constant(self, tensor: TensorProto | AttributeProto, elem: int, name: str) -> NodeProto:
         from onnx import TensorProto, helper, numpy_helper
 
-        node = helper.make_node("Constant", [], [name], name=self.new.make(f"Constant_{name}"))
+        node = self.new.node("Constant", [], name)
         if isinstance(tensor, TensorProto):
             if elem or tensor.data_type in LOW or is_external(tensor):
                 tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp))
