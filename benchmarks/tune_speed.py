@@ -139,13 +139,13 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     import mixlist
     from mixlist.checker.accuracy import Limits
     from mixlist.runtime.executors import open_workers
-    from mixlist.tuner.candidate_ranking import Suspicion, matrix_work
-    from mixlist.tuner.candidates import list_units, node_units
-    from mixlist.tuner.cost_model import Price
+    from mixlist.tuner.candidate_ranking import CandidateRanking
+    from mixlist.tuner.candidates import list_candidates, node_candidates
+    from mixlist.tuner.cost_model import CostModel
     from mixlist.tuner.strategy import Strategy
-    from mixlist.tuner.trial_compiler import Rig
-    from mixlist.tuner.trial_log import Memory
-    from mixlist.tuner.trial_outcome import Goal
+    from mixlist.tuner.trial_compiler import TrialCompiler
+    from mixlist.tuner.trial_log import TrialLog
+    from mixlist.tuner.trial_verdict import Goal
     from mixlist.tuner.trials import Trials
 
     anything = Limits(normalized=math.inf, cosine=None)
@@ -153,18 +153,19 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     error = max((o.normalized_error or 0.0 for o in base.outputs), default=0.0)
     goal = Goal(Limits(normalized=error / 2 if base.verdict == "pass" and error else ERROR, cosine=None), 0.005)
     with open_workers(None, None, None, 1) as crew:  # one process, on two cores the default
-        rig = Rig(resolver, policy, feeds, base.tensors, threads=crew.threads, goal=goal)
-        rig.offer(frozenset())
-        trials = Trials(rig, goal, crew, Memory(None, {}))
+        compiler = TrialCompiler(resolver, policy, feeds, base.tensors, threads=crew.threads, goal=goal)
+        compiler.offer(frozenset())
+        trials = Trials(compiler, goal, crew, TrialLog(None, {}))
         trials.reference()
-        strategy = Strategy(rig, trials, Suspicion(base, rig.low), matrix_work(rig.costs), True, Price(rig, "cpu"))
+        ranking = CandidateRanking(base, compiler.low, compiler.costs)
+        strategy = Strategy(compiler, trials, ranking, CostModel(compiler, "cpu"), node_rules=True)
         start = time.perf_counter()
         strategy.run("min-edits")
         seconds = time.perf_counter() - start
         tried = list(trials.tried)
-        low = rig.low_nodes(frozenset())
-        main = rig.solution(frozenset())
-        units = (*list_units(main, policy, "black", low), *node_units(main, low))
+        low = compiler.low_nodes(frozenset())
+        main = compiler.solution(frozenset())
+        units = (*list_candidates(main, policy, "black", low), *node_candidates(main, low))
         rng, times, at_random = random.Random(0), [], []
         rounds = ROUNDS[len(feeds)]
         for _ in range(100 * rounds):
@@ -176,8 +177,8 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
                 times.append(time.perf_counter() - begin)
         some = [("search", choice) for choice in tried[:: max(1, len(tried) // 2)][:2]]
         some += [("random", choice) for choice in at_random[:2]]
-        choices = [(kind, choice, rig.low_nodes(choice)) for kind, choice in some]
-        rig.close()
+        choices = [(kind, choice, compiler.low_nodes(choice)) for kind, choice in some]
+        compiler.close()
     return {"seconds": seconds, "count": len(tried), "times": times, "choices": choices}
 
 

@@ -162,8 +162,8 @@ class OutputAccuracy:
         self._unlike += other._unlike
         self._unfit = self._unfit or other._unfit
 
-    def lost(self, limits: Limits) -> bool:
-        """Whether a limit is broken that no further batch can mend: shares may recover, largest errors cannot."""
+    def cannot_pass(self, limits: Limits) -> bool:
+        """Return whether a limit is broken whatever the next batches are: shares may recover, largest errors cannot."""
         if self._differing.share is not None:
             return bool(self._unfit)
         finding = self.finding(limits)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mixlist.checker.finding_rules import BatchRanges, Tally
-from mixlist.checker.model_pair import ModelPair, in_original_scope
+from mixlist.checker.model_pair import ModelPair, ObservedModel
 from mixlist.checker.result import ValueCounts
 from mixlist.checker.value_counts import (
     NO_SMALLEST,
@@ -26,12 +25,10 @@ from mixlist.checker.value_counts import (
     smallest,
     value_counts,
 )
-from mixlist.emulation.graph_statistics import Instrumented, Probe, Statistic
+from mixlist.emulation.graph_statistics import Probe, Statistic
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observed_range import ObservedRange
-from mixlist.emulation.observer import Observer
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.io import Loaded
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
@@ -45,66 +42,37 @@ _FINITE = "finite"
 
 
 class CountingSession:
-    """One of the two models with counting statistics of some tensors, which are called as in the original.
-
-    ``probes`` are those of the model, ``observe`` opens its session. ``tensors``: those to count, None for all.
-    ``original_scopes``: what the original calls the model's functions. ``guard`` as for ``instrument``.
-    """
+    """One of the two models with counting statistics of some ``tensors`` (None for all), called as in the original."""
 
     def __init__(
-        self,
-        model: Loaded,
-        probes: Iterable[Probe],
-        observe: Callable[[Loaded, Instrumented, list[str]], Observer],
-        statistics: tuple[Statistic, ...],
-        tensors: Iterable[TensorRef] | None,
-        *,
-        original_scopes: Mapping[str, str] | None = None,
-        guard: bool = False,
+        self, model: ObservedModel, statistics: tuple[Statistic, ...], tensors: Iterable[TensorRef] | None
     ) -> None:
-        self._original_scopes = original_scopes or {}
-        self._names = tuple(statistic.name for statistic in statistics)
+        name = self._name = model.in_original
+        self._statistics = tuple(statistic.name for statistic in statistics)
         # a tensor that only moves the values of another one is not counted itself
-        self._sources = {self._in_original(p.key): self._in_original(p.source) for p in probes if p.source is not None}
+        self._sources = {name(p.key): name(p.source) for p in model.probes if p.source is not None}
         asked = None if tensors is None else {self._sources.get(tensor, tensor) for tensor in tensors}
 
         def wanted(probe: Probe) -> bool:
-            return asked is None or self._in_original(probe.key) in asked
+            return asked is None or name(probe.key) in asked
 
-        self._observer = observe(model, instrument(model.proto, statistics, wanted, guard=guard), [])
-
-    @classmethod
-    def of_reference(
-        cls, pair: ModelPair, statistics: tuple[Statistic, ...], tensors: Iterable[TensorRef] | None
-    ) -> CountingSession:
-        """Count in the reference of a check."""
-        probes, config = pair.reference_observer.instrumented.probes, pair.config
-        return cls(pair.original, probes, config.observe_reference, statistics, tensors, guard=config.guard)
-
-    @classmethod
-    def of_mixed(
-        cls, pair: ModelPair, statistics: tuple[Statistic, ...], tensors: Iterable[TensorRef] | None
-    ) -> CountingSession:
-        """Count in the mixed model of a check."""
-        probes, config, scopes = pair.mixed_observer.instrumented.probes, pair.config, pair.original_scopes
-        observe, guard = config.observe_mixed, config.guard
-        return cls(pair.mixed, probes, observe, statistics, tensors, original_scopes=scopes, guard=guard)
-
-    def _in_original(self, tensor: TensorRef) -> TensorRef:
-        return in_original_scope(tensor, self._original_scopes)
+        instrumented = instrument(model.loaded.proto, statistics, wanted, guard=model.guard)
+        self._observer = model.observe(model.loaded, instrumented, [])
 
     def count(self, feed: Feed) -> Totals:
         """Run one batch; return the statistics by tensor and name. Specializations of a function count together."""
         totals: dict[tuple[TensorRef, str], float] = {}
-        for (tensor, name), values in self._observer.values(feed, self._names).items():
-            which = self._in_original(tensor), name
+        for (tensor, name), values in self._observer.values(feed, self._statistics).items():
+            which = self._name(tensor), name
             if name == SMALLEST:
                 least = float(np.nanmin(values, initial=NO_SMALLEST))
                 totals[which] = min(least, totals.get(which, NO_SMALLEST))
             else:
                 totals[which] = totals.get(which, 0.0) + float(values.sum())
         for tensor, source in self._sources.items():
-            totals.update({(tensor, name): totals[source, name] for name in self._names if (source, name) in totals})
+            totals.update(
+                {(tensor, name): totals[source, name] for name in self._statistics if (source, name) in totals}
+            )
         return totals
 
     def close(self) -> None:
@@ -112,36 +80,26 @@ class CountingSession:
         self._observer.close()
 
 
-MakeSession = Callable[[tuple[Statistic, ...], Iterable[TensorRef]], CountingSession]
-
-
 class MaskedOverflowFinder:
     """Finds what overflows in the tensors of masks (Rule S8.12); values are counted only where a range calls for it.
 
-    ``lows`` are the low types of the mixed model. ``count_reference`` and ``count_mixed`` make a session in each of the
-    two models; None where there is no such model to count in.
+    ``lows`` are the low types of the mixed model. Without ``mixed``, only the reference is counted.
     """
 
     def __init__(
         self,
         nodes: list[DataflowNode],
         lows: AbstractSet[int],
-        count_reference: MakeSession,
-        count_mixed: MakeSession | None,
+        reference: ObservedModel,
+        mixed: ObservedModel | None = None,
     ) -> None:
         self._nodes, self._lows = nodes, lows
-        self._count_reference, self._count_mixed = count_reference, count_mixed
+        self._reference, self._mixed = reference, mixed
         self._masks: dict[TensorRef, Mask] | None = None
-        self._levels: dict[TensorRef, set[float]] = {}  # of the tensors that the session in the reference counts
-        self._reference: CountingSession | None = None
-        self._mixed: CountingSession | None = None
-        self._in_mixed: set[TensorRef] = set()  # tensors that the session in the mixed model counts
-
-    @classmethod
-    def of(cls, pair: ModelPair) -> MaskedOverflowFinder:
-        """Find overflows in the two models of a check."""
-        make = partial(CountingSession.of_reference, pair), partial(CountingSession.of_mixed, pair)
-        return cls(pair.nodes, frozenset(pair.low.values()), *make)
+        self._levels: dict[TensorRef, set[float]] = {}  # of the tensors that are counted in the reference
+        self._in_mixed: set[TensorRef] = set()  # tensors that are counted in the mixed model
+        self._reference_session: CountingSession | None = None
+        self._mixed_session: CountingSession | None = None
 
     def complete(self, feed: Feed, batch: BatchRanges) -> BatchRanges:
         """Return the batch with its masks, and the tensors that lose other values than a mask's."""
@@ -159,8 +117,8 @@ class MaskedOverflowFinder:
             return set()
         if any(level not in self._levels.get(tensor, ()) for tensor, level in levels.items()):
             self._prepare(levels)
-        assert self._reference is not None
-        totals = self._reference.count(feed)
+        assert self._reference_session is not None
+        totals = self._reference_session.count(feed)
         lost = set()
         for tensor, level in levels.items():
             bound = overflow_bound(batch.low[tensor])
@@ -173,28 +131,29 @@ class MaskedOverflowFinder:
     ) -> set[TensorRef]:
         """Return tensors infinite in the reference with fewer finite values in the mixed model: an input overflowed."""
         infinite = {t for t in levels if _has_infinities(batch.reference[t]) and _has_infinities(batch.mixed[t])}
-        if not infinite or self._count_mixed is None:
+        if not infinite or self._mixed is None:
             return set()
-        if self._mixed is None or not infinite <= self._in_mixed:
-            if self._mixed is not None:
-                self._mixed.close()
+        if self._mixed_session is None or not infinite <= self._in_mixed:
+            if self._mixed_session is not None:
+                self._mixed_session.close()
             self._in_mixed |= infinite
-            self._mixed = self._count_mixed((below(_FINITE, math.inf),), self._in_mixed)
-        finite = self._mixed.count(feed)
+            self._mixed_session = CountingSession(self._mixed, (below(_FINITE, math.inf),), self._in_mixed)
+        finite = self._mixed_session.count(feed)
         return {t for t in infinite if finite.get((t, _FINITE), 0) < totals.get((t, _name(levels[t])), 0)}
 
     def _prepare(self, levels: Mapping[TensorRef, float]) -> None:
         """Make a session that counts these too; the next batch mostly calls for the same."""
-        if self._reference is not None:
-            self._reference.close()
+        if self._reference_session is not None:
+            self._reference_session.close()
         for tensor, level in levels.items():
             self._levels.setdefault(tensor, set()).add(level)
         edges = {overflow_bound(low) for low in self._lows}.union(*self._levels.values())
-        self._reference = self._count_reference(tuple(below(_name(edge), edge) for edge in sorted(edges)), self._levels)
+        statistics = tuple(below(_name(edge), edge) for edge in sorted(edges))
+        self._reference_session = CountingSession(self._reference, statistics, self._levels)
 
     def close(self) -> None:
         """Release the sessions."""
-        for session in (self._reference, self._mixed):
+        for session in (self._reference_session, self._mixed_session):
             if session is not None:
                 session.close()
 
@@ -223,8 +182,8 @@ class FullStatistics:
         pair = self._pair
         if self._sessions is None:
             low = _low_type(pair)
-            mixed = CountingSession.of_mixed(pair, of_mixed(low), pair.low) if pair.low else None
-            self._sessions = mixed, CountingSession.of_reference(pair, (*of_reference(low), smallest()), None)
+            mixed_session = CountingSession(pair.mixed, of_mixed(low), pair.low) if pair.low else None
+            self._sessions = mixed_session, CountingSession(pair.reference, (*of_reference(low), smallest()), None)
         mixed, reference = self._sessions
         self._mixed = mixed.count(feed) if mixed is not None else {}
         self._reference = reference.count(feed)
@@ -263,8 +222,8 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
     if not chosen:
         return
     tensors, low = set[TensorRef]().union(*chosen.values()), _low_type(pair)
-    mixed = CountingSession.of_mixed(pair, of_mixed(low), tensors)
-    reference = CountingSession.of_reference(pair, of_reference(low), tensors)
+    mixed = CountingSession(pair.mixed, of_mixed(low), tensors)
+    reference = CountingSession(pair.reference, of_reference(low), tensors)
     for index, feed in enumerate(islice(batches, max(chosen) + 1)):
         if index in chosen:
             totals = mixed.count(feed), reference.count(feed)

@@ -44,16 +44,16 @@ def find_internal_risks(pair: ModelPair, batches: Batches, tallies: dict[TensorR
     low_nodes = {tensor.producer for tensor in pair.low}
     if not any(_has_body(n.node, n.graph.opsets.get(n.node.domain, 0)) for n in pair.nodes if n.ref in low_nodes):
         return
-    mixed_nodes = nodes_with_low_outputs(build_main(pair.mixed.proto))
-    made = _BodyInstrumenter(pair.config.raised(pair.original), mixed_nodes).run()
+    mixed_nodes = nodes_with_low_outputs(build_main(pair.mixed.loaded.proto))
+    made = _BodyInstrumenter(pair.config.raised(pair.reference.loaded), mixed_nodes).run()
     if not made.outputs:
         return
     try:
-        session = pair.config.plain_session(made.proto, pair.original)
+        session = pair.config.plain_session(made.proto, pair.reference.loaded)
     except ModelError:
         pair.warnings.append("ONNX Runtime does not take the operators' function bodies: no look inside operators")
         return
-    observer = Observer(made, session, [], model_inputs(pair.original.proto))
+    observer = Observer(made, session, [], model_inputs(pair.reference.loaded.proto))
     tensors = dict.fromkeys(tensor for tensor, _ in made.outputs)
     for index, feed in enumerate(islice(batches, steps)):
         _, ranges = observer.run(feed)

@@ -56,10 +56,10 @@ class TaskAccuracy:
 
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
-        self._used = 0  # labels that have had their samples
+        self.used = 0  # labels that have had their samples
+        self.right = [0, 0]  # right answers of the reference and of the mixed model
+        self.count = 0  # labels that count
         self._output = ""
-        self._right = [0, 0]  # of the reference and of the mixed model
-        self._count = 0
 
     def add(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> None:
         """Add one batch: the outputs of both models by name.
@@ -68,7 +68,7 @@ class TaskAccuracy:
         """
         self._output = self._output or self._fitting(reference)
         answers = [_answers(outputs[self._output], self._labels) for outputs in (reference, mixed)]
-        labels = self._labels[self._used : self._used + len(answers[0])]
+        labels = self._labels[self.used : self.used + len(answers[0])]
         if len(labels) < len(answers[0]):
             raise UsageError(
                 f"there are labels for {len(self._labels)} samples, and the data has more",
@@ -77,25 +77,20 @@ class TaskAccuracy:
         if any(of_model.shape != labels.shape for of_model in answers):
             shape = list(answers[0].shape)
             raise UsageError(f"output {self._output!r} no longer fits the labels: {shape} answers in a batch")
-        self._used += len(labels)
+        self.used += len(labels)
         counted = labels >= 0
-        self._count += int(counted.sum())
+        self.count += int(counted.sum())
         for at, of_model in enumerate(answers):
-            self._right[at] += int(((of_model == labels) & counted).sum())
-
-    @property
-    def used(self) -> int:
-        """The number of labels that have had their samples."""
-        return self._used
+            self.right[at] += int(((of_model == labels) & counted).sum())
 
     def result(self) -> Task:
         """Return the shares of right answers; 0 where there are no answers."""
-        reference, mixed = (right / max(self._count, 1) for right in self._right)
-        return Task(reference=reference, mixed=mixed, count=self._count)
+        reference, mixed = (right / max(self.count, 1) for right in self.right)
+        return Task(reference=reference, mixed=mixed, count=self.count)
 
     def notes(self) -> tuple[str, ...]:
         """Return what the figures leave out, one sentence each."""
-        left = len(self._labels) - self._used
+        left = len(self._labels) - self.used
         return (f"{left} of {len(self._labels)} labels have no sample in the data",) if left else ()
 
     def _fitting(self, outputs: Mapping[str, Array]) -> str:

@@ -46,10 +46,10 @@ _STATISTICS = tuple(Statistic(n, 0.0, "ReduceSum", _unused, types.FLOAT) for n i
 
 def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set[TensorRef]) -> tuple[NodeError, ...]:
     """Return the nodes by the error that each adds over the first ``steps`` batches; ``masks`` are left out."""
-    low_nodes = nodes_with_low_outputs(build_main(pair.mixed.proto))
-    made = _LayerwiseInstrumenter(pair.config.raised(pair.original), low_nodes, masks).run()
-    session = pair.config.plain_session(made.proto, pair.original)
-    observer = Observer(made, session, [], model_inputs(pair.original.proto))
+    low_nodes = nodes_with_low_outputs(build_main(pair.mixed.loaded.proto))
+    made = _LayerwiseInstrumenter(pair.config.raised(pair.reference.loaded), low_nodes, masks).run()
+    session = pair.config.plain_session(made.proto, pair.reference.loaded)
+    observer = Observer(made, session, [], model_inputs(pair.reference.loaded.proto))
     sums: dict[tuple[TensorRef, str], float] = {}
     for feed in islice(batches, steps):
         for which, total in observer.totals(feed, (_DIFFERENCE, _REFERENCE)).items():

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mixlist.emulation.emulate import emulate, holds_low, raise_low, widen
 from mixlist.emulation.float64_reference import computes_double, describe_float32_nodes
-from mixlist.emulation.graph_statistics import Instrumented
+from mixlist.emulation.graph_statistics import Instrumented, Probe
 from mixlist.emulation.instrument import instrument
-from mixlist.emulation.observer import Observer
+from mixlist.emulation.observed_range import ObservedRange
+from mixlist.emulation.observer import Observer, Ranges
 from mixlist.emulation.shared_weights import SharedWeights
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.build import build_main
@@ -118,23 +119,53 @@ class SessionConfig:
         return start_probes(self.provider, lambda proto: self._start(proto, None, options))
 
 
+@dataclass(frozen=True)
+class ObservedModel:
+    """A model and its probes; ``observe`` opens a session of the model with some statistics.
+
+    ``original_scopes``: what the original calls functions that mixlist specialized. ``guard``: see ``instrument``.
+    """
+
+    loaded: Loaded
+    probes: Sequence[Probe]
+    observe: Callable[[Loaded, Instrumented, list[str]], Observer]
+    original_scopes: Mapping[str, str] = field(default_factory=dict)
+    guard: bool = False
+
+    def in_original(self, tensor: TensorRef) -> TensorRef:
+        """Return the tensor under the name that the original gives the function."""
+        if not self.original_scopes or not tensor.scope.startswith("function:"):
+            return tensor
+        head, slash, rest = tensor.scope.partition("/")
+        return tensor._replace(scope=f"{self.original_scopes.get(head, head)}{slash}{rest}")
+
+    def merge_specializations(self, ranges: Ranges) -> Ranges:
+        """Return the ranges by the tensors of the original, to which all specializations of a function are one."""
+        if not self.original_scopes:
+            return ranges
+        merged: dict[TensorRef, ObservedRange] = {}
+        for tensor, span in ranges.items():
+            plain = self.in_original(tensor)
+            merged[plain] = merged[plain].union(span) if plain in merged and span.ran else merged.get(plain, span)
+        return merged
+
+
 @dataclass
 class ModelPair:
     """The two models of a check: the reference in float32 and the mixed model, both observed.
 
     ``nodes`` are those of the original. ``low``: the low type of each tensor that the mixed model holds in low
-    precision. ``original_scopes``: what the original calls the functions that mixlist specialized.
+    precision.
     """
 
-    original: Loaded
-    mixed: Loaded
+    reference: ObservedModel
+    mixed: ObservedModel
     plan: Plan | None
     config: SessionConfig
     reference_observer: Observer
     mixed_observer: Observer
     nodes: list[DataflowNode]
     low: dict[TensorRef, int]
-    original_scopes: dict[str, str]
     warnings: list[str] = field(default_factory=list)
 
     def close(self) -> None:
@@ -158,14 +189,14 @@ def make_pair(
     original = load(model)
     shared = config.share(original)
     instrumented = instrument(shared.proto, guard=config.guard)
+    reference = ObservedModel(shared, instrumented.probes, config.observe_reference, guard=config.guard)
     reference_observer = config.observe_reference(shared, instrumented, _output_names(shared))
     rounding_problem = config.start_probes()
     reference_observer.begin(first)
     warnings = []
     if against is None:
         plan = resolve(shared, policy)
-        result = rewrite(shared, plan)
-        mixed = replace(shared, proto=result.proto)
+        loaded = replace(shared, proto=rewrite(shared, plan).proto)
         warnings += [str(w) for w in plan.warnings]
         if any(p.key == POLICY_KEY for p in original.proto.metadata_props):
             warnings.append(
@@ -173,22 +204,23 @@ def make_pair(
                 "check its original with --against"
             )
     else:
-        plan, mixed = None, load(against)
-        _check_outputs(original, mixed)
-    mixed = config.share(mixed, clamp=policy.constants == "clamp")
-    instrumented = instrument(mixed.proto, guard=config.guard)
-    scopes = _original_scopes(mixed.proto)
-    low = {in_original_scope(p.key, scopes): p.elem for p in instrumented.probes if p.elem in LOW}
+        plan, loaded = None, load(against)
+        _check_outputs(original, loaded)
+    loaded = config.share(loaded, clamp=policy.constants == "clamp")
+    instrumented = instrument(loaded.proto, guard=config.guard)
+    scopes = _original_scopes(loaded.proto)
+    mixed = ObservedModel(loaded, instrumented.probes, config.observe_mixed, scopes, config.guard)
+    low = {mixed.in_original(p.key): p.elem for p in mixed.probes if p.elem in LOW}
     if not low:
         warnings.append("no node is low: the mixed model is the original")
     nodes = trace_dataflow(build_main(original.proto))
     if config.wide and (note := describe_float32_nodes(nodes)):
         warnings.append(note)
-    mixed_observer = config.observe_mixed(mixed, instrumented, _output_names(original))
+    mixed_observer = config.observe_mixed(loaded, instrumented, _output_names(original))
     reason = rounding_problem()
     if reason:
         raise ModelError(f"this ONNX Runtime cannot be trusted to check: {reason}")
-    return ModelPair(shared, mixed, plan, config, reference_observer, mixed_observer, nodes, low, scopes, warnings)
+    return ModelPair(reference, mixed, plan, config, reference_observer, mixed_observer, nodes, low, warnings)
 
 
 def _output_names(loaded: Loaded) -> list[str]:
@@ -211,11 +243,3 @@ def _original_scopes(proto: ModelProto) -> dict[str, str]:
                 base = f"function:{function.domain}:"
                 scopes[f"{base}{function.name}"] = f"{base}{entry.value}"
     return scopes
-
-
-def in_original_scope(tensor: TensorRef, original_scopes: Mapping[str, str]) -> TensorRef:
-    """Return the tensor under the name that the original gives the function."""
-    if not original_scopes or not tensor.scope.startswith("function:"):
-        return tensor
-    head, slash, rest = tensor.scope.partition("/")
-    return tensor._replace(scope=f"{original_scopes.get(head, head)}{slash}{rest}")

@@ -20,11 +20,11 @@ from mixlist.checker.function_body_overflow import find_internal_risks
 from mixlist.checker.keywords import with_keywords
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
-from mixlist.checker.model_pair import ModelPair, SessionConfig, in_original_scope, make_pair
+from mixlist.checker.model_pair import ModelPair, SessionConfig, make_pair
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import CheckReport, NodeError, OutputFinding
 from mixlist.emulation.observed_range import ObservedRange
-from mixlist.emulation.observer import Observed, Ranges
+from mixlist.emulation.observer import Observed
 from mixlist.errors import UsageError
 from mixlist.graph.io import load
 from mixlist.graph.refs import TensorRef
@@ -32,7 +32,7 @@ from mixlist.graph.type_hints import hinted
 from mixlist.lists.policy import Policy
 from mixlist.runtime.executors import Workers, open_workers
 from mixlist.runtime.feeds import Batches, as_batches
-from mixlist.runtime.phase_timer import Clock
+from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.runtime.subprocess_session import SessionProcess
 from mixlist.runtime.worker_process import WorkerDied
 
@@ -60,7 +60,7 @@ def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> 
 
 def run_check(model: Model, policy: Policy, data: object, options: CheckOptions) -> CheckReport:
     """Do what ``check`` says, with its options in one object."""
-    clock = Clock()
+    timer = PhaseTimer()
     original = hinted(load(model), options.type_hints)
     against = hinted(load(options.against), options.type_hints) if options.against is not None else None
     batches = as_batches(data, original.proto)
@@ -69,7 +69,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
         workers = None
         if options.jobs is not None or options.scheduler is not None or options.executor is not None:
             workers = stack.enter_context(open_workers(options.jobs, options.scheduler, options.executor, most))
-        with clock.phase("prepare"):
+        with timer.phase("prepare"):
             process = _session_process(options, stack) if workers is None else None
             config = _session_config(options, process, workers, quick=most < QUICK)
             feeds = islice(batches, most)
@@ -78,7 +78,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
                 pair = make_pair(original, policy, against, config, first)
             except WorkerDied as problem:  # while it loaded
                 return _never_ran(original.name, config, policy, options, str(problem))
-        run = _Check(pair, batches, most, clock, options)
+        run = _Check(pair, batches, most, timer, options)
         run.all_batches(chain([first] if first is not None else [], feeds))
         run.further_looks()
         run.close()
@@ -107,14 +107,14 @@ def _session_config(
 class _Check:
     """One check as it goes: what the batches said so far."""
 
-    def __init__(self, pair: ModelPair, batches: Batches, most: int, clock: Clock, options: CheckOptions) -> None:
-        self.pair, self.batches, self.most, self.clock = pair, batches, most, clock
+    def __init__(self, pair: ModelPair, batches: Batches, most: int, timer: PhaseTimer, options: CheckOptions) -> None:
+        self.pair, self.batches, self.most, self.timer = pair, batches, most, timer
         self.options = options
         self.judged = [accuracy.OutputAccuracy(name) for name in pair.mixed_observer.output_names]
         self.tallies: dict[TensorRef, Tally] = {}
         self.spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
-        self.hidden = MaskedOverflowFinder.of(pair)
+        self.hidden = MaskedOverflowFinder(pair.nodes, frozenset(pair.low.values()), pair.reference, pair.mixed)
         self.census = FullStatistics(pair) if options.full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
         self.exceptions, self.count, self.crash = 0, 0, ""
@@ -134,16 +134,16 @@ class _Check:
             raise UsageError("there is no batch to check", hint="give --data or --random")
 
     def _batch(self, index: int, feed: Feed, reference: Run, mixed: Run) -> None:
-        pair, clock = self.pair, self.clock
-        with clock.phase("reference"):
+        pair, timer = self.pair, self.timer
+        with timer.phase("reference"):
             exact, exact_ranges = reference()
-        with clock.phase("mixed"):
+        with timer.phase("mixed"):
             ours, mixed_ranges = mixed()
-        mixed_ranges = _by_original_scope(mixed_ranges, pair.original_scopes)
+        mixed_ranges = pair.mixed.merge_specializations(mixed_ranges)
         if pair.config.wide:
             exact_ranges = {k: _in_float32(span) if k in pair.low else span for k, span in exact_ranges.items()}
         batch = BatchRanges(index, exact_ranges, mixed_ranges, pair.low, pair.config.saturate)
-        with clock.phase("counts"):
+        with timer.phase("counts"):
             batch = self.hidden.complete(feed, batch)
             if self.census is not None:
                 batch = replace(batch, counts=self.census.add(feed))
@@ -163,7 +163,7 @@ class _Check:
             return
         pair, tallies = self.pair, self.tallies
         try:
-            with self.clock.phase("second look"):
+            with self.timer.phase("second look"):
                 if self.census is None:
                     count_findings(pair, self.batches, tallies)
                 find_internal_risks(pair, self.batches, tallies, self.most if self.census is not None else 1)
@@ -189,7 +189,7 @@ class _Check:
         warnings = [*pair.warnings, *self.batches.notes, *(note for output in judged for note in output.notes())]
         warnings += self.task.notes() if self.task is not None else ()
         return CheckReport(
-            model=pair.original.name,
+            model=pair.reference.loaded.name,
             verdict="fail" if reasons else "pass",
             reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
             provider=pair.config.provider,
@@ -204,7 +204,7 @@ class _Check:
             layerwise=self.errors,
             task=self.task.result() if self.task is not None else None,
             warnings=tuple(warnings),
-            seconds=self.clock.seconds,
+            seconds=self.timer.seconds,
         )
 
 
@@ -243,17 +243,6 @@ def _reasons(exceptions: int, count: int, limit: float, outputs: tuple[OutputFin
     for output in outputs:
         if not output.passed:
             found.append(f"output {output.name!r} misses {', '.join(output.failed_limits)}")
-    return found
-
-
-def _by_original_scope(ranges: Ranges, renamed: Mapping[str, str]) -> Ranges:
-    """Specialisations of one function are one function to the original."""
-    if not renamed:
-        return ranges
-    found: dict[TensorRef, ObservedRange] = {}
-    for key, span in ranges.items():
-        plain = in_original_scope(key, renamed)
-        found[plain] = found[plain].union(span) if plain in found and span.ran else found.get(plain, span)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Clock:
+class PhaseTimer:
     """Adds up the seconds of each phase."""
 
     def __init__(self) -> None:

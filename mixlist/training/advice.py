@@ -13,7 +13,7 @@ from mixlist.checker.run import check
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.training.stepgraph import SCALE, StepGraph
-from mixlist.tuner.candidates import Choice, ListEdit, list_units, policy_of
+from mixlist.tuner.candidates import EditSet, ListEdit, list_candidates, policy_of
 from mixlist.tuner.output_files import mixlist_text
 
 ROUNDS = 8  # lists that are tried: behind an op type that is kept high another one may overflow
@@ -41,7 +41,7 @@ def advise(graph: StepGraph, policy: Policy, feed: Mapping[str, Any], provider: 
     first = _offenders(graph, policy, unscaled, provider)
     if not first:
         return Advice(_offenders(graph, policy, feed, provider), float(feed[SCALE].reshape(())), "")
-    choice: Choice = frozenset()
+    choice: EditSet = frozenset()
     found: Sequence[NodeFinding] = first
     for _ in range(ROUNDS):
         more = _edits(graph, policy_of(policy, choice), found) - choice
@@ -59,9 +59,9 @@ def _offenders(graph: StepGraph, policy: Policy, feed: Mapping[str, Any], provid
     return tuple(node for node in report.nodes if node.first)
 
 
-def _edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFinding]) -> Choice:
+def _edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFinding]) -> EditSet:
     """The op types of the offenders, to the black list; none where lists do not decide about them."""
     nodes = {node.ref for node in offenders}
     main = Resolver(graph.loaded).plan(policy).solution.solutions[0]
-    units = list_units(main, policy, "black", nodes)
-    return frozenset(unit.edit for unit in units if isinstance(unit.edit, ListEdit))
+    candidates = list_candidates(main, policy, "black", nodes)
+    return frozenset(candidate.edit for candidate in candidates if isinstance(candidate.edit, ListEdit))

@@ -12,7 +12,7 @@ from mixlist.checker.keywords import with_keywords
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.runtime.casts import numpy_type
-from mixlist.runtime.phase_timer import Clock
+from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.training.advice import advise
 from mixlist.training.checkpoint import Keeper
 from mixlist.training.dataset import Data, read_arrays, read_data
@@ -50,7 +50,7 @@ def train(model: Model, policy: Policy, data: Source, options: TrainOptions) -> 
 def run_train(model: Model, policy: Policy, data: Source, options: TrainOptions) -> TrainReport:
     """Do what ``train`` says, with its options in one object."""
     job = _job(read_step(model), policy, data, options)
-    clock = Clock()
+    clock = PhaseTimer()
     keeper = Keeper(options.state, job.key() if options.state is not None else {})
     with clock.phase("prepare"):
         exact = exact_machine(job.graph, options.provider, options.threads)
@@ -88,7 +88,7 @@ def _job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) 
 class _Series:
     """The trainings of one command, one after the other: every seed in float32, then mixed."""
 
-    def __init__(self, job: Job, exact: Machine, mixed: Machine, keeper: Keeper, clock: Clock) -> None:
+    def __init__(self, job: Job, exact: Machine, mixed: Machine, keeper: Keeper, clock: PhaseTimer) -> None:
         self.job, self.exact, self.mixed, self.keeper, self.clock = job, exact, mixed, keeper, clock
         self.sampler = Sampler(exact, mixed, job.policy.mode.low, job.steps)
         self.sampler.counts = keeper.counts(self.sampler.counts)

@@ -1,4 +1,4 @@
-"""What the search may change: an op type's list, or the precision of one node; and the policy that a choice makes."""
+"""List the edits that a search may make, and make the policy under a set of them (Rule S9.1)."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ class NodeEdit:
 
 
 Edit = ListEdit | NodeEdit
-Choice = frozenset[Edit]
+EditSet = frozenset[Edit]
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One edit that may be chosen, and the nodes that it is about."""
+class Candidate:
+    """One edit that the search may make, and the nodes that it is about."""
 
     edit: Edit
     nodes: tuple[NodeRef, ...]
 
 
-def policy_of(base: Policy, choice: Choice) -> Policy:
-    """The policy under a choice: the base's lists with the edits, the rules of nodes before its own."""
+def policy_of(base: Policy, edits: EditSet) -> Policy:
+    """Return the policy under some edits: the base's lists with the edits, the rules of nodes before its own."""
     moves = dict(base.lists.moves)
     named = set(base.lists.named)
     rules = []
-    for edit in sorted(choice, key=attrgetter("text")):
+    for edit in sorted(edits, key=attrgetter("text")):
         if isinstance(edit, ListEdit):
             moves[edit.op] = Move(edit.op, base.lists.of(edit.op), edit.after, None)
             named.add(edit.op)
@@ -91,54 +91,52 @@ def policy_of(base: Policy, choice: Choice) -> Policy:
     return replace(base, lists=lists, rules=(*rules, *base.rules))
 
 
-def list_units(main: Solution, base: Policy, after: ListName, low: set[NodeRef] | None) -> tuple[Unit, ...]:
-    """The op types that could go to the list ``after``: those of nodes in ``low``, or of all (None), by name.
+def list_candidates(main: Solution, base: Policy, after: ListName, low: set[NodeRef] | None) -> tuple[Candidate, ...]:
+    """Return the op types that could go to the list ``after``, by name: those of nodes in ``low``, or of all (None).
 
     ``main`` says which list they are on now, ``base`` from which one the edit moves them.
     """
-    nodes: dict[str, list[NodeRef]] = {}
-    for solution, node in _nodes(main):
+    nodes: dict[str, dict[NodeRef, None]] = {}
+    for solution, node in _listed_nodes(main):
         fact = solution.facts[node.id]
         ref = node_ref(solution.graph, node)
         if fact.listed is None or fact.list == after or (low is not None and ref not in low):
             continue
         if base.space == "ascend" and not in_ascend(node.domain, node.op_type):
             continue  # no name of the library means it
-        nodes.setdefault(fact.listed.op, []).append(ref)
-    return tuple(
-        Unit(ListEdit(op, base.lists.of(op), after), tuple(dict.fromkeys(found))) for op, found in sorted(nodes.items())
-    )
+        nodes.setdefault(fact.listed.op, {})[ref] = None
+    return tuple(Candidate(ListEdit(op, base.lists.of(op), after), tuple(nodes[op])) for op in sorted(nodes))
 
 
-def node_units(main: Solution, wanted: set[NodeRef]) -> tuple[Unit, ...]:
-    """The nodes of ``wanted`` that a rule can name and keep in float32, in order of computation.
+def node_candidates(main: Solution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
+    """Return those of ``nodes`` that a rule can name and keep in float32, in order of computation.
 
     Left out: names that several nodes share, names that no rule can hold, and nodes that a rule decides already.
     """
     graphs = {id(s.graph): s.graph for s in reached(main)}
-    shared = Counter(label(node) for graph in graphs.values() for node in graph.order)
-    found: dict[str, Unit] = {}
-    for solution, node in _nodes(main):
+    uses = Counter(label(node) for graph in graphs.values() for node in graph.order)
+    candidates: dict[str, Candidate] = {}
+    for solution, node in _listed_nodes(main):
         ref, signature = node_ref(solution.graph, node), node.signature
-        if ref not in wanted or signature is None or signature.fixed or not signature.groups:
+        if ref not in nodes or signature is None or signature.fixed or not signature.groups:
             continue
-        if shared[ref.name] > 1 or not can_name(ref.name) or solution.facts[node.id].kind == "rule":
+        if uses[ref.name] > 1 or not can_name(ref.name) or solution.facts[node.id].kind == "rule":
             continue
         movable = [g for g in signature.groups if g.authored in types.LISTED]
-        inputs = _asked({slot for g in movable for slot in g.inputs}, node.inputs)
-        outputs = _asked({slot for g in movable for slot in g.outputs}, node.outputs)
-        found.setdefault(ref.name, Unit(NodeEdit(ref.name, node.op_type, inputs, outputs), (ref,)))
-    return tuple(found.values())
+        inputs = _float32_at({slot for g in movable for slot in g.inputs}, node.inputs)
+        outputs = _float32_at({slot for g in movable for slot in g.outputs}, node.outputs)
+        candidates.setdefault(ref.name, Candidate(NodeEdit(ref.name, node.op_type, inputs, outputs), (ref,)))
+    return tuple(candidates.values())
 
 
-def _asked(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
-    """float32 at the slots that have a value, nothing behind the last one."""
-    there = [slot for slot in sorted(slots) if slot < len(values) and values[slot] is not None]
-    return tuple(["float32" if slot in there else "" for slot in range(max(there, default=-1) + 1)])
+def _float32_at(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
+    """Return float32 at the slots that have a value, nothing behind the last one."""
+    present = [slot for slot in slots if slot < len(values) and values[slot] is not None]
+    return tuple(["float32" if slot in present else "" for slot in range(max(present, default=-1) + 1)])
 
 
-def _nodes(main: Solution) -> Iterator[tuple[Solution, Node]]:
-    """Every node that lists may decide; a function's once per specialisation."""
+def _listed_nodes(main: Solution) -> Iterator[tuple[Solution, Node]]:
+    """Yield every node that lists may decide; a function's once per specialization."""
     for solution in reached(main):
         for node in solution.graph.order:
             if not is_control_flow(node) and node.function is None:

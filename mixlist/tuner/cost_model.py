@@ -1,4 +1,4 @@
-"""What a choice costs, for ``--objective max-speed``: a static price, or on CUDA a measured time.
+"""Say what a set of edits costs, for ``--objective max-speed``: a static cost, or on CUDA a measured time.
 
 Static: each op type takes the longer of its arithmetic and its traffic. Arithmetic in a 16-bit type runs at twice the
 rate, as vector and matrix units of the field do at least; traffic takes the bytes that ``estimate`` counts, Casts
@@ -15,50 +15,49 @@ from mixlist.errors import ModelError
 from mixlist.rewriter import rewrite
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.timed_session import TimedSession
-from mixlist.tuner.candidates import Choice
+from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.rounding_plan import Rounding, RoundingPoint
-from mixlist.tuner.trial_compiler import Rig
+from mixlist.tuner.trial_compiler import TrialCompiler
 
 INTENSITY = 100.0
 WARMUP, ROUNDS, RUNS = 5, 10, 5  # of a measured time: the least of so many rounds counts
 
 
-class Price:
-    """The price of a choice: bytes on the CPU, whose times say nothing, elsewhere seconds.
+class CostModel:
+    """The cost of a set of edits: bytes on the CPU, whose times say nothing, elsewhere seconds.
 
-    Choices that round alike have one price, measured once. ``edge``: below this part of another price one is lower.
+    Sets of edits that round alike have one cost, measured once. ``threshold``: a cost is lower than another one if it
+    is below this part of it.
     """
 
-    def __init__(self, rig: Rig, provider: str) -> None:
-        self.rig, self.provider = rig, provider
-        self.edge = 0.99 if provider == "cpu" else 0.95  # times vary by some percent from session to session
-        self.known: dict[frozenset[tuple[RoundingPoint, Rounding]], float] = {}
+    def __init__(self, compiler: TrialCompiler, provider: str) -> None:
+        self.compiler, self.provider = compiler, provider
+        self.threshold = 0.99 if provider == "cpu" else 0.95  # times vary by some percent from session to session
+        self._known: dict[frozenset[tuple[RoundingPoint, Rounding]], float] = {}
 
-    def __call__(self, choice: Choice) -> float:
-        key = frozenset(self.rig.planner.roundings(self.rig.solution(choice)).items())
-        if key not in self.known:
-            self.known[key] = self._static(choice) if self.provider == "cpu" else self._measured(choice)
-        return self.known[key]
+    def __call__(self, edits: EditSet) -> float:
+        key = frozenset(self.compiler.planner.roundings(self.compiler.solution(edits)).items())
+        if key not in self._known:
+            self._known[key] = self._static(edits) if self.provider == "cpu" else self._measured(edits)
+        return self._known[key]
 
-    def _static(self, choice: Choice) -> float:
-        plan = self.rig.plan(choice)
-        made = rewrite(plan.solution.loaded, plan)
-        return price_of(work(made.proto, None, self.rig.shapes))
+    def _static(self, edits: EditSet) -> float:
+        plan = self.compiler.plan(edits)
+        return static_cost(work(rewrite(plan.solution.loaded, plan).proto, None, self.compiler.shapes))
 
-    def _measured(self, choice: Choice) -> float:
-        """The least seconds of a run of the first batch, its inputs on the device; infinite for what does not run."""
-        plan = self.rig.plan(choice)
-        made = rewrite(plan.solution.loaded, plan)
+    def _measured(self, edits: EditSet) -> float:
+        """Return the least seconds of a run of the first batch, its inputs on the device; infinite if it cannot run."""
+        plan = self.compiler.plan(edits)
+        loaded, options = plan.solution.loaded, SessionOptions(provider=self.provider)
         try:
-            options = SessionOptions(provider=self.provider)
-            with TimedSession(made.proto, options, folder=plan.solution.loaded.folder) as session:
-                session.hold(self.rig.feeds[:1], False)
+            with TimedSession(rewrite(loaded, plan).proto, options, folder=loaded.folder) as session:
+                session.hold(self.compiler.feeds[:1], False)
                 session.time(0, WARMUP)
                 return min(session.time(0, RUNS) for _ in range(ROUNDS))
         except ModelError:
             return math.inf
 
 
-def price_of(account: Work) -> float:
-    """The price of an account: of each op type the longer of arithmetic and traffic, in bytes."""
+def static_cost(account: Work) -> float:
+    """Return the cost of an account in bytes: of each op type the longer of arithmetic and traffic."""
     return sum(max((op.flops - op.low_flops / 2) / INTENSITY, op.bytes) for op in account.ops)

@@ -1,4 +1,4 @@
-"""The files of a result: written from a choice, and read back as a user's command would read them."""
+"""Write the files of a result from its edits, and read them back as a user's command would (Rule S9.9)."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from mixlist.lists.fmt import format_text
 from mixlist.lists.library import Lists
 from mixlist.lists.node_rules import customize_line, read_customize_dtypes
 from mixlist.lists.policy import Policy
-from mixlist.tuner.candidates import Choice, NodeEdit, policy_of
+from mixlist.tuner.candidates import EditSet, NodeEdit, policy_of
 
 
-def mixlist_text(base: Policy, choice: Choice) -> str:
-    """The modify_mixlist that turns the library's own lists into those of the choice, in the strict form."""
+def mixlist_text(base: Policy, edits: EditSet) -> str:
+    """Return the modify_mixlist that turns the library's own lists into those under the edits, in the strict form."""
     import json
 
-    chosen = policy_of(base, choice).lists
-    edits = diff(Lists(base.lists.library), chosen)
-    return format_text(json.dumps(edits), "modify_mixlist", "modify-mixlist")
+    actions = diff(Lists(base.lists.library), policy_of(base, edits).lists)
+    return format_text(json.dumps(actions), "modify_mixlist", "modify-mixlist")
 
 
-def rules_text(base: Policy, choice: Choice) -> str:
-    """The customize_dtypes file: the chosen nodes, then the base's own rules; "" where there are neither."""
-    chosen = sorted(e for e in choice if isinstance(e, NodeEdit))
-    own = [rule for rule in base.rules if not rule.keep]
-    return "".join(f"{customize_line(rule)}\n" for rule in [*(e.rule for e in chosen), *own])
+def rules_text(base: Policy, edits: EditSet) -> str:
+    """Return the customize_dtypes file: the edits of nodes, then the base's own rules; "" where there are neither."""
+    rules = [edit.rule for edit in sorted(edit for edit in edits if isinstance(edit, NodeEdit))]
+    rules += [rule for rule in base.rules if not rule.keep]
+    return "".join(f"{customize_line(rule)}\n" for rule in rules)
 
 
 def read_back(base: Policy, modify: str, rules: str) -> Policy:
-    """The base's policy with these two files in place of its own."""
+    """Return the base's policy with these two files in place of its own."""
     with tempfile.TemporaryDirectory(prefix="mixlist-") as home:
         path = Path(home, "modify_mixlist.json")
         path.write_text(modify, "utf-8")

@@ -1,14 +1,14 @@
-"""The side of a trial that decides: a choice of edits becomes a plan, the plan becomes flags of the gated graph."""
+"""Turn a set of edits into a plan, and the plan into flags of the gated graph, which workers run."""
 
 from __future__ import annotations
 
 import hashlib
 import pickle
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mixlist.checker.result import TensorRange
@@ -23,122 +23,124 @@ from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import Solution
 from mixlist.runtime.feeds import as_float32
 from mixlist.runtime.inputs import model_inputs
-from mixlist.tuner.candidates import Choice, policy_of
+from mixlist.tuner.candidates import EditSet, policy_of
 from mixlist.tuner.gated_graph import GatedGraph, gate
 from mixlist.tuner.graph_partition import cuts, split
-from mixlist.tuner.mask_judge import Masked
+from mixlist.tuner.mask_classifier import MaskClassifier
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPlanner, RoundingPoint
-from mixlist.tuner.trial_outcome import Goal
-from mixlist.tuner.trial_statistics import Watch, watched
-from mixlist.tuner.trial_worker import Batch, Payload, pack
+from mixlist.tuner.trial_statistics import TrialStatistics, add_statistics
+from mixlist.tuner.trial_verdict import Goal
+from mixlist.tuner.trial_worker import BatchResult, Payload, pack
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from mixlist.checker.label_accuracy import Labels
+    from mixlist.runtime.session import Feed
 
 INLINE_LIMIT = 2**31 - 2**20  # protobuf holds no larger model, and a session of bytes takes no other
 
 
-class Rig:
-    """One model to be tried under many choices; ``feeds`` and ``labels`` are the data of the trials.
+class TrialCompiler:
+    """One model that is tried under many sets of edits; ``feeds`` and ``labels`` are the data of the trials.
 
-    ``tensors`` is what the reference's values are like; ``goal`` is what trials are judged by. Raises
-    ModelError for a model that outgrows protobuf.
+    ``tensors``: what the reference's values are like; ``goal``: what a trial must keep. Raises ModelError for a model
+    that outgrows protobuf.
     """
 
     def __init__(
         self,
         resolver: Resolver,
         base: Policy,
-        feeds: Sequence[Mapping[str, Any]],
+        feeds: Sequence[Feed],
         tensors: Sequence[TensorRange],
         *,
-        labels: Any = None,
+        labels: Labels | None = None,
         saturate: bool = False,
         threads: int | None = None,
         goal: Goal | None = None,
     ) -> None:
-        self.resolver, self.base = resolver, base
-        self.goal = goal
+        self.resolver, self.base, self.tensors, self.goal = resolver, base, tensors, goal
         self.saturate, self.threads, self.labels = saturate, threads, labels
         inputs = model_inputs(resolver.loaded.proto)
         self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # as the gated graph takes them
         self.low = types.ELEMENT[base.mode.low]
-        self.own = tuple(o.name for o in resolver.loaded.proto.graph.output)
-        self.masked = Masked(resolver.loaded, resolver.graph, self.low, saturate)
+        self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
+        self.classifier = MaskClassifier(resolver.loaded, resolver.graph, self.low, saturate)
         self.costs = costs(resolver.graph, {}, self.shapes)
-        self.places = cuts(resolver.graph, self.costs)
-        self.tensors = tensors
-        self.proto, self.watch = self._watched(self.masked.wired)
-        self.again = resolver.incremental_solver(base)
+        self.proto, self.statistics = self._add_statistics(self.classifier.nodes)
+        self.solver = resolver.incremental_solver(base)
         self.planner = RoundingPlanner()
         self.wanted: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated: GatedGraph | None = None
-        # the flags that are on, of this gated graph
+        # the flags of this gated graph that are on, None for one that it lacks
         self._on: WeakKeyDictionary[Solution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
-        self.token = ""
-        self.payload: str = ""
+        self.token = self.payload = ""
         self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
-        self._shares: dict[Choice, float | None] = {}
+        self._shares: dict[EditSet, float | None] = {}
 
-    def plan(self, choice: Choice) -> Plan:
-        """What ``resolve`` says under the choice."""
-        return self.resolver.plan(policy_of(self.base, choice))
+    def plan(self, edits: EditSet) -> Plan:
+        """Return what ``resolve`` decides under the edits."""
+        return self.resolver.plan(policy_of(self.base, edits))
 
-    def solution(self, choice: Choice) -> Solution:
-        """The same decisions without the plan around them: from those of an earlier choice, where that can be."""
-        return self.again.decide(policy_of(self.base, choice))
+    def solution(self, edits: EditSet) -> Solution:
+        """Return the same decisions without the plan around them, made from those of an earlier solution."""
+        return self.solver.decide(policy_of(self.base, edits))
 
-    def offer(self, choice: Choice) -> None:
-        """Let the gated graph round as under the choice, also where one of its low nodes alone is low.
+    def offer(self, edits: EditSet) -> None:
+        """Let the gated graph round as under the edits, also where one of its low nodes alone is low.
 
         The two differ in the inputs that are rounded already: to round them again changes nothing, but takes time.
         """
-        main = self.solution(choice)
+        main = self.solution(edits)
         for every in (True, False):  # what comes last is tried first
-            for site, rounding in self.planner.roundings(main, every=every).items():
-                known = self.wanted.get(site, ())
-                spares = not every and len(known) == 1 and known[0] != rounding
-                if spares or not any(offered.covers(rounding) for offered in known):
-                    self.wanted[site] = (*known, rounding)
-                    self.gated = None
-                    self._on.clear()
+            for point, rounding in self.planner.roundings(main, every=every).items():
+                offered = self.wanted.get(point, ())
+                saves_time = not every and len(offered) == 1 and offered[0] != rounding
+                if saves_time or not any(other.covers(rounding) for other in offered):
+                    self.wanted[point] = (*offered, rounding)
+                    self._drop_graph()
 
-    def flags(self, choice: Choice) -> bytes:
-        """The flags of a choice, packed; makes the gated graph where there is none that serves."""
-        found = self.flags_if_served(choice)
-        if found is None:
-            self.offer(choice)
+    def flags(self, edits: EditSet | None) -> bytes:
+        """Return the flags of the edits, None for the reference; makes the gated graph where none serves."""
+        flags = self.flags_if_served(edits)
+        if flags is None:
+            if edits is not None:
+                self.offer(edits)
             self._build()
-            found = self.flags_if_served(choice)
-            assert found is not None, "a plan that was offered is served"
-        return found
+            flags = self.flags_if_served(edits)
+            assert flags is not None, "a plan that was offered is served"
+        return flags
 
-    def flags_if_served(self, choice: Choice) -> bytes | None:
-        """The flags of a choice, packed; None where there is no gated graph yet that can round as it says."""
+    def flags_if_served(self, edits: EditSet | None) -> bytes | None:
+        """Return the flags of the edits; None where there is no gated graph yet that can round so."""
         if self.gated is None:
             return None
-        found: list[int] = []
-        for calls, solution in self.planner.reached(self.solution(choice)):
+        flags: list[int] = []
+        for calls, solution in self.planner.reached(self.solution(edits)) if edits is not None else ():
             known = self._on.setdefault(solution, {})
             if calls not in known:
-                local = self.planner.local(solution, self.again.origin)
+                local = self.planner.local(solution, self.solver.origin)
                 wanted = (*local.nodes.items(), *local.slots.items())
-                known[calls] = [self.gated.find(site.under(calls), what) for site, what in wanted]
-            for at in known[calls]:
-                if at is None:
+                known[calls] = [self.gated.find(point.under(calls), rounding) for point, rounding in wanted]
+            for flag in known[calls]:
+                if flag is None:
                     return None
-                found.append(at)
-        return pack(found, len(self.gated.gates))
+                flags.append(flag)
+        return pack(flags, len(self.gated.gates))
 
-    def settle(self, choice: Choice, at: int, batch: Batch) -> Batch:
-        """A batch of a trial with its doubtful ranges judged."""
-        if batch.doubtful is None:
+    def classify(self, edits: EditSet, index: int, batch: BatchResult) -> BatchResult:
+        """Return a batch of a trial whose ambiguous ranges are masks or an overflow."""
+        if batch.ambiguous is None:
             return batch
-        overflow = self.masked.overflow(self.feeds[at], batch.doubtful, self.solution(choice))
-        return replace(batch, overflow=overflow, doubtful=None)
+        overflow = self.classifier.first_overflow(self.feeds[index], batch.ambiguous, self.solution(edits))
+        return replace(batch, overflow=overflow, ambiguous=None)
 
-    def share(self, choice: Choice) -> float | None:
-        """Share of the work of matrix products and convolutions that is low; None where there is none."""
-        if choice not in self._shares:
-            self._shares[choice] = low_share(self.solution(choice), self.base.mode.low, self.costs)
-        return self._shares[choice]
+    def share(self, edits: EditSet) -> float | None:
+        """Return the share of matrix and convolution work that is low; None where there is no such work."""
+        if edits not in self._shares:
+            self._shares[edits] = low_share(self.solution(edits), self.base.mode.low, self.costs)
+        return self._shares[edits]
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -146,58 +148,56 @@ class Rig:
         first = self.feeds[0] if self.feeds else {}
         return {name: tuple(value.shape) for name, value in first.items() if hasattr(value, "shape")}
 
-    def low_nodes(self, choice: Choice) -> set[NodeRef]:
-        """The nodes that round anything under the choice."""
-        reached = self.planner.reached(self.solution(choice))
-        sites = (self.planner.local(solution, self.again.origin).nodes for _, solution in reached)
-        return {site.node for each in sites for site in each}
-
-    def no_flags(self) -> bytes:
-        """The flags of the reference: nothing is rounded."""
-        if self.gated is None:
-            self._build()
-        assert self.gated is not None
-        return pack([], len(self.gated.gates))
+    def low_nodes(self, edits: EditSet) -> set[NodeRef]:
+        """Return the nodes that round anything under the edits."""
+        reached = self.planner.reached(self.solution(edits))
+        local = (self.planner.local(solution, self.solver.origin).nodes for _, solution in reached)
+        return {point.node for points in local for point in points}
 
     def distrust(self) -> None:
-        """Watch every tensor from now on, also those that ``spared`` takes to be finite."""
-        self.proto, self.watch = self._watched(())
+        """Take statistics of every tensor from now on, also of those that were skippable."""
+        self.proto, self.statistics = self._add_statistics(())
+        self._drop_graph()
+
+    def _drop_graph(self) -> None:
         self.gated = None
         self._on.clear()
 
-    def _watched(self, wired: Sequence[DataflowNode]) -> tuple[Any, Watch]:
-        ranges, masks = self.resolver.ranges, self.masked.masks
+    def _add_statistics(self, nodes: Iterable[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
+        graph, masks, range_of = self.resolver.graph, self.classifier.masks, self.resolver.ranges.of
+        ends = cuts(graph, self.costs)
         proto = self.resolver.loaded.proto
-        return watched(proto, self.tensors, masks, self.low, self.saturate, wired, self.places, ranges.of)
+        return add_statistics(proto, self.tensors, masks, self.low, self.saturate, nodes, ends, range_of)
 
     def _build(self) -> None:
+        """Make the gated graph, and the file from which workers read it."""
         loaded = replace(self.resolver.loaded, proto=self.proto)
-        made = gate(loaded, self.wanted, clamp=self.base.constants == "clamp", saturate=self.saturate)
-        if made.proto.ByteSize() > INLINE_LIMIT:
+        gated = gate(loaded, self.wanted, clamp=self.base.constants == "clamp", saturate=self.saturate)
+        if gated.proto.ByteSize() > INLINE_LIMIT:
             raise ModelError(
-                f"{self.resolver.loaded.name} is too large to be tuned: its weights, rounded and not, outgrow 2 GiB",
+                f"{loaded.name} is too large to be tuned: its weights, rounded and not, outgrow 2 GiB",
                 hint="check single lists with mixlist check",
             )
         payload = Payload(
-            split(made, self.watch.ends),
-            len(made.gates),
-            self.own,
-            made.outputs[: len(self.own)],
-            self.watch,
-            self.feeds,
-            self.goal is not None and self.goal.first_counts(len(self.feeds)),
-            self.goal.limits if self.goal is not None else None,
-            not any(is_random(node) for graph in self.again.graphs.values() for node in graph.order),
-            self.labels,
-            self.threads,
+            segments=split(gated, self.statistics.ends),
+            flag_count=len(gated.gates),
+            outputs=self.output_names,
+            gated_outputs=gated.outputs[: len(self.output_names)],
+            statistics=self.statistics,
+            feeds=self.feeds,
+            first_counts=self.goal is not None and self.goal.first_counts(len(self.feeds)),
+            limits=self.goal.limits if self.goal is not None else None,
+            deterministic=not any(is_random(node) for graph in self.solver.graphs.values() for node in graph.order),
+            labels=self.labels,
+            threads=self.threads,
         )
         data = pickle.dumps(payload, protocol=5)
         self.token = hashlib.sha256(data).hexdigest()[:16]
-        path = Path(self._home.name, f"{self.token}.station")
+        path = Path(self._home.name, self.token)
         path.write_bytes(data)
-        self.gated, self.payload = made, str(path)
+        self.gated, self.payload = gated, str(path)
 
     def close(self) -> None:
-        """Remove what was written for the processes."""
-        self.masked.close()
+        """Remove what was written for the workers."""
+        self.classifier.close()
         self._home.cleanup()

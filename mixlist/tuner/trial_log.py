@@ -1,4 +1,4 @@
-"""The trials of a search, kept: a search that was killed goes on where it was.
+"""Keep the outcomes of trials, so that a search that was killed goes on where it was (Rule S9.11).
 
 A state file is text: one JSON object per line, the first says of which search it is. Trials are appended as they are
 made, so a line that was cut off at the end is the only damage that a kill can do; it is left out.
@@ -8,51 +8,63 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import FileError, UsageError
-from mixlist.tuner.trial_outcome import Outcome
+from mixlist.graph.io import Loaded
+from mixlist.graph.save import content_digest
+from mixlist.lists.policy import Policy
+from mixlist.runtime.feeds import digest
+from mixlist.tuner.options import TuneOptions
+from mixlist.tuner.trial_verdict import Goal, Outcome
+
+if TYPE_CHECKING:
+    from mixlist.runtime.session import Feed
 
 FORMAT = "mixlist.tune-state/1"
 
 
-class Memory:
-    """Outcomes by the text of a choice; with a path, those of earlier runs and for later ones.
+def search_key(
+    loaded: Loaded, policy: Policy, feeds: Sequence[Feed], goal: Goal, options: TuneOptions
+) -> dict[str, str]:
+    """Return what the outcomes of trials depend on, each as a digest or text."""
+    import onnxruntime
 
-    ``key`` says what the outcomes depend on. Raises UsageError for the state of another search, FileError for a file
-    that cannot be read or is no state.
+    from mixlist.version import __version__
+
+    return {
+        "model": content_digest(loaded),
+        "data": digest([*feeds, {"labels": options.labels}]),
+        "lists": policy.digest,
+        "type hints": repr(sorted((options.type_hints or {}).items())),
+        "limits": f"{goal} {options.overflow_mode}",
+        "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
+    }
+
+
+class TrialLog:
+    """``outcomes`` by the text of their edits; with a path, those of earlier runs and for later ones.
+
+    ``key``: see ``search_key``. Raises UsageError for the state of another search, FileError for a file that cannot be
+    read or is no state.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, key: Mapping[str, Any]) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, key: Mapping[str, str]) -> None:
         self.path = Path(path) if path is not None else None
-        self.known: dict[str, Outcome] = {}
-        self.found = 0
+        self.outcomes: dict[str, Outcome] = {}
+        if self.path is not None and not (self.path.exists() and self._read(self.path, key)):
+            self._append({"format": FORMAT, **key})
+
+    def put(self, edits: str, outcome: Outcome) -> None:
+        """Keep an outcome."""
+        self.outcomes[edits] = outcome
+        self._append({"choice": edits, "passed": outcome.passed, "why": outcome.why, "batch": outcome.batch})
+
+    def _append(self, entry: Mapping[str, object]) -> None:
         if self.path is None:
             return
-        head = {"format": FORMAT, **key}
-        if self.path.exists():
-            self._read(self.path, head)
-        else:
-            self._append(head)
-
-    def get(self, choice: str) -> Outcome | None:
-        """The outcome of a choice that was tried before."""
-        return self.known.get(choice)
-
-    def put(self, choice: str, outcome: Outcome) -> None:
-        """Keep an outcome."""
-        self.known[choice] = outcome
-        if self.path is not None:
-            self._append({"choice": choice, "passed": outcome.passed, "why": outcome.why, "batch": outcome.batch})
-
-    def drop(self, choice: str) -> None:
-        """Do not know an outcome any more, in this run."""
-        self.known.pop(choice, None)
-
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        assert self.path is not None
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(_line(entry))
@@ -61,38 +73,36 @@ class Memory:
                 f"{self.path}: the state cannot be written ({problem.strerror})", hint="name another file with --state"
             ) from None
 
-    def _read(self, path: Path, head: Mapping[str, Any]) -> None:
+    def _read(self, path: Path, key: Mapping[str, str]) -> bool:
+        """Read the outcomes of a state file; False, and an empty file, where it has no trial yet."""
         try:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as problem:
             raise FileError(f"{path}: no state of a search can be read ({problem})", hint="name another file") from None
         whole, _, torn = text.rpartition("\n")
-        entries = [_entry(path, at, line) for at, line in enumerate(whole.split("\n"), start=1)] if whole else []
-        if not entries and _line(head).startswith(torn):  # killed while the first line was written
+        head, *entries = [_entry(path, at, line) for at, line in enumerate(whole.split("\n"), 1)] if whole else [{}]
+        if not head and _line({"format": FORMAT, **key}).startswith(torn):  # killed while the first line was written
             path.write_bytes(b"")
-            self._append(head)
-            return
-        if not entries or entries[0].get("format") != FORMAT:
+            return False
+        if head.get("format") != FORMAT:
             raise FileError(f"{path}: this is no state of a search", hint="name a file that does not exist yet")
-        other = sorted(name for name in head if entries[0].get(name) != head[name])
-        if other and len(entries) == 1:  # nothing was tried: its command had failed
+        other = sorted(name for name in key if head.get(name) != key[name])
+        if other and not entries:  # nothing was tried: its command had failed
             path.write_bytes(b"")
-            self._append(head)
-            return
+            return False
         if other:
             raise UsageError(
                 f"{path} is the state of another search: {', '.join(other)} differs",
                 hint="give the same model, data, lists and limits, or another --state",
             )
-        for entry in entries[1:]:
-            self.known[entry["choice"]] = Outcome(entry["passed"], entry["why"], entry["batch"])
-        self.found = len(self.known)
+        for entry in entries:
+            self.outcomes[entry["choice"]] = Outcome(entry["passed"], entry["why"], entry["batch"])
         if torn:
-            with path.open("r+b") as file:
-                file.truncate(len(whole.encode()) + 1)
+            os.truncate(path, len(whole.encode()) + 1)
+        return True
 
 
-def _line(entry: Mapping[str, Any]) -> str:
+def _line(entry: Mapping[str, object]) -> str:
     return json.dumps(entry, sort_keys=True) + "\n"
 
 

@@ -1,9 +1,10 @@
-"""The statistics of a trial: as few as tell whether anything overflows.
+"""Add the statistics of a trial to the graph: as few as tell whether anything overflows.
 
-A sum of magnitudes is not finite where one value is not: one reduction per tensor, and none where it is ``spared``. Of
-some tensors an infinity says nothing by itself: of those that carry masks, that hold infinities or numbers beyond all
-quantities in the reference already and, where the accelerator saturates, of those beyond the range. They have their
-whole ranges taken, and where one of them is at the limit, ``masked`` judges as ``check`` does.
+A sum of magnitudes is not finite where one value is not: one reduction per tensor, and none where a tensor is finite if
+what it was made of is (a *skippable* one). Of some tensors an infinity says nothing by itself: of those that carry
+masks, that hold infinities or numbers beyond all quantities in the reference already and, where the accelerator
+saturates, of those beyond the range. Their whole ranges are taken, and where one of these *ambiguous* tensors is at the
+limit, ``mask_classifier`` decides as ``check`` does.
 """
 
 from __future__ import annotations
@@ -12,41 +13,51 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mixlist.checker.result import TensorRange
 from mixlist.emulation.graph_statistics import SUM, Instrumented, Probe
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import RangeReader, Ranges
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.model import Value
-from mixlist.graph.refs import TensorRef
+from mixlist.graph.model import Node, Value, floats_of
+from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
-from mixlist.patterns import constants
+from mixlist.ops.traits import Trait, operators
+from mixlist.patterns.constants import ConstantRange
 from mixlist.patterns.masks import Mask
-from mixlist.tuner.skippable_statistics import is_spared, sizes
 
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from mixlist.runtime.session import Array
+
+RangeOf = Callable[[Value], ConstantRange | None]
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
-
-
-class Column(NamedTuple):
-    """The statistic of one tensor. ``alone``: only a NaN counts there."""
-
-    tensor: TensorRef
-    alone: bool
+NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
+LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it
+_BOUNDED, _EXACT = operators(Trait.BOUNDED), operators(Trait.EXACT)
+# Where all that a steady operator reads and makes is far within the range in the reference, no rounding takes it beyond
+# the range. If one does, because terms cancel or errors grow eightfold, the final check finds it.
+_STEADY = operators(Trait.STEADY)
+_NORMALIZES = operators(Trait.NORMALIZES)  # steady if their epsilon is no zero: a variance divides
 
 
 @dataclass(frozen=True)
-class Watch:
-    """What each column of the statistics' outputs is of: ``sums`` by output name, an output has the shape [columns],
-    or [iterations, columns] where it comes out of a loop; ``ranged`` are the tensors with ranges, without the model;
-    ``ends`` what stands last before each cut.
+class TrialStatistics:
+    """Where the statistics of a trial are, and how they are read.
 
-    ``low``: the low type; ``saturate``: whether values beyond its range become its largest one.
+    ``sums``: the tensors of each output's columns; an output has the shape [columns], or [iterations, columns] where it
+    comes out of a loop. ``nan_only``: tensors of which only a NaN counts. ``ranged``: the ambiguous tensors, without
+    the model. ``ends``: the outputs that are made last before each cut. ``low``: the low type; ``saturate``: whether
+    values beyond its range become its largest one.
     """
 
-    sums: Mapping[str, tuple[Column, ...]]
+    sums: Mapping[str, tuple[TensorRef, ...]]
+    nan_only: AbstractSet[TensorRef]
     ranged: Instrumented
     ends: Sequence[tuple[str, ...]]
     low: int
@@ -57,86 +68,125 @@ class Watch:
         """All outputs with statistics."""
         return [*self.sums, *self.ranged.widths]
 
-    def overflow(self, exact: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-        """The first node found that overflows and does not in the reference; "" for none.
+    def first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
+        """Return the first node that overflows and does not in the reference, "" for none.
 
-        ``ours`` may be a part of the statistics.
+        ``mixed`` may be a part of the statistics.
         """
-        import numpy as np
-
-        for name, columns in self.sums.items():
-            if name not in ours:
+        for name, tensors in self.sums.items():
+            if name not in mixed or np.isfinite(mixed[name]).all():
                 continue
-            if np.isfinite(ours[name]).all():
-                continue
-            theirs, mine = np.atleast_2d(exact[name]), np.atleast_2d(ours[name])
-            alone = np.array([c.alone for c in columns])
-            nan = np.isnan(mine).any(axis=0) & ~np.isnan(theirs).any(axis=0)
-            infinite = ~np.isfinite(mine).all(axis=0) & np.isfinite(theirs).all(axis=0)
-            bad = np.where(alone, nan, infinite)
-            if bad.any():
-                return str(columns[int(np.argmax(bad))].tensor.producer)
+            before, after = np.atleast_2d(reference[name]), np.atleast_2d(mixed[name])
+            nan = np.isnan(after).any(axis=0) & ~np.isnan(before).any(axis=0)
+            infinite = ~np.isfinite(after).all(axis=0) & np.isfinite(before).all(axis=0)
+            overflows = np.where([tensor in self.nan_only for tensor in tensors], nan, infinite)
+            if overflows.any():
+                return str(tensors[int(np.argmax(overflows))].producer)
         return ""
 
-    def doubtful(self, exact: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[Ranges, Ranges] | None:
-        """The ranges in the reference and in the trial, if one of the trial's is at the limit."""
+    def ambiguous_ranges(
+        self, reference: Mapping[str, Array], mixed: Mapping[str, Array]
+    ) -> tuple[Ranges, Ranges] | None:
+        """Return the ranges in the reference and in the trial, if one of the trial's is at the limit."""
         if not self.ranged.widths:
             return None
-        mine = self._reader.read(ours)
+        ranges = self._reader.read(mixed)
         limit = FINITE_MAX[self.low]
-        if all(r.finite and not (self.saturate and r.magnitude >= limit) for r in mine.values()):
+        if all(r.finite and not (self.saturate and r.magnitude >= limit) for r in ranges.values()):
             return None
-        return self._reader.read(exact), mine
+        return self._reader.read(reference), ranges
 
     @cached_property
     def _reader(self) -> RangeReader:
         return RangeReader(self.ranged)
 
 
-def watched(
-    proto: Any,
-    tensors: Iterable[TensorRange],
+def add_statistics(
+    model: ModelProto,
+    tensors: Sequence[TensorRange],
     masks: Mapping[TensorRef, Mask],
     low: int,
     saturate: bool,
-    wired: Iterable[DataflowNode] = (),
-    cuts: Container[str] = (),
-    range_of: Callable[[Value], constants.ConstantRange | None] = lambda _: None,
-) -> tuple[Any, Watch]:
-    """A copy of the model with the statistics of a trial, and what they are of.
+    nodes: Iterable[DataflowNode],
+    cuts: Container[str],
+    range_of: RangeOf,
+) -> tuple[ModelProto, TrialStatistics]:
+    """Return a copy of the model with the statistics of a trial, and where they are.
 
-    ``wired``: the model's nodes, without which every tensor is watched; ``tensors``: what the reference's values are
-    like over all batches; ``masks``: the tensors that carry masks; ``low``: the low type; ``saturate``: whether values
-    beyond its range become its largest one; ``cuts`` as for ``instrument``; ``range_of``: the range of a constant.
+    ``tensors``: what the reference's values are like over all batches; ``masks``: the tensors that carry masks;
+    ``nodes``: those whose outputs may be skippable; ``cuts`` as for ``instrument``; ``range_of``: the range of a
+    constant.
     """
-    tensors = list(tensors)
+    magnitudes = _Magnitudes(tensors, range_of, low)
+    skippable = {node.ref for node in nodes if magnitudes.makes_skippable(node)}
     bound = overflow_bound(low) if saturate else LARGE
     beyond = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
-    known = sizes(tensors, range_of, low)
-    spared = {w.ref for w in wired if is_spared(w, known)}
-    wanted: AbstractSet[TensorRef] = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
+    around_masks = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
 
-    def doubtful(probe: Probe) -> bool:
-        return probe.key in wanted or ((probe.key.producer, probe.tensor) in beyond and probe.elem != types.DOUBLE)
+    def is_ambiguous(probe: Probe) -> bool:
+        is_beyond = (probe.key.producer, probe.tensor) in beyond and probe.elem != types.DOUBLE
+        return probe.key in around_masks or is_beyond
 
-    def own(key: TensorRef) -> bool:
-        return key in wanted or key.producer in known.near
+    def own(tensor: TensorRef) -> bool:
+        return tensor in around_masks or tensor.producer in magnitudes.near
 
-    def summed(probe: Probe) -> bool:
-        return not doubtful(probe) and probe.key.producer not in spared
+    def is_summed(probe: Probe) -> bool:
+        return not is_ambiguous(probe) and probe.key.producer not in skippable
 
-    sums = instrument(proto, (SUM,), summed, own=own, cuts=cuts)
-    ranged = instrument(sums.proto, wanted=doubtful, own=own, cuts=cuts)
-    ends = [(*one, *other) for one, other in zip(sums.parts, ranged.parts, strict=True)]
-    return ranged.proto, Watch(_columns(sums), replace(ranged, proto=type(ranged.proto)()), ends, low, saturate)
-
-
-def _columns(made: Instrumented) -> dict[str, tuple[Column, ...]]:
-    """What the columns of each output are of."""
-    probes: dict[TensorRef, Probe] = {probe.key: probe for probe in made.probes}
-    found: dict[str, dict[int, Column]] = {}
-    for (key, _), places in made.outputs.items():
+    summed = instrument(model, (SUM,), is_summed, own=own, cuts=cuts)
+    ranged = instrument(summed.proto, wanted=is_ambiguous, own=own, cuts=cuts)
+    ends = [(*one, *other) for one, other in zip(summed.parts, ranged.parts, strict=True)]
+    columns: dict[str, dict[int, TensorRef]] = {}
+    for (tensor, _), places in summed.outputs.items():
         for place in places:
-            column = Column(key, probes[key].elem == types.DOUBLE)
-            found.setdefault(place.output, {})[place.column] = column
-    return {output: tuple(of[at] for at in sorted(of)) for output, of in found.items()}
+            columns.setdefault(place.output, {})[place.column] = tensor
+    sums = {output: tuple(of[at] for at in sorted(of)) for output, of in columns.items()}
+    nan_only = frozenset(probe.key for probe in summed.probes if probe.elem == types.DOUBLE)
+    without_model = replace(ranged, proto=type(ranged.proto)())
+    return ranged.proto, TrialStatistics(sums, nan_only, without_model, ends, low, saturate)
+
+
+class _Magnitudes:
+    """How large the outputs of nodes are in the reference: ``near`` the low range, or ``far`` within it.
+
+    A node that never ran is neither.
+    """
+
+    def __init__(self, tensors: Iterable[TensorRange], range_of: RangeOf, low: int) -> None:
+        self.limit, self.range_of = NEAR * overflow_bound(low), range_of
+        self.near: set[NodeRef] = set()
+        self.far: set[NodeRef] = set()
+        for tensor in tensors:
+            (self.far if tensor.magnitude < self.limit else self.near).add(tensor.producer)
+        self.far -= self.near
+
+    def makes_skippable(self, node: DataflowNode) -> bool:
+        """Return whether a node's outputs are finite if its inputs are, which have statistics or are skippable.
+
+        A value-preserving operator can overflow when its float32 input is rounded first.
+        """
+        op_type = node.node.op_type
+        if node.node.domain or not all(self._is_safe(value) for value in floats_of(node.node.inputs)):
+            return False
+        if op_type in _BOUNDED or (op_type in _EXACT and node.ref not in self.near):
+            return True
+        if op_type not in _STEADY and not self._divides_by_much(node.node):
+            return False
+        return node.ref in self.far and self.near.isdisjoint(tensor.ref.producer for tensor in node.inputs)
+
+    def _divides_by_much(self, node: Node) -> bool:
+        """Return whether a node divides by a constant, or by a variance with an epsilon, that is not almost nothing."""
+        if node.op_type == "Div":
+            divisor = node.inputs[1]
+            found = self.range_of(divisor) if divisor is not None and divisor.constant else None
+            return found is not None and found.single is not None and abs(found.single) >= LEAST
+        epsilon = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
+        return node.op_type in _NORMALIZES and all(each >= LEAST for each in epsilon)  # 1e-5 if left out
+
+    def _is_safe(self, value: Value) -> bool:
+        """Return whether a value is a constant far within the range, or made by a node that computes."""
+        if value.constant:
+            found = self.range_of(value)
+            return found is not None and found.complete and found.max_abs < self.limit
+        producer = value.producer
+        return producer is not None and not producer.bodies and producer.function is None

@@ -1,6 +1,6 @@
-"""Where trials run: the gated graph in a session, the batches, and what the reference gave for each of them.
+"""Run trials in a worker: the pieces of the gated graph in sessions, the batches, and the reference of each batch.
 
-A station lives in the process that works; a trial of one batch is one run with other flags.
+A TrialRunner lives in the process that works; one batch of a trial is a run with the flags of its plan.
 """
 
 from __future__ import annotations
@@ -9,165 +9,168 @@ import pickle
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mixlist.checker.accuracy import Limits, OutputAccuracy
-from mixlist.checker.label_accuracy import TaskAccuracy
+from mixlist.checker.label_accuracy import Labels, TaskAccuracy
 from mixlist.emulation.observer import Ranges
 from mixlist.runtime.executors import content
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.lru_cache import LruCache
-from mixlist.runtime.session import SessionOptions
+from mixlist.runtime.session import Array, Feed, SessionOptions
 from mixlist.tuner.graph_partition import Segment
-from mixlist.tuner.trial_statistics import Watch
+from mixlist.tuner.trial_statistics import TrialStatistics
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MEMORY = 2**28  # bytes of what pieces made that a process keeps
+CACHE_BYTES = 2**28  # of what pieces made, in each process
+
+Values = dict[str, Array]  # by tensor name
 
 
 @dataclass(frozen=True)
 class Payload:
-    """What a station is made of: sent once to every process.
+    """What a TrialRunner is made of: sent once to every process.
 
-    ``count``: the number of flags; ``fetched``: what the gated graph calls the outputs; ``first_counts``: an overflow
-    settles a trial, so that nothing else need be known of it; ``limits``: what outputs are measured for, None for every
-    measure; ``keeps``: what pieces made may be kept, since the model computes the same in every run.
+    ``flag_count``: the flags of all pieces. ``outputs``: the model's outputs, which the gated graph calls
+    ``gated_outputs``. ``first_counts``: an overflow settles a trial, so that no more has to be computed. ``limits``:
+    what outputs are measured for, None for every measure. ``deterministic``: the model computes the same in every run,
+    so that what a piece made serves again.
     """
 
     segments: tuple[Segment, ...]
-    count: int
+    flag_count: int
     outputs: tuple[str, ...]
-    fetched: tuple[str, ...]
-    watch: Watch
-    feeds: tuple[Mapping[str, Any], ...]
+    gated_outputs: tuple[str, ...]
+    statistics: TrialStatistics
+    feeds: tuple[Feed, ...]
     first_counts: bool
     limits: Limits | None
-    keeps: bool
-    labels: Any = None
+    deterministic: bool
+    labels: Labels | None = None
     threads: int | None = None
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One batch of one trial. ``right``: right answers of the reference and of the trial, and labels that count.
+class BatchResult:
+    """One batch of one trial. ``overflow``: the first node that overflows, "" for none.
 
-    ``doubtful``: ranges, in the reference and in the trial, that may be of an overflow or of a mask.
+    ``right`` and ``kept``: right answers of the reference and of the trial, of so many ``labels``. ``ambiguous``: the
+    ranges in the reference and in the trial, if an infinity among them may be an overflow or a mask's.
     """
 
-    overflow: str  # the first node that overflows, "" for none
-    outputs: tuple[OutputAccuracy, ...]
-    right: tuple[float, float, int] = (0.0, 0.0, 0)
-    doubtful: tuple[Ranges, Ranges] | None = None
+    overflow: str
+    outputs: tuple[OutputAccuracy, ...] = ()
+    right: int = 0
+    kept: int = 0
+    labels: int = 0
+    ambiguous: tuple[Ranges, Ranges] | None = None
 
 
-Values = dict[str, Any]  # arrays by tensor name
-
-
-class Station:
-    """Sessions of the gated graph's pieces; ``trial`` runs one batch with the flags of one plan."""
+class TrialRunner:
+    """Sessions of the gated graph's pieces, which run the batches of trials."""
 
     def __init__(self, payload: Payload) -> None:
         self.payload = payload
         options = SessionOptions(threads=payload.threads, lean=True, reuse=True)
         self.pieces = [(LocalSession(open_session(part.model, options)), part) for part in payload.segments]
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
-        self.ran: LruCache[Values] = LruCache(MEMORY, _bytes)  # what pieces made, by batch and flags
+        self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _bytes)  # what pieces made, by batch and flags
         self.references: dict[int, Values] = {}
         self.offsets = [0]  # of each batch's labels
         self.lock = threading.RLock()
 
-    def trial(self, flags: bytes, batch: int) -> Batch:
-        """``flags`` are packed bits, one per gate."""
-        given, found = self._reference(batch), Values()
-        watch, overflow = self.payload.watch, ""
-        for made in self._run(self._flags(flags), batch):
-            found.update(made)
-            overflow = overflow or watch.overflow(given, made)
-            if overflow and self.payload.first_counts:
-                return Batch(overflow, ())
-        exact, ours = ([values[name] for name in self.payload.fetched] for values in (given, found))
-        judged = []
-        for name, one, other in zip(self.payload.outputs, exact, ours, strict=True):
-            judged.append(OutputAccuracy(name, self.payload.limits))
-            judged[-1].add(one, other)
-        doubtful = None if overflow else watch.doubtful(given, found)
-        return Batch(overflow, tuple(judged), self._right(batch, exact, ours), doubtful)
+    def run(self, flags: bytes, batch: int) -> BatchResult:
+        """Run one batch; ``flags`` are packed bits, one per gate."""
+        payload, reference, mixed, overflow = self.payload, self._reference(batch), Values(), ""
+        unpacked = np.unpackbits(np.frombuffer(flags, np.uint8), count=payload.flag_count).astype(bool)
+        for made in self._run_pieces(unpacked, batch):
+            mixed.update(made)
+            overflow = overflow or payload.statistics.first_overflow(reference, made)
+            if overflow and payload.first_counts:
+                return BatchResult(overflow)
+        reference_outputs, mixed_outputs = self._outputs(reference), self._outputs(mixed)
+        outputs = []
+        for name, output in reference_outputs.items():
+            outputs.append(OutputAccuracy(name, payload.limits))
+            outputs[-1].add(output, mixed_outputs[name])
+        ambiguous = None if overflow else payload.statistics.ambiguous_ranges(reference, mixed)
+        answers = self._answers(batch, reference_outputs, mixed_outputs)
+        return BatchResult(overflow, tuple(outputs), *answers, ambiguous)
+
+    def _outputs(self, values: Values) -> Values:
+        """Return the model's outputs by their own names."""
+        return {n: values[gated] for n, gated in zip(self.payload.outputs, self.payload.gated_outputs, strict=True)}
 
     def _reference(self, batch: int) -> Values:
-        """What the trials are held against: outputs and statistics with nothing rounded."""
+        """Return what trials are compared with: outputs and statistics with nothing rounded."""
         with self.lock:
             if batch not in self.references:
-                kept = {*self.payload.fetched, *self.payload.watch.names}
-                every = self._run(np.zeros(self.payload.count, bool), batch)
-                self.references[batch] = {n: value for made in every for n, value in made.items() if n in kept}
+                names = {*self.payload.gated_outputs, *self.payload.statistics.names}
+                pieces = self._run_pieces(np.zeros(self.payload.flag_count, bool), batch)
+                self.references[batch] = {n: value for made in pieces for n, value in made.items() if n in names}
             return self.references[batch]
 
-    def _run(self, flags: NDArray[Any], batch: int) -> Iterator[Values]:
-        """What each piece makes, in order."""
+    def _run_pieces(self, flags: NDArray[np.bool], batch: int) -> Iterator[Values]:
+        """Yield what each piece makes, in order."""
         values: Values = dict(self.payload.feeds[batch])
-        known: tuple[Any, ...] = (batch,)
+        key: tuple[int | bytes, ...] = (batch,)
         for (session, segment), gates in zip(self.pieces, self.gates, strict=True):
             own = flags[gates]
-            known = (*known, own.tobytes())
-            made = self.ran.get(known)
+            key = (*key, own.tobytes())
+            made = self.cache.get(key)
             if made is None:
                 feed = {name: values[name] for name in segment.reads if name in values}
                 if segment.flags:
                     feed[segment.flags] = own
                 made = dict(zip(segment.makes, session.run(segment.makes, feed), strict=True))
-                if self.payload.keeps:
-                    self.ran.put(known, made)
+                if self.payload.deterministic:
+                    self.cache.put(key, made)
             values.update(made)
             yield made
 
-    def _flags(self, packed: bytes) -> NDArray[Any]:
-        return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.payload.count).astype(bool)
-
-    def _right(self, batch: int, exact: list[Any], ours: list[Any]) -> tuple[float, float, int]:
-        if self.payload.labels is None:
-            return 0.0, 0.0, 0
+    def _answers(self, batch: int, reference: Values, mixed: Values) -> tuple[int, int, int]:
+        """Return the right answers of the reference and of the trial, and the labels that count."""
+        labels = self.payload.labels
+        if labels is None:
+            return 0, 0, 0
         with self.lock:
-            while len(self.offsets) <= batch + 1:  # how many labels each batch takes, the reference tells
-                at = len(self.offsets) - 1
-                task = TaskAccuracy(self.payload.labels[self.offsets[at] :])
-                given = self._reference(at)
-                one = {name: given[as_] for name, as_ in zip(self.payload.outputs, self.payload.fetched, strict=True)}
-                task.add(one, one)
-                self.offsets.append(self.offsets[at] + task.used)
-        task = TaskAccuracy(self.payload.labels[self.offsets[batch] :])
-        names = self.payload.outputs
-        task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
-        found = task.result()
-        return found.reference * found.count, found.mixed * found.count, found.count
+            while len(self.offsets) <= batch + 1:  # the reference tells how many labels each batch takes
+                outputs = self._outputs(self._reference(len(self.offsets) - 1))
+                task = TaskAccuracy(labels[self.offsets[-1] :])
+                task.add(outputs, outputs)
+                self.offsets.append(self.offsets[-1] + task.used)
+        task = TaskAccuracy(labels[self.offsets[batch] :])
+        task.add(reference, mixed)
+        return task.right[0], task.right[1], task.count
 
 
-def _bytes(values: Values) -> int:
+def _bytes(values: Mapping[str, Array]) -> int:
     return 256 + sum(getattr(value, "nbytes", 0) for value in values.values())
 
 
-_stations: LruCache[Station] = LruCache(2)  # that of the search, and one before it
+_runners: LruCache[TrialRunner] = LruCache(2)  # that of the search, and one before it
 
 
-def trial(token: str, payload: str | bytes, flags: bytes, batch: int) -> Batch:
-    """One batch of one trial in this process; ``payload`` is pickled, or the path of a file that holds it.
+def run_batch(token: str, payload: str | bytes, flags: bytes, batch: int) -> BatchResult:
+    """Run one batch of one trial in this process; ``payload`` is pickled, or the path of a file that holds it.
 
-    ``token`` names the payload: its station is made when it is first asked for, and kept.
+    ``token`` names the payload: its runner is made when it is first needed, and kept.
     """
-    return station(token, payload).trial(flags, batch)
+    return runner_of(token, payload).run(flags, batch)
 
 
-def station(token: str, payload: str | bytes) -> Station:
-    """The station of this process for a payload."""
-    return _stations.get_or_make(token, lambda: Station(pickle.loads(content(payload))))
+def runner_of(token: str, payload: str | bytes) -> TrialRunner:
+    """Return the runner of this process for a payload."""
+    return _runners.get_or_make(token, lambda: TrialRunner(pickle.loads(content(payload))))
 
 
 def pack(on: Sequence[int], count: int) -> bytes:
-    """Flags as bits: ``count`` of them, of which these are on."""
+    """Return ``count`` flags as bits, of which those at these positions are on."""
     flags = np.zeros(count, bool)
     flags[list(on)] = True
     return np.packbits(flags).tobytes()

@@ -1,7 +1,7 @@
-"""Trials: a choice of edits, run on batch after batch until a limit breaks or all have passed.
+"""Run trials: a set of edits, on batch after batch until a limit breaks or all batches have passed (Rule S9.2).
 
-The first batch runs alone, since most choices fail there. Meanwhile the other workers begin with the first batch of
-those choices that the search will ask for next if this one fails. The rest of the batches run side by side.
+The first batch runs alone, since most trials fail there. Meanwhile the other workers begin with the first batch of
+those sets of edits that the search will try next if this one fails. The rest of the batches run side by side.
 """
 
 from __future__ import annotations
@@ -14,124 +14,119 @@ from functools import partial
 
 from mixlist.runtime.executors import Workers, wait_for
 from mixlist.runtime.worker_process import WorkerDied
-from mixlist.tuner.candidates import Choice
-from mixlist.tuner.trial_compiler import Rig
-from mixlist.tuner.trial_log import Memory
-from mixlist.tuner.trial_outcome import Goal, Judge, Outcome
-from mixlist.tuner.trial_worker import Batch, trial
+from mixlist.tuner.candidates import EditSet
+from mixlist.tuner.trial_compiler import TrialCompiler
+from mixlist.tuner.trial_log import TrialLog
+from mixlist.tuner.trial_verdict import Goal, Outcome, TrialVerdict
+from mixlist.tuner.trial_worker import BatchResult, run_batch
 
 REFERENCE = "everything in float32"
-Ahead = Callable[[int], Iterable[Choice]]
+Lookahead = Callable[[int], Iterable[EditSet]]  # so many sets of edits that are likely to be tried next
 
 
-def _edits(choice: Choice | None) -> tuple[str, ...]:
-    """The edits of a choice as sorted text; None is everything in float32."""
-    return (REFERENCE,) if choice is None else tuple(sorted(map(str, choice)))
-
-
-def _key(edits: tuple[str, ...]) -> str:
-    """What the memory calls a choice of edits."""
-    return "; ".join(edits)
-
-
-def _nothing(_: int) -> tuple[Choice, ...]:
+def _no_lookahead(_: int) -> tuple[EditSet, ...]:
     return ()
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One line of the search's log: the edits that were tried, as sorted text, and what came of it."""
+    """One line of the search's log: the edits that were tried, as sorted text, and what came of them."""
 
     edits: tuple[str, ...]
     outcome: Outcome
     remembered: bool = False
 
+    def to_json(self) -> dict[str, object]:
+        """Return the entry in the report's log."""
+        outcome = {"passed": self.outcome.passed, "why": self.outcome.why}
+        return {"edits": list(self.edits), **outcome, "remembered": self.remembered}
+
 
 class Trials:
-    """Tries choices, each once. ``log`` holds every trial in order; ``told`` is called with each."""
+    """Tries sets of edits, each once. ``log`` holds every trial in order; ``progress`` is called with each."""
 
     def __init__(
-        self, rig: Rig, goal: Goal, workers: Workers, memory: Memory, told: Callable[[Trial], None] | None = None
+        self,
+        compiler: TrialCompiler,
+        goal: Goal,
+        workers: Workers,
+        trial_log: TrialLog,
+        progress: Callable[[Trial], None] | None = None,
     ) -> None:
-        self.rig, self.goal, self.workers, self.memory = rig, goal, workers, memory
-        self.told = told
+        self.compiler, self.goal, self.workers, self.trial_log = compiler, goal, workers, trial_log
+        self.progress = progress
         self.log: list[Trial] = []
-        self.order = list(range(len(rig.feeds)))  # what failed last goes first
-        self._seen: dict[Choice, Outcome] = {}
+        self.order = list(range(len(compiler.feeds)))  # the batch where the last trial failed goes first
+        self._outcomes: dict[EditSet, Outcome] = {}
         self._sent: dict[str, str | bytes] = {}
-        self._begun: dict[Choice, tuple[int, Future[Batch]]] = {}  # guesses: a batch and its run
+        self._begun: dict[EditSet, tuple[int, Future[BatchResult]]] = {}  # guesses: a batch and its run
 
-    def passes(self, choice: Choice, ahead: Ahead = _nothing) -> bool:
-        """Whether the choice keeps all limits. ``ahead`` tells choices that are likely to be asked for next."""
-        return self.outcome(choice, ahead).passed
+    def passes(self, edits: EditSet, lookahead: Lookahead = _no_lookahead) -> bool:
+        """Return whether the edits keep all limits."""
+        return self.outcome(edits, lookahead).passed
 
-    def outcome(self, choice: Choice, ahead: Ahead = _nothing) -> Outcome:
-        """What came of a choice, tried now or before; ``ahead`` as above."""
-        found = self._seen.get(choice)
-        return found or self._tried(choice, ahead)
-
-    @property
-    def tried(self) -> tuple[Choice, ...]:
-        """The choices of which it is known what came of them."""
-        return tuple(self._seen)
+    def outcome(self, edits: EditSet, lookahead: Lookahead = _no_lookahead) -> Outcome:
+        """Return what comes of the edits, which are tried if they were not before."""
+        return self._outcomes.get(edits) or self._try(edits, lookahead)
 
     @property
-    def passing(self) -> tuple[Choice, ...]:
-        """The choices that keep all limits, as far as is known."""
-        return tuple(choice for choice, outcome in self._seen.items() if outcome.passed)
+    def tried(self) -> tuple[EditSet, ...]:
+        """The sets of edits whose outcome is known."""
+        return tuple(self._outcomes)
+
+    @property
+    def passing(self) -> tuple[EditSet, ...]:
+        """The sets of edits that are known to keep all limits."""
+        return tuple(edits for edits, outcome in self._outcomes.items() if outcome.passed)
 
     def reference(self) -> Outcome:
-        """Everything in float32, tried: what fails here no list can mend."""
-        return self._tried(None, _nothing)
+        """Try everything in float32: no list can pass where this fails (Rule S9.4)."""
+        return self._try(None, _no_lookahead)
 
-    def forget(self, choice: Choice, why: str) -> None:
-        """A choice that passed here has failed an independent check: it counts as failed.
+    def forget(self, edits: EditSet, why: str) -> None:
+        """Let edits that passed here and failed an independent check count as failed.
 
-        What else passed is not known any more, and trials watch every tensor from now on.
+        Other trials that passed are forgotten, and all tensors have statistics from now on.
         """
         for passed in self.passing:
-            del self._seen[passed]
-            self.memory.drop(_key(_edits(passed)))
+            del self._outcomes[passed]
+            self.trial_log.outcomes.pop("; ".join(_names(passed)), None)
         self._begun.clear()
-        self.rig.distrust()
-        edits, found = _edits(choice), Outcome(False, why)
-        self.memory.put(_key(edits), found)
-        self._seen[choice] = found
-        self._note(Trial(edits, found))
+        self.compiler.distrust()
+        names, outcome = _names(edits), Outcome(False, why)
+        self.trial_log.put("; ".join(names), outcome)
+        self._outcomes[edits] = outcome
+        self._add_to_log(Trial(names, outcome))
 
-    def _tried(self, choice: Choice | None, ahead: Ahead) -> Outcome:
-        """What came of a choice, from memory or tried now; a crash, which may not happen again, is not kept."""
-        edits = _edits(choice)
-        key = _key(edits)
-        known = self.memory.get(key)
-        found = known or self._run(choice, ahead)
-        if known is None and not found.crashed:
-            self.memory.put(key, found)
-        self._bring_forward(found)
-        if choice is not None:
-            self._seen[choice] = found  # before it is told: who stops the search then has seen it
-        self._note(Trial(edits, found, known is not None))
-        return found
-
-    def _note(self, made: Trial) -> None:
-        self.log.append(made)
-        if self.told is not None:
-            self.told(made)
-
-    def _bring_forward(self, outcome: Outcome) -> None:
-        """The batch that failed goes first from now on; a remembered one too, so that a resumed search goes alike."""
-        if outcome.batch is not None and outcome.batch in self.order:
+    def _try(self, edits: EditSet | None, lookahead: Lookahead) -> Outcome:
+        """Return the outcome, remembered or tried now; a crash, which may not happen again, is not remembered."""
+        names = _names(edits)
+        key = "; ".join(names)
+        known = self.trial_log.outcomes.get(key)
+        outcome = known or self._run(edits, lookahead)
+        if known is None and not outcome.crashed:
+            self.trial_log.put(key, outcome)
+        if outcome.batch in self.order:  # of a remembered one too, so that a resumed search goes alike
             self.order.remove(outcome.batch)
             self.order.insert(0, outcome.batch)
+        if edits is not None:
+            self._outcomes[edits] = outcome  # before progress is called, which may stop the search
+        self._add_to_log(Trial(names, outcome, known is not None))
+        return outcome
 
-    def _run(self, choice: Choice | None, ahead: Ahead) -> Outcome:
-        """Try a choice, or None for everything in float32."""
-        judge = Judge(self.goal, self.rig.own, len(self.order))
+    def _add_to_log(self, trial: Trial) -> None:
+        self.log.append(trial)
+        if self.progress is not None:
+            self.progress(trial)
+
+    def _run(self, edits: EditSet | None, lookahead: Lookahead) -> Outcome:
+        """Try some edits, or None for everything in float32."""
+        verdict = TrialVerdict(self.goal, self.compiler.output_names, len(self.order))
         waiting = deque(self.order)
         first = waiting.popleft()
-        flags = self.rig.flags(choice) if choice is not None else self.rig.no_flags()
-        running = deque([(first, self._begin(choice, flags, first))])
-        alone = self._guess(ahead)
+        flags = self.compiler.flags(edits)
+        running = deque([(first, self._begin(edits, flags, first))])
+        alone = self._guess(lookahead)
         try:
             while waiting or running:
                 while waiting and len(running) < self.workers.count and not alone:
@@ -140,30 +135,30 @@ class Trials:
                 alone = False
                 at, future = running.popleft()
                 batch = wait_for(future, partial(self._send_again, flags, at))
-                settled = judge.add(at, batch if choice is None else self.rig.settle(choice, at, batch))
-                if settled is not None:
-                    return settled
+                outcome = verdict.add(at, batch if edits is None else self.compiler.classify(edits, at, batch))
+                if outcome is not None:
+                    return outcome
         except WorkerDied as problem:
             return Outcome(False, f"ONNX Runtime crashed: {problem}", crashed=True)
         finally:
             for _, future in running:
                 future.cancel()
-        raise AssertionError("the last batch settles a trial")
+        raise AssertionError("the last batch decides a trial")
 
     # --- guesses ---
 
-    def _guess(self, ahead: Ahead) -> bool:
-        """Begin with choices that may be asked for next, one for each other worker; whether any are begun."""
+    def _guess(self, lookahead: Lookahead) -> bool:
+        """Begin with edits that may be tried next, one set for each other worker; return whether any are begun."""
         others = self.workers.count - 1
-        for choice in ahead(others) if others else ():
-            flags = self.rig.flags_if_served(choice) if choice not in self._seen else None
-            if flags is not None and choice not in self._begun:
-                self._begun[choice] = self.order[0], self._submit(flags, self.order[0])
+        for edits in lookahead(others) if others else ():
+            flags = self.compiler.flags_if_served(edits) if edits not in self._outcomes else None
+            if flags is not None and edits not in self._begun:
+                self._begun[edits] = self.order[0], self._submit(flags, self.order[0])
         return bool(self._begun)
 
-    def _begin(self, choice: Choice | None, flags: bytes, batch: int) -> Future[Batch]:
-        """The run of a choice's first batch, which may have begun as a guess; if it has not, the guesses were wrong."""
-        at, run = self._begun.pop(choice, (None, None)) if choice is not None else (None, None)
+    def _begin(self, edits: EditSet | None, flags: bytes, batch: int) -> Future[BatchResult]:
+        """Return the run of the first batch, which may have begun as a guess; if not, the guesses were wrong."""
+        at, run = self._begun.pop(edits, (None, None)) if edits is not None else (None, None)
         if run is not None and at == batch:
             return run
         for _, other in self._begun.values():
@@ -171,12 +166,17 @@ class Trials:
         self._begun.clear()
         return self._submit(flags, batch)
 
-    def _send_again(self, flags: bytes, batch: int) -> Future[Batch]:
+    def _send_again(self, flags: bytes, batch: int) -> Future[BatchResult]:
         self._sent.clear()
         return self._submit(flags, batch)
 
-    def _submit(self, flags: bytes, batch: int) -> Future[Batch]:
-        rig = self.rig
-        if rig.token not in self._sent:
-            self._sent = {rig.token: self.workers.send(rig.payload)}
-        return self.workers.executor.submit(trial, rig.token, self._sent[rig.token], flags, batch)
+    def _submit(self, flags: bytes, batch: int) -> Future[BatchResult]:
+        token, payload = self.compiler.token, self.compiler.payload
+        if token not in self._sent:
+            self._sent = {token: self.workers.send(payload)}
+        return self.workers.executor.submit(run_batch, token, self._sent[token], flags, batch)
+
+
+def _names(edits: EditSet | None) -> tuple[str, ...]:
+    """Return the edits as sorted text."""
+    return (REFERENCE,) if edits is None else tuple(sorted(map(str, edits)))

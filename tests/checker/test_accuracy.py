@@ -320,13 +320,13 @@ def test_shares_merge() -> None:
 def test_what_is_lost_stays_lost_and_shares_may_recover() -> None:
     found, ids = OutputAccuracy("y"), OutputAccuracy("ids")
     found.add(np.ones(4), np.ones(4))
-    assert not found.lost(Limits())
+    assert not found.cannot_pass(Limits())
     found.add(np.ones(4), np.full(4, 1.1))
-    assert found.lost(Limits())
-    assert not found.lost(Limits(normalized=0.5))
+    assert found.cannot_pass(Limits())
+    assert not found.cannot_pass(Limits(normalized=0.5))
     ids.add(np.array([1, 2]), np.array([1, 3]))
     assert not ids.finding(Limits()).passed
-    assert not ids.lost(Limits())
+    assert not ids.cannot_pass(Limits())
 
 
 @pytest.mark.parametrize(

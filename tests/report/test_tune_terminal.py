@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mixlist.report.tune_terminal import trial_line, write_tune
 from mixlist.tuner.result import TunedEdit, TuneReport
-from mixlist.tuner.trial_outcome import Outcome
+from mixlist.tuner.trial_verdict import Outcome
 from mixlist.tuner.trials import Trial
 from tests.support.check_reports import FAILING, PASSING, output
 

@@ -12,7 +12,7 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.incremental import IncrementalSolver
-from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
+from mixlist.tuner.candidates import Candidate, EditSet, list_candidates, node_candidates, policy_of
 from mixlist.tuner.rounding_plan import RoundingPlanner
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
@@ -45,7 +45,7 @@ class Both:
         self.planner = RoundingPlanner()
         self.halfway = 0
 
-    def compare(self, choice: Choice) -> None:
+    def compare(self, choice: EditSet) -> None:
         tried = policy_of(self.rules, choice)
         whole = self.resolver.plan(tried).solution.solutions[0]
         main = self.again.decide(tried)
@@ -58,11 +58,11 @@ class Both:
             rounded.update((site.under(calls), what) for site, what in both.items())
         assert rounded == RoundingPlanner().roundings(whole)
 
-    def units(self) -> tuple[Unit, ...]:
+    def units(self) -> tuple[Candidate, ...]:
         main = self.again.decide(self.rules)
         low = {site.node for site in RoundingPlanner().roundings(main)}
-        lists = (*list_units(main, self.rules, "black", None), *list_units(main, self.rules, "white", None))
-        return (*lists, *node_units(main, low))
+        lists = (*list_candidates(main, self.rules, "black", None), *list_candidates(main, self.rules, "white", None))
+        return (*lists, *node_candidates(main, low))
 
 
 @settings(

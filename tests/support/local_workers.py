@@ -14,9 +14,9 @@ from mixlist.checker.accuracy import Limits
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.executors import Workers
-from mixlist.tuner.trial_compiler import Rig
-from mixlist.tuner.trial_log import Memory
-from mixlist.tuner.trial_outcome import Goal
+from mixlist.tuner.trial_compiler import TrialCompiler
+from mixlist.tuner.trial_log import TrialLog
+from mixlist.tuner.trial_verdict import Goal
 from mixlist.tuner.trials import Trials
 
 
@@ -54,10 +54,10 @@ def trials(
     limits: Limits | None = None,
     exception_rate: float = 0.005,
 ) -> Trials:
-    """Trials as ``tune`` makes them; the caller closes ``rig``."""
+    """Trials as ``tune`` makes them; the caller closes ``compiler``."""
     mode = "saturate" if saturate else "inf"
     base = mixlist.check(proto, rules, feeds, per_tensor=True, overflow_mode=mode)
     goal = Goal(limits or Limits(), exception_rate)
-    rig = Rig(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, goal=goal)
+    compiler = TrialCompiler(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, goal=goal)
     workers = Workers(Here(), 1, 1, lambda path: Path(path).read_bytes())
-    return Trials(rig, goal, workers, Memory(None, {}))
+    return Trials(compiler, goal, workers, TrialLog(None, {}))

@@ -10,42 +10,42 @@ import pytest
 
 import mixlist
 from mixlist.resolver import Resolver
-from mixlist.tuner.candidates import Choice, ListEdit
-from mixlist.tuner.cost_model import Price
-from mixlist.tuner.trial_compiler import Rig
+from mixlist.tuner.candidates import EditSet, ListEdit
+from mixlist.tuner.cost_model import CostModel
+from mixlist.tuner.trial_compiler import TrialCompiler
 from tests.support.builders import model
 
 TEXT = "g (float[N,64] x, float[64,64] w) => (float[N,64] y) { m = MatMul(x, w) y = Relu(m) }"
-HIGH: Choice = frozenset({ListEdit("MatMul", "white", "black")})
+HIGH: EditSet = frozenset({ListEdit("MatMul", "white", "black")})
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def compiler() -> Iterator[TrialCompiler]:
     feed = {"x": np.ones((256, 64), np.float32), "w": np.ones((64, 64), np.float32)}
-    made = Rig(Resolver(model(TEXT)), mixlist.load_policy(), [feed], [])
+    made = TrialCompiler(Resolver(model(TEXT)), mixlist.load_policy(), [feed], [])
     yield made
     made.close()
 
 
-def test_low_precision_costs_half_the_traffic_and_its_casts(rig: Rig) -> None:
-    price = Price(rig, "cpu")
+def test_low_precision_costs_half_the_traffic_and_its_casts(compiler: TrialCompiler) -> None:
+    price = CostModel(compiler, "cpu")
     high = price(HIGH)
     assert high == 4 * (2 * 256 * 64 + 64 * 64) + 4 * 2 * 256 * 64  # bytes of MatMul and Relu in float32
     assert price(frozenset()) != high
 
 
 def test_a_measured_price_is_a_time_and_what_does_not_run_is_infinite(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    price = Price(rig, "cpu")
+    price = CostModel(compiler, "cpu")
     assert 0 < price._measured(HIGH) < 1
-    monkeypatch.setattr(rig, "feeds", ({"x": np.ones((2, 3), np.float32)},))
+    monkeypatch.setattr(compiler, "feeds", ({"x": np.ones((2, 3), np.float32)},))
     assert price._measured(HIGH) == math.inf
 
 
-def test_choices_that_round_alike_have_one_price(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    price = Price(rig, "cuda")
+def test_choices_that_round_alike_have_one_price(compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    price = CostModel(compiler, "cuda")
     times = iter([1.0, 2.0, 3.0])
     monkeypatch.setattr(price, "_measured", lambda _: next(times))
-    idle: Choice = frozenset({ListEdit("Softmax", "black", "white")})  # there is none in the model
+    idle: EditSet = frozenset({ListEdit("Softmax", "black", "white")})  # there is none in the model
     assert [price(frozenset()), price(idle), price(HIGH), price(HIGH | idle)] == [1.0, 1.0, 2.0, 2.0]

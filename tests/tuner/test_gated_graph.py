@@ -25,9 +25,9 @@ from mixlist.rewriter import rewrite
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.tuner.candidates import Choice, Unit, list_units, node_units, policy_of
+from mixlist.tuner.candidates import Candidate, EditSet, list_candidates, node_candidates, policy_of
 from mixlist.tuner.graph_partition import split
-from mixlist.tuner.trial_compiler import Rig
+from mixlist.tuner.trial_compiler import TrialCompiler
 from tests.support.builders import model, policy
 from tests.support.graphs import Case, cases
 from tests.support.scopes import View
@@ -55,51 +55,51 @@ class Plain:
 
 
 class Bench:
-    """A rig, its gated graph in a plain session, and the comparison."""
+    """A compiler, its gated graph in a plain session, and the comparison."""
 
     def __init__(self, proto: onnx.ModelProto, rules: Policy, feed: Mapping[str, Any], saturate: bool = False) -> None:
-        self.rig = Rig(Resolver(proto), rules, [feed], (), saturate=saturate)
+        self.compiler = TrialCompiler(Resolver(proto), rules, [feed], (), saturate=saturate)
         self.feed, self.saturate = feed, saturate
-        self.rig.offer(frozenset())
+        self.compiler.offer(frozenset())
         self.builds = 0
         self.session: Plain | None = None
         self.token = ""
 
     def gated(self, flags: bytes) -> list[Any]:
-        rig = self.rig
-        assert rig.gated is not None
-        if self.token != rig.token:
-            (self.whole,) = split(rig.gated, ())
+        compiler = self.compiler
+        assert compiler.gated is not None
+        if self.token != compiler.token:
+            (self.whole,) = split(compiler.gated, ())
             self.session = Plain(onnx.ModelProto.FromString(self.whole.model))
-            self.token, self.builds = rig.token, self.builds + 1
-        count = len(rig.gated.gates)
+            self.token, self.builds = compiler.token, self.builds + 1
+        count = len(compiler.gated.gates)
         bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=count).astype(bool)
         assert self.session is not None
         given = {**self.feed, self.whole.flags: bits[list(self.whole.gates)]}
-        return self.session.run(rig.gated.outputs[: len(rig.own)], given)
+        return self.session.run(compiler.gated.outputs[: len(compiler.output_names)], given)
 
-    def mixed(self, choice: Choice) -> list[Any]:
-        plan = self.rig.resolver.plan(policy_of(self.rig.base, choice))
+    def mixed(self, choice: EditSet) -> list[Any]:
+        plan = self.compiler.resolver.plan(policy_of(self.compiler.base, choice))
         made = rewrite(plan.solution.loaded, plan)
-        proto = emulate(replace(self.rig.resolver.loaded, proto=made.proto), saturate=self.saturate)
-        return Plain(proto).run(self.rig.own, self.feed)
+        proto = emulate(replace(self.compiler.resolver.loaded, proto=made.proto), saturate=self.saturate)
+        return Plain(proto).run(self.compiler.output_names, self.feed)
 
-    def compare(self, choice: Choice) -> None:
-        same(self.gated(self.rig.flags(choice)), self.mixed(choice), f"choice {sorted(map(str, choice))}")
+    def compare(self, choice: EditSet) -> None:
+        same(self.gated(self.compiler.flags(choice)), self.mixed(choice), f"choice {sorted(map(str, choice))}")
 
     def compare_reference(self) -> None:
-        exact = Plain(raise_low(self.rig.resolver.loaded)).run(self.rig.own, self.feed)
-        same(self.gated(self.rig.no_flags()), exact, "no flags")
+        exact = Plain(raise_low(self.compiler.resolver.loaded)).run(self.compiler.output_names, self.feed)
+        same(self.gated(self.compiler.flags(None)), exact, "no flags")
 
-    def units(self, after: str = "black") -> tuple[Unit, ...]:
-        low = self.rig.low_nodes(frozenset()) if after == "black" else None
-        return list_units(self.rig.solution(frozenset()), self.rig.base, after, low)
+    def candidates(self, after: str = "black") -> tuple[Candidate, ...]:
+        low = self.compiler.low_nodes(frozenset()) if after == "black" else None
+        return list_candidates(self.compiler.solution(frozenset()), self.compiler.base, after, low)
 
-    def nodes(self) -> tuple[Unit, ...]:
-        return node_units(self.rig.solution(frozenset()), self.rig.low_nodes(frozenset()))
+    def nodes(self) -> tuple[Candidate, ...]:
+        return node_candidates(self.compiler.solution(frozenset()), self.compiler.low_nodes(frozenset()))
 
     def close(self) -> None:
-        self.rig.close()
+        self.compiler.close()
 
 
 def same(ours: list[Any], theirs: list[Any], what: str) -> None:
@@ -133,7 +133,7 @@ def jobs(draw: st.DrawFn) -> tuple[Case, Policy]:
     )
 
 
-def subset(data: st.DataObject, units: tuple[Unit, ...]) -> Choice:
+def subset(data: st.DataObject, units: tuple[Candidate, ...]) -> EditSet:
     return frozenset(u.edit for u in units if data.draw(st.booleans()))
 
 
@@ -149,7 +149,7 @@ def test_gates_round_as_the_emulation_does(
     try:
         bench.compare(frozenset())
         bench.compare_reference()
-        black, nodes, white = bench.units(), bench.nodes(), bench.units("white")
+        black, nodes, white = bench.candidates(), bench.nodes(), bench.candidates("white")
         for _ in range(2):
             bench.compare(subset(data, black))
             bench.compare(subset(data, (*black, *nodes)))
@@ -172,12 +172,12 @@ def gates(text: str | onnx.ModelProto, feed: Mapping[str, Any] = X, **lists: Any
     try:
         bench.compare(frozenset())
         bench.compare_reference()
-        units = (*bench.units(), *bench.nodes())
+        units = (*bench.candidates(), *bench.nodes())
         for unit in units:
             bench.compare(frozenset([unit.edit]))
         bench.compare(frozenset(u.edit for u in units))
         assert bench.builds == 1
-        bench.compare(frozenset(u.edit for u in bench.units("white")))
+        bench.compare(frozenset(u.edit for u in bench.candidates("white")))
     finally:
         bench.close()
     return bench
@@ -196,8 +196,8 @@ def test_what_is_rounded_already_is_not_rounded_again() -> None:
             (None, {"b": (10,), "n": (0,)}),
         ):
             chosen = frozenset(u.edit for u in bench.nodes() if u.nodes[0].name == "a") if choice is None else choice
-            flags = bench.rig.flags(chosen)
-            gated = bench.rig.gated
+            flags = bench.compiler.flags(chosen)
+            gated = bench.compiler.gated
             assert gated is not None
             on = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
             rounded = {
@@ -287,8 +287,8 @@ def test_large_constants_are_rounded_once() -> None:
       <domain: "f", opset_import: ["" : 17]> F (x, w) => (y) {{ [m] y = MatMul(x, w) }}""",
         white=["MatMul", "Add"],
     )
-    assert bench.rig.gated is not None
-    weights = [t.name for t in bench.rig.gated.proto.graph.initializer if list(t.dims) == [4, 512]]
+    assert bench.compiler.gated is not None
+    weights = [t.name for t in bench.compiler.gated.proto.graph.initializer if list(t.dims) == [4, 512]]
     assert weights == ["w", "w_float16"]
 
 
@@ -299,8 +299,8 @@ def test_initializers_that_are_inputs_are_constants_before_ir_version_4(ir_versi
     proto = model(f'<ir_version: {ir_version}, opset_import: ["" : 8]> {text}', check=False)
     proto.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [4]))
     bench = gates(proto, white=["Mul", "Neg"])
-    assert bench.rig.gated is not None
-    assert [each.name for each in bench.rig.gated.proto.graph.input] == inputs
+    assert bench.compiler.gated is not None
+    assert [each.name for each in bench.compiler.gated.proto.graph.input] == inputs
 
 
 def test_a_function_called_several_times_is_gated_for_each_call() -> None:
@@ -313,8 +313,8 @@ def test_a_function_called_several_times_is_gated_for_each_call() -> None:
         {"x": X["x"] / 100},
         white=["Exp", "Add"],
     )
-    assert bench.rig.gated is not None
-    calls = {point.calls for point, _ in bench.rig.gated.gates if point.node.name == "sq"}
+    assert bench.compiler.gated is not None
+    calls = {point.calls for point, _ in bench.compiler.gated.gates if point.node.name == "sq"}
     two = NodeRef("", "two")
     one, other = NodeRef("function:f:Twice", "one"), NodeRef("function:f:Twice", "two")
     assert {(two, one), (two, other), (NodeRef("", "three"),)} <= calls
@@ -345,8 +345,10 @@ LOOP = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,
 def test_a_weight_that_a_loop_hands_on_is_rounded_once() -> None:
     """Not one that the loop changes, nor one that is no constant; beyond the range it becomes infinite, as computed."""
     bench = gates(LOOP, white=["Mul"], constants="clamp")
-    assert bench.rig.gated is not None
-    assert [t.name for t in bench.rig.gated.proto.graph.initializer if t.name.startswith(("w_", "v_"))] == ["w_float16"]
+    assert bench.compiler.gated is not None
+    assert [t.name for t in bench.compiler.gated.proto.graph.initializer if t.name.startswith(("w_", "v_"))] == [
+        "w_float16"
+    ]
 
 
 @pytest.mark.parametrize("gray_policy", ["ascend", "black-wins", "promote"])

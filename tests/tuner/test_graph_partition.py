@@ -17,12 +17,13 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.inference_session import make_session, open_session
 from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.lru_cache import LruCache
 from mixlist.runtime.session import SessionOptions
 from mixlist.tuner import graph_partition
-from mixlist.tuner.candidates import Choice
+from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.graph_partition import Segment, cuts, split
-from mixlist.tuner.trial_compiler import Rig
-from mixlist.tuner.trial_worker import Recent, station
+from mixlist.tuner.trial_compiler import TrialCompiler
+from mixlist.tuner.trial_worker import runner_of
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
 from tests.support.local_workers import trials
@@ -30,7 +31,7 @@ from tests.tuner.test_gated_graph import PROFILE, Bench, jobs, loads, same, subs
 
 
 def chained(parts: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outputs: Iterable[str]) -> list[Any]:
-    """What the pieces make one after the other, without optimisations; with those of a station they load too."""
+    """What the pieces make one after the other, without optimisations; with those of a worker they load too."""
     values = dict(feed)
     for part in parts:
         open_session(part.model, SessionOptions(threads=1, lean=True, reuse=True))
@@ -52,17 +53,21 @@ def test_pieces_compute_what_the_whole_does(job: tuple[Case, Policy], data: st.D
     assume("duplicate node name" not in case.features and loads(case.model))
     bench = Bench(case.model, rules, case.feeds())
     try:
-        choice = subset(data, (*bench.units(), *bench.nodes()))
-        flags = bench.rig.flags(choice)
+        choice = subset(data, (*bench.candidates(), *bench.nodes()))
+        flags = bench.compiler.flags(choice)
         whole = bench.gated(flags)
-        gated = bench.rig.gated
+        gated = bench.compiler.gated
         assert gated is not None
         made = [name for node in gated.proto.graph.node for name in node.output if name]
         ends = [(name,) for name in made if data.draw(st.booleans())]
         bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
         feed = {info.name: bench.feed[info.name] for info in gated.proto.graph.input if info.name in bench.feed}
         feed = {n: np.asarray(v, np.float32) if getattr(v, "dtype", None) == np.float16 else v for n, v in feed.items()}
-        same(chained(split(gated, ends), bits, feed, gated.outputs[: len(bench.rig.own)]), whole, f"cut at {ends}")
+        same(
+            chained(split(gated, ends), bits, feed, gated.outputs[: len(bench.compiler.output_names)]),
+            whole,
+            f"cut at {ends}",
+        )
     finally:
         bench.close()
 
@@ -108,37 +113,39 @@ def test_a_cut_is_where_few_bytes_cross_and_constants_cross_none(monkeypatch: py
     graph = Resolver(model(text)).graph
     (cut,) = cuts(graph, costs(graph))
     assert cut == "r"
-    rig = Rig(Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ())
-    rig.flags(frozenset())
-    assert rig.gated is not None
-    _, second = split(rig.gated, rig.watch.ends)
+    compiler = TrialCompiler(
+        Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ()
+    )
+    compiler.flags(frozenset())
+    assert compiler.gated is not None
+    _, second = split(compiler.gated, compiler.statistics.ends)
     assert second.reads == (cut,)
     assert {"ConstantOfShape"} <= {node.op_type for node in onnx.ModelProto.FromString(second.model).graph.node}
-    rig.close()
+    compiler.close()
 
 
 def test_a_sequence_crosses_no_cut() -> None:
     text = """g (float[2] x) => (float[2] y) <int64 i = {0}>
     { [a] a = Neg (x) s = SequenceConstruct (a, x) [b] b = SequenceAt (s, i) [y] y = Mul (b, b) }"""
-    rig = Rig(Resolver(model(text)), policy(white=["Mul"]), [{"x": np.ones(2, np.float32)}], ())
-    rig.flags(frozenset())
-    assert rig.gated is not None
-    parts = split(rig.gated, [("a",), ("s",), ("b",)])
+    compiler = TrialCompiler(Resolver(model(text)), policy(white=["Mul"]), [{"x": np.ones(2, np.float32)}], ())
+    compiler.flags(frozenset())
+    assert compiler.gated is not None
+    parts = split(compiler.gated, [("a",), ("s",), ("b",)])
     assert len(parts) == 3 and all("s" not in part.reads for part in parts)
-    rig.close()
+    compiler.close()
 
 
-def edits(rig: Rig, *names: str) -> Choice:
-    from mixlist.tuner.candidates import node_units
+def edits(compiler: TrialCompiler, *names: str) -> EditSet:
+    from mixlist.tuner.candidates import node_candidates
 
-    units = node_units(rig.solution(frozenset()), rig.low_nodes(frozenset()))
+    units = node_candidates(compiler.solution(frozenset()), compiler.low_nodes(frozenset()))
     return frozenset(unit.edit for unit in units if unit.nodes[0][1] in names)
 
 
-def record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def record(compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the pieces that run from now on."""
     ran: list[int] = []
-    for at, (runner, _) in enumerate(station(rig.token, Path(rig.payload).read_bytes()).pieces):
+    for at, (runner, _) in enumerate(runner_of(compiler.token, Path(compiler.payload).read_bytes()).pieces):
         run = runner.run
         monkeypatch.setattr(runner, "run", lambda *given, at=at, run=run: ran.append(at) or run(*given))
     return ran
@@ -147,18 +154,18 @@ def record(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_trial_begins_with_the_first_piece_whose_flags_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces(monkeypatch, 4)
     tried = trials(chain(), policy(white=["MatMul"]), [FEED])
-    rig = tried.rig
+    compiler = tried.compiler
     assert tried.outcome(frozenset()).passed
-    ran = record(rig, monkeypatch)
-    tried.outcome(edits(rig, "c"))
+    ran = record(compiler, monkeypatch)
+    tried.outcome(edits(compiler, "c"))
     assert ran == [2, 3]
     ran.clear()
-    tried.outcome(edits(rig, "a"))
+    tried.outcome(edits(compiler, "a"))
     assert ran == [1, 2, 3], "the first piece ran with nothing rounded for the reference"
     ran.clear()
-    tried.outcome(edits(rig, "c", "d"))
+    tried.outcome(edits(compiler, "c", "d"))
     assert ran == [3], "the third piece ran with these flags before"
-    rig.close()
+    compiler.close()
 
 
 def test_nothing_is_kept_of_a_model_that_draws_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +173,7 @@ def test_nothing_is_kept_of_a_model_that_draws_numbers(monkeypatch: pytest.Monke
     noisy = model("g (float[4] x) => (float[4] y) { [m] m = Mul (x, x) n = RandomNormalLike (m) [y] y = Add (m, n) }")
     tried = trials(noisy, policy(white=["Mul"]), [{"x": np.ones(4, np.float32)}])
     assert "normalized" in tried.reference().why, "two runs in float32 differ"
-    tried.rig.close()
+    tried.compiler.close()
 
 
 def test_a_trial_stops_at_the_piece_that_overflows_where_that_settles_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,18 +181,18 @@ def test_a_trial_stops_at_the_piece_that_overflows_where_that_settles_it(monkeyp
     large = {"x": FEED["x"] * 1e5}
     for rate, stops in ((0.005, [0]), (2.0, [0, 1, 2, 3])):
         tried = trials(chain(), policy(white=["MatMul"]), [large], exception_rate=rate)
-        rig = tried.rig
-        rig.offer(frozenset())
+        compiler = tried.compiler
+        compiler.offer(frozenset())
         tried.reference()
-        ran = record(rig, monkeypatch)
+        ran = record(compiler, monkeypatch)
         outcome = tried.outcome(frozenset())
         assert ran == stops and not outcome.passed
         assert outcome.why.startswith("overflow at a") is (rate < 1)
-        rig.close()
+        compiler.close()
 
 
 def test_what_was_asked_for_longest_ago_goes() -> None:
-    kept = Recent(3000)
+    kept: LruCache[dict[str, Any]] = LruCache(3000, lambda values: 256 + values["x"].nbytes)
     for name in "abc":
         kept.put(name, {"x": np.zeros(150, np.float64)})
         kept.get("a")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixlist.tuner.search import foreseen, minimal, tighten
+from mixlist.tuner.search import minimal, tighten, with_lookahead
 
 Passes = Callable[[frozenset[int]], bool]
 
@@ -132,7 +132,7 @@ def test_a_search_that_looks_ahead_finds_the_same(problem: tuple[list[int], Pass
         asked.append((chosen, passes(chosen), ahead(width)))
         return asked[-1][1]
 
-    assert foreseen(lambda test: minimal(order, test), ask) == minimal(order, passes)
+    assert with_lookahead(lambda test: minimal(order, test), ask) == minimal(order, passes)
     for at, (_, passed, likely) in enumerate(asked):
         assert len(likely) <= width
         for chosen, (came, later, _) in zip(likely if not passed else [], asked[at + 1 :], strict=False):

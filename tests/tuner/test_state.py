@@ -16,8 +16,8 @@ import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.errors import FileError, UsageError
 from mixlist.tuner.result import TuneReport
-from mixlist.tuner.trial_log import Memory
-from mixlist.tuner.trial_outcome import Outcome
+from mixlist.tuner.trial_log import TrialLog
+from mixlist.tuner.trial_verdict import Outcome
 from tests.support.builders import model, policy
 from tests.support.local_workers import Here, stop_at
 
@@ -65,17 +65,17 @@ def test_a_search_goes_on_after_any_kill(tmp_path: Path) -> None:
 def test_every_byte_of_the_last_lines(tmp_path: Path) -> None:
     """The memory alone, cut at each byte: whole lines are known, a torn one is gone from the file too."""
     path, key = tmp_path / "state", {"model": "é" * 3, "data": "d"}
-    memory = Memory(path, key)
+    memory = TrialLog(path, key)
     for name in ("a", "b ü", "c; d"):
         memory.put(name, Outcome(name == "a", "why", 1))
     data = path.read_bytes()
     for cut in range(len(data) + 1):
         path.write_bytes(data[:cut])
         whole = max(data[:cut].count(b"\n") - 1, 0)
-        found = Memory(path, key)
-        assert list(found.known) == ["a", "b ü", "c; d"][:whole]
+        found = TrialLog(path, key)
+        assert list(found.outcomes) == ["a", "b ü", "c; d"][:whole]
         found.put("new", Outcome(True))
-        assert Memory(path, key).known["new"] == Outcome(True)
+        assert TrialLog(path, key).outcomes["new"] == Outcome(True)
         assert len(path.read_bytes().splitlines()) == whole + 2
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.tuner import trial_worker
-from mixlist.tuner.candidates import list_units, node_units, policy_of
+from mixlist.tuner.candidates import list_candidates, node_candidates, policy_of
 from tests.checker.test_exact import Case, cases
 from tests.support.builders import model, policy
 from tests.support.local_workers import trials
@@ -33,7 +33,7 @@ def test_planted_overflow(planted: Planted) -> None:
         checked = mixlist.check(proto, planted.policy, [feed], limits=ANY)
         tried = trials(proto, planted.policy, [feed], limits=ANY)
         outcome = tried.outcome(frozenset())
-        tried.rig.close()
+        tried.compiler.close()
         assert outcome.passed is (checked.verdict == "pass"), (outcome, checked.reasons)
         if not outcome.passed:
             overflows = {f"{n.scope}/{n.name}" if n.scope else n.name for n in checked.nodes if n.kind == "overflow"}
@@ -57,14 +57,16 @@ def test_a_trial_says_what_the_check_says(case: Case, data: st.DataObject) -> No
     assume(case.rules.mode.action == "lists")  # others are not tuned
     tried = trials(case.model, case.rules, case.feeds, saturate=case.saturate)
     try:
-        units = list_units(tried.rig.solution(frozenset()), case.rules, "black", tried.rig.low_nodes(frozenset()))
+        units = list_candidates(
+            tried.compiler.solution(frozenset()), case.rules, "black", tried.compiler.low_nodes(frozenset())
+        )
         for choice in (frozenset(), frozenset(u.edit for u in units if data.draw(st.booleans()))):
             mode = "saturate" if case.saturate else "inf"
             checked = mixlist.check(case.model, policy_of(case.rules, choice), case.feeds, overflow_mode=mode)
             outcome = tried.outcome(choice)
             assert outcome.passed is (checked.verdict == "pass"), (outcome, checked.reasons)
     finally:
-        tried.rig.close()
+        tried.compiler.close()
 
 
 def test_a_trial_stops_at_the_first_broken_limit_and_that_batch_goes_first() -> None:
@@ -78,7 +80,7 @@ def test_a_trial_stops_at_the_first_broken_limit_and_that_batch_goes_first() -> 
     tried._submit = lambda flags, batch: ran.append(batch) or submit(flags, batch)  # type: ignore[method-assign]
     assert tried.outcome(frozenset()).batch == 3
     assert ran == [0, 1, 2, 3] and tried.order[0] == 3
-    tried.rig.close()
+    tried.compiler.close()
 
 
 def test_inputs_in_float16_are_fed_as_the_graph_takes_them() -> None:
@@ -88,7 +90,7 @@ def test_inputs_in_float16_are_fed_as_the_graph_takes_them() -> None:
     )
     tried = trials(proto, policy(white=["Mul"]), feeds)
     assert tried.outcome(frozenset()).passed and tried.reference().passed
-    tried.rig.close()
+    tried.compiler.close()
 
 
 MASKED = """g (float[1,4,4] x, float[1,4,4] m) => (float[1,4,4] y)
@@ -108,7 +110,7 @@ def test_masks(large: str, factor: str, passes: bool) -> None:
     checked = mixlist.check(proto, rules, feeds, limits=ANY)
     tried = trials(proto, rules, feeds, limits=ANY)
     outcome = tried.outcome(frozenset())
-    tried.rig.close()
+    tried.compiler.close()
     assert outcome.passed is (checked.verdict == "pass") is passes, (outcome, checked.reasons)
 
 
@@ -120,7 +122,7 @@ def test_a_reshape_that_overflows_where_what_it_reads_does_not() -> None:
     rules = policy(white=["Reshape"], black=["Sub"])
     tried = trials(proto, rules, feeds, limits=ANY)
     outcome = tried.outcome(frozenset())
-    tried.rig.close()
+    tried.compiler.close()
     assert mixlist.check(proto, rules, feeds, limits=ANY).verdict == "fail"
     assert not outcome.passed and outcome.why == "overflow at r"
 
@@ -135,13 +137,14 @@ def test_other_workers_begin_with_what_is_likely_to_come() -> None:
     tried = trials(model(TWO), policy(white=["Mul", "Exp", "Sqrt", "Neg"]), feeds, limits=ANY)
     tried.workers = replace(tried.workers, count=3)
     first, second, third = (
-        frozenset(unit.edit for unit in node_units(tried.rig.solution(frozenset()), {("", name)})) for name in "abc"
+        frozenset(unit.edit for unit in node_candidates(tried.compiler.solution(frozenset()), {("", name)}))
+        for name in "abc"
     )
     ran: list[tuple[bytes, int]] = []
     submit = tried._submit
     tried._submit = lambda flags, batch: ran.append((flags, batch)) or submit(flags, batch)  # type: ignore[method-assign]
-    tried.rig.offer(frozenset())
-    of = {choice: tried.rig.flags(choice) for choice in (first, second, third)}
+    tried.compiler.offer(frozenset())
+    of = {choice: tried.compiler.flags(choice) for choice in (first, second, third)}
     assert tried.passes(first, lambda count: [second, third][:count])
     assert ran == [(of[first], 0), (of[second], 0), (of[third], 0), (of[first], 1)]
     ran.clear()
@@ -150,7 +153,7 @@ def test_other_workers_begin_with_what_is_likely_to_come() -> None:
     ran.clear()
     assert tried.passes(frozenset()) and not tried._begun
     assert tried.passes(third) and (of[third], 0) in ran, "it was dropped when something else was asked for"
-    tried.rig.close()
+    tried.compiler.close()
 
 
 def test_convolutions_compute_in_a_trial_what_they_do_in_the_check() -> None:
@@ -170,11 +173,11 @@ def test_convolutions_compute_in_a_trial_what_they_do_in_the_check() -> None:
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     feeds = [{"x": rng.normal(size=(1, 32, 24, 24)).astype(np.float32)}]
     tried = trials(proto, policy(white=["Conv", "Relu", "Sigmoid", "Mul"]), feeds)
-    for unit in (None, *list_units(tried.rig.solution(frozenset()), tried.rig.base, "black", None)):
+    for unit in (None, *list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", None)):
         choice = frozenset([unit.edit] if unit is not None else [])
-        flags = tried.rig.flags(choice)
-        ours = trial_worker.trial(tried.rig.token, tried.rig.payload, flags, 0).outputs[0].finding(ANY)
-        (theirs,) = mixlist.check(proto, policy_of(tried.rig.base, choice), feeds, limits=ANY).outputs
+        flags = tried.compiler.flags(choice)
+        ours = trial_worker.run_batch(tried.compiler.token, tried.compiler.payload, flags, 0).outputs[0].finding(ANY)
+        (theirs,) = mixlist.check(proto, policy_of(tried.compiler.base, choice), feeds, limits=ANY).outputs
         assert theirs.normalized_error > 1e-4
         assert ours.normalized_error == pytest.approx(theirs.normalized_error, rel=1e-9)
-    tried.rig.close()
+    tried.compiler.close()

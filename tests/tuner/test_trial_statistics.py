@@ -9,7 +9,7 @@ import pytest
 
 import mixlist
 from mixlist.checker.accuracy import Limits
-from mixlist.tuner.candidates import list_units
+from mixlist.tuner.candidates import list_candidates
 from tests.support.builders import model, policy
 from tests.support.local_workers import trials
 
@@ -24,8 +24,8 @@ def watched(text: str, **feed: Any) -> set[str]:
     """The nodes of which a trial takes statistics."""
     feeds = [{name: np.array(values, np.float32) for name, values in feed.items()}]
     tried = trials(model(text), policy(white=EVERY), feeds)
-    tried.rig.close()
-    return {column.tensor.node for columns in tried.rig.watch.sums.values() for column in columns} - {""}
+    tried.compiler.close()
+    return {tensor.node for tensors in tried.compiler.statistics.sums.values() for tensor in tensors} - {""}
 
 
 def test_what_is_finite_if_what_it_reads_is_has_no_sum() -> None:
@@ -89,14 +89,14 @@ def test_what_the_check_finds_where_nothing_was_watched() -> None:
 def test_what_has_failed_a_check_is_watched_from_then_on() -> None:
     """Rule S9.8: The result passes a check of its own."""
     tried = trials(model(GROWING), policy(white=EVERY), [GROWS], limits=ANY)
-    low = tried.rig.low_nodes(frozenset())
+    low = tried.compiler.low_nodes(frozenset())
     units = {
         str(u.edit): frozenset([u.edit])
-        for u in list_units(tried.rig.solution(frozenset()), tried.rig.base, "black", low)
+        for u in list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", low)
     }
     tanh, mul = units["Tanh: white to black"], units["Mul: white to black"]
     assert [tried.passes(choice) for choice in (frozenset(), tanh, mul)] == [True] * 3
     tried.forget(frozenset(), "overflow")
     assert tried.passing == ()
     assert [tried.passes(choice) for choice in (frozenset(), tanh, mul)] == [False, False, True]
-    tried.rig.close()
+    tried.compiler.close()

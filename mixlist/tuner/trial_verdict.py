@@ -1,0 +1,99 @@
+"""Decide whether a trial passes: every limit of ``check`` must hold on all batches (Rules S9.2 and S9.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mixlist.checker.accuracy import MEASURES, Limits, OutputAccuracy
+from mixlist.checker.exception_rate import too_many
+from mixlist.checker.result import CheckReport
+from mixlist.tuner.trial_worker import BatchResult
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What must hold: the limits of ``check``. ``accuracy_loss``: of task accuracy, None where there are no labels."""
+
+    limits: Limits
+    exception_rate: float
+    accuracy_loss: float | None = None
+
+    def first_counts(self, batches: int) -> bool:
+        """Return whether one batch with an overflow, among so many, breaks the limit."""
+        return too_many(1, batches, self.exception_rate)
+
+    def accuracy_reason(self, right: int, kept: int, count: int) -> str:
+        """Return why too many right answers are lost, "" where they are not."""
+        loss = (right - kept) / max(count, 1)
+        if self.accuracy_loss is None or loss <= self.accuracy_loss:
+            return ""
+        return f"task accuracy falls by {loss:.4g}, the limit is {self.accuracy_loss:g}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial. ``why``: the limit that broke first; ``batch``: where, None for all of them together.
+
+    ``crashed``: its process died, which another time it may not.
+    """
+
+    passed: bool
+    why: str = ""
+    batch: int | None = None
+    crashed: bool = False
+
+
+class TrialVerdict:
+    """The verdict on one trial, whose batches are added one by one."""
+
+    def __init__(self, goal: Goal, outputs: Sequence[str], batches: int) -> None:
+        self.goal, self.batches = goal, batches
+        self.outputs = [OutputAccuracy(name) for name in outputs]
+        self.overflows = self.added = 0
+        self.right = self.kept = self.labels = 0  # right answers in float32 and in the trial, of so many labels
+
+    def add(self, index: int, batch: BatchResult) -> Outcome | None:
+        """Add a batch; return the outcome as soon as it is certain."""
+        self.added += 1
+        if batch.overflow:
+            self.overflows += 1
+            if too_many(self.overflows, self.batches, self.goal.exception_rate):
+                share = f", in {self.overflows} or more of {self.batches} batches" if self.batches > 1 else ""
+                return Outcome(False, f"overflow at {batch.overflow}{share}", index)
+        self.right, self.kept, self.labels = (
+            self.right + batch.right,
+            self.kept + batch.kept,
+            self.labels + batch.labels,
+        )
+        for output, of_batch in zip(self.outputs, batch.outputs, strict=True):
+            output.merge(of_batch)
+            if output.cannot_pass(self.goal.limits):
+                return Outcome(False, _broken_limits(output, self.goal.limits), index)
+        return self._of_all_batches() if self.added == self.batches else None
+
+    def _of_all_batches(self) -> Outcome:
+        for output in self.outputs:
+            if not output.finding(self.goal.limits).passed:
+                return Outcome(False, _broken_limits(output, self.goal.limits))
+        reason = self.goal.accuracy_reason(self.right, self.kept, self.labels)
+        return Outcome(not reason, reason)
+
+
+def check_reasons(report: CheckReport, goal: Goal) -> tuple[str, ...]:
+    """Return why a check fails the goal, () where it passes."""
+    reasons = report.reasons if report.verdict == "fail" else ()
+    if report.task is None:
+        return reasons
+    count = report.task.count
+    right, kept = (round(share * count) for share in (report.task.reference, report.task.mixed))
+    reason = goal.accuracy_reason(right, kept, count)
+    return (*reasons, reason) if reason else reasons
+
+
+def _broken_limits(output: OutputAccuracy, limits: Limits) -> str:
+    finding = output.finding(limits)
+    asked = limits.asked()
+    values = {name: getattr(finding, field) for name, field in MEASURES.items()}
+    broken = [f"{name} {values[name]:.3g} (limit {asked[name]:g})" for name in finding.failed_limits if name in asked]
+    return f"output {output.name!r}: {', '.join(broken) or ', '.join(finding.failed_limits)}"
