@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
+from mixlist.runtime.worker_process import WorkerDied
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -41,17 +41,16 @@ def start_probes(provider: str, open_probe: Callable[[ModelProto], Session]) -> 
     """Start the tests in sessions that ``open_probe`` makes; sessions in other processes run meanwhile.
 
     Returns a function that waits for the results and returns why the provider does not round, None if it does. Raises
-    UsageError where the provider is missing, and the error of a session's process that dies.
+    UsageError where the provider is missing, and WorkerDied where the process of a session dies.
     """
-    probes = {low: _start_probe(open_probe, *probe) for low, probe in _PROBES.items()}
+    probes = {low: _Probe(open_probe, *probe) for low, probe in _PROBES.items()}
 
     def reason() -> str | None:
-        for low, outputs in probes.items():
-            _, factor, even = _PROBES[low]
+        for low, (_, factor, even) in _PROBES.items():
             try:
-                overflow, rounding = outputs()
+                overflow, rounding = probes[low].outputs()
             except ModelError as error:
-                if type(error) is not ModelError:
+                if isinstance(error, WorkerDied):
                     raise
                 return f"the test model for {low} does not run on {provider}: {error.message}"
             dropped = f"ONNX Runtime's {provider} provider drops the Casts that round to {low}"
@@ -64,29 +63,26 @@ def start_probes(provider: str, open_probe: Callable[[ModelProto], Session]) -> 
     return reason
 
 
-def _start_probe(
-    open_probe: Callable[[ModelProto], Session], low: int, factor: float, even: float
-) -> Callable[[], tuple[float, float]]:
-    """Start one test model; return a function that waits for its two outputs."""
-    import numpy as np
-    from onnx import parser
+class _Probe:
+    """One test model, which runs or was refused."""
 
-    proto = parser.parse_model(_PROBE.replace("LOW", str(low)))
-    row = np.full((1, 64), factor, np.float32)
-    feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
-    try:
-        session = open_probe(proto)
-        outputs = session.start(None, feed)
-    except ModelError as problem:
-        return partial(_raise, problem)
+    def __init__(self, open_probe: Callable[[ModelProto], Session], low: int, factor: float, even: float) -> None:
+        import numpy as np
+        from onnx import parser
 
-    def wait() -> tuple[float, float]:
-        overflow, rounding = outputs()
-        session.close()
+        row = np.full((1, 64), factor, np.float32)
+        feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
+        self._refused: ModelError | None = None
+        try:
+            self._session = open_probe(parser.parse_model(_PROBE.replace("LOW", str(low))))
+            self._outputs = self._session.start(None, feed)
+        except ModelError as error:
+            self._refused = error
+
+    def outputs(self) -> tuple[float, float]:
+        """Wait for the two outputs."""
+        if self._refused is not None:
+            raise self._refused
+        overflow, rounding = self._outputs()
+        self._session.close()
         return float(overflow.item()), float(rounding.item())
-
-    return wait
-
-
-def _raise(problem: ModelError) -> NoReturn:
-    raise problem

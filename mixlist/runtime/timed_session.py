@@ -7,6 +7,7 @@ timed. It also tells the memory that the session took.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -182,7 +183,5 @@ def _peak() -> int | None:
 
 
 def _status(key: str) -> int | None:
-    for line in _STATUS.read_text("ascii", "replace").splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    return None
+    match = re.search(rf"^{key}:\s*(\d+)", _STATUS.read_text("ascii", "replace"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
