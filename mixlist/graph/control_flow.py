@@ -123,10 +123,9 @@ def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Lin
 
 def check_shape(node: Node) -> str | None:
     """What is wrong with the numbers of inputs and outputs of a control-flow node and its bodies; None if nothing."""
-    names = ("then_branch", "else_branch") if node.op_type == "If" else ("body",)
-    missing = [n for n in names if n not in node.bodies]
-    if missing:
-        return f"has no {missing[0]}"
+    for name in ("then_branch", "else_branch") if node.op_type == "If" else ("body",):
+        if name not in node.bodies:
+            return f"has no {name}"
     if node.op_type == "If":
         short = [n for n, b in node.bodies.items() if len(b.outputs) != len(node.outputs)]
         return f"has {len(node.outputs)} outputs but {short[0]} yields another number" if short else None

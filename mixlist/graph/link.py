@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
@@ -149,17 +150,11 @@ def _link(graph: Graph, scope: Scope, depth: int) -> None:
 
 def _outer(scope: Scope, name: str) -> Value | None:
     """A value of an enclosing scope; it becomes a capture of every scope in between."""
-    passed = [scope]
-    found, at = None, scope.parent
-    while at is not None:
-        found = at.values.get(name)
-        if found is not None:
-            break
-        passed.append(at)
-        at = at.parent
+    if scope.parent is None:
+        return None
+    found = scope.parent.values.get(name) or _outer(scope.parent, name)
     if found is not None:
-        for inner in passed:
-            inner.captures[found] = None
+        scope.captures[found] = None
     return found
 
 
@@ -204,28 +199,21 @@ def reads(node: Node) -> list[Value]:
 
 def _sort(scope: Scope) -> None:
     """Stable topological order: among the nodes that are ready the first of the file goes first."""
-    waiting: dict[Node, int] = {}
-    readers: dict[Node, list[Node]] = {}
-    for node in scope.nodes:
-        makers = {v.producer for v in reads(node) if v.producer is not None and v.scope is scope}
-        waiting[node] = len(makers)
-        for maker in makers:
-            readers.setdefault(maker, []).append(node)
-    ready = [(n.position, i) for i, n in enumerate(scope.nodes) if not waiting[n]]
-    index = {n: i for i, n in enumerate(scope.nodes)}
-    heapify(ready)
-    ordered: list[Node] = []
-    while ready:
-        node = scope.nodes[heappop(ready)[1]]
-        ordered.append(node)
-        for reader in readers.get(node, ()):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heappush(ready, (reader.position, index[reader]))
-    if len(ordered) < len(scope.nodes):
-        left = [called(n) for n in scope.nodes if waiting[n]][:5]
-        raise ModelError(f"the graph has a cycle through {', '.join(left)}")
-    scope.nodes = ordered
+    makers = {n: {v.producer for v in reads(n) if v.producer and v.scope is scope} for n in scope.nodes}
+    sorter = TopologicalSorter(makers)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = sorted(set(error.args[1]), key=lambda node: node.position)
+        raise ModelError(f"the graph has a cycle through {', '.join(map(called, cycle[:5]))}") from None
+    ready: list[tuple[int, Node]] = []  # no two nodes have one position
+    scope.nodes = []
+    while sorter.is_active():
+        for node in sorter.get_ready():
+            heappush(ready, (node.position, node))
+        node = heappop(ready)[1]
+        scope.nodes.append(node)
+        sorter.done(node)
 
 
 def domain_of(name: str) -> str:
