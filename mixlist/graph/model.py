@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from mixlist.graph.traversal import is_graph
@@ -133,7 +134,6 @@ class Graph:
     show_marked: bool = False  # whether the Casts that mixlist made are nodes like all others
     hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user tells, by tensor name
     marked_types: dict[str, int] = field(default_factory=dict)  # type by output name of the Casts that mixlist made
-    rank_table: dict[str, int] | None = None
 
     @property
     def function(self) -> FunctionProto:
@@ -141,10 +141,9 @@ class Graph:
         assert not is_graph(self.root.proto)
         return self.root.proto
 
+    @cached_property
     def ranks(self) -> dict[str, int]:
         """Number of dimensions by tensor name in the main graph, where the model declares or ONNX infers it."""
-        if self.rank_table is None:
-            from mixlist.graph.shapes import infer_ranks
+        from mixlist.graph.shapes import infer_ranks
 
-            self.rank_table = infer_ranks(self.model) if not self.path else {}
-        return self.rank_table
+        return {} if self.path else infer_ranks(self.model)

@@ -130,4 +130,4 @@ def rank_of(graph: Graph, node: Node) -> int | None:
     if node.op_type in ("Conv", "ConvTranspose") and dims is not None:
         return len(dims)
     first: Value | None = node.inputs[0] if node.inputs else None
-    return None if first is None else graph.ranks().get(first.name)
+    return None if first is None else graph.ranks.get(first.name)
