@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,24 +158,21 @@ def _save_external(
 ) -> Path:
     with part_file(path) as (file, part):
         spans = []
-        at = 0
         for tensor in held:
-            start = at
-            if _size(tensor) >= 2**20 and at % _PAGE:
-                start = at + _PAGE - at % _PAGE
-                file.write(bytes(start - at))
-            at = start
+            if _size(tensor) >= 2**20:
+                file.write(bytes(-file.tell() % _PAGE))
+            start = file.tell()
             made = convert(tensor)
             for piece in weights.ahead(made) if _size(tensor) > weights.PIECE else made:
                 file.write(piece)
-                at += len(piece)
                 if progress is not None:
                     progress(len(piece))
-            spans.append((start, at - start))
+            spans.append((start, file.tell() - start))
         file.close()
         for tensor, (start, length) in zip(held, spans, strict=True):
             set_external(tensor, "", start, length)
-        location = _settle(part, path.parent, _digest(proto))
+        digest = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()[:16]
+        location = _settle(part, path.parent, digest)
         for tensor, (start, length) in zip(held, spans, strict=True):
             set_external(tensor, location, start, length)
         _write_model(proto, path)
@@ -183,32 +181,21 @@ def _save_external(
 
 def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
     """Say of a tensor that its bytes lie in another file."""
-    from onnx import TensorProto
+    from onnx.external_data_helper import set_external_data
 
     set_inline(tensor, b"")
+    set_external_data(tensor, location, offset, length)
     tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        tensor.external_data.add(key=key, value=value)
-
-
-def _digest(proto: ModelProto) -> str:
-    return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()[:16]
 
 
 def _settle(part: Path, folder: Path, digest: str) -> str:
     """Give the data file its name: one that is free, or that of a file with the same bytes."""
-    k = 1
-    while True:
-        location = f"weights-{digest}.data" if k == 1 else f"weights-{digest}-{k}.data"
-        target = folder / location
-        if not target.exists():
-            part.replace(target)
-            return location
-        if filecmp.cmp(part, target, shallow=False):
-            part.unlink()
-            return location
-        k += 1
+    for k in count(1):
+        target = folder / (f"weights-{digest}.data" if k == 1 else f"weights-{digest}-{k}.data")
+        if not target.exists() or filecmp.cmp(part, target, shallow=False):
+            break
+    part.replace(target)
+    return target.name
 
 
 def _write_model(proto: ModelProto, path: Path) -> None:

@@ -10,7 +10,8 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from posixpath import normpath
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from mixlist.errors import FileError, ModelError
@@ -34,7 +35,6 @@ class External:
     """Where a tensor's bytes lie in a data file."""
 
     path: Path
-    location: str
     offset: int
     length: int
 
@@ -46,21 +46,16 @@ def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:
 
 def stored_type(tensor: TensorProto) -> int:
     """The element type of the bytes as they lie: the declared one unless a conversion is pending."""
-    if is_external(tensor):
-        for entry in tensor.external_data:
-            if entry.key == PENDING:
-                return int(entry.value)
-    return tensor.data_type
+    entries = tensor.external_data if is_external(tensor) else ()
+    return next((int(entry.value) for entry in entries if entry.key == PENDING), tensor.data_type)
 
 
 def raise_outside(tensor: TensorProto, elem: int) -> bool:
     """Declare an external tensor as the type in which its numbers lie, if that is ``elem`` and they are the same."""
     if stored_type(tensor) != elem or all(entry.key != EXACT for entry in tensor.external_data):
         return False
-    kept = [(entry.key, entry.value) for entry in tensor.external_data if entry.key not in (PENDING, EXACT)]
-    tensor.ClearField("external_data")
-    for key, value in kept:
-        tensor.external_data.add(key=key, value=value)
+    for entry in [entry for entry in tensor.external_data if entry.key in (PENDING, EXACT)]:
+        tensor.external_data.remove(entry)
     tensor.data_type = elem
     return True
 
@@ -103,18 +98,13 @@ def external(tensor: TensorProto, folder: Path | None) -> External:
         )
     if length != byte_size(tensor):
         raise ModelError(f"external tensor {tensor.name!r} has {length} bytes, its shape needs {byte_size(tensor)}")
-    return External(path, location, offset, length)
+    return External(path, offset, length)
 
 
 def climbs(location: str) -> bool:
     """Whether a location's text leaves the folder: absolute, with a drive, or through ``..``; or is no path at all."""
-    posix = PurePosixPath(location.replace("\\", "/"))
-    depth = 0
-    for part in posix.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return True
-    return posix.is_absolute() or location[1:2] == ":" or "\0" in location
+    first = normpath(location.replace("\\", "/")).partition("/")[0]  # "" for an absolute path
+    return first in ("..", "") or location[1:2] == ":" or "\0" in location
 
 
 def element_count(constant: ConstantProto) -> int:
@@ -139,9 +129,7 @@ def declared_size(tensor: TensorProto) -> int:
 
 
 def _bytes_as(tensor: TensorProto, elem: int) -> int:
-    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem)
-    if bits is None:
-        bits = 8 * _numpy_type(tensor, elem).itemsize
+    bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
     return (element_count(tensor) * bits + 7) // 8
 
 
@@ -155,7 +143,9 @@ def pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.
     elif isinstance(constant, AttributeProto):
         yield np.array(constant.floats if constant.name == "value_floats" else [constant.f], np.float32)
     elif is_external(constant):
-        yield from _external_pieces(constant, external(constant, folder))
+        read, dtype = _read(constant, folder), _dtype(constant)
+        for data in ahead(read) if byte_size(constant) > PIECE else read:
+            yield np.frombuffer(data, dtype)
     elif constant.HasField("raw_data"):
         data = constant.raw_data
         if len(data) != byte_size(constant):
@@ -171,7 +161,7 @@ def pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.
 def raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     """The bytes of any TensorProto's values as they lie, at most PIECE at a time."""
     if is_external(tensor):
-        yield from _read(external(tensor, folder), tensor.name)
+        yield from _read(tensor, folder)
     elif tensor.HasField("raw_data"):
         yield tensor.raw_data
     else:
@@ -190,15 +180,6 @@ def _array(tensor: TensorProto) -> NDArray[np.generic]:
         raise ModelError(f"tensor {tensor.name!r} is damaged: {error}") from None
 
 
-def _external_pieces(tensor: TensorProto, where: External) -> Iterator[NDArray[np.generic]]:
-    import numpy as np
-
-    dtype = _dtype(tensor)
-    read = _read(where, tensor.name)
-    for data in ahead(read) if where.length > PIECE else read:
-        yield np.frombuffer(data, dtype)
-
-
 def ahead(made: Iterator[Piece]) -> Iterator[Piece]:
     """The same pieces, each made by another thread while the one before it is used.
 
@@ -214,19 +195,20 @@ def ahead(made: Iterator[Piece]) -> Iterator[Piece]:
             yield piece
 
 
-def _read(where: External, name: str) -> Iterator[bytes]:
+def _read(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
+    """Yield the bytes of an external tensor as they lie, PIECE at a time."""
+    where = external(tensor, folder)
     try:
         opened = where.path.open("rb")
     except OSError as problem:
-        raise FileError(f"cannot read the data of tensor {name!r} in {where.path}: {problem.strerror}") from None
+        raise FileError(f"cannot read the data of tensor {tensor.name!r} in {where.path}: {problem.strerror}") from None
     with opened as file:
         file.seek(where.offset)
-        left = where.length
-        while left:
-            data = file.read(min(left, PIECE))
-            if len(data) < min(left, PIECE):
-                raise FileError(f"{where.path} ended while tensor {name!r} was read")
-            left -= len(data)
+        for start in range(0, where.length, PIECE):
+            size = min(where.length - start, PIECE)
+            data = file.read(size)
+            if len(data) < size:
+                raise FileError(f"{where.path} ended while tensor {tensor.name!r} was read")
             yield data
 
 
