@@ -8,8 +8,10 @@ What depends on data stays unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -31,18 +33,17 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 SMALL = 4096  # elements: what shapes, axes and index tables hold
-_NUMBERS = {"value_int": "int64", "value_ints": "int64", "value_float": "float32", "value_floats": "float32"}
 _PASSES = 200  # each learns what the next needs; real models need four, and one more a layer of a fused operator
 _FOLDED = operators(Trait.COMPUTES_SHAPES)
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
+@dataclass
 class Sizes:
     """Shapes by Value, and the elements of small tensors that are known, for one graph and the scopes in it."""
 
-    def __init__(self) -> None:
-        self.shapes: dict[Value, Shape] = {}
-        self.known: dict[Value, Array] = {}
+    shapes: dict[Value, Shape] = field(default_factory=dict)
+    known: dict[Value, Array] = field(default_factory=dict)
 
     def of(self, value: Value | None) -> Shape | None:
         """The shape; None where it is not known. A slot that is left out has none either."""
@@ -61,18 +62,17 @@ def sizes_of(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape])
 
 def sizes_in_function(body: Graph, call: Node, outer: Sizes) -> Sizes:
     """The shapes in a function's body for the arguments of one call."""
-    from onnx import helper
+    from onnx import helper, numpy_helper
 
     function = body.function
     nodes = [bind(node, body.attributes) for node in function.node]
-    given = {
-        name: call.inputs[at] if at < len(call.inputs) else None  # a hole, or left out
-        for at, name in enumerate(function.input)
-    }
-    values = [_argument(name, body.root.values[name], given[name], outer) for name in function.input]
-    constants = [_constant(name, outer.known[v]) for name, v in given.items() if v is not None and v in outer.known]
-    known = {tensor.name for tensor in constants}
-    made = helper.make_graph(nodes, function.name, [v for v in values if v.name not in known], [], constants)
+    values, constants = [], []
+    for name, given in zip_longest(function.input, call.inputs[: len(function.input)]):  # None: a hole, or left out
+        if given in outer.known:
+            constants.append(numpy_helper.from_array(outer.known[given], name))
+        else:
+            values.append(_argument(name, body.root.values[name], given, outer))
+    made = helper.make_graph(nodes, function.name, values, [], constants)
     made.value_info.extend(function.value_info)
     scratch = helper.make_model(made, opset_imports=function.opset_import, functions=body.model.functions)
     return _settle(body, scratch)
@@ -84,12 +84,6 @@ def _argument(name: str, value: Value, given: Value | None, outer: Sizes) -> Val
     if isinstance(value.type, tuple) or value.type == types.UNKNOWN:
         return ValueInfoProto(name=name)
     return helper.make_tensor_value_info(name, value.type, outer.of(given))
-
-
-def _constant(name: str, array: Array) -> TensorProto:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(array, name)
 
 
 def _bind(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> None:
@@ -170,6 +164,8 @@ class _Folding:
     def _scope(
         self, scope: Scope, inferred: dict[Scope, GraphProto], outer: dict[str, Array], outside: dict[str, Shape]
     ) -> bool:
+        from onnx import helper
+
         scratch = self.scratch[scope]
         own = self.known.setdefault(scope, {})
         shapes = {**outside, **_shapes(inferred[scope])}
@@ -177,39 +173,37 @@ class _Folding:
         bodies = {node.position: node.bodies for node in scope.nodes if node.bodies}
         learnt = False
         for tensor in scratch.initializer:
-            if tensor.name not in own and _is_small(tensor.dims):
-                self._learn(own, values, tensor.name, _array(tensor))
+            if tensor.name not in own and (array := _array(tensor)) is not None:
+                own[tensor.name] = values[tensor.name] = array
         for position, node in enumerate(scratch.node):
             inner = bodies.get(position, {})
             for body in inner.values():
                 learnt |= self._scope(body, inferred, values, shapes)
             if node.domain == DOMAIN and (node.domain, node.op_type) not in self.functions:
-                learnt |= _declare_outputs(scratch, node, shapes)
+                stated = output_shapes(node, [shapes.get(name) for name in node.input])
+                like = helper.make_tensor_value_info("", types.FLOAT, None)
+                learnt |= _declare(scratch, node, [(like, shape) for shape in stated], shapes)
             if node.op_type == "If" and node.domain in ("", "ai.onnx"):
                 condition = values.get(node.input[0])
                 if condition is not None and condition.size == 1:
-                    branch = inner["then_branch" if condition.reshape(()) else "else_branch"]
-                    learnt |= _declare_branch_outputs(scratch, node, inferred[branch], shapes)
+                    branch = inferred[inner["then_branch" if condition.reshape(()) else "else_branch"]]
+                    inside = {**shapes, **_shapes(branch)}
+                    learnt |= _declare(scratch, node, [(out, inside.get(out.name)) for out in branch.output], shapes)
             if len(node.output) == 1 and node.output[0] not in own:
                 result = self._value(node, values, shapes)
-                if result is not None:
-                    self._learn(own, values, node.output[0], result)
+                if result is not None and result.size <= SMALL:
+                    own[node.output[0]] = values[node.output[0]] = result
                     if node.op_type != "Constant":
                         _make_constant(node, result)
                         learnt = True
         return learnt
 
-    def _learn(self, own: dict[str, Array], values: dict[str, Array], name: str, array: Array | None) -> None:
-        if array is not None and array.size <= SMALL:
-            own[name] = values[name] = array
-
     def _value(self, node: NodeProto, values: dict[str, Array], shapes: dict[str, Shape]) -> Array | None:
         """What the node yields, where that is known, small and cheap to tell."""
         import numpy as np
 
-        if node.domain not in ("", "ai.onnx") or (node.domain, node.op_type) in self.functions:
-            return None
-        if node.output[0] in self.posing:
+        ours = (node.domain, node.op_type) in self.functions or node.output[0] in self.posing
+        if ours or node.domain not in ("", "ai.onnx"):
             return None
         if node.op_type == "Constant":
             return _constant_value(node)
@@ -235,45 +229,28 @@ class _Folding:
         with suppress(Exception), np.errstate(all="ignore"):  # a node that cannot be computed stays unknown
             results = ReferenceEvaluator(_alone(node, self.opsets)).run(None, given)
             assert isinstance(results, list)
-            result = np.asarray(results[0])
-            return result if result.size <= SMALL else None
+            return np.asarray(results[0])
         return None
 
 
-def _declare_outputs(scratch: GraphProto, node: NodeProto, shapes: dict[str, Shape]) -> bool:
-    """Of an operator that ONNX does not know, the outputs have the shapes of its rule; whether that is news."""
-    from onnx import helper
+def _declare(
+    scratch: GraphProto, node: NodeProto, stated: list[tuple[ValueInfoProto, Shape | None]], shapes: dict[str, Shape]
+) -> bool:
+    """State shapes of a node's outputs in a scratch graph, and return whether one is news.
 
-    told = output_shapes(node, [shapes.get(name) for name in node.input])
-    news = [(name, s) for name, s in zip(node.output, told, strict=False) if name and s and name not in shapes]
-    for name, shape in news:
-        shapes[name] = shape
-        _declare(scratch, name, helper.make_tensor_value_info(name, types.FLOAT, None), shape)
-    return bool(news)
-
-
-def _declare_branch_outputs(scratch: GraphProto, node: NodeProto, branch: GraphProto, shapes: dict[str, Shape]) -> bool:
-    """Give the outputs of an If the shapes of the branch that it takes, and return whether that is news."""
-    inner = {**shapes, **_shapes(branch)}
+    ``stated`` has for each output a ValueInfoProto of its type, and the shape, None where it is not known.
+    """
     learnt = False
-    for name, output in zip(node.output, branch.output, strict=False):
-        if name and name not in shapes and output.name in inner:
-            shapes[name] = inner[output.name]
-            _declare(scratch, name, output, inner[output.name])
-            learnt = True
+    for name, (like, shape) in zip(node.output, stated, strict=False):
+        if name and shape is not None and name not in shapes:
+            shapes[name], learnt = shape, True
+            info = next((info for info in (*scratch.value_info, *scratch.output) if info.name == name), None)
+            if info is None:
+                info = scratch.value_info.add(name=name, type=like.type)
+            del info.type.tensor_type.shape.dim[:]
+            for size in shape:
+                info.type.tensor_type.shape.dim.add(dim_value=size)
     return learnt
-
-
-def _declare(scratch: GraphProto, name: str, like: ValueInfoProto, shape: Shape) -> None:
-    """State the shape of a tensor in a scratch graph, in place of what it declares."""
-    declared = (info for info in (*scratch.value_info, *scratch.output) if info.name == name)
-    info = next(declared, None)
-    if info is None:
-        info = scratch.value_info.add(name=name)
-        info.type.CopyFrom(like.type)
-    del info.type.tensor_type.shape.dim[:]
-    for size in shape:
-        info.type.tensor_type.shape.dim.add(dim_value=size)
 
 
 def _alone(node: NodeProto, opsets: dict[str, int]) -> ModelProto:
@@ -310,27 +287,26 @@ def _constant_value(node: NodeProto) -> Array | None:
     if attribute is None:
         return None
     if attribute.name == "value":
-        return _array(attribute.t) if _is_small(attribute.t.dims) else None
-    dtype = _NUMBERS.get(attribute.name)
-    return np.array(helper.get_attribute_value(attribute), dtype) if dtype is not None else None
+        return _array(attribute.t)
+    dtype = {"value_int": np.int64, "value_float": np.float32}.get(attribute.name.removesuffix("s"))
+    return np.array(helper.get_attribute_value(attribute), dtype) if dtype else None
 
 
 def _make_constant(node: NodeProto, array: Array) -> None:
+    from onnx import helper, numpy_helper
+
     node.op_type, node.domain = "Constant", ""
     del node.input[:]
     del node.attribute[:]
-    node.attribute.add(name="value", type=4).t.CopyFrom(_constant("", array))
-
-
-def _is_small(dims: Iterable[int]) -> bool:
-    return prod(dims) <= SMALL
+    node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(array)))
 
 
 def _array(tensor: TensorProto) -> Array | None:
+    """Return the elements of a small tensor; None where they cannot be read here, or are many."""
     from onnx import numpy_helper
 
     with suppress(Exception):  # beside the model, or of a type that numpy lacks
-        return numpy_helper.to_array(tensor)
+        return numpy_helper.to_array(tensor) if prod(tensor.dims) <= SMALL else None
     return None
 
 

@@ -11,7 +11,7 @@ from mixlist.graph.traversal import scopes_in
 from mixlist.graph.weights import element_count, is_external
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 _LONGEST = 2**16  # elements of a vector whose values onnx may follow; shapes have a few
 _SMALL = 256  # elements of an initializer that inference may read: a shape, an axis, sizes
@@ -69,14 +69,11 @@ def infer(model: ModelProto) -> ModelProto:
     from onnx import shape_inference
 
     plain = shape_inference.infer_shapes(model)
-    if any(_is_long(info) for info in infos_in(plain.graph)):
-        return plain
+    for info in infos_in(plain.graph):
+        dims = info.type.tensor_type.shape.dim
+        if len(dims) == 1 and dims[0].dim_value > _LONGEST:
+            return plain
     return shape_inference.infer_shapes(model, data_prop=True)
-
-
-def _is_long(info: ValueInfoProto) -> bool:
-    dims = info.type.tensor_type.shape.dim
-    return len(dims) == 1 and dims[0].dim_value > _LONGEST
 
 
 def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto:
@@ -84,7 +81,7 @@ def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto
 
     The nodes stay where they are. ``keep_declared`` false leaves out every ``value_info``.
     """
-    from onnx import ModelProto
+    from onnx import ModelProto, helper
 
     bare = ModelProto()
     graph = bare.graph
@@ -92,13 +89,10 @@ def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto
     copy_fields(model.graph, graph, "initializer", "sparse_initializer", *(() if keep_declared else ("value_info",)))
     given = {i.name for i in graph.input}
     for tensor in model.graph.initializer:
-        if _is_small(tensor):
+        if not is_external(tensor) and element_count(tensor) <= _SMALL:
             graph.initializer.add().CopyFrom(tensor)  # a shape, an axis: inference reads it
         elif tensor.name not in given:
-            info = graph.input.add(name=tensor.name)
-            info.type.tensor_type.elem_type = tensor.data_type
-            for size in tensor.dims:
-                info.type.tensor_type.shape.dim.add(dim_value=size)
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     if not keep_declared:
         forget_declared(graph)
     for dim in dims_in(graph):
@@ -129,7 +123,3 @@ def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
     yield from graph.input
     yield from graph.output
     yield from graph.value_info
-
-
-def _is_small(tensor: TensorProto) -> bool:
-    return not is_external(tensor) and element_count(tensor) <= _SMALL
