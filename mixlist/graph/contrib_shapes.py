@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mixlist.graph.messages import copied
-
 if TYPE_CHECKING:
     from onnx import AttributeProto, NodeProto
 
@@ -20,8 +18,8 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
 DOMAIN = "com.microsoft"
-_AS_FIRST_INPUT = frozenset({"BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"})
 _SKIP = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+_AS_FIRST_INPUT = _SKIP | {"BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"}
 _STANDARD = {"FusedConv": ("Conv", 3), "FusedGemm": ("Gemm", 3), "GemmFastGelu": ("MatMul", 2)}  # and inputs it takes
 
 
@@ -30,13 +28,11 @@ def stand_in(node: NodeProto) -> bool:
     op = node.op_type
     if len(node.output) > 1:
         return False
-    if op == "LayerNormalization" and not node.domain:  # ONNX Runtime writes it into models of earlier opsets too
-        _become(node, "Identity", 1, [])
-        return True
-    if node.domain != DOMAIN:
+    written_early = op == "LayerNormalization" and not node.domain  # by ONNX Runtime, at opsets that lack it
+    if written_early or (op in _AS_FIRST_INPUT and node.domain == DOMAIN):
+        _become(node, "Identity", 1)
+    elif node.domain != DOMAIN:
         return False
-    if op in _AS_FIRST_INPUT or op in _SKIP:
-        _become(node, "Identity", 1, [])
     elif op in _STANDARD:
         _become(node, *_STANDARD[op], [a for a in node.attribute if not a.name.startswith("activation")])
     elif op in ("FusedMatMul", "TransposeMatMul"):
@@ -45,29 +41,26 @@ def stand_in(node: NodeProto) -> bool:
             return False
         left, right = flags.get("transA", False), flags.get("transB", False)
         if left or right:
-            _become(node, "Einsum", 2, [_equation(f"...{'ji' if left else 'ij'},...{'kj' if right else 'jk'}->...ik")])
+            _become(node, "Einsum", 2, equation=f"...{'ji' if left else 'ij'},...{'kj' if right else 'jk'}->...ik")
         else:
-            _become(node, "MatMul", 2, [])
+            _become(node, "MatMul", 2)
     elif op == "MultiHeadAttention" and len(node.input) > 2 and node.input[2]:
         node.input[1] = node.input[2]  # the width of a value for each place of a query
-        _become(node, "Einsum", 2, [_equation("abc,ade->abe")])
+        _become(node, "Einsum", 2, equation="abc,ade->abe")
     else:
         return False
     return True
 
 
-def _become(node: NodeProto, op_type: str, inputs: int, attributes: list[AttributeProto]) -> None:
-    kept = [copied(attribute) for attribute in attributes]
-    node.op_type, node.domain = op_type, ""
-    del node.input[inputs:]
-    del node.attribute[:]
-    node.attribute.extend(kept)
-
-
-def _equation(text: str) -> AttributeProto:
+def _become(
+    node: NodeProto, op_type: str, inputs: int, attributes: Sequence[AttributeProto] = (), **texts: str
+) -> None:
+    """Turn a node into one with the first ``inputs``, some ``attributes`` of its own, and new ones with ``texts``."""
     from onnx import helper
 
-    return helper.make_attribute("equation", text)
+    made = helper.make_node(op_type, node.input[:inputs], node.output, node.name, **texts)
+    made.attribute.extend(attributes)
+    node.CopyFrom(made)
 
 
 def output_shapes(node: NodeProto, inputs: Shapes) -> list[Shape | None]:
