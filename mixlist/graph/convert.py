@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError, UsageError
@@ -31,6 +30,7 @@ _TOLD = {
     "device_configurations": "device configurations",
     "configuration": "device configurations",
 }
+_OWN = ("functions", "training_info", "configuration")  # fields of a model, outside of its graph
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
@@ -67,9 +67,7 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
             f"onnx's version converter cannot bring the model to opset {opset}: {error}",
             hint="export the model at that opset",
         ) from None
-    before, after = Counter(_kept_apart(model.graph)), Counter(_kept_apart(converted.graph))
-    before.update(_own_fields(model))
-    after.update(_own_fields(converted))
+    before, after = _count_told(model), _count_told(converted)
     if lost := [_TOLD[name] for name in _TOLD if after[name] < before[name]]:
         remedy = "add --inline-functions, or " if model.functions else ""
         raise ModelError(
@@ -131,26 +129,18 @@ def _refuse_invalid(model: ModelProto) -> None:
         raise ModelError(f"the model is not valid, so it cannot be converted first: {_first_line(error)}") from None
 
 
-def _own_fields(model: ModelProto) -> Iterator[str]:
-    """The model's own functions, training information and the like, one by one; not its graph's."""
-    for field, value in model.ListFields():
-        if field.name in _TOLD and field.name != "metadata_props":
-            yield from [field.name] * len(value)
-
-
-def _kept_apart(message: Message) -> Iterator[str]:
-    """The names of the fields of ``_TOLD`` that a message and all messages in it have, one for each element."""
-    waiting: list[Message] = [message]
+def _count_told(model: ModelProto) -> Counter[str]:
+    """Count the elements of the fields of ``_TOLD`` in a model and in all messages of its graph."""
+    counts = Counter({field.name: len(value) for field, value in model.ListFields() if field.name in _OWN})
+    waiting: list[Message] = [model.graph]
     while waiting:
         for field, value in waiting.pop().ListFields():
-            if field.message_type is None:
-                if field.name in _TOLD:
-                    yield field.name
-                continue
-            elements = value if hasattr(value, "__len__") else [value]
+            elements = value if hasattr(value, "__len__") and field.message_type else [value]
             if field.name in _TOLD:
-                yield from [field.name] * len(elements)
-            waiting.extend(elements)
+                counts[field.name] += len(elements)
+            if field.message_type:
+                waiting.extend(elements)
+    return counts
 
 
 def _first_line(error: Exception) -> str:
