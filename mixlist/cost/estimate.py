@@ -153,8 +153,7 @@ def work(
 
 def costs(graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None) -> Costs:
     """What each node of a main graph costs; for a Plan, ``plan.solution.graph``."""
-    walk = _Walk()
-    return walk.graph(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
+    return _Walk().graph(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
 
 
 def low_share(main: Solution, low: str, of: Costs) -> float | None:
@@ -231,21 +230,15 @@ class _Walk:
             else:
                 found.nodes[node.id] = self._node(found, node, weights, times)
 
-    def _bodies(self, found: Costs, node: Node, weights: Weights) -> Iterator[tuple[Scope, int]]:
-        """The bodies that run, and how often; what data decides is noted in ``found.once``."""
-        repeats: int | None = None
+    def _bodies(self, found: Costs, node: Node, weights: Weights) -> list[tuple[Scope, int]]:
+        """Return the bodies that run, and how often; note in ``found.once`` what data decides."""
         if node.op_type == "If" and node.domain == "":
-            branch = self._branch(found, node, weights)
-            yield node.bodies[branch], 1
-            return
-        if node.op_type == "Loop" and node.domain == "":
-            repeats = _trips(node, found.sizes)
-        elif node.op_type == "Scan" and node.domain == "":
-            repeats = _scan_length(node, found.sizes)
+            return [(node.bodies[self._branch(found, node, weights)], 1)]
+        count = {"Loop": _trips, "Scan": _scan_length}.get(node.op_type) if node.domain == "" else None
+        repeats = count(node, found.sizes) if count else None
         if repeats is None:
             found.once.append(f"{node_ref(found.graph, node)} ({node.op_type}): one iteration")
-        for body in node.bodies.values():
-            yield body, 1 if repeats is None else repeats
+        return [(body, 1 if repeats is None else repeats) for body in node.bodies.values()]
 
     def _branch(self, found: Costs, node: Node, weights: Weights) -> str:
         condition = found.sizes.known.get(node.inputs[0]) if node.inputs[0] is not None else None
@@ -304,8 +297,7 @@ def _weight_of(value: Value, weights: Weights) -> Value | None:
 
 def _weight_arguments(function: Graph, call: Node, weights: Weights) -> Weights:
     arguments = zip(function.root.inputs, call.inputs, strict=False)
-    handed = {inner: _weight_of(outer, weights) for inner, outer in arguments if outer is not None}
-    return {inner: weight for inner, weight in handed.items() if weight is not None}
+    return {inner: weight for inner, outer in arguments if outer and (weight := _weight_of(outer, weights))}
 
 
 def _computed_in(node: Node) -> int | None:

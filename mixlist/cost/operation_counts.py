@@ -170,13 +170,10 @@ def _multi_head_attention(attributes: Attributes, inputs: Shapes, outputs: Shape
         batch, length, width = query
         key = _need(inputs, 1)
         keys = key[2] if len(key) == 4 else key[1]
-        value_width = width if len(key) == 5 else _value_width(_need(inputs, 2))
+        value = _need(inputs, 2) if len(key) < 5 else (batch, keys, width)
+        value_width = value[1] * value[3] if len(value) == 4 else value[2]
     past = _need(inputs, 6)[2] if _has(inputs, 6) else 0
     return 2 * batch * length * (keys + past) * (width + value_width)
-
-
-def _value_width(value: Shape) -> int:
-    return value[1] * value[3] if len(value) == 4 else value[2]
 
 
 def _grouped_attention(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
