@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Scope, Value
@@ -59,9 +60,7 @@ class Layout:
     elements: dict[int, int] = field(default_factory=dict)  # final type by value id, where it is not the decided one
     casts: dict[Scope, list[NewCast]] = field(default_factory=dict)
     converted: list[Converted] = field(default_factory=list)
-    moved: set[Node] = field(
-        default_factory=set
-    )  # the user's Casts that must stand earlier: right after what they read
+    moved: set[Node] = field(default_factory=set)  # the user's Casts that must stand right after what they read
 
     def name(self, value: Value) -> str:
         """The final name of a value."""
@@ -106,7 +105,6 @@ class _Chooser:
         self.constants: dict[Value, list[Use]] = {}
         self.redirected: set[tuple[Node | None, Scope, int]] = set()  # uses that read another value than they name
         self.made: dict[tuple[Value, int], str] = {}
-        self.user_casts: dict[tuple[int, int], dict[Scope, Node]] | None = None
         self.trained = _names_in_training(solution.graph.model)
 
     def run(self, keep: KeepTypes | None) -> Layout:
@@ -177,18 +175,14 @@ class _Chooser:
 
     def _output(self, value: Value, declared: int, slot: int) -> None:
         """The Cast that makes a graph output has the output's name; what it casts gets a new one."""
-        if declared == self._elem(value) or declared not in types.LISTED:
-            if value in self.constants:
-                self.constants[value].append(Use(value, declared, value.scope, None, slot))
-            return
-        if value.tensor is not None:
+        same = declared == self._elem(value) or declared not in types.LISTED
+        if value in self.constants or (value.tensor is not None and not same):
             self.constants.setdefault(value, []).append(Use(value, declared, value.scope, None, slot))
             return
-        if (value, declared) in self.made:
+        if same or (value, declared) in self.made:
             return
-        inner = self.new.make(f"{value.name}_{types.type_name(self._elem(value))}")
-        self.layout.names[value.id] = inner
-        self._add_cast(NewCast(value, declared, value.name, self.new.make(f"Cast_{value.name}"), output=True))
+        self.layout.names[value.id] = self.new.make(f"{value.name}_{types.type_name(self._elem(value))}")
+        self._add_cast(value, declared, value.name, output=True)
 
     # --- constants ---
 
@@ -216,19 +210,19 @@ class _Chooser:
             if source is not None and self._elem(source) == elem:
                 made = self.layout.name(source)
         if made is None:
-            seen = [self._visible_cast(value, elem, use.scope) for use in needing]
-            if all(c is not None for c in seen):
+            seen = [cast for use in needing if (cast := self._visible_cast(value, elem, use.scope)) is not None]
+            if len(seen) == len(needing):
                 for use, cast in zip(needing, seen, strict=True):
                     self._reuse(use, cast)
                 return
-            name = self.new.make(f"{value.name}_{types.type_name(elem)}")
-            self._add_cast(NewCast(value, elem, name, self.new.make(f"Cast_{name}")))
-            made = name
+            made = self.new.make(f"{value.name}_{types.type_name(elem)}")
+            self._add_cast(value, elem, made)
         self._point(needing, made)
 
-    def _add_cast(self, cast: NewCast) -> None:
-        self.made[cast.value, cast.elem] = cast.name
-        self.layout.casts.setdefault(cast.value.scope, []).append(cast)
+    def _add_cast(self, value: Value, elem: int, name: str, output: bool = False) -> None:
+        self.made[value, elem] = name
+        cast = NewCast(value, elem, name, self.new.make(f"Cast_{name}"), output)
+        self.layout.casts.setdefault(value.scope, []).append(cast)
 
     def _point(self, needing: list[Use], name: str) -> None:
         for use in needing:
@@ -237,8 +231,8 @@ class _Chooser:
             elif use.scope is not self.solution.graph.root:
                 self.layout.outputs.setdefault(use.scope, {})[use.slot] = name
 
-    def _reuse(self, use: Use, cast: Node | None) -> None:
-        assert cast is not None and cast.outputs[0] is not None
+    def _reuse(self, use: Use, cast: Node) -> None:
+        assert cast.outputs[0] is not None
         self._point([use], self.layout.name(cast.outputs[0]))
         reader, at = use.node, use.scope
         while at is not cast.scope and at.owner is not None:
@@ -248,16 +242,18 @@ class _Chooser:
 
     def _visible_cast(self, value: Value, elem: int, scope: Scope) -> Node | None:
         """The user's own Cast of ``value`` to ``elem`` that a reader in ``scope`` sees: the innermost."""
-        if self.user_casts is None:
-            self.user_casts = {}
-            for node in self.solution.graph.order:
-                if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
-                    made = (node.inputs[0].id, types.element(node.outputs[0].type))
-                    self.user_casts.setdefault(made, {}).setdefault(node.scope, node)  # the first of a scope
-        found = self.user_casts.get((value.id, elem))
-        at: Scope | None = scope
-        while found and at is not None:
-            if at in found:
-                return found[at]
+        casts = self.user_casts.get((value, elem), {})
+        at: Scope | None = scope if casts else None
+        while at is not None and at not in casts:
             at = at.parent
-        return None
+        return casts[at] if at is not None else None
+
+    @cached_property
+    def user_casts(self) -> dict[tuple[Value, int], dict[Scope, Node]]:
+        """The first Cast of each scope by what it reads and makes."""
+        casts: dict[tuple[Value, int], dict[Scope, Node]] = {}
+        for node in self.solution.graph.order:
+            if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
+                made = (node.inputs[0], types.element(node.outputs[0].type))
+                casts.setdefault(made, {}).setdefault(node.scope, node)
+        return casts

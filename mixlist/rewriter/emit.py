@@ -39,38 +39,30 @@ class Emitter:
     # --- names ---
 
     def _edit(self, node: Node, proto: ScopeProto) -> None:
-        edits = self.layout.inputs.get(node)
-        if edits:
-            target = proto.node[node.position]
-            for slot, name in edits.items():
-                target.input[slot] = name
+        target, edits = proto.node[node.position], self.layout.inputs.get(node, {})
+        for slot, name in edits.items():
+            target.input[slot] = name
         if node.id in self.calls:
-            proto.node[node.position].op_type = self.calls[node.id]
+            target.op_type = self.calls[node.id]
         if node.op_type == "Cast" and node.proto.metadata_props:
-            _unmark(proto.node[node.position])
+            _unmark(target)
         if self.renames:
-            self._rename(node, proto.node[node.position], edits or {})
+            self._rename(node, target, edits)
 
     def _rename(self, node: Node, target: NodeProto, edits: dict[int, str]) -> None:
         for slot, value in enumerate(node.inputs):
             if value is not None and slot not in edits:
-                name = self.layout.name(value)
-                if target.input[slot] != name:
-                    target.input[slot] = name
+                target.input[slot] = self.layout.name(value)
         for slot, value in enumerate(node.outputs):
             if value is not None:
-                name = self.layout.name(value)
-                if target.output[slot] != name:
-                    target.output[slot] = name
+                target.output[slot] = self.layout.name(value)
 
     def _edit_outputs(self, scope: Scope, proto: ScopeProto) -> None:
         if scope is self.solution.graph.root or not is_graph(proto):
             return  # the names of a model's or function's outputs never change
         edits = self.layout.outputs.get(scope, {})
         for slot, value in enumerate(scope.outputs):
-            name = edits.get(slot, self.layout.name(value))
-            if proto.output[slot].name != name:
-                proto.output[slot].name = name
+            proto.output[slot].name = edits.get(slot, self.layout.name(value))
 
     # --- declared types ---
 
@@ -112,14 +104,10 @@ class Emitter:
 
     def _named(self, name: str) -> int:
         """The type of a tensor that an output now names: a Cast elsewhere, or a user's own."""
-        for casts in self.layout.casts.values():
-            for cast in casts:
-                if cast.name == name:
-                    return cast.elem
-        for value in self.solution.graph.values:
-            if self.layout.name(value) == name:
-                return types.element(self._final(value))
-        return types.UNKNOWN
+        made = {cast.name: cast.elem for casts in self.layout.casts.values() for cast in casts}
+        named = (v for v in self.solution.graph.values if self.layout.name(v) == name)
+        value = next(named, None)
+        return made.get(name) or (types.element(self._final(value)) if value is not None else types.UNKNOWN)
 
     # --- new nodes ---
 
