@@ -36,7 +36,9 @@ class DataflowNode:
 
 def trace_dataflow(main: Graph) -> list[DataflowNode]:
     """Return every node of a model that is no control flow, call or Constant, in order of computation."""
-    return _Tracer(main).run(main)
+    found: dict[NodeRef, DataflowNode] = {}
+    _Tracer(main).trace(main, found, set())
+    return list(found.values())
 
 
 class _Tracer:
@@ -51,12 +53,10 @@ class _Tracer:
                     self._links(node)
 
     def _call(self, node: Node, body: Graph) -> None:
-        for parameter, given in zip(body.root.inputs, node.inputs, strict=False):
-            if given is not None:
-                self.feeds.setdefault(parameter, []).append((given, "before"))
-        for out, made in zip(node.outputs, body.root.outputs, strict=False):
-            if out is not None:
-                self.feeds.setdefault(out, []).append((made, "before"))
+        outputs = zip(node.outputs, body.root.outputs, strict=False)
+        for target, source in (*zip(body.root.inputs, node.inputs, strict=False), *outputs):
+            if target is not None and source is not None:
+                self.feeds.setdefault(target, []).append((source, "before"))
 
     def _links(self, node: Node) -> None:
         for link in links(node):
@@ -68,17 +68,12 @@ class _Tracer:
                         timing = "same"
                     self.feeds.setdefault(target, []).append((read.value, timing))
 
-    def run(self, main: Graph) -> list[DataflowNode]:
-        found: dict[NodeRef, DataflowNode] = {}
-        self._trace(main, found, set())
-        return list(found.values())
-
-    def _trace(self, graph: Graph, found: dict[NodeRef, DataflowNode], done: set[int]) -> None:
+    def trace(self, graph: Graph, found: dict[NodeRef, DataflowNode], done: set[int]) -> None:
         """A function's nodes stand where it is first called, and read what any call passes."""
         done.add(id(graph))
         for node in graph.order:
             if node.function is not None and id(node.function) not in done:
-                self._trace(node.function, found, done)
+                self.trace(node.function, found, done)
             if node.bodies or node.function is not None or node.op_type == "Constant":
                 continue
             ref = node_ref(graph, node)

@@ -94,12 +94,7 @@ def _load_path(path: Path) -> Loaded:
 def _load_ir(model: onnx_ir.Model) -> Loaded:
     import onnx_ir
 
-    folder = next(
-        (
-            Path(v.const_value.base_dir)
-            for v in model.graph.initializers.values()
-            if isinstance(v.const_value, onnx_ir.ExternalTensor)
-        ),
-        None,
-    )
+    constants = [value.const_value for value in model.graph.initializers.values()]
+    folders = [Path(c.base_dir) for c in constants if isinstance(c, onnx_ir.ExternalTensor)]
+    folder = folders[0] if folders else None
     return Loaded(onnx_ir.to_proto(model), model.graph.name or "model", None, folder, "ir")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Graph, Node, Scope
-from mixlist.graph.refs import NodeRef, TensorRef
+from mixlist.graph.refs import NodeRef, TensorRef, qualified_name
 from mixlist.graph.traversal import is_graph, scopes_in
 
 if TYPE_CHECKING:
@@ -42,14 +42,9 @@ def labels(scope: Scope) -> dict[Node, str]:
 
 def scope_path(graph: Graph, scope: Scope) -> str:
     """``""`` for the main graph, ``If_0/then_branch`` for a subgraph, below a function's own path."""
-    parts: list[str] = []
-    at = scope
-    while at.owner is not None and at.parent is not None:
-        parts.append(f"{label(at.owner)}/{at.attribute}")
-        at = at.parent
-    if graph.path:
-        parts.append(graph.path)
-    return "/".join(reversed(parts))
+    if scope.owner is None:
+        return graph.path
+    return qualified_name(scope_path(graph, scope.owner.scope), f"{label(scope.owner)}/{scope.attribute}")
 
 
 def node_ref(graph: Graph, node: Node) -> NodeRef:

@@ -37,7 +37,10 @@ def _skip_identities(graph: GraphProto) -> None:
     """What reads an Identity of the main graph reads its input, unless a body has something of the same name."""
     outputs = {output.name for output in graph.output}
     inner = scopes_in(*(body for node in graph.node for body in bodies(node)))
-    outputs.update(name for body in inner for name in _defined(body))
+    for body in inner:  # the names of its own tensors
+        outputs.update(info.name for info in body.input)
+        outputs.update(tensor.name for tensor in body.initializer)
+        outputs.update(name for node in body.node for name in node.output)
     sources: dict[str, str] = {}
     nodes = []
     for node in graph.node:
@@ -70,14 +73,6 @@ def reads(node: NodeProto) -> Iterator[str]:
         yield from (output.name for output in body.output)
         for inside in body.node:
             yield from inside.input
-
-
-def _defined(body: GraphProto) -> Iterator[str]:
-    """Yield the names of the tensors of a body itself."""
-    yield from (info.name for info in body.input)
-    yield from (tensor.name for tensor in body.initializer)
-    for node in body.node:
-        yield from node.output
 
 
 def _keep(messages: RepeatedCompositeFieldContainer[M], kept: Iterable[M]) -> None:

@@ -11,7 +11,7 @@ from mixlist.graph.traversal import is_graph, walk
 from mixlist.ops import types
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, OperatorSetIdProto, TensorProto, TypeProto
+    from onnx import ModelProto, OperatorSetIdProto, TensorProto
 
     from mixlist.graph.protos import ScopeProto
 
@@ -82,10 +82,4 @@ def _declared(scope: ScopeProto) -> Iterator[str | bytes]:
         infos = [*scope.value_info]
     for info in infos:
         yield info.name
-        yield from _dimensions(info.type)
-
-
-def _dimensions(kind: TypeProto) -> Iterator[str | bytes]:
-    """The symbolic dimensions of a tensor type."""
-    if kind.HasField("tensor_type"):
-        yield from (dimension.dim_param for dimension in kind.tensor_type.shape.dim)
+        yield from (dimension.dim_param for dimension in info.type.tensor_type.shape.dim)
