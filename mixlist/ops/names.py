@@ -110,9 +110,7 @@ def _of_rank(forms: tuple[str, ...], rank: Callable[[], int | None]) -> tuple[st
     """The forms for the input's rank: the 3D ones take 5 dimensions, the others 4, or 3 with an axis added."""
     solid = tuple(form for form in forms if "3D" in form)
     flat = tuple(form for form in forms if "3D" not in form)
-    if not solid or not flat:
-        return forms
-    dims = rank()
+    dims = rank() if solid and flat else None
     if dims is None:
         return forms
     return solid if dims >= 5 else flat

@@ -175,15 +175,11 @@ def _assign(signature: Signature, wish: tuple[int, ...]) -> Assignment:
     )
     outputs = _outputs(signature, admitted)
     if outputs is None:  # some combination that inference refuses: take the groups one by one
-        chosen = list(authored)
-        for index, elem in enumerate(admitted):
-            trial = [*chosen[:index], elem, *chosen[index + 1 :]]
-            if _outputs(signature, tuple(trial)) is not None:
-                chosen = trial
-        admitted = tuple(chosen)
-        outputs = _outputs(signature, admitted)
-    if outputs is None:
-        admitted, outputs = authored, signature.outputs
+        wished, admitted, outputs = admitted, authored, signature.outputs
+        for index, elem in enumerate(wished):
+            trial = (*admitted[:index], elem, *admitted[index + 1 :])
+            if (inferred := _outputs(signature, trial)) is not None:
+                admitted, outputs = trial, inferred
     refused = tuple(i for i, (a, w) in enumerate(zip(admitted, wish, strict=True)) if a != w)
     inputs, _ = _retyped(signature, admitted)
     wanted = [t if types.element(t) in types.LISTED and not signature.reads_any else None for t in inputs]
@@ -246,16 +242,16 @@ def _inference(native: OpSchema, opset: int, present: tuple[bool, ...], proto: N
         if name not in given and attribute.default_value.name:
             node.attribute.append(attribute.default_value)
     del node.output[:]
-    node.output.extend(f"o{i}" if here else "" for i, here in enumerate(present))
     for i, here in enumerate(present):
+        node.output.append(f"o{i}" if here else "")
         if here:
             model.graph.output.add(name=f"o{i}")
 
     def infer(inputs: Types) -> Types | None:
         del node.input[:]
         del model.graph.input[:]
-        node.input.extend(f"i{i}" if t != types.UNKNOWN else "" for i, t in enumerate(inputs))
         for i, value_type in enumerate(inputs):
+            node.input.append(f"i{i}" if value_type != types.UNKNOWN else "")
             if value_type != types.UNKNOWN:
                 types.set_proto(model.graph.input.add(name=f"i{i}").type, value_type)
         try:
