@@ -66,15 +66,13 @@ class ConstantRanges:
         if not value.constant:
             return None
         # Through a chain of movers that read one tensor each, a single number stays a single number.
-        while len(sources := _moved_inputs(value, _MOVERS)) == 1 and not _is_filled(value):
+        while len(sources := _moved_inputs(value, _MOVERS)) == 1 and not _moved_inputs(value, _FILLERS):
             value = sources[0]
         if value.tensor is not None:
             return self._of_tensor(value.tensor)
         tensors = [origin.tensor for origin in origins(value)]
         ranges = [self._of_tensor(tensor) for tensor in tensors if tensor is not None]
-        if not ranges:
-            return None
-        return ConstantRange(max(known.max_abs for known in ranges), None, None not in tensors)
+        return ConstantRange(max(known.max_abs for known in ranges), None, None not in tensors) if ranges else None
 
     def fits(self, value: Value, low: int) -> bool:
         """Whether the low type holds the constant."""
@@ -121,18 +119,11 @@ def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
     return floats_of(node.inputs)
 
 
-def _is_filled(value: Value) -> bool:
-    return value.producer is not None and value.producer.op_type in _FILLERS
-
-
 def _finite_max(piece: NDArray[np.generic]) -> float:
     import numpy as np
 
-    if piece.size == 0:
-        return 0.0
     numbers = piece.astype(np.float32, copy=False)
-    high, low = float(numbers.max()), float(numbers.min())
+    high, low = float(numbers.max(initial=0)), float(numbers.min(initial=0))
     if np.isfinite(high) and np.isfinite(low):
-        return max(abs(high), abs(low))
-    finite = numbers[np.isfinite(numbers)]
-    return float(np.abs(finite).max()) if finite.size else 0.0
+        return max(high, -low)
+    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))

@@ -63,11 +63,8 @@ class Mask:
 
 def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
     """The tensors of a model that carry a mask to a softmax, as far as it can be proven."""
-    graphs = {id(each.graph): each.graph for each in nodes}
-    found: dict[TensorRef, Mask] = {}
-    for graph in graphs.values():
-        found.update(_of_graph(graph))
-    return found
+    graphs = dict.fromkeys(each.graph for each in nodes)
+    return {ref: mask for graph in graphs for ref, mask in _of_graph(graph).items()}
 
 
 def _of_graph(graph: Graph) -> dict[TensorRef, Mask]:

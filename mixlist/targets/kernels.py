@@ -13,13 +13,12 @@ is a closed range around that version.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from mixlist.graph.model import Node
 from mixlist.graph.traversal import linked_scopes
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import Decision, Plan
@@ -64,21 +63,15 @@ def without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
     """The low nodes of the plan for which ``provider`` has no kernel in their low type."""
     low = plan.policy.mode.low
     found = []
-    for decision, (node, opsets) in zip(plan.nodes, _nodes(plan), strict=True):
+    scopes = ((s.graph, scope) for s in plan.solution.solutions for scope in linked_scopes(s.graph.root))
+    nodes = ((graph.opsets, node) for graph, scope in scopes for node in scope.nodes)
+    for decision, (opsets, node) in zip(plan.nodes, nodes, strict=True):
         if decision.precision != low:
             continue
         outputs = tuple(at for at, v in enumerate(node.outputs) if v is not None and decision.outputs[v.name] == low)
         if not has_low_kernel(provider, node.domain, node.op_type, opsets.get(node.domain, 1), low, outputs):
             found.append(decision)
     return tuple(found)
-
-
-def _nodes(plan: Plan) -> Iterator[tuple[Node, dict[str, int]]]:
-    """The plan's nodes in the order of its decisions, each with the opsets that hold for it."""
-    for solution in plan.solution.solutions:
-        for scope in linked_scopes(solution.graph.root):
-            for node in scope.nodes:
-                yield node, solution.graph.opsets
 
 
 def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> bool:
@@ -124,17 +117,16 @@ def registered(provider: str) -> Registry:
     """What the installed ONNX Runtime says of ``provider``. It may die of the question: see above."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    found: dict[tuple[str, str], list[Kernel]] = {}
+    found: dict[tuple[str, str], tuple[Kernel, ...]] = {}
     for each in state.get_all_opkernel_def():
-        if each.provider != PROVIDERS[provider]:
-            continue
-        start, end = each.version_range
-        types = {parameter: _floats(names) for parameter, names in each.type_constraints.items()}
-        kernel = Kernel(start, None if end == _OPEN else end, types)
-        kernels = found.setdefault((each.domain, each.op_name), [])
-        if any(types.values()) and kernel not in kernels:
-            kernels.append(kernel)
-    return {op: tuple(kernels) for op, kernels in found.items()}
+        if each.provider == PROVIDERS[provider]:
+            start, end = each.version_range
+            types = {parameter: _floats(names) for parameter, names in each.type_constraints.items()}
+            kernel = Kernel(start, None if end == _OPEN else end, types)
+            kernels = found.setdefault((each.domain, each.op_name), ())
+            if any(types.values()) and kernel not in kernels:
+                found[each.domain, each.op_name] = (*kernels, kernel)
+    return found
 
 
 def _floats(names: Iterable[str]) -> frozenset[str]:
