@@ -70,7 +70,7 @@ def build_function(
 
 
 def _fill(graph: Graph, depth: int = 0) -> None:
-    link(graph, depth)
+    link(graph, graph.root, depth)
     _type_scope(graph, graph.root, depth)
 
 

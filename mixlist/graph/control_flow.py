@@ -73,7 +73,9 @@ def output_types(node: Node) -> list[types.Type]:
 def links(node: Node) -> Iterator[Link]:
     """Every link of a control-flow node."""
     if node.op_type == "If":
-        yield from _if_links(node)
+        for k, out in enumerate(node.outputs):  # branches have to agree on an output without a name too
+            reads = tuple(Read(b.outputs[k], node, b, k) for b in node.bodies.values())
+            yield Link((out,) if out is not None else (), reads)
     elif node.op_type == "Loop":
         yield from _state_links(node, first=2, skip=1, states=len(node.inputs) - 2)
     elif node.op_type == "Scan":
@@ -98,25 +100,16 @@ def _copy(node: Node, slot: int, target: Value) -> Iterator[Link]:
         yield Link((target,), (Read(source, node, None, slot),))
 
 
-def _if_links(node: Node) -> Iterator[Link]:
-    for k, out in enumerate(node.outputs):  # branches have to agree on an output without a name too
-        reads = tuple(Read(b.outputs[k], node, b, k) for b in node.bodies.values())
-        yield Link((out,) if out is not None else (), reads)
-
-
 def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Link]:
     """Carried state, then scan outputs: body input k + 2 * skip and body output k + skip belong to state k."""
     body = node.bodies["body"]
     for k in range(states):
-        init, out = node.inputs[first + k], node.outputs[k] if k < len(node.outputs) else None
-        reads: list[Read] = []
-        if init is not None:
-            reads.append(Read(init, node, None, first + k, votes=not init.constant))
+        init = node.inputs[first + k]
+        reads = [] if init is None else [Read(init, node, None, first + k, votes=not init.constant)]
         reads.append(Read(body.outputs[k + skip], node, body, k + skip))
-        targets = [body.inputs[k + 2 * skip], *([out] if out is not None else [])]
-        yield Link(tuple(targets), tuple(reads))
-    for k in range(states, len(node.outputs)):
-        out = node.outputs[k]
+        targets = (body.inputs[k + 2 * skip], *node.outputs[k : k + 1])
+        yield Link(tuple(target for target in targets if target is not None), tuple(reads))
+    for k, out in enumerate(node.outputs[states:], states):
         if out is not None:
             yield Link((out,), (Read(body.outputs[k + skip], node, body, k + skip),))
 

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 DEEPEST = 100  # scopes in scopes and functions in functions; protobuf itself stops at 100 nested messages
 
 
-def link(graph: Graph, depth: int) -> None:
-    """Fill the root scope and everything below: values, nodes and their edges, sorted."""
-    _register(graph, graph.root)
-    _link(graph, graph.root, depth)
-
-
 # --- register -----------------------------------------------------------------------------------
 
 
@@ -125,7 +119,9 @@ def _alias(graph: Graph, scope: Scope, cast: NodeProto) -> None:
 # --- link ---------------------------------------------------------------------------------------
 
 
-def _link(graph: Graph, scope: Scope, depth: int) -> None:
+def link(graph: Graph, scope: Scope, depth: int) -> None:
+    """Fill a scope and everything below: values, nodes and their edges, sorted."""
+    _register(graph, scope)
     values = scope.values
     for node in scope.nodes:
         inputs = node.inputs
@@ -168,8 +164,7 @@ def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
             raise ModelError(f"subgraphs nest deeper than {DEEPEST} at {called(node)}")
         body = Scope(attribute.g, scope, node, attribute.name)
         node.bodies[attribute.name] = body
-        _register(graph, body)
-        _link(graph, body, depth + 1)
+        link(graph, body, depth + 1)
         for value in body.captures:
             made = value.producer
             if made is not None and value.scope is scope and made.position >= node.position:
