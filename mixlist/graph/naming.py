@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Graph, Node, Scope
@@ -27,16 +29,12 @@ def labels(scope: Scope) -> dict[Node, str]:
     """
     if scope.labels is None:
         taken = {n.proto.name for n in scope.nodes if n.proto.name}
-        counters: dict[str, int] = {}
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
         scope.labels = {}
         for node in scope.nodes:
-            if node.proto.name:
-                continue
-            k = counters.get(node.op_type, 0)
-            while f"{node.op_type}_{k}" in taken:
-                k += 1
-            counters[node.op_type] = k + 1
-            scope.labels[node] = f"{node.op_type}_{k}"
+            if not node.proto.name:
+                names = (f"{node.op_type}_{k}" for k in numbers[node.op_type])
+                scope.labels[node] = next(name for name in names if name not in taken)
     return scope.labels
 
 

@@ -43,12 +43,8 @@ def _contradict(declared: TypeProto.Tensor, truth: TypeProto.Tensor) -> bool:
     if not declared.HasField("shape") or not truth.HasField("shape"):
         return False
     mine, theirs = declared.shape.dim, truth.shape.dim
-    if len(mine) != len(theirs):
-        return True
-    return any(
-        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value
-        for a, b in zip(mine, theirs, strict=True)
-    )
+    fixed = [(a, b) for a, b in zip(mine, theirs, strict=False) if a.HasField("dim_value") and b.HasField("dim_value")]
+    return len(mine) != len(theirs) or any(a.dim_value != b.dim_value for a, b in fixed)
 
 
 def _inferred(model: ModelProto, keep_declared: bool) -> ModelProto:

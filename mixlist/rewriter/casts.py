@@ -12,7 +12,7 @@ of the readers see would leave the others in need of one, and that one serves al
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -132,10 +132,9 @@ class _Chooser:
             value = use.value
             source = self._stored_low(use)
             if source is not None:
-                self.constants.setdefault(source, []).append(Use(source, use.want, use.scope, use.node, use.slot))
+                self.constants.setdefault(source, []).append(replace(use, value=source))
                 self.redirected.add((use.node, use.scope, use.slot))
-                continue
-            if value.tensor is not None and value.kind != "overridable":
+            elif value.tensor is not None and value.kind != "overridable":
                 if types.element(value.type) in types.LISTED:
                     self.constants.setdefault(value, []).append(use)
             elif use.want is not None and use.want != changed.get(value.id, decided[value.id]):

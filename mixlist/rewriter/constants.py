@@ -81,15 +81,13 @@ _SENSITIVE = frozenset({"Sqrt", "Div", "Log", "Pow"})  # the four that Rule S7.8
 
 def sensitive_readers(solution: Solution, layout: Layout) -> Iterator[tuple[str, str]]:
     """Yield each converted constant with a node that divides by it, or takes its root, logarithm or power."""
-    converted: dict[int, list[str]] = {}
+    converted: dict[Value | None, list[str]] = {}
     for item in layout.converted:
-        converted.setdefault(item.value.id, []).append(item.name)
-    if not converted:
-        return
-    for node in solution.graph.order:
+        converted.setdefault(item.value, []).append(item.name)
+    for node in solution.graph.order if converted else ():
         if node.op_type in _SENSITIVE:
             for value in node.inputs:
-                for name in converted.get(value.id, ()) if value is not None else ():
+                for name in converted.get(value, ()):
                     yield name, f"{node.op_type} {label(node)}"
 
 
