@@ -60,14 +60,12 @@ def check_target(path: Path, loaded: Loaded, force: bool) -> None:
 
 def inputs_of(loaded: Loaded) -> list[Path]:
     """The model's file and its data files."""
-    found = {} if loaded.path is None else {loaded.path: None}
+    found = [] if loaded.path is None else [loaded.path]
     if loaded.folder is not None:
-        for tensor in tensors(loaded.proto):
-            if weights.is_external(tensor):
-                location = next((e.value for e in tensor.external_data if e.key == "location"), "")
-                if location and not weights.climbs(location):
-                    found[loaded.folder / location] = None
-    return list(found)
+        outside = filter(weights.is_external, tensors(loaded.proto))
+        locations = [e.value for tensor in outside for e in tensor.external_data if e.key == "location"]
+        found += [loaded.folder / location for location in locations if location and not weights.climbs(location)]
+    return list(dict.fromkeys(found))
 
 
 def content_digest(loaded: Loaded) -> str:
@@ -123,8 +121,7 @@ def tensors(model: ModelProto) -> Iterator[TensorProto]:
 def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:
     """The tensors that go to the data file; for ``no`` those that come out of one."""
     found = list(tensors(proto))
-    inline_size = sum(len(tensor.raw_data) for tensor in found) if wish == "auto" else 0
-    everything = wish == "yes" or inline_size > INLINE_LIMIT
+    everything = wish == "yes" or (wish == "auto" and sum(len(tensor.raw_data) for tensor in found) > INLINE_LIMIT)
     for tensor in found:
         if weights.is_external(tensor) or (everything and _size(tensor) >= SMALLEST):
             yield tensor

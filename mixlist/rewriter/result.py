@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -55,8 +56,7 @@ class RewriteResult:
         """A report per converted constant, in the order of the file; external ones are read for it once."""
         for tensor in self._external(pending_only=True):
             if identity(tensor) not in self._reports:
-                for _ in self._stream(tensor):
-                    pass
+                deque(self._stream(tensor), maxlen=0)
         return list(self._reports.values())
 
     @property
