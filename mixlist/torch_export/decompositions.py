@@ -1,4 +1,4 @@
-"""Backward operators written out as operators that ONNX has, beside torch's own core ATen decompositions.
+"""Write backward operators out as operators that ONNX has, in addition to torch's own core ATen decompositions.
 
 A gradient here is a convolution, a product with a matrix or a padding, never a kernel of its own: so the lists name
 the operators of a backward pass by the names they know. Argument names and orders are those of ATen's schemas.
@@ -6,9 +6,9 @@ the operators of a backward pass by the names they know. Argument names and orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,201 +16,242 @@ from torch._decomp import core_aten_decompositions
 
 from mixlist.errors import ModelError
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+    from torch._ops import OpOverload
+
+    Decompositions = Mapping[OpOverload, Callable[..., object]]
+    Matrix = NDArray[np.float32]  # (outputs, inputs) of one axis
+
 aten = torch.ops.aten
 
 
-def table() -> dict[Any, Callable[..., Any]]:
-    """The decompositions for the graph without mutations."""
+def table() -> Decompositions:
+    """Return the decompositions for the graph without mutations."""
     return {**core_aten_decompositions(), **_OWN}
 
 
-def in_place_table() -> dict[Any, Callable[..., Any]]:
-    """Those needed while mutations are still visible: batch_norm's schema hides that it writes its statistics."""
+def in_place_table() -> Decompositions:
+    """Return those needed while mutations are visible: batch_norm's schema hides that it writes its statistics."""
     return {aten.native_batch_norm.default: batch_norm, aten._native_batch_norm_legit.default: batch_norm}
 
 
 # Convolution
 
 
-def convolution_backward(
-    grad: Any, x: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, output_mask: Sequence[bool],
-) -> tuple[Any, Any, Any]:  # fmt: skip
-    """Gradients of input, weight and bias; None where ``output_mask`` asks for none."""
-    rank = x.ndim - 2
-    stride, padding, dilation = (_per_axis(value, rank) for value in (stride, padding, dilation))
-    grad_x = grad_weight = grad_bias = None
-    if output_mask[0] and transposed:
-        grad_x = aten.convolution(grad, weight, None, stride, padding, dilation, False, [0] * rank, groups)
-    elif output_mask[0]:
-        axes = zip(grad.shape[2:], stride, padding, dilation, weight.shape[2:], strict=True)
-        reach = [(o - 1) * s - 2 * p + d * (k - 1) + 1 for o, s, p, d, k in axes]
-        missing = [size - got for size, got in zip(x.shape[2:], reach, strict=True)]  # rows no window begins at
-        grad_x = aten.convolution(grad, weight, None, stride, padding, dilation, True, missing, groups)
-    if output_mask[1]:
-        wide, narrow = (grad, x) if transposed else (x, grad)
-        grad_weight = _weight_gradient(wide, narrow, weight.shape[2:], stride, padding, dilation, groups)
-    if output_mask[2]:
-        grad_bias = grad.sum([0, *range(2, grad.ndim)])
-    return grad_x, grad_weight, grad_bias
+class Geometry(NamedTuple):
+    """The arguments behind the tensors of ``aten.convolution``, in its order; one number per axis."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    output_padding: list[int]
+    groups: int
+
+    def plain(self) -> Geometry:
+        """Return the same windows for a convolution that is not transposed."""
+        return self._replace(transposed=False, output_padding=[0] * len(self.stride))
 
 
-def _weight_gradient(x: Any, grad: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
-    """Convolves x with grad, batch and channels swapped, stride and dilation too: (outputs, inputs / groups, *kernel).
+def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: object, *options: Any) -> list[Tensor]:
+    """Return the gradients of input, weight and bias; None where the output mask asks for none.
+
+    ``options``: the fields of a Geometry, where one number may stand for all axes, and the output mask.
+    """
+    stride, padding, dilation = (per_axis(sizes, x.ndim - 2) for sizes in options[:3])
+    transposed, output_padding, groups, output_mask = options[3:]
+    geometry = Geometry(stride, padding, dilation, transposed, output_padding, groups)
+    return [
+        _input_gradient(grad, x, weight, geometry) if output_mask[0] else None,
+        _weight_gradient(grad, x, weight, geometry) if output_mask[1] else None,
+        grad.sum([0, *range(2, grad.ndim)]) if output_mask[2] else None,
+    ]
+
+
+def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Return the convolution of ``grad`` that is transposed if the forward pass is not, and the reverse."""
+    if geometry.transposed:
+        return aten.convolution(grad, weight, None, *geometry.plain())
+    axes = zip(x.shape[2:], grad.shape[2:], weight.shape[2:], *geometry[:3], strict=True)
+    # A transposed convolution ends at the last row that a window begins at: output_padding adds the rows behind it.
+    missing = [size - ((out - 1) * s - 2 * p + d * (kernel - 1) + 1) for size, out, kernel, s, p, d in axes]
+    return aten.convolution(grad, weight, None, *geometry._replace(transposed=True, output_padding=missing))
+
+
+def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """Convolve x with grad, batch and channels swapped, stride and dilation too.
 
     With groups, the groups of x stand in its channel axis and each meets its own group of grad.
     """
-    rank = x.ndim - 2
-    space, sizes = list(range(3, 3 + rank)), x.shape[2:]
-    images, each, out = x.shape[0], x.shape[1] // groups, grad.shape[1]
+    if geometry.transposed:
+        grad, x = x, grad
+    swapped = geometry.plain()._replace(stride=geometry.dilation, dilation=geometry.stride)
+    images, groups, kernel, sizes = x.shape[0], geometry.groups, weight.shape[2:], x.shape[2:]
+    channels = x.shape[1] // groups
     if groups == 1:
-        rows, filters = x.transpose(0, 1), grad.transpose(0, 1)
+        rows = x.transpose(0, 1)
     else:
-        rows = x.view(images, groups, each, *sizes).permute(2, 1, 0, *space).reshape(each, groups * images, *sizes)
-        filters = grad.transpose(0, 1)
-    found = aten.convolution(rows, filters, None, dilation, padding, stride, False, [0] * rank, groups)
+        order = (2, 1, 0, *range(3, x.ndim + 1))
+        rows = x.view(images, groups, channels, *sizes).permute(order).reshape(channels, groups * images, *sizes)
+    result = aten.convolution(rows, grad.transpose(0, 1), None, *swapped)
     for axis, size in enumerate(kernel, start=2):
-        if found.shape[axis] != size:  # rows no window reached
-            found = found.narrow(axis, 0, size)
-    if groups == 1:
-        return found.transpose(0, 1)
-    return found.transpose(0, 1).reshape(out, each, *kernel)
+        if result.shape[axis] != size:  # rows no window reached
+            result = result.narrow(axis, 0, size)
+    result = result.transpose(0, 1)
+    return result if groups == 1 else result.reshape(grad.shape[1], channels, *kernel)
 
 
-def _per_axis(value: Any, rank: int) -> list[int]:
-    return list(value) * rank if len(value) == 1 else list(value)
+def per_axis(sizes: Sequence[int], rank: int) -> list[int]:
+    """Return one number per axis where ATen takes one for all axes."""
+    return list(sizes) * rank if len(sizes) == 1 else list(sizes)
 
 
 # Pooling
 
 
-def max_pool_backward(spatial: int, grad: Any, x: Any, *rest: Any) -> Any:
-    """Adds each gradient at the place its maximum came from; the last argument holds the places, flat per channel."""
-    places, planes = rest[-1], x.shape[:-spatial]
+def max_pool_backward(rank: int, grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
+    """Add each gradient at the place its maximum came from; the last argument holds the places, flat per channel."""
+    places, planes = rest[-1], x.shape[:-rank]
     zeros = torch.zeros_like(x).view(*planes, -1)
     return zeros.scatter_add(-1, places.reshape(*planes, -1), grad.reshape(*planes, -1)).view(x.shape)
 
 
-def adaptive_max_pool(x: Any, output_size: Sequence[int]) -> Any:
-    """Where the sizes divide, the pooling with windows side by side."""
+def adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Pool windows that touch each other. Raises ModelError where the sizes do not divide."""
     sizes = x.shape[-len(output_size) :]
-    if any(size % out for size, out in zip(sizes, output_size, strict=True)):
+    kernel = _dividing_windows(sizes, output_size)
+    if kernel is None:
         raise ModelError(
             f"adaptive max pooling from {list(sizes)} to {list(output_size)} has windows of several sizes",
             hint="use an output size that divides the input's, or max_pool2d",
         )
-    kernel = [size // out for size, out in zip(sizes, output_size, strict=True)]
     pool = aten.max_pool2d_with_indices if len(kernel) == 2 else aten.max_pool3d_with_indices
-    return pool(x, kernel, kernel)
+    result: tuple[Tensor, Tensor] = pool(x, kernel, kernel)
+    return result
 
 
 def avg_pool(
-    x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, include_pad: bool = True,
-    divisor: int | None = None,
-) -> Any:  # fmt: skip
-    """Left as it is, except with a divisor of its own, which torch's exporter overlooks."""
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+    ceil_mode: bool = False, include_pad: bool = True, divisor: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Leave the pooling as it is, except with a divisor of its own, which torch's exporter overlooks."""
     if not divisor:
         return NotImplemented
-    rank = len(kernel)
-    steps, pads = _per_axis(stride or kernel, rank), _per_axis(padding, rank)
-    outs = [-((size - k + 2 * p) // -s) + 1 if ceil_mode else (size - k + 2 * p) // s + 1
-            for size, k, s, p in zip(x.shape[-rank:], kernel, steps, pads, strict=True)]  # fmt: skip
-    if ceil_mode:  # a window that would begin behind the input is left out
-        outs = [out - ((out - 1) * s >= size + p)
-                for out, size, s, p in zip(outs, x.shape[-rank:], steps, pads, strict=True)]  # fmt: skip
-    return _apply(x, _pool_averages(x.shape[-rank:], outs, kernel, steps, pads, include_pad, divisor))
+    # The same pooling without the divisor gives the output's shape; nothing reads its values.
+    shape = _average_pool(x, kernel, stride, padding, ceil_mode, include_pad).shape
+    return _apply(x, _pool_averages(x.shape, shape, kernel, stride, padding, include_pad, divisor))
 
 
 def avg_pool_backward(
-    grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include_pad: bool, divisor: int | None
-) -> Any:
-    """Averaging is a matrix along each axis; the gradient is its transpose."""
-    rank = len(kernel)
-    steps, pads = _per_axis(stride or kernel, rank), _per_axis(padding, rank)
-    matrices = _pool_averages(x.shape[-rank:], grad.shape[-rank:], kernel, steps, pads, include_pad, divisor)
+    grad: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    ceil_mode: bool, include_pad: bool, divisor: int | None,
+) -> Tensor:  # fmt: skip
+    """Apply the transposes of the matrices that average along each axis."""
+    matrices = _pool_averages(x.shape, grad.shape, kernel, stride, padding, include_pad, divisor)
     return _apply(grad, [matrix.T for matrix in matrices])
 
 
+def _average_pool(x: Tensor, kernel: Sequence[int], *options: object) -> Tensor:
+    return (aten.avg_pool2d if len(kernel) == 2 else aten.avg_pool3d)(x, kernel, *options)
+
+
 def _pool_averages(
-    sizes: Any, outs: Any, kernel: Any, steps: Any, pads: Any, include_pad: bool, divisor: int | None
-) -> list[Any]:
-    matrices: list[Any] = []
-    for length, out, size, step, pad in zip(sizes, outs, kernel, steps, pads, strict=True):
-        starts = [index * step - pad for index in range(out)]
-        windows = [(max(start, 0), min(start + size, length)) for start in starts]
-        counts = [min(start + size, length + pad) - start for start in starts]
-        if not include_pad:
-            counts = [end - start for start, end in windows]
+    shape: Sequence[int], result: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    include_pad: bool, divisor: int | None,
+) -> list[Matrix]:  # fmt: skip
+    rank = len(kernel)
+    steps, pads = per_axis(stride or kernel, rank), per_axis(padding, rank)
+    matrices: list[Matrix] = []
+    for length, count, size, step, pad in zip(shape[-rank:], result[-rank:], kernel, steps, pads, strict=True):
+        starts = np.arange(count) * step - pad
+        ends = starts + size
+        divisors = np.minimum(ends, length + pad) - starts if include_pad else None
         if divisor:  # one number for the whole window: on the first axis alone
-            counts = [1 if matrices else divisor] * out
-        matrices.append(_averages(windows, counts, length))
+            divisors = np.full(count, 1 if matrices else divisor)
+        matrices.append(_averages(starts, ends, length, divisors))
     return matrices
 
 
-def adaptive_avg_pool(x: Any, output_size: Sequence[int]) -> Any:
-    """Average pooling where the sizes divide, else a matrix along each axis."""
+def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
+    """Pool by average where the sizes divide, else multiply with a matrix along each axis."""
     sizes = x.shape[-len(output_size) :]
-    if any(size % out for size, out in zip(sizes, output_size, strict=True)):
+    kernel = _dividing_windows(sizes, output_size)
+    if kernel is None:
         return _apply(x, _adaptive_averages(sizes, output_size))
-    kernel = [size // out for size, out in zip(sizes, output_size, strict=True)]
-    return (aten.avg_pool2d if len(kernel) == 2 else aten.avg_pool3d)(x, kernel, kernel)
+    return _average_pool(x, kernel, kernel)
 
 
-def adaptive_avg_pool_backward(spatial: int, grad: Any, x: Any) -> Any:
-    """The transpose of the matrices that average."""
-    return _apply(grad, [m.T for m in _adaptive_averages(x.shape[-spatial:], grad.shape[-spatial:])])
+def adaptive_avg_pool_backward(rank: int, grad: Tensor, x: Tensor) -> Tensor:
+    """Apply the transposes of the matrices that average."""
+    return _apply(grad, [matrix.T for matrix in _adaptive_averages(x.shape[-rank:], grad.shape[-rank:])])
 
 
-def _adaptive_averages(sizes: Sequence[int], outs: Sequence[int]) -> list[Any]:
-    found = []
-    for size, out in zip(sizes, outs, strict=True):
-        windows = [(index * size // out, -(-(index + 1) * size // out)) for index in range(out)]
-        found.append(_averages(windows, [end - start for start, end in windows], size))
-    return found
+def _dividing_windows(sizes: Sequence[int], outputs: Sequence[int]) -> list[int] | None:
+    """Return the size of the windows of an adaptive pooling; None where they differ."""
+    pairs = list(zip(sizes, outputs, strict=True))
+    return None if any(size % count for size, count in pairs) else [size // count for size, count in pairs]
 
 
-def _averages(windows: Sequence[tuple[int, int]], counts: Sequence[int], length: int) -> Any:
-    """(windows, length): each row averages one window."""
-    matrix = np.zeros((len(windows), length), np.float32)
-    for row, ((start, end), count) in enumerate(zip(windows, counts, strict=True)):
-        matrix[row, start:end] = 1 / count
-    return matrix
+def _adaptive_averages(sizes: Sequence[int], outputs: Sequence[int]) -> list[Matrix]:
+    matrices = []
+    for size, count in zip(sizes, outputs, strict=True):
+        edges = np.arange(count + 1) * size
+        matrices.append(_averages(edges[:-1] // count, -(-edges[1:] // count), size))
+    return matrices
 
 
-def _apply(x: Any, matrices: Sequence[Any]) -> Any:
-    """Multiplies the last axes of x by one matrix (after, before) each."""
+def _averages(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], length: int, divisors: NDArray[np.int64] | None = None
+) -> Matrix:
+    """Return (windows, length): each row averages one window, by its part inside the tensor unless divisors say."""
+    places = np.arange(length)
+    inside = (starts[:, None] <= places) & (places < ends[:, None])
+    counts = inside.sum(1) if divisors is None else divisors
+    return np.where(inside, 1 / counts[:, None], 0).astype(np.float32)
+
+
+def _apply(x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
+    """Multiply the last axes of x by one matrix each."""
     for axis, matrix in enumerate(matrices, start=-len(matrices)):
         constant = torch.from_numpy(np.ascontiguousarray(matrix.T)).to(x.dtype)
         x = torch.matmul(x.transpose(axis, -1), constant).transpose(axis, -1)
     return x
 
 
-# Normalisation
+# Normalization
 
 
 def batch_norm(
-    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, Any, Any]:
-    """Output, the mean used and 1 / sqrt(variance + eps); in training, writes the running statistics (unbiased)."""
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the output, the mean used and 1 / sqrt(variance + eps); in training, write the running statistics.
+
+    The running variance is unbiased, as torch has it.
+    """
     axes, shape = [0, *range(2, x.ndim)], [1, -1] + [1] * (x.ndim - 2)
     if training or running_mean is None:
         mean = x.mean(axes)
-        centred = x - mean.view(shape)
-        variance = (centred * centred).mean(axes)
-        if running_mean is not None:
+        centered = x - mean.view(shape)
+        variance = (centered * centered).mean(axes)
+        if running_mean is not None and running_var is not None:
             count = x.numel() / x.shape[1]
             running_mean.copy_(running_mean * (1 - momentum) + mean * momentum)
             running_var.copy_(running_var * (1 - momentum) + variance * (momentum * (count / (count - 1))))
     else:
         mean, variance = running_mean, running_var
-        centred = x - mean.view(shape)
+        centered = x - mean.view(shape)
     scale = torch.rsqrt(variance + eps)
-    out = centred * (scale if weight is None else scale * weight).view(shape)
+    out = centered * (scale if weight is None else scale * weight).view(shape)
     return (out if bias is None else out + bias.view(shape)), mean, scale
 
 
-def native_group_norm(x: Any, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: int, eps: float) -> Any:
-    """Layer normalisation over each group's values, then the affine part per channel."""
+def native_group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, hxw: int, group: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalize the values of each group as a layer, then apply the affine part per channel."""
     rows = x.reshape(n, group, (c // group) * hxw)
     out, mean, scale = aten.native_layer_norm(rows, [(c // group) * hxw], None, None, eps)
     out, shape = out.view(x.shape), [1, c] + [1] * (x.ndim - 2)
@@ -222,9 +263,10 @@ def native_group_norm(x: Any, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, 
 
 
 def native_group_norm_backward(
-    grad: Any, x: Any, mean: Any, scale: Any, weight: Any, n: Any, c: Any, hxw: Any, group: int, mask: Sequence[bool]
-) -> tuple[Any, Any, Any]:
-    """As layer normalisation's, over each group."""
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, n: int, c: int, hxw: int, group: int,
+    mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """Return the gradients of input, weight and bias: those of layer normalization, over each group."""
     rows, channels = (n, group, (c // group) * hxw), [1, c] + [1] * (x.ndim - 2)
     axes = [0, *range(2, x.ndim)]
     normal = (x.reshape(rows) - mean.view(n, group, 1)) * scale.view(n, group, 1)
@@ -243,8 +285,8 @@ def native_group_norm_backward(
 # Dropout: a random 0/1 tensor, lifted to an input by mixlist.torch_export.randomness
 
 
-def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Any, Any]:
-    """x times 0 or 1 / (1 - p); the second result is the draw, for the gradient."""
+def native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Multiply x with 0 or 1 / (1 - p); the second result is the draw, for the gradient."""
     if not train or p == 0:
         return x, torch.ones_like(x)
     if p == 1:
@@ -253,16 +295,16 @@ def native_dropout(x: Any, p: float, train: bool | None) -> tuple[Any, Any]:
     return x * (draw / (1 - p)), draw
 
 
-def native_dropout_backward(grad: Any, draw: Any, scale: float) -> Any:
-    """As the forward pass: by the same division, which the exporter then does once."""
+def native_dropout_backward(grad: Tensor, draw: Tensor, scale: float) -> Tensor:
+    """Multiply as the forward pass does: by the same division, which the exporter then writes once."""
     return grad * (draw / (1 / scale if scale else 1.0))
 
 
 # Parts of a tensor: the gradient is the part with zeros around it
 
 
-def slice_backward(grad: Any, sizes: Sequence[Any], dim: int, start: Any, end: Any, step: int) -> Any:
-    """Zeros around, and between the elements if the slice has a step."""
+def slice_backward(grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
+    """Put zeros around the gradient, and between its elements if the slice has a step."""
     dim %= len(sizes)
     if step != 1:
         return aten.slice_scatter(grad.new_zeros(sizes), grad, dim, start, end, step)
@@ -271,14 +313,12 @@ def slice_backward(grad: Any, sizes: Sequence[Any], dim: int, start: Any, end: A
     return aten.constant_pad_nd(grad, [0, 0] * (len(sizes) - dim - 1) + [begin, after])
 
 
-def select_backward(grad: Any, sizes: Sequence[Any], dim: int, index: Any) -> Any:
-    """Zeros before and after the one row."""
-    dim %= len(sizes)
-    begin = index + sizes[dim] if index < 0 else index
-    return aten.constant_pad_nd(grad.unsqueeze(dim), [0, 0] * (len(sizes) - dim - 1) + [begin, sizes[dim] - begin - 1])
+def select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
+    """Put zeros before and after the one row."""
+    return slice_backward(grad.unsqueeze(dim % len(sizes)), sizes, dim, index, index + 1, 1)
 
 
-_OWN: dict[Any, Callable[..., Any]] = {
+_OWN: Decompositions = {
     aten.convolution_backward.default: convolution_backward,
     aten.max_pool2d_with_indices_backward.default: partial(max_pool_backward, 2),
     aten.max_pool3d_with_indices_backward.default: partial(max_pool_backward, 3),

@@ -1,31 +1,31 @@
-"""A PyTorch module's training step as an ONNX graph: loss and gradients as functions of parameters and batch."""
+"""Export a PyTorch module's training step as an ONNX graph: loss and gradients of parameters and batch."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mixlist.errors import ModelError, UsageError
+from mixlist.errors import UsageError
 from mixlist.files.whole_writes import write_whole
+from mixlist.torch_export.step_format import GRADIENT, INIT_KEY, LOSS, LOSS_SCALE, RANDOM, RANDOM_KEY, STATE
 
 if TYPE_CHECKING:
     import onnx
-
-INIT_KEY = "pkg.mixlist.init."
-RANDOM_KEY = "pkg.mixlist.random."
+    from torch import Tensor
+    from torch.nn import Module
 
 
 def export_step(
-    module: Any,
-    loss_fn: Callable[..., Any],
-    example_batch: Mapping[str, Any],
+    module: Module,
+    loss_fn: Callable[..., object],
+    example_batch: Mapping[str, Tensor],
     *,
     path: str | os.PathLike[str] | None = None,
     dynamic_batch: bool = True,
 ) -> onnx.ModelProto:
-    """The training-step graph of ``module`` under ``loss_fn``; written to ``path`` too if one is given.
+    """Return the training-step graph of ``module`` under ``loss_fn``; write it to ``path`` too if one is given.
 
     ``loss_fn(module, **batch)`` computes the loss, a float scalar, or a pair of it and a dict of further outputs by
     name, such as ``{"logits": logits}``. ``example_batch`` maps names to tensors with the batch along the first axis;
@@ -50,20 +50,22 @@ def export_step(
     """
     try:
         import onnxscript  # noqa: F401  (torch's exporter needs it and says so late)
-        import torch
+        import torch  # noqa: F401
     except ImportError as error:
         raise UsageError(
             f"export_step needs PyTorch and onnxscript: {error.name} is not installed",
             hint="pip install 'mixlist[torch]'",
         ) from None
-    _check_arguments(module, example_batch, torch)
+    _check_arguments(module, example_batch)
     model = _export(module, loss_fn, example_batch, dynamic_batch)
     if path is not None:
         write_whole(path, model.SerializeToString(deterministic=True))
     return model
 
 
-def _export(module: Any, loss_fn: Any, batch: Mapping[str, Any], dynamic_batch: bool) -> onnx.ModelProto:
+def _export(
+    module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], dynamic_batch: bool
+) -> onnx.ModelProto:
     import onnx
     import onnx_ir as ir
 
@@ -72,33 +74,35 @@ def _export(module: Any, loss_fn: Any, batch: Mapping[str, Any], dynamic_batch: 
     step = tracing.trace(module, loss_fn, batch, dynamic_batch=dynamic_batch)
     changed = fx_cleanup.tidy(step)
     draws = randomness.lift(step.graph.graph, step.mode, step.batch)
-    learned = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    constants = {name: value for name, value in module.named_parameters() if not value.requires_grad}
-    constants |= {name: value for name, value in module.named_buffers() if name not in changed}
-    inputs = [*step.inputs, *(name for name, _ in draws)]
-    outputs = [name for name in step.outputs if not name.startswith("state.") or name[6:] in changed]
+    buffers = dict(module.named_buffers())
+    constants = tracing.frozen(module) | {name: value for name, value in buffers.items() if name not in changed}
+    inputs = [*step.inputs, *draws]
+    outputs = [name for name in step.outputs if not name.startswith(STATE) or name.removeprefix(STATE) in changed]
     model = onnx_export.to_onnx(step.graph, inputs, outputs, constants, step.batch)
-    for name, value in learned.items():
-        model.metadata_props[INIT_KEY + name] = json.dumps(
-            init_metadata.describe_parameter(value.detach().cpu().numpy())
-        )
-    for name, value in module.named_buffers():
+    metadata: dict[str, Mapping[str, object]] = {
+        INIT_KEY + name: init_metadata.describe_parameter(value.detach().cpu().numpy())
+        for name, value in tracing.trainable(module).items()
+    }
+    for name, value in buffers.items():
         if name in changed:
-            model.metadata_props[INIT_KEY + name] = json.dumps(init_metadata.describe_state(name, value.cpu().numpy()))
-    for name, rule in draws:
-        model.metadata_props[RANDOM_KEY + name] = json.dumps(rule)
+            metadata[INIT_KEY + name] = init_metadata.describe_state(name, value.cpu().numpy())
+    metadata |= {RANDOM_KEY + name: distribution for name, distribution in draws.items()}
+    model.metadata_props.update((key, json.dumps(description)) for key, description in metadata.items())
     proto: onnx.ModelProto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     return proto
 
 
-def _check_arguments(module: Any, batch: Mapping[str, Any], torch: Any) -> None:
+def _check_arguments(module: Module, batch: Mapping[str, Tensor]) -> None:
+    """Raise UsageError for a module or a batch that no step can be made of."""
+    import torch
+
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"module is a {type(module).__name__}", hint="pass a torch.nn.Module")
-    learned = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    if not learned:
+    trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+    if not trained:
         raise UsageError("the module has no trainable parameter", hint="call requires_grad_() on what is to be trained")
-    for name, value in learned.items():
+    for name, value in trained:
         if value.dtype != torch.float32:
             raise UsageError(
                 f"parameter {name} is {str(value.dtype).removeprefix('torch.')}",
@@ -108,11 +112,10 @@ def _check_arguments(module: Any, batch: Mapping[str, Any], torch: Any) -> None:
             raise UsageError(f"parameter {name} has no values (shape {list(value.shape)})", hint="freeze or remove it")
     if not isinstance(batch, Mapping) or not batch:
         raise UsageError("example_batch must be a dict of named tensors", hint="for example {'x': x, 'y': y}")
-    rows = {}
     for name, value in batch.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise UsageError(f"example_batch[{name!r}] is a {type(value).__name__}", hint="use names and tensors")
-        rows[name] = len(value) if value.ndim else None
+    rows = {name: len(value) if value.ndim else None for name, value in batch.items()}
     if len({count for count in rows.values() if count is not None}) > 1:
         raise UsageError(
             f"the batch inputs differ in their number of rows: {', '.join(f'{k} {v}' for k, v in rows.items())}",
@@ -121,13 +124,10 @@ def _check_arguments(module: Any, batch: Mapping[str, Any], torch: Any) -> None:
     _check_names(module, batch)
 
 
-def _check_names(module: Any, batch: Mapping[str, Any]) -> None:
+def _check_names(module: Module, batch: Mapping[str, Tensor]) -> None:
     own = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    reserved = ("grad.", "state.", "random.")
     for name in (*batch, *own):
-        if name in ("loss", "loss_scale") or name.startswith(reserved) or (name in batch and name in own):
-            taken = "is both in the batch and in the module" if name in batch and name in own else "has a meaning here"
-            raise UsageError(f"the name {name!r} {taken}", hint="rename the batch input or the module's attribute")
-
-
-__all__ = ["ModelError", "export_step"]
+        shared = name in batch and name in own
+        if shared or name in (LOSS, LOSS_SCALE) or name.startswith((GRADIENT, STATE, RANDOM)):
+            problem = "is both in the batch and in the module" if shared else "has a meaning here"
+            raise UsageError(f"the name {name!r} {problem}", hint="rename the batch input or the module's attribute")

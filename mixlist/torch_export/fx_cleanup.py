@@ -1,21 +1,24 @@
-"""What tracing leaves in a step's graph that ONNX Runtime need not compute, taken out before the export."""
+"""Remove what tracing leaves in a step's graph and ONNX Runtime need not compute, before the export."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from mixlist.torch_export.step_format import STATE
 from mixlist.torch_export.tracing import Step
+
+if TYPE_CHECKING:
+    from torch.fx import Graph, Node
 
 aten = torch.ops.aten
 COPIES = (aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default)
-
 RESHAPES = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 
 
 def tidy(step: Step) -> set[str]:
-    """Simplifies ``step.graph`` in place; returns the buffers whose value the step changes.
+    """Simplify ``step.graph`` in place; return the buffers whose value the step changes.
 
     The outputs of buffers that keep their value are removed.
     """
@@ -37,19 +40,19 @@ def tidy(step: Step) -> set[str]:
     return changed
 
 
-def _replace(graph: Any, node: Any, by: Any) -> None:
+def _replace(graph: Graph, node: Node, by: Node) -> None:
     node.replace_all_uses_with(by)
     graph.erase_node(node)
 
 
-def _sizes(node: Any) -> list[str]:
+def _sizes(node: Node) -> list[str]:
     return [str(size) for size in node.meta["val"].shape]
 
 
-def _free_axis(node: Any) -> None:
-    """A view with one symbolic size needs no arithmetic on it: -1 says the same.
+def _free_axis(node: Node) -> None:
+    """Write -1 for the only symbolic size of a view, which then needs no arithmetic on it.
 
-    A reshape, since without the copies its input may have other strides.
+    The view becomes a reshape, since without the copies its input may have other strides.
     """
     node.target = aten.reshape.default
     sizes = list(node.args[1])
@@ -59,7 +62,7 @@ def _free_axis(node: Any) -> None:
         node.args = (node.args[0], sizes)
 
 
-def _join_permutations(graph: Any, node: Any) -> None:
+def _join_permutations(graph: Graph, node: Node) -> None:
     source, order = node.args
     rank = len(order)
     order = [axis % rank for axis in order]
@@ -72,36 +75,33 @@ def _join_permutations(graph: Any, node: Any) -> None:
         node.args = (source, order)
 
 
-def _guards_unmasked_softmax(node: Any) -> bool:
-    """torch's attention sets rows of a softmax to zero where a mask left nothing; without a mask there are none.
+def _guards_unmasked_softmax(node: Node) -> bool:
+    """Return whether the node zeroes the rows that a mask left empty, behind a softmax without a mask.
 
-    A row of scores that are all -inf by overflow then gives NaN, as an overflow should.
+    torch's attention always zeroes them. A row of scores that are all -inf by overflow gives NaN without that, as an
+    overflow should.
     """
-    softmax = node.args[2]
-    if getattr(softmax, "target", None) is not aten._softmax.default:
-        return False
-    scores = softmax.args[0]
-    condition = node.args[0]
-    chain = (aten.logical_not.default, aten.any.dim, aten.logical_not.default, aten.eq.Scalar)
-    for target in chain:
+    condition, _, softmax = node.args
+    for target in (aten.logical_not.default, aten.any.dim, aten.logical_not.default, aten.eq.Scalar):
         if getattr(condition, "target", None) is not target:
             return False
         condition = condition.args[0]
+    if getattr(softmax, "target", None) is not aten._softmax.default:
+        return False
+    scores = softmax.args[0]
     while scores.target in RESHAPES:
         scores = scores.args[0]
     return scores.target in (aten.bmm.default, aten.mm.default)
 
 
 def _drop_kept_state(step: Step) -> set[str]:
+    """Remove the outputs of buffers that keep their value; return the names of the other buffers."""
     result = step.graph.graph.output_node()
-    holders = dict(zip((n for n in step.graph.graph.nodes if n.op == "placeholder"), step.inputs, strict=True))
-    kept, changed = [], set()
-    for node, name in zip(result.args[0], step.outputs, strict=True):
-        buffer = name.removeprefix("state.") if name.startswith("state.") else None
-        if buffer is not None and holders.get(node) == buffer:
-            continue
-        if buffer is not None:
-            changed.add(buffer)
-        kept.append(node)
-    result.args = (kept,)
-    return changed
+    input_names = dict(zip((n for n in step.graph.graph.nodes if n.op == "placeholder"), step.inputs, strict=True))
+    outputs = [
+        (node, name)
+        for node, name in zip(result.args[0], step.outputs, strict=True)
+        if not (name.startswith(STATE) and input_names.get(node) == name.removeprefix(STATE))
+    ]
+    result.args = ([node for node, _ in outputs],)
+    return {name.removeprefix(STATE) for _, name in outputs if name.startswith(STATE)}

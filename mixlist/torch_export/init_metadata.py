@@ -1,4 +1,4 @@
-"""Initial values, told in the model's metadata instead of stored: ``pkg.mixlist.init.<input>`` is JSON.
+"""Describe initial values in the model's metadata instead of storing them: ``pkg.mixlist.init.<input>`` is JSON.
 
 ``{"kind": "zeros"}``, ``{"kind": "ones"}``, ``{"kind": "constant", "value": v}``, ``{"kind": "uniform", "bound": b}``
 (drawn from [-b, b], or from ``mean`` - b to ``mean`` + b), ``{"kind": "normal", "std": s}`` (around 0, or ``mean``),
@@ -13,7 +13,6 @@ are its statistics, not its weights: keep those in a file of their own, as NAME 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +20,11 @@ from numpy.typing import NDArray
 from mixlist.errors import ModelError
 
 MOST_VALUES = 4096  # of state written out in metadata
+Description = dict[str, object]
 
 
-def describe_parameter(values: NDArray[np.float32]) -> dict[str, Any]:
-    """The distribution that a parameter's values come from; any shape, at least one value."""
+def describe_parameter(values: NDArray[np.float32]) -> Description:
+    """Estimate the distribution that a parameter's values come from; any shape, at least one value."""
     same = _describe_constant(values)
     if same is not None:
         return same
@@ -39,8 +39,8 @@ def describe_parameter(values: NDArray[np.float32]) -> dict[str, Any]:
     return {"kind": "normal", "std": _short(deviation), **around}
 
 
-def describe_state(name: str, values: NDArray[Any]) -> dict[str, Any]:
-    """The initial value of a buffer: exact. Raises ModelError for a large one that is not constant."""
+def describe_state(name: str, values: NDArray[np.generic]) -> Description:
+    """Return the exact initial value of a buffer. Raises ModelError for a large one that is not constant."""
     same = _describe_constant(values)
     if same is not None:
         return same
@@ -52,7 +52,7 @@ def describe_state(name: str, values: NDArray[Any]) -> dict[str, Any]:
     return {"kind": "values", "values": values.ravel().tolist()}
 
 
-def _describe_constant(values: NDArray[Any]) -> dict[str, Any] | None:
+def _describe_constant(values: NDArray[np.generic]) -> Description | None:
     first = values.ravel()[0].item() if values.size else 0
     if values.size and not bool((values == first).all()):
         return None

@@ -1,4 +1,4 @@
-"""A traced step as an ONNX model: torch's exporter, then our names for inputs, outputs and nodes."""
+"""Write a traced step as an ONNX model: torch's exporter, then our names for inputs, outputs and nodes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,30 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import torch
-from torch.export import graph_signature as signature
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)  # fmt: skip
 from torch.utils._pytree import tree_flatten
 
 from mixlist.errors import ModelError
 from mixlist.torch_export import op_translations
 from mixlist.torch_export.randomness import scope_of
+
+if TYPE_CHECKING:
+    from torch import SymInt, Tensor
+    from torch.export import ExportedProgram
+    from torch.fx import Graph, GraphModule
 
 OPSET, IR_VERSION = 18, 8
 _OTHER_OPERATORS = "write this part with other operators, or compute it ahead of the step as a batch input"
@@ -28,9 +41,13 @@ BATCH = "batch"
 
 
 def to_onnx(
-    graph: Any, inputs: Sequence[str], outputs: Sequence[str], constants: Mapping[str, Any], batch: Any
+    graph: GraphModule,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    constants: Mapping[str, Tensor],
+    batch: SymInt | None,
 ) -> ir.Model:
-    """The ONNX model of an fx GraphModule.
+    """Return the ONNX model of a traced graph.
 
     ``inputs`` and ``outputs`` name its placeholders and results; a placeholder in ``constants`` becomes an initializer
     of that name. ``batch`` is the batch size's SymInt, or None.
@@ -54,41 +71,34 @@ def to_onnx(
     passes.RemoveUnusedNodesPass()(model)
     _name_nodes(model.graph)
     _name_constants(model.graph, constants)
-    _name_batch(model.graph, str(batch))
+    _name_batch_axis(model.graph, str(batch))
     _strip(model)
     model.ir_version = IR_VERSION
     return model
 
 
-def _exported_program(graph: Any, inputs: Sequence[str], constants: Mapping[str, Any]) -> Any:
-    """The graph with its constants as inputs, in the form that torch's exporter reads."""
-    specs, lifted = [], {}
-    holders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    for node, name in zip(holders, inputs, strict=True):
-        kind = signature.InputKind.CONSTANT_TENSOR if name in constants else signature.InputKind.USER_INPUT
-        target = name if name in constants else None
-        specs.append(signature.InputSpec(kind, signature.TensorArgument(node.name), target))
-        if target:
-            lifted[name] = constants[name].detach()
+def _exported_program(graph: GraphModule, inputs: Sequence[str], constants: Mapping[str, Tensor]) -> ExportedProgram:
+    """Return the graph with its constants as inputs, in the form that torch's exporter reads."""
+    placeholders = (node for node in graph.graph.nodes if node.op == "placeholder")
+    names = dict(zip(placeholders, inputs, strict=True))
+    lifted = {name: constants[name].detach() for name in inputs if name in constants}
     for node in [node for node in graph.graph.nodes if node.op == "get_attr"]:
-        value = getattr(graph, node.target)
-        with graph.graph.inserting_before(holders[0]):
-            holder = graph.graph.placeholder(f"constant_{len(lifted)}")
-        holder.meta["val"] = node.meta["val"]
-        name = f"constant.{len(lifted)}"
-        node.replace_all_uses_with(holder)
+        with graph.graph.inserting_before(next(iter(names))):
+            placeholder = graph.graph.placeholder(f"constant_{len(lifted)}")
+        placeholder.meta["val"] = node.meta["val"]
+        names = {placeholder: f"constant.{len(lifted)}", **names}
+        lifted[names[placeholder]] = getattr(graph, node.target).detach()
+        node.replace_all_uses_with(placeholder)
         graph.graph.erase_node(node)
-        specs.insert(
-            0, signature.InputSpec(signature.InputKind.CONSTANT_TENSOR, signature.TensorArgument(holder.name), name)
-        )
-        holders.insert(0, holder)
-        lifted[name] = value.detach()
-    results = graph.graph.output_node().args[0]
-    ends = [
-        signature.OutputSpec(signature.OutputKind.USER_OUTPUT, signature.TensorArgument(node.name), None)
-        for node in results
+    specs = [
+        InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), name)
+        if name in lifted
+        else InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None)
+        for node, name in names.items()
     ]
-    fed = tuple(node.meta["val"] for node, spec in zip(holders, specs, strict=True) if spec.target is None)
+    results = graph.graph.output_node().args[0]
+    ends = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
+    fed = tuple(node.meta["val"] for node, name in names.items() if name not in lifted)
     call = torch.export.ModuleCallSignature(
         inputs=[], outputs=[], in_spec=tree_flatten((fed, {}))[1], out_spec=tree_flatten(tuple(results))[1]
     )
@@ -96,7 +106,7 @@ def _exported_program(graph: Any, inputs: Sequence[str], constants: Mapping[str,
     return torch.export.ExportedProgram(
         root=graph,
         graph=graph.graph,
-        graph_signature=signature.ExportGraphSignature(specs, ends),
+        graph_signature=ExportGraphSignature(specs, ends),
         state_dict={},
         range_constraints={},
         module_call_graph=[torch.export.ModuleCallEntry("", call)],
@@ -106,7 +116,7 @@ def _exported_program(graph: Any, inputs: Sequence[str], constants: Mapping[str,
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """torch's exporter prints its progress and warns of what is not the user's doing."""
+    """Silence torch's exporter, which prints its progress and warns of what is not the user's doing."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -118,8 +128,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _refusal(error: BaseException, graph: Any) -> ModelError:
-    """Names the operator and the first module that has it."""
+def _refusal(error: BaseException, graph: Graph) -> ModelError:
+    """Name the operator and the first module that has it."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -127,13 +137,13 @@ def _refusal(error: BaseException, graph: Any) -> ModelError:
     name = re.search(r"op='([\w.]+)'", text)
     if name is None:
         return ModelError(f"torch's exporter refused the step: {text}", hint=_OTHER_OPERATORS)
-    found = [node for node in graph.nodes if str(node.target).startswith(name[1])]
-    where = f" of {scope_of(found[0])}" if found else ""
+    node = next((node for node in graph.nodes if str(node.target).startswith(name[1])), None)
+    where = f" of {scope_of(node)}" if node is not None else ""
     return ModelError(f"ONNX has no counterpart for the operator {name[1]}{where}", hint=_OTHER_OPERATORS)
 
 
 def _name_ends(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Inputs and outputs get their names; an output that is an input, a constant or another output, an Identity."""
+    """Name inputs and outputs; an output that is an input, a constant or another output gets an Identity."""
     for value, name in zip(graph.inputs, inputs, strict=True):
         value.name = name
     taken: set[ir.Value] = {*graph.inputs, *graph.initializers.values()}
@@ -148,7 +158,7 @@ def _name_ends(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -
 
 
 def _name_nodes(graph: ir.Graph) -> None:
-    """/module/path/Operator, and /grad/module/path/Operator in the backward pass; values after their node."""
+    """Name nodes /module/path/Operator, in the backward pass /grad/module/path/Operator, and values after them."""
     ends = {value.name for value in graph.outputs}
     counts: Counter[str] = Counter()
     scopes: dict[ir.Node | None, str] = {}
@@ -166,13 +176,12 @@ def _name_nodes(graph: ir.Graph) -> None:
                 value.name = f"{node.name}_output_{index}"
 
 
-def _name_constants(graph: ir.Graph, own: Mapping[str, Any]) -> None:
-    """constant.<n> for what is no tensor of the module's."""
+def _name_constants(graph: ir.Graph, own: Mapping[str, Tensor]) -> None:
+    """Name the initializers that are no tensors of the module's: constant.<n>."""
     others = [value for name, value in graph.initializers.items() if name not in own]
-    for index, value in enumerate(others):  # twice: a new name may be another's old one
-        value.name = f"renamed.{index}"
-    for index, value in enumerate(others):
-        value.name = f"constant.{index}"
+    for prefix in ("renamed", "constant"):  # twice: a new name may be another's old one
+        for index, value in enumerate(others):
+            value.name = f"{prefix}.{index}"
 
 
 def _scope(node: ir.Node) -> str | None:
@@ -180,27 +189,23 @@ def _scope(node: ir.Node) -> str | None:
     return None if len(names) < 2 or names[0].startswith("_empty_nn_module") else names[0]
 
 
-def _name_batch(graph: ir.Graph, symbol: str) -> None:
-    values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
-    for value in values:
+def _name_batch_axis(graph: ir.Graph, symbol: str) -> None:
+    """Write ``batch`` for the symbol that torch gave to the batch size."""
+    for value in chain(graph.inputs, *(node.outputs for node in graph)):
         if value.shape is not None:
             value.shape = ir.Shape([_dimension(size, symbol) for size in value.shape])
 
 
-def _dimension(size: Any, symbol: str) -> Any:
-    named = isinstance(size, ir.SymbolicDim) and size.value is not None
-    return ir.SymbolicDim(size.value.replace(symbol, BATCH)) if named else size
+def _dimension(size: int | ir.SymbolicDim, symbol: str) -> int | ir.SymbolicDim:
+    if isinstance(size, ir.SymbolicDim) and size.value is not None:
+        return ir.SymbolicDim(str(size.value).replace(symbol, BATCH))
+    return size
 
 
 def _strip(model: ir.Model) -> None:
-    """torch's notes on nodes and values hold stack traces: paths of the machine, and most of the file."""
+    """Remove torch's notes on nodes and values: stack traces with the machine's paths, most of the file."""
+    passes.ClearMetadataAndDocStringPass()(model)
     graph = model.graph
-    graph.metadata_props.clear()
-    model.metadata_props.clear()
-    for node in graph:
-        node.metadata_props.clear()
-        node.doc_string = None
-        for value in node.outputs:
-            value.metadata_props.clear()
-    for value in (*graph.inputs, *graph.initializers.values()):
-        value.metadata_props.clear()
+    values = chain(graph.inputs, graph.initializers.values(), *(node.outputs for node in graph))
+    for metadata in (model.metadata_props, graph.metadata_props, *(value.metadata_props for value in values)):
+        metadata.clear()

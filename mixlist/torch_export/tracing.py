@@ -1,4 +1,4 @@
-"""The step as one graph of ATen operators: forward pass, loss, and the backward pass that autograd makes of it.
+"""Trace the step as one graph of ATen operators: forward pass, loss, and the backward pass that autograd makes of it.
 
 Two passes. The first runs loss and ``torch.autograd.grad`` under ``make_fx`` with tensors that have shapes and no
 values; the module a node came from is noted on it, on the backward nodes too. The second replays that graph without
@@ -10,12 +10,12 @@ the example's size alone, so it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.fx.traceback as traceback
@@ -32,6 +32,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.torch_export.decompositions import in_place_table, table
+from mixlist.torch_export.step_format import GRADIENT, LOSS, LOSS_SCALE, STATE
+
+if TYPE_CHECKING:
+    from torch import SymInt, Tensor
+    from torch.fx import GraphModule
+    from torch.nn import Module
+
+    Tensors = dict[str, Tensor]
 
 # Stands for the batch size while tracing: many divisors, so that `x.view(-1, 2, ...)` passes, and no likely other size.
 BATCH_HINT = 27720
@@ -39,64 +47,78 @@ BATCH_HINT = 27720
 _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 LOSS_SCOPE = "loss"
 GRAD_SCOPE = "grad"
-Ranges = list[tuple[int, int, str]]  # first and last autograd number (one past) and name of each module that ran
 
 
 @dataclass(frozen=True)
 class Step:
     """A traced step: ``graph`` has one placeholder per name in ``inputs`` and one result per name in ``outputs``."""
 
-    graph: Any  # torch.fx.GraphModule
+    graph: GraphModule
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    mode: Any  # the FakeTensorMode its values live in
-    batch: Any  # the batch size's SymInt, or None when it is fixed
+    mode: FakeTensorMode  # in which its values live
+    batch: SymInt | None  # the batch size; None if it is fixed
 
 
-def trace(module: Any, loss_fn: Callable[..., Any], batch: Mapping[str, Any], *, dynamic_batch: bool) -> Step:
-    """The step of ``module`` on batches like ``batch``.
+class ModuleRun(NamedTuple):
+    """One run of a module in the forward pass: the autograd numbers from ``first`` to ``end`` (one past) are its."""
+
+    first: int
+    end: int
+    name: str
+
+
+def trainable(module: Module) -> Tensors:
+    """Return the parameters that are trained, by name; tied parameters are one."""
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
+
+
+def frozen(module: Module) -> Tensors:
+    """Return the other parameters, by name."""
+    return {name: value for name, value in module.named_parameters() if not value.requires_grad}
+
+
+def trace(module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Tensor], *, dynamic_batch: bool) -> Step:
+    """Trace the step of ``module`` on batches like ``batch``.
 
     Inputs are the trainable parameters, the other parameters and the buffers (under their own names), the batch, and
     ``loss_scale``. Outputs are ``loss``, ``grad.<parameter>``, ``state.<buffer>`` for every buffer, then the metrics.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    learned = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    fixed = {name: value for name, value in module.named_parameters() if not value.requires_grad}
-    state = dict(module.named_buffers())
-    values = [_fake(mode, value) for value in (*learned.values(), *fixed.values(), *state.values())]
+    learned, state = trainable(module), dict(module.named_buffers())
+    own = {**learned, **frozen(module), **state}
+    values = [_fake(mode, value) for value in own.values()]
     rows = [_fake(mode, value, batched=dynamic_batch and value.ndim > 0) for value in batch.values()]
-    scale = _fake(mode, torch.ones(()))
+    flat = [*values, *rows, _fake(mode, torch.ones(()))]
     metrics: list[str] = []
-    ranges: Ranges = []
+    runs: list[ModuleRun] = []
 
-    def step(*flat: Any) -> list[Any]:
-        named = dict(zip((*learned, *fixed, *state), flat, strict=False))
+    def step(*flat: Tensor) -> list[Tensor]:
+        named = dict(zip(own, flat, strict=False))
         leaves = {name: named[name].detach().requires_grad_() for name in learned}
-        own = dict(zip(batch, flat[len(named) :], strict=False))
-        loss, extra, after = _forward(module, loss_fn, {**named, **leaves}, own, ranges)
+        fed = dict(zip(batch, flat[len(own) :], strict=False))
+        loss, extra, after = _forward(module, loss_fn, {**named, **leaves}, fed, runs)
         metrics[:] = extra
-        grads = _gradients(loss * flat[-1], leaves, ranges)
+        grads = _gradients(loss * flat[-1], leaves, runs)
         results = [loss, *grads, *(after[name] for name in state), *extra.values()]
         return [value.detach() for value in results]
 
-    inputs = (*learned, *fixed, *state, *batch, "loss_scale")
     with mode, _as_traced():
-        flat = [*values, *rows, scale]
         try:
             joint = make_fx(step, decomposition_table=in_place_table(), _allow_non_fake_inputs=True)(*flat)
         except _VALUE_ERRORS as error:
             raise _refusal(error) from error
         joint.graph.eliminate_dead_code()
         graph = _functional(joint, flat)
-    outputs = ("loss", *(f"grad.{name}" for name in learned), *(f"state.{name}" for name in state), *metrics)
+    outputs = (LOSS, *(GRADIENT + name for name in learned), *(STATE + name for name in state), *metrics)
     size = next((value.shape[0] for value in rows if value.ndim and not isinstance(value.shape[0], int)), None)
     if size is not None:
         _refuse_fixed_batch(mode.shape_env, size)
-    return Step(graph, inputs, outputs, mode, size)
+    return Step(graph, (*own, *batch, LOSS_SCALE), outputs, mode, size)
 
 
-def _fake(mode: Any, value: Any, *, batched: bool = False) -> Any:
-    """A tensor with the shape and type of ``value`` and no values; the first axis has a symbol if it is ``batched``."""
+def _fake(mode: FakeTensorMode, value: Tensor, *, batched: bool = False) -> Tensor:
+    """Return a tensor of the shape and type of ``value``, without values; if ``batched``, of any number of rows."""
     value = value.detach()
     sizes = [DimDynamic.STATIC] * value.ndim
     if batched:
@@ -111,7 +133,7 @@ def _fake(mode: Any, value: Any, *, batched: bool = False) -> Any:
 
 @contextmanager
 def _as_traced() -> Iterator[None]:
-    """Plain operators only: no fused attention or MKLDNN kernels, which have no counterpart in ONNX."""
+    """Run plain operators only: no fused attention or MKLDNN kernels, which have no counterpart in ONNX."""
     enabled = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False
     with (
@@ -127,14 +149,14 @@ def _as_traced() -> Iterator[None]:
 
 
 def _forward(
-    module: Any, loss_fn: Any, values: dict[str, Any], batch: dict[str, Any], ranges: Ranges
-) -> tuple[Any, Any, Any]:
-    """Loss, metrics, and the buffers after the forward pass."""
+    module: Module, loss_fn: Callable[..., object], values: Tensors, batch: Tensors, runs: list[ModuleRun]
+) -> tuple[Tensor, Tensors, Tensors]:
+    """Return the loss, the metrics, and the buffers after the forward pass."""
     holder = torch.nn.Module()
     holder.inner = module
 
-    def forward() -> tuple[Any, Any]:
-        with _scopes(module, ranges):
+    def forward() -> tuple[object, Tensors]:
+        with _scopes(module, runs):
             result = loss_fn(module, **batch)
         return result, dict(module.named_buffers())
 
@@ -145,7 +167,7 @@ def _forward(
     return loss, {name: value.detach() for name, value in metrics.items()}, after
 
 
-def _check_result(loss: Any, metrics: Any) -> None:
+def _check_result(loss: object, metrics: object) -> None:
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
         found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise UsageError(
@@ -158,10 +180,10 @@ def _check_result(loss: Any, metrics: Any) -> None:
         )
 
 
-def _gradients(scaled: Any, leaves: dict[str, Any], ranges: Ranges) -> list[Any]:
+def _gradients(scaled: Tensor, leaves: Tensors, runs: list[ModuleRun]) -> list[Tensor]:
     if not scaled.requires_grad:
         raise UsageError("the loss does not depend on any trainable parameter", hint="see that nothing detaches it")
-    with _backward_scopes(scaled, ranges):
+    with _backward_scopes(scaled, runs):
         grads = torch.autograd.grad(scaled, list(leaves.values()), allow_unused=True)
     unused = [name for name, grad in zip(leaves, grads, strict=True) if grad is None]
     if unused:
@@ -181,65 +203,58 @@ def _enter_scope(name: str) -> None:
 
 
 @contextmanager
-def _scopes(module: Any, ranges: Ranges) -> Iterator[None]:
+def _scopes(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
+    """Note on each forward node the module that runs; append every run of a module to ``runs``."""
     stack: list[tuple[str, int]] = []
 
     def before(name: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
+        def hook(*_: object) -> None:
             stack.append((name, torch.autograd._get_sequence_nr()))
             _enter_scope(name)
 
         return hook
 
-    def after(*_: Any) -> None:
+    def after(*_: object) -> None:
         name, start = stack.pop()
-        ranges.append((start, torch.autograd._get_sequence_nr(), name))
+        runs.append(ModuleRun(start, torch.autograd._get_sequence_nr(), name))
         _enter_scope(stack[-1][0] if stack else LOSS_SCOPE)
 
-    handles = []
-    for name, part in module.named_modules():
-        handles += [part.register_forward_pre_hook(before(name)), part.register_forward_hook(after)]
     _enter_scope(LOSS_SCOPE)
-    try:
+    with ExitStack() as hooks:
+        for name, part in module.named_modules():
+            hooks.callback(part.register_forward_pre_hook(before(name)).remove)
+            hooks.callback(part.register_forward_hook(after).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
-def _backward_scopes(scaled: Any, ranges: Ranges) -> Iterator[None]:
+def _backward_scopes(scaled: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None]:
+    """Note on each backward node the module whose gradient it computes."""
+
     def hook(name: str) -> Callable[..., None]:
         return lambda *_: _enter_scope(f"{GRAD_SCOPE}.{name}")
 
-    seen: set[Any] = set()
-    waiting = [scaled.grad_fn]
-    handles = []
-    while waiting:
-        function = waiting.pop()
-        if function is None or function in seen:
-            continue
-        seen.add(function)
-        number = function._sequence_nr()
-        inner = max(
-            (entry for entry in ranges if entry[0] <= number < entry[1]),
-            key=lambda entry: (entry[0], -entry[1]),
-            default=(0, 0, LOSS_SCOPE),
-        )
-        handles.append(function.register_prehook(hook(inner[2])))
-        waiting += [after for after, _ in function.next_functions]
     _enter_scope(GRAD_SCOPE)
-    try:
+    seen, waiting = {None}, [scaled.grad_fn]
+    with ExitStack() as hooks:
+        while waiting:
+            function = waiting.pop()
+            if function in seen:
+                continue
+            seen.add(function)
+            number = function._sequence_nr()
+            around = [run for run in runs if run.first <= number < run.end]
+            innermost = max(around, key=lambda run: (run.first, -run.end), default=None)
+            name = innermost.name if innermost else LOSS_SCOPE
+            hooks.callback(function.register_prehook(hook(name)).remove)
+            waiting += [after for after, _ in function.next_functions]
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _functional(joint: Any, flat: list[Any]) -> Any:
-    """The graph without mutations and with our decompositions."""
+def _functional(joint: GraphModule, flat: Sequence[Tensor]) -> GraphModule:
+    """Return the graph without mutations and with our decompositions."""
 
-    def replay(*args: Any) -> Any:
+    def replay(*args: Tensor) -> object:
         return torch.fx.Interpreter(joint).run(*args)
 
     graph = make_fx(torch.func.functionalize(replay), decomposition_table=table(), _allow_non_fake_inputs=True)(*flat)
@@ -253,7 +268,7 @@ def _functional(joint: Any, flat: list[Any]) -> Any:
 
 
 def _refusal(error: BaseException) -> ModelError:
-    """Names the line of the user's code: the innermost outside of torch and this package."""
+    """Name the line of the user's code: the innermost outside of torch and this package."""
     frames = [frame for frame in extract_tb(error.__traceback__) if "/torch/" not in frame.filename]
     own = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<")]
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line})" if own else ""
@@ -263,7 +278,7 @@ def _refusal(error: BaseException) -> ModelError:
     )
 
 
-def _refuse_fixed_batch(env: Any, size: Any) -> None:
+def _refuse_fixed_batch(env: ShapeEnv, size: SymInt) -> None:
     expression = env.replace(size.node.expr)
     # The tests of fake_impls choose a memory layout, which the graph does not hold.
     tests = [guard for guard in env.guards

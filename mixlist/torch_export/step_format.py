@@ -1,0 +1,9 @@
+"""Name the inputs, outputs and metadata of a training-step graph, for those who write it and those who read it."""
+
+from __future__ import annotations
+
+LOSS, LOSS_SCALE = "loss", "loss_scale"
+GRADIENT, STATE = "grad.", "state."  # + the input whose gradient, or whose next value, an output is
+RANDOM = "random."  # + a number: an input that export_step makes for random numbers
+INIT_KEY = "pkg.mixlist.init."  # + a parameter or buffer: metadata that says how to draw its first value
+RANDOM_KEY = "pkg.mixlist.random."  # + an input: metadata that says how to draw it in each step
