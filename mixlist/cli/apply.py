@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import PLAN_OPTIONS, resolve_watched, take_policy, take_type_hints
 from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, OUTPUT_OR_DASH
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 @click.command(
     "apply",
-    short_help=COMMANDS["apply"],
     params=[
         click.Argument(["model"], type=FILE),
         click.Option(

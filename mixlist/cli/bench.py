@@ -12,7 +12,6 @@ import click
 from mixlist.benchmark.options import BenchOptions
 from mixlist.cli.data import DataOptions, batches_from, sizes_from, take_data
 from mixlist.cli.declared import build, declared
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
 from mixlist.cli.outputs import write_result
 from mixlist.cli.parameters import CONFIG, FILE, Given, on_command_line
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 @click.command(
     "bench",
-    short_help=COMMANDS["bench"],
     params=[
         click.Argument(["model"], type=FILE),
         click.Argument(["other"], type=FILE, required=False),

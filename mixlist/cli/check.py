@@ -10,8 +10,7 @@ from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, declared
-from mixlist.cli.index import COMMANDS
-from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, read_labels, refuse_two_workplaces
+from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, take_policy, take_type_hints
 from mixlist.cli.outputs import check_outputs, write_report
 from mixlist.cli.parameters import CONFIG, FILE
@@ -19,7 +18,6 @@ from mixlist.cli.parameters import CONFIG, FILE
 
 @click.command(
     "check",
-    short_help=COMMANDS["check"],
     params=[
         click.Argument(["model"], type=FILE),
         *PLAN_OPTIONS,
@@ -48,6 +46,7 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
       mixlist check model.onnx --random 4 --dim batch=8 --html report.html
       mixlist check model.onnx --against mixed.onnx --data batches/ --format json
     """
+    from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
     from mixlist.graph.io import load
     from mixlist.report import check_html, check_terminal
@@ -65,9 +64,9 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     source = load(model)
     batches = batches_from(take_data(given), source.proto)
     given["per_tensor"] = given["per_tensor"] or html is not None
-    options = build(
-        CheckOptions, given, limits=build(Limits, given), labels=read_labels(labels), type_hints=hints, isolate=process
-    )
+    limits = build(Limits, given)
+    answers = None if labels is None else read_labels(labels)
+    options = build(CheckOptions, given, limits=limits, labels=answers, type_hints=hints, isolate=process)
     with count_bar("checking", min(len(batches), options.steps or len(batches))) as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     write_report(report, form, html, check_html.write_html, check_terminal.write_check)

@@ -6,10 +6,8 @@ import sys
 
 import click
 
-from mixlist.cli.index import COMMANDS
 
-
-@click.command("completion", short_help=COMMANDS["completion"])
+@click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the completion script of a shell.

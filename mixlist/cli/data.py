@@ -83,7 +83,12 @@ def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
 
 def sizes_from(texts: Iterable[str]) -> dict[str, int]:
     """Return what ``--dim NAME=SIZE`` gave, by name; raises UsageError for what is no size."""
-    return {name: _size(text, "--dim", name) for name, text in _pairs(texts, "--dim", "NAME=SIZE")}
+    sizes = {}
+    for name, text in _pairs(texts, "--dim", "NAME=SIZE"):
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            raise UsageError(f"--dim {name}={text}: {text!r} is no size", hint=f"for example {_EXAMPLES['--dim']}")
+        sizes[name] = int(text)
+    return sizes
 
 
 def _pairs(texts: Iterable[str], option: str, form: str) -> Iterable[tuple[str, str]]:
@@ -96,12 +101,6 @@ def _pairs(texts: Iterable[str], option: str, form: str) -> Iterable[tuple[str, 
 
 
 _EXAMPLES = {"--dim": "--dim batch=4", "--range": "--range input_ids=0:30521"}
-
-
-def _size(text: str, option: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise UsageError(f"{option} {name}={text}: {text!r} is no size", hint=f"for example {_EXAMPLES[option]}")
-    return int(text)
 
 
 def _bounds(text: str, name: str) -> tuple[float, float]:

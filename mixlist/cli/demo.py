@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.parameters import OUTPUT
 from mixlist.errors import FileError
 from mixlist.files import package_data
@@ -43,7 +42,7 @@ class Mixed:
     overflow: str  # the first node whose output is not finite, or ""
 
 
-@click.command("demo", short_help=COMMANDS["demo"])
+@click.command("demo")
 @click.option("-o", "--output", metavar="DIR", type=OUTPUT, help="Keep the rewritten models in this folder.")
 def command(output: str | None) -> int:
     """Run the main job on the bundled model, step by step.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import OP_NAMES, format_option, policy_from
 from mixlist.cli.outputs import write_table
 from mixlist.cli.parameters import CONFIG, FILE, PATH, one_standard_input
@@ -22,7 +21,6 @@ _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
 
 @click.command(
     "diff",
-    short_help=COMMANDS["diff"],
     params=[
         click.Argument(["base"], metavar="BASE", type=PATH),
         click.Argument(["target"], metavar="TARGET", type=PATH),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import KIND
 from mixlist.cli.parameters import PATH, one_standard_input
 from mixlist.errors import FileError, MixlistError
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 @click.command(
     "fmt",
-    short_help=COMMANDS["fmt"],
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
         click.Option(["--check"], is_flag=True, help="Change nothing; exit with 1 if a file is not in that form."),

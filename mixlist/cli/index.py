@@ -1,7 +1,4 @@
-"""The commands and their one-line help, readable without importing any of them.
-
-A test holds each line to the command's own short help.
-"""
+"""The commands and their one-line help, readable without importing any of them."""
 
 from __future__ import annotations
 
@@ -58,4 +55,5 @@ def load_command(name: str) -> click.Command:
     from importlib import import_module
 
     command: click.Command = import_module(f"mixlist.cli.{name.replace('-', '_')}").command
+    command.short_help = COMMANDS[name]  # shell completion shows it
     return command

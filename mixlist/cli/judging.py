@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from mixlist.checker.exception_rate import LARGE_BATCH_LIMIT
 from mixlist.cli.parameters import Given, keep_one
 from mixlist.errors import UsageError
-
-if TYPE_CHECKING:
-    from mixlist.checker.label_accuracy import Labels
 
 LARGE_BATCH = click.Option(
     ["--large-batch"], is_flag=True, help="The exception rate for a large global batch: 0.1 % (--max-exception-rate)."
@@ -30,10 +25,3 @@ def refuse_two_workplaces(given: Given) -> None:
     """Raise UsageError for ``--jobs`` beside ``--scheduler``."""
     if given["jobs"] is not None and given["scheduler"] is not None:
         raise UsageError("--jobs is for this machine, and --scheduler has its own workers", hint="give one of them")
-
-
-def read_labels(path: str | None) -> Labels | None:
-    """Return the labels of the file that ``--labels`` names."""
-    from mixlist.checker import label_accuracy
-
-    return None if path is None else label_accuracy.read_labels(path)

@@ -6,12 +6,11 @@ import sys
 
 import click
 
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.parameters import FILE
 from mixlist.errors import UsageError
 
 
-@click.group("ops-info", short_help=COMMANDS["ops-info"])
+@click.group("ops-info")
 def command() -> None:
     """Edit an operator information library in place."""
 

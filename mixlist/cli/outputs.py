@@ -22,11 +22,11 @@ Report = TypeVar("Report", bound=_Report)
 
 
 def check_outputs(
-    outputs: Mapping[str, str | None], more_inputs: Iterable[Path] = (), *, replace: Container[str] | None = None
+    outputs: Mapping[str, str | None], more_inputs: Iterable[Path] = (), *, new: Container[str] = ()
 ) -> None:
     """Raise before a long run where an output cannot be written, would replace an input, or exists.
 
-    ``outputs`` are paths by the option that names them; those of the options in ``replace`` may exist (None: all may).
+    ``outputs`` are paths by the option that names them; those of the options in ``new`` must not exist.
     Inputs are the paths that the running command reads, and ``more_inputs``.
     """
     named = {option: path for option, path in outputs.items() if path is not None}
@@ -40,7 +40,7 @@ def check_outputs(
         if path.is_dir() or not path.parent.is_dir():
             what = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
             raise FileError(f"{name}: {what}", hint="name a file in a folder that exists")
-        if path.exists() and replace is not None and option not in replace:
+        if path.exists() and option in new:
             raise UsageError(f"{name} exists", hint="use --force to replace it")
 
 

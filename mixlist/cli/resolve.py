@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
 from mixlist.cli.parameters import CONFIG, FILE
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 @click.command(
     "resolve",
-    short_help=COMMANDS["resolve"],
     params=[
         click.Argument(["model"], type=FILE),
         *PLAN_OPTIONS,

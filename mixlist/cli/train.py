@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
 from mixlist.cli.declared import build, declared
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, take_policy
 from mixlist.cli.outputs import check_outputs, write_report
@@ -18,13 +16,9 @@ from mixlist.errors import UsageError
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions
 
-if TYPE_CHECKING:
-    pass
-
 
 @click.command(
     "train",
-    short_help=COMMANDS["train"],
     params=[
         click.Argument(["step"], type=FILE),
         click.Option(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,7 @@ import click
 from mixlist.checker.accuracy import Limits
 from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, change, declared
-from mixlist.cli.index import COMMANDS
-from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, read_labels, refuse_two_workplaces
+from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
 from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
 from mixlist.cli.outputs import check_outputs, write_result, write_warnings
 from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, PATH, values_of_type
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 @click.command(
     "tune",
-    short_help=COMMANDS["tune"],
     params=[
         click.Argument(["model"], type=FILE),
         click.Option(
@@ -86,6 +85,7 @@ def command(
       mixlist tune model.onnx -o modify.json --data batches/ --node-rules nodes.txt --state search.jsonl --trace
       mixlist tune model.onnx -o modify.json --ops-info mindspore-o3 --random 4 --dim batch=8 --objective max-low
     """
+    from mixlist.checker.label_accuracy import read_labels
     from mixlist.graph.io import load
     from mixlist.report.tune_terminal import write_tune
     from mixlist.runtime.feeds import read_batches
@@ -109,7 +109,7 @@ def command(
         given,
         node_rules=rules is not None,
         limits=change(default_limits(labelled=labels is not None), given),
-        labels=read_labels(labels),
+        labels=None if labels is None else read_labels(labels),
         state=state,
         validate_on=others,
         type_hints=hints,
@@ -137,9 +137,7 @@ class _Outputs:
 
     def check(self, more_inputs: Iterable[Path] = ()) -> None:
         """Raise before the long run where one of them, or the state, cannot be written or is an input."""
-        kept = ("--output", "--node-rules")  # without --force
-        replaceable = None if self.force else [option for option in self.named if option not in kept]
-        check_outputs(self.named, more_inputs, replace=replaceable)
+        check_outputs(self.named, more_inputs, new=() if self.force else ("--output", "--node-rules"))
 
 
 def _partial(name: str) -> str:
@@ -173,16 +171,9 @@ def _watched(trace: bool) -> Iterator[Callable[[Trial], None]]:
     from mixlist.report.progress import count_bar
     from mixlist.report.tune_terminal import trial_line
 
-    count = 0
-
-    def line(trial: Trial) -> None:
-        nonlocal count
-        count += 1
-        sys.stderr.write(trial_line(count, trial) + "\n")
-        sys.stderr.flush()
-
     if trace:
-        yield line
+        numbers = count(1)
+        yield lambda trial: print(trial_line(next(numbers), trial), file=sys.stderr, flush=True)
         return
     with count_bar("trials", None) as bar:
         yield lambda trial: bar(1) if bar is not None else None

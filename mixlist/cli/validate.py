@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from mixlist.cli.failures import tell
-from mixlist.cli.index import COMMANDS
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, policy_from
 from mixlist.cli.parameters import CONFIG, FILE, PATH, one_standard_input
 from mixlist.diagnostics import Diagnostic
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 @click.command(
     "validate",
-    short_help=COMMANDS["validate"],
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
         KIND,
@@ -98,21 +96,17 @@ def _keep_standard_input() -> None:
 
 
 def _cross_check(report: FileReport, path: str, model: str | None, given: dict[str, str | None]) -> FileReport:
-    """The report with what the library's name space and the model say of a file that is valid by itself."""
+    """Add to a report what the library's name space or the model says about a file that is valid by itself."""
     if any(f.severity == "error" for f in report.findings) or (model is None and given["ops_info"] is None):
         return report
+    from mixlist.ops.crosscheck import cross_check
+
     if path == "-":
         sys.stdin.seek(0)
-    policy = policy_from(given | {_as_option(report.kind): path})
-    if model is None:
-        from mixlist.ops.crosscheck import cross_check
-
-        return replace(report, findings=(*report.findings, *cross_check(policy)))
-    return replace(report, findings=(*report.findings, *_against_model(model, policy)))
-
-
-def _as_option(kind: str) -> str:
-    return "mixlist" if kind == "modify-mixlist" else kind.replace("-", "_")
+    option = "mixlist" if report.kind == "modify-mixlist" else report.kind.replace("-", "_")
+    policy = policy_from(given | {option: path})
+    more = cross_check(policy) if model is None else _against_model(model, policy)
+    return replace(report, findings=(*report.findings, *more))
 
 
 def _against_model(model: str, policy: Policy) -> Sequence[Diagnostic]:
@@ -128,8 +122,7 @@ def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence
     from mixlist.report import github, json_output, sarif, terminal
 
     if output_format == "json":
-        files = [(file.path, file.kind, file.findings) for report in reports for file in report.by_file()]
-        json_output.write_json(json_output.validation_json(files), sys.stdout)
+        json_output.write_json(json_output.validation_json(reports), sys.stdout)
     elif output_format == "sarif":
         json_output.write_json(sarif.sarif(findings), sys.stdout)
     elif output_format == "github":

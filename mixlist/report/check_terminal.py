@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import TextIO
 
 from mixlist.checker.result import CheckReport
@@ -59,10 +60,8 @@ def _write_others(report: CheckReport, stream: TextIO) -> None:
     for kind, number in counts.items():
         stream.write(f"  {number} {paint(kind, _COLORS[words.KINDS[kind].weight], stream)}: {words.KINDS[kind].text}\n")
     stream.write("\n")
-    rows = [
-        (found.kind, str(found.ref), found.op_type, *words.magnitudes(found), words.in_batches(found, report))
-        for found in rest[:MOST]
-    ]
+    shown = itemgetter("kind", "node", "operator", "reference", "mixed", "batches")
+    rows = [shown(words.finding_texts(found, report)) for found in rest[:MOST]]
     table(("what", "node", "op", "float32", report.precision, "batches"), rows, stream)
     write_rest(len(rest) - MOST, ALL, stream)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,22 +73,12 @@ def worst_counted(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
     return sorted(found, key=lost)
 
 
-def magnitudes(found: NodeFinding) -> tuple[str, str]:
-    """The largest magnitudes in float32 and in the mixed model."""
-    return figure(found.max_abs_fp32), figure(found.max_abs_low)
-
-
 def in_batches(found: NodeFinding, report: CheckReport) -> str:
     """In how many batches it happened, and the first of them; they are counted from 0."""
     if not found.batches:
         return "-"
     first = f", first #{found.batches[0]}" if report.batches > 1 else ""
     return f"{len(found.batches)} of {report.batches}{first}"
-
-
-def made_low_by(found: NodeFinding) -> str:
-    """The list entry or rule that made the node low, else the list that it is on."""
-    return found.source or found.list
 
 
 def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict[str, str]:
@@ -105,7 +95,7 @@ def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict
         "count": figure(found.count),
         "worst": worst,
         "batches": in_batches(found, report) if report is not None else "",
-        "low_by": made_low_by(found),
+        "low_by": found.source or found.list,
         "suggestion": found.suggestion if report is not None else "",
     }
 
@@ -145,17 +135,17 @@ def comparison(report: CheckReport) -> tuple[str, ...]:
 
 def output_row(output: OutputFinding) -> tuple[str, ...]:
     """The cells under ``OUTPUT_COLUMNS``."""
-    verdict = "pass" if output.passed else f"fail: {', '.join(output.failed_limits)}"
-    figures: tuple[tuple[Callable[..., str], float | None], ...] = (
-        (figure, output.max_abs_error),
-        (figure, output.max_rel_error),
-        (figure, output.normalized_error),
-        (cosine, output.cosine),
-        (lambda value: figure(value, 3), output.snr_db),
-        (share, output.mismatches),
-        (share, output.top1),
+    return (
+        output.name,
+        figure(output.max_abs_error),
+        figure(output.max_rel_error),
+        figure(output.normalized_error),
+        cosine(output.cosine),
+        figure(output.snr_db, 3),
+        share(output.mismatches),
+        share(output.top1),
+        "pass" if output.passed else f"fail: {', '.join(output.failed_limits)}",
     )
-    return (output.name, *(text(value) for text, value in figures), verdict)
 
 
 def limits_text(limits: Mapping[str, float]) -> list[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from mixlist.diagnostics import Diagnostic
+if TYPE_CHECKING:
+    from mixlist.lists.validate import FileReport
 
 
 def write_json(result: Mapping[str, object], stream: TextIO) -> None:
     """Writes the object and a newline, in UTF-8 where the stream has it, else in ASCII escapes."""
     ascii_only = (stream.encoding or "utf-8").lower().replace("-", "") != "utf8"
-    for piece in _pieces(result, ascii_only):
-        stream.write(piece)
+    stream.writelines(_pieces(result, ascii_only))
 
 
 def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:
@@ -22,26 +22,24 @@ def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:
     for at, (key, value) in enumerate(result.items()):
         yield f"{',' if at else ''}\n {encode(key)}: "
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            yield "[\n  " + encode(value[0])
-            for element in value[1:]:
-                yield ",\n  " + encode(element)
+            yield "[\n  "
+            yield ",\n  ".join(map(encode, value))
             yield "\n ]"
         else:
             yield encode(value)
     yield "\n}\n"
 
 
-def finding_json(finding: Diagnostic) -> dict[str, object]:
-    """Return a finding as schemas/validate.json has it; null where it has no place or hint."""
-    return {name: getattr(finding, name) for name in ("code", "severity", "message", "line", "column", "hint")}
-
-
-def validation_json(files: Iterable[tuple[str, str, Iterable[Diagnostic]]]) -> dict[str, object]:
-    """``mixlist.validate/1`` from (path, kind, findings) of each file."""
-    return {
-        "format": "mixlist.validate/1",
-        "files": [
-            {"path": path, "kind": kind, "findings": [finding_json(f) for f in findings]}
-            for path, kind, findings in files
-        ],
-    }
+def validation_json(reports: Iterable[FileReport]) -> dict[str, object]:
+    """Return the ``mixlist.validate/1`` object of schemas/validate.json; null where a finding has no place or hint."""
+    keys = ("code", "severity", "message", "line", "column", "hint")
+    files = [
+        {
+            "path": file.path,
+            "kind": file.kind,
+            "findings": [{key: getattr(f, key) for key in keys} for f in file.findings],
+        }
+        for report in reports
+        for file in report.by_file()
+    ]
+    return {"format": "mixlist.validate/1", "files": files}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 
@@ -10,10 +9,6 @@ def figure(value: float | None, digits: int = 4) -> str:
     """Return a number in as few characters as it takes to read it; ``-`` for None."""
     if value is None:
         return "-"
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
     size = abs(value)
     if 1 <= size < 999_999.5:  # 57050 beside 65504, not 5.705e+04
         text = f"{value:.{max(0, digits - len(str(int(size))))}f}"

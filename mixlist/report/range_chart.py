@@ -52,8 +52,7 @@ class Span:
 def span(tensor: TensorRange) -> Span:
     """The span of a tensor in float32; NaN counts as infinite."""
     high = magnitude(tensor.minimum, tensor.maximum)
-    low = tensor.smallest if tensor.smallest else None
-    return Span(_log2(low) if low is not None else None, _log2(high) if high else None)
+    return Span(_log2(tensor.smallest) if tensor.smallest else None, _log2(high) if high else None)
 
 
 def magnitude(minimum: float, maximum: float) -> float:

@@ -18,18 +18,13 @@ def sarif(findings: Sequence[Diagnostic]) -> dict[str, object]:
     """The findings as a SARIF log; columns count Unicode code points from 1."""
     codes = sorted({finding.code for finding in findings})
     titles = _titles()
+    rules = [_rule(code, *titles.get(code, (code, code))) for code in codes]
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [
             {
-                "tool": {
-                    "driver": {
-                        "name": "mixlist",
-                        "version": __version__,
-                        "rules": [_rule(code, *titles.get(code, (code, code))) for code in codes],
-                    }
-                },
+                "tool": {"driver": {"name": "mixlist", "version": __version__, "rules": rules}},
                 "columnKind": "unicodeCodePoints",
                 "results": [_result(finding, codes.index(finding.code)) for finding in findings],
             }
@@ -56,15 +51,11 @@ def _result(finding: Diagnostic, rule: int) -> dict[str, object]:
         "message": {"text": message},
     }
     if finding.path is not None:
-        location: dict[str, object] = {"artifactLocation": {"uri": _uri(finding.path)}}
+        path = Path(finding.path)
+        uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+        location: dict[str, object] = {"artifactLocation": {"uri": uri}}
         if finding.line is not None:
             column = {} if finding.column is None else {"startColumn": finding.column}
             location["region"] = {"startLine": finding.line, **column}
         result["locations"] = [{"physicalLocation": location}]
     return result
-
-
-def _uri(path: str) -> str:
-    """A relative path as a relative URI reference, an absolute one as file://."""
-    plain = Path(path)
-    return plain.as_uri() if plain.is_absolute() else quote(plain.as_posix())

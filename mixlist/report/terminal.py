@@ -40,8 +40,7 @@ def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator
 
 def warn(findings: Iterable[Diagnostic]) -> None:
     """Writes findings to stderr."""
-    for line in diagnostic_lines(findings, sys.stderr):
-        sys.stderr.write(line + "\n")
+    sys.stderr.writelines(f"{line}\n" for line in diagnostic_lines(findings, sys.stderr))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
@@ -81,11 +80,9 @@ def write_seconds(seconds: Mapping[str, float], stream: TextIO) -> None:
 
 def clean(text: str) -> str:
     """The text with control characters spelled out: a name in a model must not steer the terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+    if text.isprintable():  # nearly always
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:

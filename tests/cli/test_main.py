@@ -15,20 +15,15 @@ import pytest
 
 from mixlist import __version__
 from mixlist.cli import failures
-from mixlist.cli.index import COMMANDS, help_text
+from mixlist.cli.index import COMMANDS, help_text, load_command
 from mixlist.errors import FileError, ModelError, UsageError
 
 MIXLIST = [sys.executable, "-m", "mixlist"]
 
 
-def load(name: str) -> click.Command:
-    command: click.Command = import_module(f"mixlist.cli.{name.replace('-', '_')}").command
-    return command
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_index_tells_what_the_command_tells(name: str) -> None:
-    command = load(name)
+    command = load_command(name)
     assert command.name == name
     assert command.short_help == COMMANDS[name]
 
