@@ -98,7 +98,7 @@ def command(
 
 def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> dict[str, object]:
     """The scaler's parameters by its own names; raises UsageError for what is no NAME=VALUE or given twice."""
-    from mixlist.training.scalers import initial_parameter
+    from mixlist.training.scalers import SCALERS
 
     found: dict[str, object] = {}
     for text in texts:
@@ -110,7 +110,7 @@ def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> 
         found[key] = value
     if scale is None:
         return found
-    own = initial_parameter(name)
+    own = SCALERS[name].INITIAL
     if not own:
         raise UsageError(f"the loss scaler {name} has no scale to set", hint="leave --loss-scale out")
     if own in found:

@@ -1,16 +1,17 @@
-"""Loss scalers: the exact rule of each framework, as pure objects.
+"""Scale the loss by the exact rule of each framework (Rules S10.5 to S10.12).
 
-A step is *good* when all gradients are finite, else *bad*. ``update`` takes that and says what to do with the step:
-``step`` (apply the update), ``skip`` (leave the parameters as they are) or ``retry`` (the same batch once more, with
-the new scale). Facts read from each project's source; the names of parameters are the frameworks' own.
+A step is *good* if all gradients are finite, else *bad*. ``Scaler.update`` takes that and returns what to do with the
+step: ``step`` (apply the update), ``skip`` (leave the parameters as they are) or ``retry`` (the same batch once more,
+with the new scale). Classes, parameters and defaults have the names and values that the frameworks' sources give them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Annotated, ClassVar, Literal, NamedTuple, SupportsFloat, get_type_hints
 
 from mixlist.errors import MixlistError, UsageError
 
@@ -19,78 +20,102 @@ FLOAT32_MAX = 3.4e38  # as the Ascend sources write it
 
 
 class ScalerError(MixlistError):
-    """What the framework itself ends a training with."""
+    """The error with which the framework itself ends a training."""
 
 
-class _Unchanging:
-    """A scale that stays: at least 1."""
+class Range(NamedTuple):
+    """The values that a parameter may have; ``text`` says so in messages."""
 
-    INITIAL: ClassVar[str] = "loss_scale"
-    loss_scale: float
+    text: str
+    contains: Callable[[float], bool]
 
-    def __post_init__(self) -> None:
-        _at_least("loss_scale", self.loss_scale, 1)
 
-    @property
-    def scale(self) -> float:
-        """The factor of the next step's loss."""
-        return self.loss_scale
+_AT_LEAST_1 = Range("is at least 1 and finite", lambda value: 1 <= value < math.inf)
+Count = Annotated[int, _AT_LEAST_1]
+Scale = Annotated[float, _AT_LEAST_1]
+Positive = Annotated[float, Range("is above 0 and finite", lambda value: 0 < value < math.inf)]
+Factor = Annotated[float, Range("is above 1 and finite", lambda value: 1 < value < math.inf)]
+Fraction = Annotated[float, Range("lies between 0 and 1", lambda value: 0 < value < 1)]
 
 
 @dataclass
-class Fixed(_Unchanging):
-    """Ascend TensorFlow ``FixedLossScaleManager``: the scale never changes; bad steps are skipped where checked.
+class Scaler(ABC):
+    """A loss scaler. ``scale`` is the factor of the next step's loss.
 
-    ``loss_scale`` is at least 1. Without ``enable_overflow_check`` bad steps are applied too.
+    The fields that ``__init__`` takes are the framework's parameters, the others are state. ``INITIAL`` names the
+    parameter that is the first scale, ``GROWTH`` the one that says after how many good steps the scale grows.
     """
 
-    loss_scale: float
+    NAME: ClassVar[str]
+    INITIAL: ClassVar[str] = ""
+    GROWTH: ClassVar[str] = ""
+    scale: float = field(default=1.0, init=False)
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            for limits in getattr(hint, "__metadata__", ()):
+                value = getattr(self, name)
+                if not limits.contains(value):
+                    raise UsageError(f"{name}={value:g}: it {limits.text}")
+        if self.INITIAL:
+            self.scale = getattr(self, self.INITIAL)
+
+    @abstractmethod
+    def update(self, finite: bool) -> Action:
+        """Take note of a step whose gradients are all finite, or not; return what to do with it."""
+
+
+@dataclass
+class FixedLossScaleManager(Scaler):
+    """Keep the scale; skip bad steps if ``enable_overflow_check``, else apply them (Rule S10.5).
+
+    Source: TensorFlow on Ascend, ``FixedLossScaleManager``.
+    """
+
+    NAME = "fixed"
+    INITIAL = "loss_scale"
+    loss_scale: Scale
     enable_overflow_check: bool = True
 
     def update(self, finite: bool) -> Action:
-        """Take note of a step."""
         return "step" if finite or not self.enable_overflow_check else "skip"
 
 
 @dataclass
-class MindsporeFixed(_Unchanging):
-    """MindSpore ``FixedLossScaleManager``; without ``drop_overflow_update`` bad steps are applied too."""
+class MindSporeFixedLossScaleManager(Scaler):
+    """Keep the scale; skip bad steps if ``drop_overflow_update``, else apply them (Rule S10.9).
 
-    loss_scale: float = 128.0
+    Source: MindSpore, ``FixedLossScaleManager``.
+    """
+
+    NAME = "mindspore-fixed"
+    INITIAL = "loss_scale"
+    loss_scale: Scale = 128.0
     drop_overflow_update: bool = True
 
     def update(self, finite: bool) -> Action:
-        """Take note of a step."""
         return "step" if finite or not self.drop_overflow_update else "skip"
 
 
 @dataclass
-class Npu:
-    """Ascend TensorFlow ``ExponentialUpdateLossScaleManager``.
+class ExponentialUpdateLossScaleManager(Scaler):
+    """Grow after good steps in a row, shrink after bad steps that add up over good ones (Rule S10.6).
 
-    Bad steps add up, also when good ones stand between them: only growth and decrease clear their count.
+    Source: TensorFlow on Ascend, ``ExponentialUpdateLossScaleManager``.
     """
 
-    INITIAL: ClassVar[str] = "init_loss_scale"
-    init_loss_scale: float
-    incr_every_n_steps: int
-    decr_every_n_nan_or_inf: int = 2
-    incr_ratio: float = 2.0
-    decr_ratio: float = 0.8
-    scale: float = 0.0
-    good: int = 0
-    bad: int = 0
-
-    def __post_init__(self) -> None:
-        _at_least("init_loss_scale", self.init_loss_scale, 1)
-        _at_least("incr_every_n_steps", self.incr_every_n_steps, 1)
-        _at_least("decr_every_n_nan_or_inf", self.decr_every_n_nan_or_inf, 1)
-        _above("incr_ratio", self.incr_ratio, 1)
-        _between("decr_ratio", self.decr_ratio)
-        self.scale = self.scale or self.init_loss_scale
+    NAME = "npu"
+    INITIAL = "init_loss_scale"
+    GROWTH = "incr_every_n_steps"
+    init_loss_scale: Scale
+    incr_every_n_steps: Count
+    decr_every_n_nan_or_inf: Count = 2
+    incr_ratio: Factor = 2.0
+    decr_ratio: Fraction = 0.8
+    good: int = field(default=0, init=False)
+    bad: int = field(default=0, init=False)
 
     def update(self, finite: bool) -> Action:
-        """Take note of a step."""
         if finite:
             self.good += 1
             if self.good == self.incr_every_n_steps:
@@ -101,61 +126,54 @@ class Npu:
         self.good, self.bad = 0, self.bad + 1
         if self.bad == self.decr_every_n_nan_or_inf:
             self.scale = max(1.0, self.scale * self.decr_ratio)
-            self.good = self.bad = 0
+            self.bad = 0
         return "skip"
 
 
 @dataclass
-class NpuTf2:
-    """Ascend TensorFlow 2 ``NpuLossScaleOptimizer``, in the style of Keras."""
+class NpuLossScaleOptimizer(Scaler):
+    """Multiply the scale after ``dynamic_growth_steps`` good steps in a row, divide it after each bad one (Rule S10.7).
 
-    INITIAL: ClassVar[str] = "initial_scale"
-    initial_scale: float = 2.0**15
-    dynamic_growth_steps: int = 2000
-    multiplier: float = 2.0
-    scale: float = 0.0
-    counter: int = 0
+    Source: TensorFlow 2 on Ascend, ``NpuLossScaleOptimizer``, in the style of Keras.
+    """
 
-    def __post_init__(self) -> None:
-        _at_least("initial_scale", self.initial_scale, 1)
-        _at_least("dynamic_growth_steps", self.dynamic_growth_steps, 1)
-        _above("multiplier", self.multiplier, 1)
-        self.scale = self.scale or self.initial_scale
+    NAME = "npu-tf2"
+    INITIAL = "initial_scale"
+    GROWTH = "dynamic_growth_steps"
+    initial_scale: Scale = 2.0**15
+    dynamic_growth_steps: Count = 2000
+    multiplier: Factor = 2.0
+    counter: int = field(default=0, init=False)
 
     def update(self, finite: bool) -> Action:
-        """Take note of a step."""
         if not finite:
             self.scale, self.counter = max(1.0, self.scale / self.multiplier), 0
             return "skip"
-        if self.counter + 1 >= self.dynamic_growth_steps:
+        self.counter += 1
+        if self.counter >= self.dynamic_growth_steps:
             self.scale, self.counter = self.scale * self.multiplier, 0
-        else:
-            self.counter += 1
         return "step"
 
 
 @dataclass
-class Mindspore:
-    """MindSpore ``DynamicLossScaleManager``. More than 1000 bad steps in a row raise ScalerError."""
+class DynamicLossScaleManager(Scaler):
+    """Multiply the scale at every ``scale_window``-th step since the last bad one, divide it at bad ones (Rule S10.8).
 
-    INITIAL: ClassVar[str] = "init_loss_scale"
+    More than 1000 bad steps in a row raise ScalerError. Source: MindSpore, ``DynamicLossScaleManager``.
+    """
+
+    NAME = "mindspore"
+    INITIAL = "init_loss_scale"
+    GROWTH = "scale_window"
     MOST_BAD: ClassVar[int] = 1000
-    init_loss_scale: float = 2.0**24
-    scale_factor: float = 2.0
-    scale_window: int = 2000
-    scale: float = 0.0
-    steps: int = 0
-    last_overflow: int = 0
-    bad: int = 0
-
-    def __post_init__(self) -> None:
-        _at_least("init_loss_scale", self.init_loss_scale, 1)
-        _above("scale_factor", self.scale_factor, 1)
-        _at_least("scale_window", self.scale_window, 1)
-        self.scale = self.scale or self.init_loss_scale
+    init_loss_scale: Scale = 2.0**24
+    scale_factor: Factor = 2.0
+    scale_window: Count = 2000
+    steps: int = field(default=0, init=False)
+    last_overflow: int = field(default=0, init=False)
+    bad: int = field(default=0, init=False)
 
     def update(self, finite: bool) -> Action:
-        """Take note of a step."""
         self.steps += 1
         if finite:
             self.bad = 0
@@ -173,26 +191,22 @@ class Mindspore:
 
 
 @dataclass
-class Torch:
-    """PyTorch ``GradScaler`` (torch_npu's is alike)."""
+class GradScaler(Scaler):
+    """Multiply the scale after ``growth_interval`` good steps in a row, and by less than 1 at bad ones (Rule S10.10).
 
-    INITIAL: ClassVar[str] = "init_scale"
-    init_scale: float = 2.0**16
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000
-    scale: float = 0.0
-    tracker: int = 0
+    Source: PyTorch, ``torch.amp.GradScaler``; that of torch_npu has the same rule.
+    """
 
-    def __post_init__(self) -> None:
-        _above("init_scale", self.init_scale, 0)
-        _above("growth_factor", self.growth_factor, 1)
-        _between("backoff_factor", self.backoff_factor)
-        _at_least("growth_interval", self.growth_interval, 1)
-        self.scale = self.scale or self.init_scale
+    NAME = "torch"
+    INITIAL = "init_scale"
+    GROWTH = "growth_interval"
+    init_scale: Positive = 2.0**16
+    growth_factor: Factor = 2.0
+    backoff_factor: Fraction = 0.5
+    growth_interval: Count = 2000
+    tracker: int = field(default=0, init=False)
 
     def update(self, finite: bool) -> Action:
-        """Take note of a step."""
         if not finite:
             self.scale, self.tracker = self.scale * self.backoff_factor, 0
             return "skip"
@@ -203,35 +217,28 @@ class Torch:
 
 
 @dataclass
-class Nnabla:
-    """NNabla ``DynamicLossScalingUpdater``.
+class DynamicLossScalingUpdater(Scaler):
+    """Divide the scale and try a bad step again, up to 100 times; multiply it after N good steps (Rule S10.11).
 
-    A bad step is tried again with the smaller scale, up to 100 times, then skipped. The counter is looked at before it
-    is raised, so the first growth comes at good step N + 2 and then every N + 1.
+    The counter is compared before it is raised, so the first growth comes at good step N + 2 and then every N + 1.
+    Source: nnabla, ``DynamicLossScalingUpdater``.
     """
 
-    INITIAL: ClassVar[str] = "scale"
+    NAME = "nnabla"
+    INITIAL = "scale"
+    GROWTH = "N"
     MOST_TRIES: ClassVar[int] = 100
-    scale: float = 8.0
-    scaling_factor: float = 2.0
-    N: int = 2000
-    counter: int = 0
-    tries: int = 0
-
-    def __post_init__(self) -> None:
-        _above("scale", self.scale, 0)
-        _above("scaling_factor", self.scaling_factor, 1)
-        _at_least("N", self.N, 1)
+    scale: Positive = 8.0
+    scaling_factor: Factor = 2.0
+    N: Count = 2000
+    counter: int = field(default=0, init=False)
+    tries: int = field(default=0, init=False)
 
     def update(self, finite: bool) -> Action:
-        """Take note of a step."""
         if not finite:
             self.scale, self.counter = self.scale / self.scaling_factor, 0
-            self.tries += 1
-            if self.tries <= self.MOST_TRIES:
-                return "retry"
-            self.tries = 0
-            return "skip"
+            self.tries = (self.tries + 1) % (self.MOST_TRIES + 1)
+            return "retry" if self.tries else "skip"
         self.tries = 0
         if self.counter > self.N:
             self.scale, self.counter = self.scale * self.scaling_factor, 0
@@ -240,112 +247,87 @@ class Nnabla:
 
 
 @dataclass
-class NoScaling:
-    """No scaling: the scale is 1, bad steps are skipped."""
+class NoScaling(Scaler):
+    """Keep the scale at 1 and skip bad steps (Rule S10.12). Source: the comparison without loss scaling."""
 
-    INITIAL: ClassVar[str] = ""
-    scale: float = 1.0
+    NAME = "none"
 
     def update(self, finite: bool) -> Action:
-        """Take note of a step."""
         return "step" if finite else "skip"
 
 
-Scaler = Fixed | MindsporeFixed | Npu | NpuTf2 | Mindspore | Torch | Nnabla | NoScaling
-SCALERS: dict[str, type[Any]] = {
-    "fixed": Fixed,
-    "npu": Npu,
-    "npu-tf2": NpuTf2,
-    "mindspore": Mindspore,
-    "mindspore-fixed": MindsporeFixed,
-    "torch": Torch,
-    "nnabla": Nnabla,
-    "none": NoScaling,
+SCALERS: dict[str, type[Scaler]] = {
+    scaler.NAME: scaler
+    for scaler in (
+        FixedLossScaleManager,
+        ExponentialUpdateLossScaleManager,
+        NpuLossScaleOptimizer,
+        DynamicLossScaleManager,
+        MindSporeFixedLossScaleManager,
+        GradScaler,
+        DynamicLossScalingUpdater,
+        NoScaling,
+    )
 }
-_STATE = {"npu": 3, "npu-tf2": 2, "mindspore": 4, "torch": 2, "nnabla": 2}  # the last fields are no parameters
 
 
-def make_scaler(name: str, **parameters: Any) -> Scaler:
-    """The scaler of a framework: ``scale`` is the factor of the next loss, ``update(finite)`` takes note of a step.
+def make_scaler(name: str, **parameters: object) -> Scaler:
+    """Return the scaler of a framework: ``scale`` is the factor of the next loss, ``update(finite)`` notes a step.
 
     ``parameters`` have the framework's own names (``parameters_of``); texts are read as numbers or yes/no. Raises
     UsageError for an unknown name, for parameters that are unknown, missing or out of range.
     """
     if name not in SCALERS:
         raise UsageError(f"there is no loss scaler {name!r}", hint=f"it is one of {', '.join(SCALERS)}")
-    known = parameters_of(name)
-    unknown = [each for each in parameters if each not in known]
-    if unknown:
-        has = ", ".join(known) or "no parameters"
-        raise UsageError(f"the loss scaler {name} has no parameter {unknown[0]!r}", hint=f"it has {has}")
-    missing = [each for each, default in known.items() if default is MISSING and each not in parameters]
-    if missing:
-        raise UsageError(f"the loss scaler {name} needs {missing[0]}", hint=f"give --scaler-arg {missing[0]}=VALUE")
-    kinds = {each.name: str(each.type) for each in fields(SCALERS[name])}
-    made: Scaler = SCALERS[name](**{n: _value(name, n, kinds[n], v) for n, v in parameters.items()})
-    return made
+    scaler: Callable[..., Scaler] = SCALERS[name]
+    defaults = parameters_of(name)
+    for parameter in parameters:
+        if parameter not in defaults:
+            hint = f"it has {', '.join(defaults) or 'no parameters'}"
+            raise UsageError(f"the loss scaler {name} has no parameter {parameter!r}", hint=hint)
+    for parameter, default in defaults.items():
+        if default is MISSING and parameter not in parameters:
+            hint = f"give --scaler-arg {parameter}=VALUE"
+            raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
+    types = get_type_hints(SCALERS[name])
+    return scaler(**{each: _read(name, each, types[each], value) for each, value in parameters.items()})
 
 
-def initial_parameter(name: str) -> str:
-    """The scaler's own name of its first, or fixed, scale; "" where there is none."""
-    return str(SCALERS[name].INITIAL)
+def parameters_of(name: str) -> dict[str, object]:
+    """Return the parameters of a scaler and their defaults, ``dataclasses.MISSING`` where there is none."""
+    return {each.name: each.default for each in fields(SCALERS[name]) if each.init}
 
 
-def parameters_of(name: str) -> dict[str, Any]:
-    """The parameters of a scaler and their defaults, ``dataclasses.MISSING`` where there is none."""
-    if name == "none":
-        return {}
-    every = fields(SCALERS[name])
-    return {each.name: each.default for each in every[: len(every) - _STATE.get(name, 0)]}
+def described(scaler: Scaler) -> dict[str, object]:
+    """Return name and parameters of a scaler, those with their defaults included."""
+    return {"name": scaler.NAME, **{name: getattr(scaler, name) for name in parameters_of(scaler.NAME)}}
 
 
-def described(scaler: Scaler) -> dict[str, Any]:
-    """Name and parameters of a scaler, those with their defaults included."""
-    name = next(name for name, kind in SCALERS.items() if kind is type(scaler))
-    return {"name": name, **{each: getattr(scaler, each) for each in parameters_of(name)}}
+def state_of(scaler: Scaler) -> dict[str, object]:
+    """Return everything that ``restored`` needs, as plain numbers."""
+    return {"name": scaler.NAME, **asdict(scaler)}
 
 
-def state_of(scaler: Scaler) -> dict[str, Any]:
-    """Everything that ``restored`` needs, as plain numbers."""
-    name = next(name for name, kind in SCALERS.items() if kind is type(scaler))
-    return {"name": name, **asdict(scaler)}
-
-
-def restored(state: Mapping[str, Any]) -> Scaler:
-    """A scaler in the state that ``state_of`` gave."""
+def restored(state: Mapping[str, object]) -> Scaler:
+    """Return a scaler in the state that ``state_of`` gave."""
     values = dict(state)
-    made: Scaler = object.__new__(SCALERS[values.pop("name")])  # unchecked: bad steps bring some scales to 0
-    vars(made).update(values)
-    return made
+    scaler = object.__new__(SCALERS[str(values.pop("name"))])  # without checks: bad steps bring some scales to 0
+    vars(scaler).update(values)
+    return scaler
 
 
-def _value(scaler: str, name: str, kind: str, value: Any) -> Any:
-    """A parameter as its type; command lines give texts."""
+def _read(scaler: str, name: str, kind: type, value: object) -> float:
+    """Return a parameter as its type; command lines give texts."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     try:
-        if kind == "bool":
-            return value if isinstance(value, bool) else words[str(value).lower()]
+        if kind is bool:
+            return words[str(value).lower()]
+        if not isinstance(value, str | SupportsFloat):
+            raise TypeError
         number = float(value)
-        if kind == "int":
-            if number != int(number):
-                raise ValueError
-            return int(number)
+        if kind is int and not number.is_integer():
+            raise ValueError
+        return int(number) if kind is int else number
     except (KeyError, ValueError, TypeError, OverflowError):
-        wanted = {"bool": "true or false", "int": "a whole number"}.get(kind, "a number")
+        wanted = {bool: "true or false", int: "a whole number"}.get(kind, "a number")
         raise UsageError(f"{name}={value} of the loss scaler {scaler}: it takes {wanted}") from None
-    return number
-
-
-def _at_least(name: str, value: float, least: float) -> None:
-    if not least <= value < math.inf:
-        raise UsageError(f"{name}={value:g}: it is at least {least:g} and finite")
-
-
-def _above(name: str, value: float, bound: float) -> None:
-    if not bound < value < math.inf:
-        raise UsageError(f"{name}={value:g}: it is above {bound:g} and finite")
-
-
-def _between(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise UsageError(f"{name}={value:g}: it lies between 0 and 1")

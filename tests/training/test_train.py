@@ -157,9 +157,9 @@ def test_what_float32_cannot_train_either_is_nothing_to_compare_with() -> None:
 
 
 def test_mindspore_ending_a_training_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mixlist.training.scalers import Mindspore
+    from mixlist.training.scalers import DynamicLossScaleManager
 
-    monkeypatch.setattr(Mindspore, "MOST_BAD", 5)
+    monkeypatch.setattr(DynamicLossScaleManager, "MOST_BAD", 5)
     data = {"x": np.zeros((40, 2), np.float32), "t": np.full((40, 2), 1e5, np.float32)}
     found = train(squares(), all_low(), data, batch_size=4, epochs=5, scaler="mindspore", tune=True)
     assert found.verdict == "fail"
