@@ -70,7 +70,7 @@ def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None]
     from mixlist.checker.finding_rules import BatchRanges, classify
     from mixlist.checker.model_pair import SessionConfig, make_pair
 
-    pair = make_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", False, False))
+    pair = make_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", None, False))
     session = _session(path.read_bytes())
 
     def observed() -> None:

@@ -1,8 +1,9 @@
-"""How far the mixed model's outputs are from the reference, batch by batch, in sums of float64; no array is kept.
+"""Measure how far the mixed model's outputs are from the reference, and apply the limits (Rules S8.15 to S8.19).
 
-A value that is not finite in the reference says nothing about precision: it does not count, but is told
-(``OutputAccuracy.notes``). One that is finite in the reference and not in the mixed model is an infinite error.
-Integers and bools are compared exactly and as numbers; texts as unit vectors, at right angles where they differ.
+Batch by batch, in sums of float64; no array is kept. A value that is not finite in the reference says nothing about
+precision: it does not count, but is noted (``OutputAccuracy.notes``). One that is finite in the reference and not in
+the mixed model is an infinite error. Integers and bools are compared exactly and as numbers; texts as unit vectors, at
+right angles where they differ.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.checker.result import OutputFinding
 from mixlist.option_fields import option
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-    Array = NDArray[Any]
+Array: TypeAlias = "NDArray[np.generic]"
+Doubles: TypeAlias = "NDArray[np.float64]"
 
-BLOCK = 2**15  # values looked at at a time: the float64 copies stay in the processor's cache, and in the heap
+BLOCK = 2**15  # values compared at a time: the float64 copies stay in the processor's cache, and in the heap
 FEW = 0.01  # share of differing integers that passes where nobody asked for another
 _TEXT = "OSTU"  # numpy kinds of strings; tensors of strings come as objects
 _EXACT = "biu"
@@ -90,92 +93,83 @@ MEASURES = {
 _UPPER = ("max_abs", "max_rel", "normalized", "mismatch")
 
 
-def judge(finding: OutputFinding, limits: Limits) -> tuple[bool, tuple[str, ...]]:
-    """Whether the output keeps the limits, and the names of those that it does not.
+def failed_limits(finding: OutputFinding, limits: Limits) -> tuple[str, ...]:
+    """Return the names of the limits that an output does not keep. NaN keeps no limit.
 
-    NaN keeps no limit. ``shape`` among the finding's failed limits (the outputs could not be compared) stays.
+    ``shape`` among the finding's failed limits (the outputs could not be compared) stays.
     """
     failed = ["shape"] if "shape" in finding.failed_limits else []
     asked = limits.asked()
-    measured = {name: getattr(finding, field) for name, field in MEASURES.items()}
-    for name, value in measured.items():
+    for name, field in MEASURES.items():
+        value = getattr(finding, field)
         if name in asked and value is not None:
-            kept = value <= asked[name] if name in _UPPER else value >= asked[name]
-            failed += [] if kept else [name]
+            keeps = value <= asked[name] if name in _UPPER else value >= asked[name]
+            failed += [] if keeps else [name]
     if finding.mismatches is not None and (limits.mismatch is not None or finding.mismatches <= FEW):
         failed = [name for name in failed if name not in ("normalized", "cosine", "snr")]
-    return not failed, tuple(failed)
+    return tuple(failed)
 
 
 class OutputAccuracy:
     """The metrics of one output, or one tensor, over all batches.
 
-    Largest errors, normalised error, cosine and SNR are those of the worst batch, so that one bad batch does not drown
+    Largest errors, normalized error, cosine and SNR are those of the worst batch, so that one bad batch does not drown
     in many good ones; the shares (mismatches, top-1 agreement) are over all batches.
     ``only``: limits that are asked for, None for any; what they do not ask for is two thirds of the work.
     """
 
     def __init__(self, name: str, only: Limits | None = None) -> None:
         self.name = name
-        self._measures_largest = only is None or only.max_abs is not None
-        self._measures_ratio = only is None or only.max_rel is not None
-        self._measures_angle = only is None or only.cosine is not None
-        self._measures_top1 = only is None or only.top1 is not None
-        self._max_abs = 0.0
-        self._max_rel = 0.0
-        self._normalized = 0.0
+        self._measures_largest, self._measures_ratio, self._measures_angle, self._measures_top1 = (
+            only is None or getattr(only, limit) is not None for limit in ("max_abs", "max_rel", "cosine", "top1")
+        )
+        self._max_abs = self._max_rel = self._normalized = 0.0
         self._cosine = 1.0
         self._reference = 0.0  # sum of squares over all batches
-        self._beside_zero = 0.0  # the largest sum of squares of a difference from a batch that is all zeros
-        self._differing = _Share()
-        self._agreeing = _Share()
+        self._from_zeros = 0.0  # the largest sum of squares of a difference from a batch that is all zeros
+        self._differing, self._agreeing = _Share(), _Share()
         self._values = 0
         self._unknown = 0  # not finite in the reference
         self._unlike = 0  # of those, other in the mixed model
-        self._unfit = ""  # the first pair that cannot be compared
+        self._unfit = ""  # why the first pair that cannot be compared cannot
 
-    def add(self, reference: Any, mixed: Any) -> None:
-        """Adds one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""
-        batch = _Batch()
-        theirs = dict(_leaves(mixed))
-        ours = dict(_leaves(reference))
-        if ours.keys() != theirs.keys():
-            self._refuse(f"{_counted(len(ours))} in the reference, {_counted(len(theirs))} in the mixed model", batch)
+    def add(self, reference: object, mixed: object) -> None:
+        """Add one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""
+        sums = _Sums()
+        expected, actual = dict(_leaves(reference)), dict(_leaves(mixed))
+        if expected.keys() != actual.keys():
+            counts = _counted(len(expected)), _counted(len(actual))
+            self._refuse(f"{counts[0]} in the reference, {counts[1]} in the mixed model", sums)
         else:
-            for place, array in ours.items():
-                self._add_array(array, theirs[place], batch)
-        self._close(batch)
+            for place, array in expected.items():
+                self._add_array(array, actual[place], sums)
+        self._end_batch(sums)
 
     def merge(self, other: OutputAccuracy) -> None:
-        """Adds the batches of another one of the same output; the order makes no difference."""
-        self._max_abs = max(self._max_abs, other._max_abs)
-        self._max_rel = max(self._max_rel, other._max_rel)
-        self._normalized = max(self._normalized, other._normalized)
+        """Add the batches of another one of the same output; the order makes no difference."""
+        for name in ("_max_abs", "_max_rel", "_normalized", "_from_zeros"):
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for name in ("_reference", "_values", "_unknown", "_unlike"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self._cosine = _least(self._cosine, other._cosine)
-        self._reference += other._reference
-        self._beside_zero = max(self._beside_zero, other._beside_zero)
-        for mine, theirs in ((self._differing, other._differing), (self._agreeing, other._agreeing)):
-            if theirs.whole is not None:
-                mine.add(theirs.part, theirs.whole)
-        self._values += other._values
-        self._unknown += other._unknown
-        self._unlike += other._unlike
+        for share, of_other in ((self._differing, other._differing), (self._agreeing, other._agreeing)):
+            if of_other.whole is not None:
+                share.add(of_other.part, of_other.whole)
         self._unfit = self._unfit or other._unfit
 
     def cannot_pass(self, limits: Limits) -> bool:
         """Return whether a limit is broken whatever the next batches are: shares may recover, largest errors cannot."""
         if self._differing.share is not None:
             return bool(self._unfit)
-        finding = self.finding(limits)
-        final = {"shape", "max_abs", "max_rel"} | (set() if self._beside_zero else {"normalized", "cosine", "snr"})
-        return not final.isdisjoint(finding.failed_limits)
+        final = {"shape", "max_abs", "max_rel"} | (set() if self._from_zeros else {"normalized", "cosine", "snr"})
+        return not final.isdisjoint(self.finding(limits).failed_limits)
 
     def finding(self, limits: Limits) -> OutputFinding:
-        """The metrics so far, judged."""
+        """Return the metrics so far, with the limits that they break."""
         normalized = self._normalized
-        if self._beside_zero:  # measured by the other batches, since its own are all zeros
-            normalized = max(normalized, _ratio(self._beside_zero, self._reference))
-        found = OutputFinding(
+        if self._from_zeros:  # measured by the other batches, since its own are all zeros
+            normalized = max(normalized, _ratio(self._from_zeros, self._reference))
+        finding = OutputFinding(
             name=self.name,
             max_abs_error=self._max_abs,
             max_rel_error=self._max_rel,
@@ -187,105 +181,106 @@ class OutputAccuracy:
             passed=True,
             failed_limits=("shape",) if self._unfit else (),
         )
-        passed, failed = judge(found, limits)
-        return replace(found, passed=passed, failed_limits=failed)
+        failed = failed_limits(finding, limits)
+        return replace(finding, passed=not failed, failed_limits=failed)
 
     def notes(self) -> tuple[str, ...]:
-        """What the figures do not tell, one sentence each."""
-        told = []
+        """Return what the figures leave out, one sentence each."""
+        notes = []
         if self._unfit:
-            told.append(f"{self.name!r} cannot be compared: {self._unfit}")
+            notes.append(f"{self.name!r} cannot be compared: {self._unfit}")
         if self._unknown:
             unlike = f"; the mixed model differs in {self._unlike} of them" if self._unlike else ""
-            told.append(
+            notes.append(
                 f"{self._unknown} of {self._values} values of {self.name!r} are not finite in the reference"
                 f" and do not count{unlike}"
             )
-        return tuple(told)
+        return tuple(notes)
 
-    def _add_array(self, reference: Array, mixed: Array, batch: _Batch) -> None:
+    def _add_array(self, reference: Array, mixed: Array, sums: _Sums) -> None:
         text = reference.dtype.kind in _TEXT
         if reference.shape != mixed.shape:
-            self._refuse(f"shape {list(reference.shape)} became {list(mixed.shape)}", batch)
-        elif text != (mixed.dtype.kind in _TEXT):
-            self._refuse(f"type {reference.dtype} became {mixed.dtype}", batch)
-        else:
-            self._values += reference.size
-            exact = text or (reference.dtype.kind in _EXACT and mixed.dtype.kind in _EXACT)
+            self._refuse(f"shape {list(reference.shape)} became {list(mixed.shape)}", sums)
+            return
+        if text != (mixed.dtype.kind in _TEXT):
+            self._refuse(f"type {reference.dtype} became {mixed.dtype}", sums)
+            return
+        self._values += reference.size
+        exact = text or (reference.dtype.kind in _EXACT and mixed.dtype.kind in _EXACT)
+        if exact:
+            self._differing.add(0, 0)
+        elif self._measures_top1 and _has_classes(reference):
+            self._agreeing.add(*_same_largest(reference, mixed))
+        flat, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
+        for start in range(0, flat.size, BLOCK):
+            block, mixed_block = flat[start : start + BLOCK], flat_mixed[start : start + BLOCK]
+            differing = int((block != mixed_block).sum()) if exact else 0
             if exact:
-                self._differing.add(0, 0)
-            elif self._measures_top1 and _has_classes(reference):
-                self._agreeing.add(*_same_largest(reference, mixed))
-            for ours, theirs in _blocks(reference, mixed):
-                differing = int((ours != theirs).sum()) if exact else 0
-                if exact:
-                    self._differing.add(differing, ours.size)
-                if text:
-                    self._add_texts(differing, ours.size, batch)
-                else:
-                    self._add_numbers(ours, theirs, batch)
+                self._differing.add(differing, block.size)
+            if text:
+                self._add_texts(differing, block.size, sums)
+            else:
+                self._add_numbers(block, mixed_block, sums)
 
-    def _add_texts(self, differing: int, count: int, batch: _Batch) -> None:
+    def _add_texts(self, differing: int, count: int, sums: _Sums) -> None:
         if differing:
             self._max_abs = self._max_rel = 1.0
-        batch.difference += 2 * differing
-        batch.reference += count
-        batch.mixed += count
-        batch.product += count - differing
+        sums.difference += 2 * differing
+        sums.reference += count
+        sums.mixed += count
+        sums.product += count - differing
 
-    def _add_numbers(self, reference: Array, mixed: Array, batch: _Batch) -> None:
+    def _add_numbers(self, reference: Array, mixed: Array, sums: _Sums) -> None:
         import numpy as np
 
-        ours, theirs = reference.astype(np.float64), mixed.astype(np.float64)
+        a, b = reference.astype(np.float64), mixed.astype(np.float64)
         with np.errstate(all="ignore"):  # doubles beyond 1e154 have infinite squares: an infinite error then
-            squares = _dot(ours, ours)
+            squares = _dot(a, a)
             if not math.isfinite(squares):  # there may be values that do not count
-                known = np.isfinite(ours)
-                same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+                known = np.isfinite(a)
+                same = (a == b) | (np.isnan(a) & np.isnan(b))
                 self._unknown += int((~known).sum())
                 self._unlike += int((~known & ~same).sum())
-                ours, theirs = ours[known], theirs[known]
-                squares = _dot(ours, ours)
+                a, b = a[known], b[known]
+                squares = _dot(a, a)
             if self._measures_angle:
-                batch.mixed += _dot(theirs, theirs)
-                batch.product += _dot(ours, theirs)
-            difference = np.subtract(theirs, ours, out=theirs)
+                sums.mixed += _dot(b, b)
+                sums.product += _dot(a, b)
+            difference = np.subtract(b, a, out=b)
             error = _dot(difference, difference)
-            batch.reference += squares
-            batch.difference += error
+            sums.reference += squares
+            sums.difference += error
             if not math.isfinite(error) and not np.isfinite(difference).all():
-                self._break(batch)
-            elif ours.size and (self._measures_largest or self._measures_ratio):
+                self._break(sums)
+            elif a.size and (self._measures_largest or self._measures_ratio):
                 np.abs(difference, out=difference)
                 self._max_abs = max(self._max_abs, float(difference.max()))
                 if self._measures_ratio:
-                    self._max_rel = max(self._max_rel, _largest_ratio(difference, np.abs(ours, out=ours)))
+                    self._max_rel = max(self._max_rel, _largest_ratio(difference, np.abs(a, out=a)))
 
-    def _refuse(self, reason: str, batch: _Batch) -> None:
+    def _refuse(self, reason: str, sums: _Sums) -> None:
         self._unfit = self._unfit or reason
-        self._break(batch)
+        self._break(sums)
 
-    def _break(self, batch: _Batch) -> None:
+    def _break(self, sums: _Sums) -> None:
         self._max_abs = self._max_rel = math.inf
-        batch.broken = True
+        sums.broken = True
 
-    def _close(self, batch: _Batch) -> None:
-        if batch.broken:
+    def _end_batch(self, sums: _Sums) -> None:
+        if sums.broken:
             self._normalized, self._cosine = math.inf, math.nan
             return
-        self._reference += batch.reference
-        if not batch.difference:
-            return
-        if batch.reference:
-            self._normalized = max(self._normalized, _ratio(batch.difference, batch.reference))
+        self._reference += sums.reference
+        if sums.difference and sums.reference:
+            self._normalized = max(self._normalized, _ratio(sums.difference, sums.reference))
             if self._measures_angle:
-                self._cosine = _least(self._cosine, batch.cosine())
-        else:
-            self._beside_zero = max(self._beside_zero, batch.difference)
+                self._cosine = _least(self._cosine, sums.cosine())
+        elif sums.difference:
+            self._from_zeros = max(self._from_zeros, sums.difference)
 
 
 @dataclass
-class _Batch:
+class _Sums:
     """Sums of squares and products over one batch."""
 
     difference: float = 0.0
@@ -303,7 +298,7 @@ class _Batch:
 
 @dataclass
 class _Share:
-    """A part of a whole; no share (None) while nothing, not even nothing, was added."""
+    """A part of a whole; no share (None) until something was added, if only an empty whole."""
 
     part: int = 0
     whole: int | None = None
@@ -317,16 +312,16 @@ class _Share:
         return None if self.whole is None else self.part / max(self.whole, 1)
 
 
-def _least(one: float, other: float) -> float:
-    """The smaller one, NaN if either is."""
-    return math.nan if math.isnan(one) or math.isnan(other) else min(one, other)
+def _least(a: float, b: float) -> float:
+    """Return the smaller number, NaN if one is NaN."""
+    return math.nan if math.isnan(a) or math.isnan(b) else min(a, b)
 
 
-def _dot(one: Array, other: Array) -> float:
-    """The product of two vectors, not by BLAS: its threads cost more than they bring, and sum in another order."""
+def _dot(a: Doubles, b: Doubles) -> float:
+    """Return the product of two vectors; not by BLAS, whose threads cost more here and sum in another order."""
     import numpy as np
 
-    return float(np.einsum("i,i->", one, other))
+    return float(np.einsum("i,i->", a, b))
 
 
 def _ratio(difference: float, reference: float) -> float:
@@ -335,53 +330,42 @@ def _ratio(difference: float, reference: float) -> float:
     return math.sqrt(difference) / math.sqrt(reference)
 
 
-def _largest_ratio(difference: Array, size: Array) -> float:
-    """The largest of difference over size where the size is not zero; 0 where it always is."""
+def _largest_ratio(difference: Doubles, size: Doubles) -> float:
+    """Return the largest of difference over size where the size is not zero; 0 where it always is."""
     if size.size and not size.min():
-        there = size != 0
-        difference, size = difference[there], size[there]
+        nonzero = size != 0
+        difference, size = difference[nonzero], size[nonzero]
     return float((difference / size).max()) if size.size else 0.0
 
 
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Array]]:
-    """The arrays of a value with their places in it: of a sequence by position, of a map by key."""
+def _leaves(value: object, place: str = "") -> Iterator[tuple[str, Array]]:
+    """Yield the arrays of a value with their places in it: of a sequence by position, of a map by key."""
     import numpy as np
 
-    if value is None:
-        return
-    if isinstance(value, Mapping):
-        for key, content in value.items():
+    if isinstance(value, Mapping | list | tuple):
+        for key, content in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _leaves(content, f"{place}/{key}")
-    elif isinstance(value, (list, tuple)):
-        for at, content in enumerate(value):
-            yield from _leaves(content, f"{place}/{at}")
-    else:
+    elif value is not None:
         yield place, np.asarray(value)
 
 
-def _blocks(reference: Array, mixed: Array) -> Iterator[tuple[Array, Array]]:
-    ours, theirs = reference.reshape(-1), mixed.reshape(-1)
-    for start in range(0, ours.size, BLOCK):
-        yield ours[start : start + BLOCK], theirs[start : start + BLOCK]
-
-
 def _has_classes(array: Array) -> bool:
-    """Whether the last axis may hold classes: (rows, classes) or (batch, position, classes)."""
+    """Return whether the last axis may hold classes: (rows, classes) or (batch, position, classes)."""
     return array.ndim in (2, 3) and array.shape[-1] > 1 and array.size > 0
 
 
 def _same_largest(reference: Array, mixed: Array) -> tuple[int, int]:
-    """(rows whose largest element is at the same place, rows).
+    """Return the number of rows whose largest element is at the same place, and the number of rows.
 
     Of equal elements the first is the largest, as for an ArgMax that would follow. A row with NaN in the reference is
     no row; one with NaN in the mixed model disagrees.
     """
     import numpy as np
 
-    ours = reference.reshape(-1, reference.shape[-1])
-    theirs = mixed.reshape(ours.shape)
-    rows = ~np.isnan(ours).any(axis=-1)
-    same = (ours.argmax(axis=-1) == theirs.argmax(axis=-1)) & ~np.isnan(theirs).any(axis=-1)
+    a = reference.reshape(-1, reference.shape[-1])
+    b = mixed.reshape(a.shape)
+    rows = ~np.isnan(a).any(axis=-1)
+    same = (a.argmax(axis=-1) == b.argmax(axis=-1)) & ~np.isnan(b).any(axis=-1)
     return int((same & rows).sum()), int(rows.sum())
 
 

@@ -1,16 +1,15 @@
-"""The check: the original in float32 and the mixed model, batch by batch, judged."""
+"""Check a mixed model against the original in float32, batch by batch, and decide the verdict (Rules S8.1, S8.20)."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from mixlist.checker import accuracy
+from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many
@@ -22,7 +21,7 @@ from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.model_pair import ModelPair, SessionConfig, make_pair
 from mixlist.checker.options import CheckOptions
-from mixlist.checker.result import CheckReport, NodeError, OutputFinding
+from mixlist.checker.result import CheckReport, NodeError
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observed
 from mixlist.errors import UsageError
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 
 Run = Callable[[], Observed]
 
-QUICK = 20  # batches from which optimised sessions pay: they load 60 ms slower and run 3 ms faster (nudenet_320n)
-_LARGEST = float.fromhex("0x1.fffffep127")  # of float32
+QUICK = 20  # batches from which optimized sessions pay: they load 60 ms slower and run 3 ms faster (nudenet_320n)
 
 
 @with_keywords(CheckOptions)
@@ -78,11 +76,11 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
                 pair = make_pair(original, policy, against, config, first)
             except WorkerDied as problem:  # while it loaded
                 return _never_ran(original.name, config, policy, options, str(problem))
-        run = _Check(pair, batches, most, timer, options)
-        run.all_batches(chain([first] if first is not None else [], feeds))
-        run.further_looks()
-        run.close()
-    report = run.report(policy)
+        checking = _Check(pair, batches, most, timer, options)
+        checking.run(chain([first] if first is not None else [], feeds))
+        checking.analyze_findings()
+        checking.close()
+    report = checking.report(policy)
     if not options.compare_emulated:
         return report
     emulated = run_check(original, policy, batches, options.of_emulation())
@@ -105,25 +103,25 @@ def _session_config(
 
 
 class _Check:
-    """One check as it goes: what the batches said so far."""
+    """One check: what the batches so far have shown."""
 
     def __init__(self, pair: ModelPair, batches: Batches, most: int, timer: PhaseTimer, options: CheckOptions) -> None:
-        self.pair, self.batches, self.most, self.timer = pair, batches, most, timer
-        self.options = options
-        self.judged = [accuracy.OutputAccuracy(name) for name in pair.mixed_observer.output_names]
+        self.pair, self.batches, self.most, self.timer, self.options = pair, batches, most, timer, options
+        self.accuracies = [OutputAccuracy(name) for name in pair.mixed_observer.output_names]
         self.tallies: dict[TensorRef, Tally] = {}
-        self.spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}
+        self.ranges: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
-        self.hidden = MaskedOverflowFinder(pair.nodes, frozenset(pair.low.values()), pair.reference, pair.mixed)
-        self.census = FullStatistics(pair) if options.full_statistics else None
+        lows = frozenset(pair.low.values())
+        self.masked_overflows = MaskedOverflowFinder(pair.nodes, lows, pair.reference, pair.mixed)
+        self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
         self.exceptions, self.count, self.crash = 0, 0, ""
 
-    def all_batches(self, feeds: Iterable[Feed]) -> None:
-        """Both models on every batch, until one crashes."""
-        for index, feed, exact, ours in _ahead(self.pair, feeds):
+    def run(self, feeds: Iterable[Feed]) -> None:
+        """Run both models on every batch, until one crashes."""
+        for index, feed, reference, mixed in _ahead(self.pair, feeds):
             try:
-                self._batch(index, feed, exact, ours)
+                self._add_batch(index, feed, reference, mixed)
             except WorkerDied as problem:
                 self.crash = str(problem)
                 return
@@ -133,61 +131,66 @@ class _Check:
         if not self.count:
             raise UsageError("there is no batch to check", hint="give --data or --random")
 
-    def _batch(self, index: int, feed: Feed, reference: Run, mixed: Run) -> None:
+    def _add_batch(self, index: int, feed: Feed, run_reference: Run, run_mixed: Run) -> None:
         pair, timer = self.pair, self.timer
         with timer.phase("reference"):
-            exact, exact_ranges = reference()
+            reference_outputs, reference = run_reference()
         with timer.phase("mixed"):
-            ours, mixed_ranges = mixed()
-        mixed_ranges = pair.mixed.merge_specializations(mixed_ranges)
+            mixed_outputs, mixed = run_mixed()
+        mixed = pair.mixed.merge_specializations(mixed)
         if pair.config.wide:
-            exact_ranges = {k: _in_float32(span) if k in pair.low else span for k, span in exact_ranges.items()}
-        batch = BatchRanges(index, exact_ranges, mixed_ranges, pair.low, pair.config.saturate)
+            reference = {t: span.in_float32() if t in pair.low else span for t, span in reference.items()}
+        batch = BatchRanges(index, reference, mixed, pair.low, pair.config.saturate)
         with timer.phase("counts"):
-            batch = self.hidden.complete(feed, batch)
-            if self.census is not None:
-                batch = replace(batch, counts=self.census.add(feed))
+            batch = self.masked_overflows.complete(feed, batch)
+            if self.full_statistics is not None:
+                batch = replace(batch, counts=self.full_statistics.add(feed))
         self.exceptions += classify(batch, pair.nodes, self.tallies)
-        if self.census is not None:
-            self.census.count_findings(index, self.tallies)
-        _widen(self.spans, exact_ranges, mixed_ranges)
-        for output, one, other in zip(self.judged, exact, ours, strict=True):
-            output.add(one, other)
+        if self.full_statistics is not None:
+            self.full_statistics.count_findings(index, self.tallies)
+        for tensor, span in reference.items():
+            mixed_span = mixed.get(tensor)
+            if mixed_span is not None and span.ran and mixed_span.ran:
+                before, mixed_before = self.ranges.get(tensor, (span, mixed_span))
+                self.ranges[tensor] = before.union(span), mixed_before.union(mixed_span)
+        for accuracy in self.accuracies:
+            accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
         if self.task is not None:
-            names = pair.mixed_observer.output_names
-            self.task.add(dict(zip(names, exact, strict=True)), dict(zip(names, ours, strict=True)))
+            self.task.add(reference_outputs, mixed_outputs)
 
-    def further_looks(self) -> None:
-        """Counts, the insides of operators and layers, as far as no session crashes."""
+    def analyze_findings(self) -> None:
+        """Count values, look into operators and rank layers, as far as no session crashes."""
         if self.crash:
             return
         pair, tallies = self.pair, self.tallies
         try:
             with self.timer.phase("second look"):
-                if self.census is None:
+                if self.full_statistics is None:
                     count_findings(pair, self.batches, tallies)
-                find_internal_risks(pair, self.batches, tallies, self.most if self.census is not None else 1)
-            masks = {key for key, tally in tallies.items() if "intended" in tally.batches}
+                find_internal_risks(pair, self.batches, tallies, self.most if self.full_statistics is not None else 1)
+            masks = {tensor for tensor, tally in tallies.items() if "intended" in tally.batches}
             self.errors = rank_layers(pair, self.batches, self.most, masks) if self.options.layerwise else ()
         except WorkerDied as problem:
             pair.warnings.append(f"the look at the findings ended early: {problem}")
 
     def close(self) -> None:
-        """Let the sessions go."""
-        for each in (self.pair, self.hidden, self.census):
-            if each is not None:
-                each.close()
+        """Release the sessions."""
+        for part in (self.pair, self.masked_overflows, self.full_statistics):
+            if part is not None:
+                part.close()
 
     def report(self, policy: Policy) -> CheckReport:
-        """Return the verdict and everything behind it."""
-        pair, judged, options = self.pair, self.judged, self.options
-        limits = options.output_limits
-        per_tensor = options.per_tensor or options.full_statistics
-        outputs = tuple(output.finding(limits) for output in judged)
+        """Return the verdict and everything behind it (Rule S8.20)."""
+        pair, options, task = self.pair, self.options, self.task
+        outputs = tuple(accuracy.finding(options.output_limits) for accuracy in self.accuracies)
         reasons = [self.crash] if self.crash else []
-        reasons += _reasons(self.exceptions, self.count, options.max_exception_rate, outputs)
-        warnings = [*pair.warnings, *self.batches.notes, *(note for output in judged for note in output.notes())]
-        warnings += self.task.notes() if self.task is not None else ()
+        if too_many(self.exceptions, self.count, options.max_exception_rate):
+            rate = describe_rate(self.exceptions, self.count, options.max_exception_rate)
+            reasons.append(f"{self.exceptions} of {self.count} batches overflow: {rate}")
+        reasons += [f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if not o.passed]
+        warnings = [*pair.warnings, *self.batches.notes]
+        warnings += [note for part in (*self.accuracies, task) if part is not None for note in part.notes()]
+        per_tensor = options.per_tensor or options.full_statistics
         return CheckReport(
             model=pair.reference.loaded.name,
             verdict="fail" if reasons else "pass",
@@ -200,9 +203,9 @@ class _Check:
             limits=options.all_limits(),
             nodes=node_findings(pair.plan, self.tallies),
             outputs=outputs,
-            tensors=tensor_ranges(pair.nodes, self.spans, pair.low, self.census) if per_tensor else (),
+            tensors=tensor_ranges(pair.nodes, self.ranges, pair.low, self.full_statistics) if per_tensor else (),
             layerwise=self.errors,
-            task=self.task.result() if self.task is not None else None,
+            task=task.result() if task is not None else None,
             warnings=tuple(warnings),
             seconds=self.timer.seconds,
         )
@@ -226,7 +229,7 @@ def _never_ran(model: str, config: SessionConfig, policy: Policy, options: Check
 
 
 def _ahead(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[tuple[int, Feed, Run, Run]]:
-    """Each batch with its two runs; those in other workers have begun for as many batches as there are workers."""
+    """Yield each batch with its two runs; in other workers they begin for as many batches as there are workers."""
     width = pair.config.workers.count if pair.config.workers is not None else 0
     waiting: deque[tuple[int, Feed, Run, Run]] = deque()
     for index, feed in enumerate(feeds):
@@ -234,35 +237,3 @@ def _ahead(pair: ModelPair, feeds: Iterable[Feed]) -> Iterator[tuple[int, Feed, 
         if len(waiting) > width:
             yield waiting.popleft()
     yield from waiting
-
-
-def _reasons(exceptions: int, count: int, limit: float, outputs: tuple[OutputFinding, ...]) -> list[str]:
-    found = []
-    if too_many(exceptions, count, limit):
-        found.append(f"{exceptions} of {count} batches overflow: {describe_rate(exceptions, count, limit)}")
-    for output in outputs:
-        if not output.passed:
-            found.append(f"output {output.name!r} misses {', '.join(output.failed_limits)}")
-    return found
-
-
-def _in_float32(span: ObservedRange) -> ObservedRange:
-    """What float64 holds and float32 does not is not finite in float32: no fault of the list."""
-    if not span.ran or span.magnitude <= _LARGEST or not span.finite:
-        return span
-    low = -math.inf if span.minimum < -_LARGEST else span.minimum
-    high = math.inf if span.maximum > _LARGEST else span.maximum
-    return ObservedRange(low, high, span.nan, True, 0)
-
-
-def _widen(
-    spans: dict[TensorRef, tuple[ObservedRange, ObservedRange]],
-    exact: Mapping[TensorRef, ObservedRange],
-    ours: Mapping[TensorRef, ObservedRange],
-) -> None:
-    for key, one in exact.items():
-        other = ours.get(key)
-        if other is None or not (one.ran and other.ran):
-            continue
-        before = spans.get(key)
-        spans[key] = (one, other) if before is None else (before[0].union(one), before[1].union(other))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+_FLOAT32_LARGEST = float.fromhex("0x1.fffffep127")
+
 
 @dataclass(frozen=True)
 class ObservedRange:
@@ -31,6 +33,14 @@ class ObservedRange:
         if not self.ran:
             return 0.0
         return math.inf if self.nan else max(abs(self.minimum), abs(self.maximum))
+
+    def in_float32(self) -> ObservedRange:
+        """Return the range of the same float64 values in float32: what is beyond its range is infinite there."""
+        if not self.ran or self.magnitude <= _FLOAT32_LARGEST or not self.finite:
+            return self
+        minimum = -math.inf if self.minimum < -_FLOAT32_LARGEST else self.minimum
+        maximum = math.inf if self.maximum > _FLOAT32_LARGEST else self.maximum
+        return ObservedRange(minimum, maximum, self.nan, True, 0)
 
     def union(self, other: ObservedRange) -> ObservedRange:
         """Return the range of both; both ran."""

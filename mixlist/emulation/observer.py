@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.inputs import Input
 
 Ranges: TypeAlias = Mapping[TensorRef, ObservedRange]
-Observed: TypeAlias = tuple[list[Array], Ranges]  # the model's outputs, and the ranges
+Observed: TypeAlias = tuple[dict[str, Array], Ranges]  # the model's outputs by name, and the ranges
 _RANGE = tuple(statistic.name for statistic in RANGE)
 _NOT_COMPUTED = ObservedRange(0.0, 0.0, nan=False, ran=False)
 
@@ -86,7 +86,7 @@ class Observer:
         self._begun: tuple[Feed, Callable[[], Observed]] | None = None
 
     def run(self, feed: Feed) -> Observed:
-        """Run one batch; return the model's outputs in order, and the ranges."""
+        """Run one batch; return the model's outputs, and the ranges."""
         return self.start(feed)()
 
     def start(self, feed: Feed) -> Callable[[], Observed]:
@@ -99,7 +99,7 @@ class Observer:
 
         def finish() -> Observed:
             values = dict(zip(names, outputs(), strict=True))
-            return [values[name] for name in self.output_names], self._reader.read(values)
+            return {name: values[name] for name in self.output_names}, self._reader.read(values)
 
         return finish
 

@@ -58,7 +58,7 @@ def test_ranges_of_low_tensors(provider: str, low: str, values: list[float]) -> 
     number, kind = LOW[low]
     text = f"g (float[N] x) => (float[N] y) {{ h = Cast<to={number}>(x) [m] n = Neg(h) y = Cast<to=1>(n) }}"
     loaded = load(model(text))
-    observer = SessionConfig(provider, False, False).observe_mixed(loaded, instrument(loaded.proto), ["y"])
+    observer = SessionConfig(provider, None, False).observe_mixed(loaded, instrument(loaded.proto), ["y"])
     _, ranges = observer.run({"x": np.array(values, np.float32)})
     observer.close()
     (found,) = (span for key, span in ranges.items() if key.node == "m")
