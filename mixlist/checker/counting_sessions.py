@@ -50,11 +50,11 @@ class CountingSession:
         name = self._name = model.in_original
         self._statistics = tuple(statistic.name for statistic in statistics)
         # a tensor that only moves the values of another one is not counted itself
-        self._sources = {name(p.key): name(p.source) for p in model.probes if p.source is not None}
+        self._sources = {name(p.ref): name(p.source) for p in model.probes if p.source is not None}
         asked = None if tensors is None else {self._sources.get(tensor, tensor) for tensor in tensors}
 
         def wanted(probe: Probe) -> bool:
-            return asked is None or name(probe.key) in asked
+            return asked is None or name(probe.ref) in asked
 
         instrumented = instrument(model.loaded.proto, statistics, wanted, guard=model.guard)
         self._observer = model.observe(model.loaded, instrumented, [])

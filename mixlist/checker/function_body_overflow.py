@@ -84,7 +84,7 @@ class _BodyInstrumenter(Instrumenter):
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
     ) -> tuple[list[Result], list[NodeProto]]:
         """Return the ranges of what the node's function body computes on the way to its outputs."""
-        if node is None or target is None or id(node) in self.done or probe.key.producer not in self.low_nodes:
+        if node is None or target is None or id(node) in self.done or probe.ref.producer not in self.low_nodes:
             return [], []
         self.done.add(id(node))
         body = function_body(node, target, self.graph.opsets.get(node.domain, 0))
@@ -98,7 +98,7 @@ class _BodyInstrumenter(Instrumenter):
             for statistic in self.statistics:
                 out = self.new.make(f"{name}_{statistic.name}")
                 nodes += statistic.build(single, out, types.FLOAT, self.new)
-                results.append(Result(probe.key, statistic, out, types.FLOAT))
+                results.append(Result(probe.ref, statistic, out, types.FLOAT))
         return results, nodes
 
     def _written_out(self, body: FunctionProto, target: NodeProto) -> tuple[list[NodeProto], list[str]]:

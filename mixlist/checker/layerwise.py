@@ -55,7 +55,7 @@ def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set
         for which, total in observer.totals(feed, (_DIFFERENCE, _REFERENCE)).items():
             sums[which] = sums.get(which, 0.0) + total
     observer.close()
-    return _ranking(sums, {probe.key: probe.op_type for probe in made.probes})
+    return _ranking(sums, {probe.ref: probe.op_type for probe in made.probes})
 
 
 def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
@@ -74,7 +74,7 @@ class _LayerwiseInstrumenter(Instrumenter):
     """Adds a rounded copy of each of the ``low_nodes``, as the mixed model has them, to the reference."""
 
     def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node], masks: set[TensorRef]) -> None:
-        super().__init__(reference, _STATISTICS, lambda probe: probe.key not in masks)
+        super().__init__(reference, _STATISTICS, lambda probe: probe.ref not in masks)
         self.low_nodes = low_nodes
         self.copies: dict[int, list[str]] = {}  # outputs of the copies, by id of the node
 
@@ -82,7 +82,7 @@ class _LayerwiseInstrumenter(Instrumenter):
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
     ) -> tuple[list[Result], list[NodeProto]]:
         """Return the two sums of one output of a low node, and the nodes that compute them."""
-        mixed, slot = self.low_nodes.get(probe.key.producer), probe.key.slot
+        mixed, slot = self.low_nodes.get(probe.ref.producer), probe.ref.slot
         if node is None or target is None or mixed is None:
             return [], []
         if probe.elem != types.FLOAT or slot >= len(mixed.outputs):
@@ -97,7 +97,7 @@ class _LayerwiseInstrumenter(Instrumenter):
         for statistic, tensor in zip(_STATISTICS, (difference, probe.tensor), strict=True):
             square = self._add("Mul", [tensor, tensor], nodes)
             total = self._add("ReduceSum", [square], nodes, keepdims=0)
-            results.append(Result(probe.key, statistic, total, types.FLOAT))
+            results.append(Result(probe.ref, statistic, total, types.FLOAT))
         return results, nodes
 
     def _copy(self, node: Node, target: NodeProto, mixed: Node, nodes: list[NodeProto]) -> list[str]:

@@ -210,7 +210,7 @@ def make_pair(
     instrumented = instrument(loaded.proto, guard=config.guard)
     scopes = _original_scopes(loaded.proto)
     mixed = ObservedModel(loaded, instrumented.probes, config.observe_mixed, scopes, config.guard)
-    low = {mixed.in_original(p.key): p.elem for p in mixed.probes if p.elem in LOW}
+    low = {mixed.in_original(p.ref): p.elem for p in mixed.probes if p.elem in LOW}
     if not low:
         warnings.append("no node is low: the mixed model is the original")
     nodes = trace_dataflow(build_main(original.proto))

@@ -20,7 +20,7 @@ Build = Callable[[str, str, int, NewNames], "list[NodeProto]"]  # (tensor, out, 
 class Probe:
     """An observed tensor; ``source`` is the tensor whose range it shares, or None."""
 
-    key: TensorRef
+    ref: TensorRef
     tensor: str
     op_type: str
     elem: int

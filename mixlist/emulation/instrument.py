@@ -83,10 +83,10 @@ class Instrumenter:
         """Instrument everything."""
         for packed in self._scope(self.graph, self.graph.root, self.proto.graph):
             add_output(self.proto.graph, packed, packed.name, rows=packed.stacked)
-            self.made.widths[packed.name] = len(packed.keys)
-            for column, key in enumerate(packed.keys):
+            self.made.widths[packed.name] = len(packed.refs)
+            for column, ref in enumerate(packed.refs):
                 place = Place(packed.name, column, packed.stacked)
-                self.made.outputs.setdefault((key, packed.statistic.name), []).append(place)
+                self.made.outputs.setdefault((ref, packed.statistic.name), []).append(place)
         return self.made
 
     # --- scopes ---
@@ -139,10 +139,10 @@ class Instrumenter:
         for slot, value in enumerate(node.outputs):
             if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED:
                 continue
-            key = TensorRef(path, label(node), slot)
-            source = None if self.own(key) else _source(node, known)
-            known[value.name] = source or key
-            probe = Probe(key, value.file_name, node.op_type, value.type, value.constant, source)
+            ref = TensorRef(path, label(node), slot)
+            source = None if self.own(ref) else _source(node, known)
+            known[value.name] = source or ref
+            probe = Probe(ref, value.file_name, node.op_type, value.type, value.constant, source)
             if self.wanted(probe):
                 self.made.probes.append(probe)
                 if source is None:
@@ -155,7 +155,7 @@ class Instrumenter:
         results: list[Result] = []
         nodes: list[NodeProto] = []
         tensor, elem = probe.tensor, probe.elem
-        called = elem == types.FLOAT and probe.key.scope.startswith("function:")  # perhaps another type elsewhere
+        called = elem == types.FLOAT and probe.ref.scope.startswith("function:")  # perhaps another type elsewhere
         if elem in LOW or called:
             tensor, elem = self.new.make(f"{probe.tensor}_exact"), types.FLOAT
             nodes.append(self.new.cast(probe.tensor, tensor, elem))
@@ -163,7 +163,7 @@ class Instrumenter:
             out = self.new.make(f"{probe.tensor}_{statistic.name}")
             made = statistic.build(tensor, out, elem, self.new)
             nodes += guarded(made, out, statistic.elem or elem, self.new) if self.guard else made
-            results.append(Result(probe.key, statistic, out, statistic.elem or elem))
+            results.append(Result(probe.ref, statistic, out, statistic.elem or elem))
         return results, nodes
 
     def _inputs(self, scope: Scope, nodes: list[NodeProto]) -> list[Result]:
@@ -222,7 +222,7 @@ class Instrumenter:
                 continue
             out = self.new.make(packed.name)
             joined = join_rows(packed.statistic.again, stacked, out, opset, self.new)
-            behind += guarded_rows(joined, out, len(packed.keys), packed.elem, self.new) if self.guard else joined
+            behind += guarded_rows(joined, out, len(packed.refs), packed.elem, self.new) if self.guard else joined
             handed.append(replace(packed, name=out))
         for attribute in target.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):

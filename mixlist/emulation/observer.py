@@ -37,11 +37,11 @@ class RangeReader:
         self._several: list[TensorRef] = []
         self._moved: list[tuple[TensorRef, TensorRef]] = []
         for probe in instrumented.probes:
-            places = self._places.get((probe.key, _RANGE[0]))
+            places = self._places.get((probe.ref, _RANGE[0]))
             if probe.source is not None:
-                self._moved.append((probe.key, probe.source))
+                self._moved.append((probe.ref, probe.source))
             elif places is not None:
-                (self._several if len(places) > 1 or places[0].stacked else self._single).append(probe.key)
+                (self._several if len(places) > 1 or places[0].stacked else self._single).append(probe.ref)
         self._columns = [self._find(name, instrumented.widths) for name in _RANGE] if self._single else []
 
     def _find(self, statistic: str, widths: Mapping[str, int]) -> tuple[list[str], NDArray[np.intp]]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Result:
     """One statistic of one tensor: the scalar that holds it in its scope."""
 
-    key: TensorRef
+    ref: TensorRef
     statistic: Statistic
     name: str
     elem: int
@@ -33,7 +33,7 @@ class Result:
 class Packed:
     """One statistic of many tensors as a scope hands it up: a vector, or a matrix with a row for each iteration."""
 
-    keys: tuple[TensorRef, ...]
+    refs: tuple[TensorRef, ...]
     statistic: Statistic
     name: str
     elem: int
@@ -65,8 +65,8 @@ def pack(
         if len(parts) > 1:
             out = names.make(f"{statistic}_all")
             nodes.append(names.node("Concat", parts, out, axis=0))
-        keys = (*(key for vector in vectors for key in vector.keys), *(scalar.key for scalar in scalars))
-        packed.append(Packed(keys, (scalars or vectors)[0].statistic, out, elem))
+        refs = (*(ref for vector in vectors for ref in vector.refs), *(scalar.ref for scalar in scalars))
+        packed.append(Packed(refs, (scalars or vectors)[0].statistic, out, elem))
     return packed, nodes
 
 
@@ -87,7 +87,7 @@ def _vector(scalars: list[str], opset: int, names: NewNames, nodes: list[NodePro
 def neutral(body: GraphProto, packed: Packed, names: NewNames) -> str:
     """Let a body make the neutral elements of a statistic, and return the tensor's name."""
     out = names.make(f"{packed.name}_neutral")
-    body.node.extend(float_constant(out, packed.elem, [len(packed.keys)], packed.statistic.neutral, names))
+    body.node.extend(float_constant(out, packed.elem, [len(packed.refs)], packed.statistic.neutral, names))
     return out
 
 
@@ -105,4 +105,4 @@ def add_output(graph: GraphProto, packed: Packed, name: str, rows: bool = False)
     tensor.elem_type = packed.elem
     if rows:
         tensor.shape.dim.add()
-    tensor.shape.dim.add(dim_value=len(packed.keys))
+    tensor.shape.dim.add(dim_value=len(packed.refs))

@@ -45,7 +45,7 @@ class Mask:
     def holds(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
         """Whether a value that overflows is the mask's, or has a magnitude from ``bound``, the least that
         overflows, to ``level``; ``magnitudes`` are the largest of the batch in float32."""
-        if any(magnitudes.get(key, math.inf) > 1 for key in self.factors):
+        if any(magnitudes.get(tensor, math.inf) > 1 for tensor in self.factors):
             return False
         return self.level > bound or self._keeps(magnitudes, bound)
 
@@ -58,7 +58,7 @@ class Mask:
         return whole and self.holds(magnitudes, bound) and self._keeps(magnitudes, bound)
 
     def _keeps(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
-        return sum(magnitudes.get(key, math.inf) for key in self.beside) < bound
+        return sum(magnitudes.get(tensor, math.inf) for tensor in self.beside) < bound
 
 
 def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:

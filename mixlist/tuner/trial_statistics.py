@@ -124,14 +124,14 @@ def add_statistics(
     around_masks = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
 
     def is_ambiguous(probe: Probe) -> bool:
-        is_beyond = (probe.key.producer, probe.tensor) in beyond and probe.elem != types.DOUBLE
-        return probe.key in around_masks or is_beyond
+        is_beyond = (probe.ref.producer, probe.tensor) in beyond and probe.elem != types.DOUBLE
+        return probe.ref in around_masks or is_beyond
 
     def own(tensor: TensorRef) -> bool:
         return tensor in around_masks or tensor.producer in magnitudes.near
 
     def is_summed(probe: Probe) -> bool:
-        return not is_ambiguous(probe) and probe.key.producer not in skippable
+        return not is_ambiguous(probe) and probe.ref.producer not in skippable
 
     summed = instrument(model, (SUM,), is_summed, own=own, cuts=cuts)
     ranged = instrument(summed.proto, wanted=is_ambiguous, own=own, cuts=cuts)
@@ -141,7 +141,7 @@ def add_statistics(
         for place in places:
             columns.setdefault(place.output, {})[place.column] = tensor
     sums = {output: tuple(of[at] for at in sorted(of)) for output, of in columns.items()}
-    nan_only = frozenset(probe.key for probe in summed.probes if probe.elem == types.DOUBLE)
+    nan_only = frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE)
     without_model = replace(ranged, proto=type(ranged.proto)())
     return ranged.proto, TrialStatistics(sums, nan_only, without_model, ends, low, saturate)
 

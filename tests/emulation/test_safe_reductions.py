@@ -54,6 +54,6 @@ def test_a_loop_without_iterations_and_an_empty_tensor_did_not_run() -> None:
     made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), guard=True)
     with LocalSession(make_session(made.proto)) as runner:
         values = dict(zip(runner.names, runner.run(None, {"x": np.zeros(0, np.float32)}), strict=True))
-    columns = {s: made.outputs[made.probes[0].key, s][0] for s in ("minimum", "maximum", "sum")}
+    columns = {s: made.outputs[made.probes[0].ref, s][0] for s in ("minimum", "maximum", "sum")}
     told = {s: float(values[p.output][p.column]) for s, p in columns.items()}
     assert told == {"minimum": np.inf, "maximum": -np.inf, "sum": 0.0}
