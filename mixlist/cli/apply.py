@@ -82,7 +82,7 @@ def command(
     from mixlist.graph.node_counts import census
     from mixlist.graph.save import check_target, inputs_of
     from mixlist.report import apply_terminal, terminal
-    from mixlist.report.progress import byte_bar
+    from mixlist.report.progress import count_bar
     from mixlist.rewriter import rewrite_in_place
 
     out = Path(output)
@@ -94,7 +94,7 @@ def command(
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
     if not dry_run:
-        with byte_bar("writing weights", result.streamed_bytes()) as told:
+        with count_bar("writing weights", result.streamed_bytes(), in_bytes=True) as told:
             written = result.save(out, force=force, external_data=external_data, progress=told)
     terminal.warn(result.warnings)
     if report is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -126,16 +126,16 @@ def _problem(table: str | None, name: str, value: object, keys: Mapping[str, cli
 
 def _unknown(table: str | None, name: str, value: object, keys: Mapping[str, click.Option]) -> tuple[str, str]:
     if table is None and isinstance(value, dict):
-        near = closest(name, tables())
-        return f"there is no command {name!r} to have a table", _hint(near, "tables are", sorted(tables()))
+        return f"there is no command {name!r} to have a table", _hint(name, "tables are", tables())
     if table is None and (homes := [command for command in tables() if name in command_keys(command)]):
         return f"{name} is no option of every command", f"put it in the table [{'] or ['.join(homes)}]"
     where = f"the command {table}" if table else "a configuration"
-    return f"{where} has no option {name!r}", _hint(closest(name, keys), "it has", sorted(keys))
+    return f"{where} has no option {name!r}", _hint(name, "it has", keys)
 
 
-def _hint(near: list[str], lead: str, allowed: list[str]) -> str:
-    return f"did you mean {' or '.join(near)}?" if near else f"{lead} {', '.join(allowed)}"
+def _hint(name: str, lead: str, allowed: Iterable[str]) -> str:
+    near = closest(name, allowed)
+    return f"did you mean {' or '.join(near)}?" if near else f"{lead} {', '.join(sorted(allowed))}"
 
 
 def _line(text: str, table: str | None, key: str) -> int:

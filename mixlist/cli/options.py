@@ -110,7 +110,7 @@ def take_type_hints(given: Given) -> dict[str, str] | None:
 def resolve_watched(model: str | Loaded, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
     """Do what ``mixlist.resolve`` does, with a progress bar for large weights."""
     import mixlist
-    from mixlist.report.progress import byte_bar
+    from mixlist.report.progress import count_bar
 
-    with byte_bar("scanning weights", None) as told:
+    with count_bar("scanning weights", None, in_bytes=True) as told:
         return mixlist.resolve(model, policy, type_hints=type_hints, progress=told)

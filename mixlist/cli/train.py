@@ -48,7 +48,6 @@ from mixlist.training.options import TrainOptions
 def command(
     step: str,
     data: str,
-    scaler: str | None,
     state: str | None,
     loss_scale: float | None,
     scaler_args: tuple[str, ...],
@@ -84,14 +83,13 @@ def command(
     apply_large_batch(given)
     keep_one(given, "steps", "epochs", "--steps and --epochs are two lengths")
     settings = build(Settings, given)
-    scaler = scaler or TrainOptions.scaler
-    parameters = _scaler_parameters(scaler, loss_scale, scaler_args)
-    make_scaler(scaler, **parameters)
-    options = build(TrainOptions, given, optimizer=settings, scaler=scaler, scaler_parameters=parameters, state=state)
+    options = build(TrainOptions, given, optimizer=settings, state=state)
+    parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
+    make_scaler(options.scaler, **parameters)
     check_outputs({"--html": html, "--resume": state})
     policy = take_policy(given)
     with training_bar(options.runs) as told:
-        report = run_train(step, policy, data, replace(options, told=told))
+        report = run_train(step, policy, data, replace(options, scaler_parameters=parameters, told=told))
     write_report(report, form, html, train_html.write_html, train_terminal.write_train)
     return int(report.verdict == "fail")
 

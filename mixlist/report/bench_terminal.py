@@ -26,9 +26,10 @@ def write_report(report: BenchReport, stream: TextIO) -> None:
     figures = [_figures(contender) for contender in both]
     rows = [(label, *(column[label] for column in figures)) for label in figures[0]]
     table(("", "original", "other"), rows, stream)
-    changes = [_new_ops(name, c) for name, c in zip(("original", "other"), both, strict=True)]
-    for line in filter(None, changes):
-        stream.write(f"\n{line}\n")
+    for name, c in (("original", report.original), ("other", report.other)):
+        if c.graph is not None and c.graph.new_ops:
+            new = ", ".join(f"{count} {op}" for op, count in c.graph.new_ops.items())
+            stream.write(f"\nONNX Runtime brought into the {name}: {clean(new)}\n")
     if any(c.profile for c in both):
         stream.write("\nTime by operator, per run (the profile slows the model down)\n\n")
         table(("operator", "original", "other"), _operators(both), stream)
@@ -81,13 +82,6 @@ def _figures(c: Contender) -> dict[str, str]:
         "  with a low kernel here": str(c.low_kernels),
         "nodes that ran low": str(profile.low_nodes) if profile else _NONE,
     }
-
-
-def _new_ops(name: str, c: Contender) -> str:
-    if c.graph is None or not c.graph.new_ops:
-        return ""
-    told = ", ".join(f"{count} {op}" for op, count in c.graph.new_ops.items())
-    return clean(f"ONNX Runtime brought into the {name}: {told}")
 
 
 def _operators(both: Sequence[Contender]) -> list[tuple[str, ...]]:

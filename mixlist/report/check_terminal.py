@@ -86,8 +86,8 @@ def _write_counts(report: CheckReport, stream: TextIO) -> None:
     stream.write(f"  {pluralize(total.values, 'value')} in {pluralize(len(counts), 'tensor')}: {told}\n")
     worst = words.worst_counted(report)
     rows = [
-        (each.qualified_name, each.op_type, figure(each.smallest), text)
-        for each, text in ((each, words.counted(found)) for each, found in worst[:MOST])
+        (tensor.qualified_name, tensor.op_type, figure(tensor.smallest), words.counted(values))
+        for tensor, values in worst[:MOST]
     ]
     if rows:
         table(("tensor", "op", "smallest in float32", "values"), rows, stream)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress
 
     from mixlist.training.job import Progress as TrainingProgress
 
@@ -16,28 +16,15 @@ LONG = 256 * 2**20  # bytes below which a bar would only flicker
 
 
 @contextmanager
-def byte_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None] | None]:
-    """Yield a function to call with bytes done, or None where standard error is no terminal or little is to do.
+def count_bar(doing: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None] | None]:
+    """Yield a function to call with the steps or bytes done, or None where standard error is no terminal.
 
-    ``total`` is None where the end is not known.
+    ``total`` is None where the end is not known. Few bytes have no bar.
     """
-    if not sys.stderr.isatty() or (total is not None and total < LONG):
+    if not sys.stderr.isatty() or (in_bytes and total is not None and total < LONG):
         yield None
         return
-    from rich.progress import DownloadColumn, TransferSpeedColumn
-
-    with _bars(DownloadColumn(), TransferSpeedColumn()) as bars:
-        task = bars.add_task(doing, total=total)
-        yield lambda count: bars.advance(task, count)
-
-
-@contextmanager
-def count_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None] | None]:
-    """Yield a function to call with steps done, or None where standard error is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with _step_bars() as bars:
+    with _bars(in_bytes) as bars:
         task = bars.add_task(doing, total=total)
         yield lambda count: bars.advance(task, count)
 
@@ -48,7 +35,7 @@ def training_bar(runs: int) -> Iterator[Callable[[TrainingProgress], None] | Non
     if not sys.stderr.isatty():
         yield None
         return
-    with _step_bars() as bars:
+    with _bars() as bars:
         task = bars.add_task("training", total=None)
         seeds: list[int] = []
 
@@ -64,15 +51,11 @@ def training_bar(runs: int) -> Iterator[Callable[[TrainingProgress], None] | Non
         yield show
 
 
-def _step_bars() -> Progress:
-    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
-
-    return _bars(MofNCompleteColumn(), TimeRemainingColumn())
-
-
-def _bars(*columns: ProgressColumn) -> Progress:
+def _bars(in_bytes: bool = False) -> Progress:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
 
-    first = (TextColumn("{task.description}"), BarColumn())
-    return Progress(*first, *columns, console=Console(stderr=True), transient=True)
+    first = (progress.TextColumn("{task.description}"), progress.BarColumn())
+    steps = (progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
+    columns = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if in_bytes else steps
+    return progress.Progress(*first, *columns, console=Console(stderr=True), transient=True)

@@ -17,18 +17,17 @@ _MARKS = 2000  # skipped steps that are marked one by one
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear or logarithmic axis from ``low`` to ``high`` over ``length``, downwards."""
+    """A linear or logarithmic axis from ``low`` to ``high`` over the height of a chart, downwards."""
 
     low: float
     high: float
-    log: bool
-    length: float = HEIGHT
+    log: bool = False
 
     def at(self, value: float) -> float:
         """The place of a value."""
         low, high, here = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         share = (here - low) / (high - low) if high > low else 0.5
-        return round(self.length * (1 - share), 1)
+        return round(HEIGHT * (1 - share), 1)
 
 
 def ticks(scale: Scale) -> list[tuple[float, str]]:
@@ -75,19 +74,16 @@ class LossChart:
 
 def losses(report: TrainReport) -> LossChart | None:
     """The loss curves; None where there is nothing finite to draw."""
-    sides = {
-        "float32": [run.float32.loss for run in report.runs],
-        "mixed": [run.mixed.loss for run in report.runs],
-    }
+    sides = _sides(report)
     width = max(1, math.ceil(report.steps / BINS))
-    binned = {side: [_binned(loss, width) for loss in every] for side, every in sides.items()}
+    binned = {side: [_binned(curve.loss, width) for curve in every] for side, every in sides.items()}
     finite = [v for every in binned.values() for curve in every for v in curve if v is not None]
     if not finite:
         return None
     low, high = min(finite), max(finite)
     log = low > 0 and high / low > _LOG_FROM
     scale = Scale(low, high, log) if log else Scale(min(0.0, low) if low < high / 2 else low, high, False)
-    infinite = sum(not math.isfinite(v) for every in sides.values() for loss in every for v in loss)
+    infinite = sum(not math.isfinite(v) for every in sides.values() for curve in every for v in curve.loss)
     lines, bands = {}, {}
     for side, every in binned.items():
         points = [_spread([c[k] for c in every if k < len(c)]) for k in range(max(map(len, every), default=0))]
@@ -100,14 +96,16 @@ def losses(report: TrainReport) -> LossChart | None:
     return LossChart(lines, bands, ticks(scale), log, infinite)
 
 
+def _sides(report: TrainReport) -> dict[str, list[Curve]]:
+    """Return the curves of all runs in float32 and in mixed precision."""
+    return {"float32": [run.float32 for run in report.runs], "mixed": [run.mixed for run in report.runs]}
+
+
 def _binned(loss: Sequence[float], width: int) -> list[float | None]:
     """Means of ``width`` steps each; None where one of them is not finite."""
-    found: list[float | None] = []
-    for start in range(0, len(loss), width):
-        part = loss[start : start + width]
-        mean = sum(part) / len(part)
-        found.append(mean if math.isfinite(mean) else None)
-    return found
+    parts = [loss[start : start + width] for start in range(0, len(loss), width)]
+    means = [sum(part) / len(part) for part in parts]
+    return [mean if math.isfinite(mean) else None for mean in means]
 
 
 def _spread(values: Sequence[float | None]) -> tuple[float, float, float] | None:
@@ -120,11 +118,9 @@ def _line(points: Sequence[tuple[float, float] | None]) -> str:
     """An SVG path through the points, broken where there is none."""
     pieces, pen = [], "M"
     for point in points:
-        if point is None:
-            pen = "M"
-        else:
+        if point is not None:
             pieces.append(f"{pen}{point[0]:g},{point[1]:g}")
-            pen = "L"
+        pen = "M" if point is None else "L"
     return "".join(pieces)
 
 

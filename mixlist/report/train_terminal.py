@@ -16,9 +16,8 @@ ALL = "--format json has"
 
 def write_train(report: TrainReport, stream: TextIO) -> None:
     """Write the whole report. Warnings are not part of it: they go to stderr."""
-    exceptions = train_view.exceptions(report)
     hints = [f"hint: {remedy}" for remedy in train_view.remedies(report)]
-    lines = (*report.reasons, *([exceptions] if exceptions else []), *hints)
+    lines = filter(None, (*report.reasons, train_view.exceptions(report), *hints))
     write_verdict(report.verdict, train_view.headline(report), lines, stream)
     heading("Runs", stream)
     table(train_view.columns(report), train_view.rows(report), stream)

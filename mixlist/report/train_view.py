@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mixlist.checker.exception_rate import describe_rate, too_many
 from mixlist.report.number_text import figure, pluralize, share
 from mixlist.training.result import Run, TrainReport
 
-RUN_COLUMNS = (
-    "seed",
-    "loss in float32",
-    "mixed",
-    "{metric} in float32",
-    "mixed",
-    "exceptions",
-    "skipped",
-    "last scale",
-)
 EMULATED = (
     "Emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32, so the mixed step itself would show"
     " neither overflow nor underflow there. Instead a float32 step ran in which every low-precision value is rounded to"
@@ -46,28 +36,28 @@ def exceptions(report: TrainReport) -> str:
 
 def columns(report: TrainReport) -> tuple[str, ...]:
     """The heads of the table of runs."""
-    return tuple(name.format(metric=report.metric) for name in RUN_COLUMNS)
+    values = ("loss in float32", "mixed", f"{report.metric} in float32", "mixed")
+    return ("seed", *values, "exceptions", "skipped", "last scale")
 
 
 def rows(report: TrainReport) -> list[tuple[str, ...]]:
     """The table of runs; a last row of means and deviations where there are several."""
     found = [_row(run) for run in report.runs]
     if len(report.runs) > 1:
-        sides = [(run.float32, run.mixed) for run in report.runs]
-        cells = [
-            mean_and_deviation([value for pair in sides if (value := take(pair[side])) is not None])
-            for take in (lambda curve: end(curve.loss), lambda curve: curve.metric)
-            for side in (0, 1)
-        ]
-        found.append(("mean", *cells, "", "", ""))
+        values = zip(*map(_values, report.runs), strict=True)
+        found.append(("mean", *map(mean_and_deviation, values), "", "", ""))
     return found
 
 
 def _row(run: Run) -> tuple[str, ...]:
-    exact, mixed = run.float32, run.mixed
-    figures = [end(exact.loss), end(mixed.loss), exact.metric, mixed.metric]
+    mixed = run.mixed
     counts = str(len(mixed.exceptions)), str(len(mixed.skipped))
-    return str(run.seed), *map(figure, figures), *counts, figure(mixed.scale[-1]) if mixed.scale else "-"
+    return str(run.seed), *map(figure, _values(run)), *counts, figure(mixed.scale[-1]) if mixed.scale else "-"
+
+
+def _values(run: Run) -> tuple[float | None, ...]:
+    """Return the losses and metrics of a run, in float32 and mixed."""
+    return end(run.float32.loss), end(run.mixed.loss), run.float32.metric, run.mixed.metric
 
 
 def end(loss: Sequence[float]) -> float | None:
@@ -76,8 +66,9 @@ def end(loss: Sequence[float]) -> float | None:
     return sum(last) / len(last) if last else None
 
 
-def mean_and_deviation(values: Sequence[float]) -> str:
-    """``0.985 ± 0.0021``: the mean and the standard deviation of a sample."""
+def mean_and_deviation(sample: Iterable[float | None]) -> str:
+    """Return the mean and the standard deviation of the values there are: ``0.985 ± 0.0021``."""
+    values = [value for value in sample if value is not None]
     if not values:
         return "-"
     mean = sum(values) / len(values)
