@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mixlist.checker.finding_rules import SENTINEL, Tally
 from mixlist.checker.layerwise import nodes_with_low_outputs
 from mixlist.checker.model_pair import ModelPair
-from mixlist.emulation.graph_statistics import RANGE, Probe
+from mixlist.emulation.graph_statistics import Probe
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.observer import Observer
 from mixlist.emulation.packing import Result
@@ -76,7 +76,7 @@ class _BodyInstrumenter(Instrumenter):
     """Adds to the reference the function body of each low node; ``low_nodes`` are those of the mixed model."""
 
     def __init__(self, reference: ModelProto, low_nodes: Mapping[NodeRef, Node]) -> None:
-        super().__init__(reference, RANGE, lambda _: True)
+        super().__init__(reference)
         self.low_nodes = low_nodes
         self.done: set[int] = set()
 

@@ -12,6 +12,7 @@ accumulator does. Tensors keep their names: what the mixed model calls ``y`` is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -77,25 +78,20 @@ def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> ModelProto:
     return Emulation(loaded, rounding=False, raised=types.LISTED, target=types.DOUBLE, runs=runs).run()
 
 
+@dataclass(eq=False)
 class Emulation:
     """One rewriting of a model; ``_node`` and ``run`` may be replaced to do more with each node."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        rounding: bool,
-        saturate: bool = False,
-        raised: frozenset[int] = LOW,
-        target: int = types.FLOAT,
-        runs: Callable[[Node], bool] = lambda _: True,
-        outside: bool = False,
-    ) -> None:
-        self.raised, self.target, self.runs = raised, target, runs
-        self.loaded = loaded
-        self.outside = outside
-        self.saturate = saturate
-        self.rounding = rounding
-        self.proto = copied(loaded.proto)
+    loaded: Loaded
+    rounding: bool
+    saturate: bool = False
+    raised: frozenset[int] = LOW
+    target: int = types.FLOAT
+    runs: Callable[[Node], bool] = lambda _: True
+    outside: bool = False
+
+    def __post_init__(self) -> None:
+        self.proto = copied(self.loaded.proto)
         self.graph = build_main(self.proto, show_marked=True)
         self.new = NewNames(names_in(self.proto.graph, *self.proto.functions))
         for function in self.proto.functions:

@@ -29,11 +29,12 @@ def computes_double(node: Node) -> bool:
 
 def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:
     """Return a sentence on the operators that the reference computes in float32 all the same; "" for none."""
-    counts: Counter[str] = Counter()
-    for each in nodes:
-        tensors = (*each.node.inputs, *each.node.outputs)
-        floats = any(v is not None and types.element(v.type) == types.FLOAT for v in tensors)
-        if floats and each.node.op_type != "Cast" and not computes_double(each.node):
-            counts[each.node.op_type] += 1
+    counts = Counter(
+        each.node.op_type
+        for each in nodes
+        if types.FLOAT in (types.element(v.type) for v in (*each.node.inputs, *each.node.outputs) if v is not None)
+        and each.node.op_type != "Cast"
+        and not computes_double(each.node)
+    )
     ops = ", ".join(f"{op} ({number})" for op, number in sorted(counts.items()))
     return f"the float64 reference computes in float32 what ONNX Runtime has no float64 kernel of: {ops}" if ops else ""

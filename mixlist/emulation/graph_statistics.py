@@ -24,7 +24,6 @@ class Probe:
     tensor: str
     op_type: str
     elem: int
-    constant: bool
     source: TensorRef | None = None
 
 

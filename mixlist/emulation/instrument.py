@@ -16,12 +16,12 @@ a sum in float16 overflows where no value does. In an emulation, float32 already
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from typing import TYPE_CHECKING
 
 from mixlist.emulation.graph_statistics import RANGE, Instrumented, Place, Probe, Statistic
 from mixlist.emulation.packing import Packed, Result, add_output, join_rows, neutral, pack
-from mixlist.emulation.safe_reductions import guarded, guarded_rows
+from mixlist.emulation.safe_reductions import guarded
 from mixlist.graph.build import build_main
 from mixlist.graph.messages import NodeOrder, copied, reorder
 from mixlist.graph.model import FunctionKey, Graph, Node, Scope, function_key
@@ -58,23 +58,20 @@ def instrument(
     return Instrumenter(model, statistics, wanted, guard, own, cuts).run()
 
 
+@dataclass(eq=False)
 class Instrumenter:
     """One instrumentation; ``observe`` may be replaced to compute something else of each tensor."""
 
-    def __init__(
-        self,
-        model: ModelProto,
-        statistics: tuple[Statistic, ...],
-        wanted: Callable[[Probe], bool],
-        guard: bool = False,
-        own: Callable[[TensorRef], bool] = lambda _: False,
-        cuts: Container[str] = (),
-    ) -> None:
-        self.guard, self.own, self.cuts = guard, own, cuts
+    model: InitVar[ModelProto]
+    statistics: tuple[Statistic, ...] = RANGE
+    wanted: Callable[[Probe], bool] = lambda _: True
+    guard: bool = False
+    own: Callable[[TensorRef], bool] = lambda _: False
+    cuts: Container[str] = ()
+
+    def __post_init__(self, model: ModelProto) -> None:
         self.proto = copied(model)
         self.graph = build_main(self.proto)
-        self.statistics = statistics
-        self.wanted = wanted
         self.new = NewNames(names_in(self.proto.graph, *self.proto.functions))
         self.made = Instrumented(self.proto)
         self.handed: dict[FunctionKey, tuple[int, list[Packed]]] = {}  # a function's own outputs, and what it adds
@@ -142,7 +139,7 @@ class Instrumenter:
             ref = TensorRef(path, label(node), slot)
             source = None if self.own(ref) else _source(node, known)
             known[value.name] = source or ref
-            probe = Probe(ref, value.file_name, node.op_type, value.type, value.constant, source)
+            probe = Probe(ref, value.file_name, node.op_type, value.type, source)
             if self.wanted(probe):
                 self.made.probes.append(probe)
                 if source is None:
@@ -170,7 +167,7 @@ class Instrumenter:
         results: list[Result] = []
         for slot, value in enumerate(scope.inputs):
             if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED:
-                probe = Probe(TensorRef("", "", slot), value.file_name, "", value.type, False)
+                probe = Probe(TensorRef("", "", slot), value.file_name, "", value.type)
                 if self.wanted(probe):
                     self.made.probes.append(probe)
                     observed, made = self.observe(probe)
@@ -222,7 +219,7 @@ class Instrumenter:
                 continue
             out = self.new.make(packed.name)
             joined = join_rows(packed.statistic.again, stacked, out, opset, self.new)
-            behind += guarded_rows(joined, out, len(packed.refs), packed.elem, self.new) if self.guard else joined
+            behind += guarded(joined, out, packed.elem, self.new, len(packed.refs)) if self.guard else joined
             handed.append(replace(packed, name=out))
         for attribute in target.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):

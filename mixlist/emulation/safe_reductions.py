@@ -18,42 +18,27 @@ if TYPE_CHECKING:
 _NEUTRAL = {"ReduceMin": float("inf"), "ReduceMax": float("-inf"), "ReduceL1": 0.0, "ReduceSum": 0.0}
 
 
-def guarded(nodes: list[NodeProto], out: str, elem: int, names: NewNames) -> list[NodeProto]:
-    """Return ``nodes`` where the one that makes ``out`` reduces at least one value, of the element type ``elem``."""
+def guarded(
+    nodes: list[NodeProto], out: str, elem: int, names: NewNames, columns: int | None = None
+) -> list[NodeProto]:
+    """Return ``nodes`` where the one that makes ``out`` reduces at least one value, of the element type ``elem``.
+
+    A reduction over the first axis of [rows, ``columns``] gets one more row; any other tensor is flattened first.
+    """
     made: list[NodeProto] = []
     for node in nodes:
         if out in node.output and node.op_type in _NEUTRAL:
-            flat = _flatten(node, out, names, made)
-            _append_neutral(node, flat, out, elem, [1], names, made)
+            tensor, dims = node.input[0], [1] if columns is None else [1, columns]
+            if columns is None:
+                shape, flat = names.make(f"{out}_shape"), names.make(f"{out}_flat")
+                made += [names.constant(shape, types.INT64, [1], [-1]), names.node("Reshape", [tensor, shape], flat)]
+                tensor = flat
+            rest, more = names.make(f"{out}_neutral"), names.make(f"{out}_more")
+            made += float_constant(rest, elem, dims, _NEUTRAL[node.op_type], names)
+            made.append(names.node("Concat", [tensor, rest], more, axis=0))
+            node.input[0] = more
         made.append(node)
     return made
-
-
-def guarded_rows(nodes: list[NodeProto], out: str, columns: int, elem: int, names: NewNames) -> list[NodeProto]:
-    """Do the same for a reduction over the first axis of [rows, columns]."""
-    made: list[NodeProto] = []
-    for node in nodes:
-        if out in node.output:
-            _append_neutral(node, node.input[0], out, elem, [1, columns], names, made)
-        made.append(node)
-    return made
-
-
-def _flatten(node: NodeProto, out: str, names: NewNames, made: list[NodeProto]) -> str:
-    """Add the nodes that flatten what a node reduces; return the flat tensor."""
-    shape, flat = names.make(f"{out}_shape"), names.make(f"{out}_flat")
-    made += [names.constant(shape, types.INT64, [1], [-1]), names.node("Reshape", [node.input[0], shape], flat)]
-    return flat
-
-
-def _append_neutral(
-    node: NodeProto, tensor: str, out: str, elem: int, dims: list[int], names: NewNames, made: list[NodeProto]
-) -> None:
-    """Let a node reduce ``tensor`` with neutral elements appended along the first axis."""
-    rest, more = names.make(f"{out}_neutral"), names.make(f"{out}_more")
-    made += float_constant(rest, elem, dims, _NEUTRAL[node.op_type], names)
-    made.append(names.node("Concat", [tensor, rest], more, axis=0))
-    node.input[0] = more
 
 
 def float_constant(out: str, elem: int, dims: list[int], number: float, names: NewNames) -> list[NodeProto]:
