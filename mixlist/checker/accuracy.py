@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.checker.result import OutputFinding
@@ -76,8 +76,7 @@ class Limits:
 
     def asked(self) -> dict[str, float]:
         """The limits that are set, by name."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 # The limits' names and the fields of an OutputFinding that they bound.
@@ -120,9 +119,7 @@ class OutputAccuracy:
 
     def __init__(self, name: str, only: Limits | None = None) -> None:
         self.name = name
-        self._measures_largest, self._measures_ratio, self._measures_angle, self._measures_top1 = (
-            only is None or getattr(only, limit) is not None for limit in ("max_abs", "max_rel", "cosine", "top1")
-        )
+        self._measured = frozenset(MEASURES if only is None else only.asked())
         self._max_abs = self._max_rel = self._normalized = 0.0
         self._cosine = 1.0
         self._reference = 0.0  # sum of squares over all batches
@@ -209,7 +206,7 @@ class OutputAccuracy:
         exact = text or (reference.dtype.kind in _EXACT and mixed.dtype.kind in _EXACT)
         if exact:
             self._differing.add(0, 0)
-        elif self._measures_top1 and _has_classes(reference):
+        elif "top1" in self._measured and _has_classes(reference):
             self._agreeing.add(*_same_largest(reference, mixed))
         flat, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
         for start in range(0, flat.size, BLOCK):
@@ -243,7 +240,7 @@ class OutputAccuracy:
                 self._unlike += int((~known & ~same).sum())
                 a, b = a[known], b[known]
                 squares = _dot(a, a)
-            if self._measures_angle:
+            if "cosine" in self._measured:
                 sums.mixed += _dot(b, b)
                 sums.product += _dot(a, b)
             difference = np.subtract(b, a, out=b)
@@ -252,10 +249,10 @@ class OutputAccuracy:
             sums.difference += error
             if not math.isfinite(error) and not np.isfinite(difference).all():
                 self._break(sums)
-            elif a.size and (self._measures_largest or self._measures_ratio):
+            elif a.size and not self._measured.isdisjoint(("max_abs", "max_rel")):
                 np.abs(difference, out=difference)
                 self._max_abs = max(self._max_abs, float(difference.max()))
-                if self._measures_ratio:
+                if "max_rel" in self._measured:
                     self._max_rel = max(self._max_rel, _largest_ratio(difference, np.abs(a, out=a)))
 
     def _refuse(self, reason: str, sums: _Sums) -> None:
@@ -273,7 +270,7 @@ class OutputAccuracy:
         self._reference += sums.reference
         if sums.difference and sums.reference:
             self._normalized = max(self._normalized, _ratio(sums.difference, sums.reference))
-            if self._measures_angle:
+            if "cosine" in self._measured:
                 self._cosine = _least(self._cosine, sums.cosine())
         elif sums.difference:
             self._from_zeros = max(self._from_zeros, sums.difference)

@@ -23,12 +23,12 @@ def node_findings(plan: Plan | None, tallies: Mapping[TensorRef, Tally]) -> tupl
     """Return a finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
     decisions = {_without_specialization(d.ref): d for d in plan.nodes} if plan is not None else {}
     facts = Facts(plan.policy) if plan is not None else None
-    findings = []
-    for kind in ORDER:
-        for tally in tallies.values():
-            if kind in tally.batches:
-                findings.append(_finding(tally, kind, decisions.get(tally.tensor.producer), facts))
-    return tuple(findings)
+    return tuple(
+        _finding(tally, kind, decisions.get(tally.tensor.producer), facts)
+        for kind in ORDER
+        for tally in tallies.values()
+        if kind in tally.batches
+    )
 
 
 def _without_specialization(node: NodeRef) -> NodeRef:

@@ -42,7 +42,8 @@ def find_internal_risks(pair: ModelPair, batches: Batches, tallies: dict[TensorR
     """
     nodes = {node.ref: node for node in pair.nodes}
     low_nodes = {tensor.producer for tensor in pair.low}
-    if not any(_has_body(n.node, n.graph.opsets.get(n.node.domain, 0)) for n in pair.nodes if n.ref in low_nodes):
+    low = [n for n in pair.nodes if n.ref in low_nodes]
+    if all(_body_version(n.node, n.graph.opsets.get(n.node.domain, 0)) is None for n in low):
         return
     mixed_nodes = nodes_with_low_outputs(build_main(pair.mixed.loaded.proto))
     made = _BodyInstrumenter(pair.config.raised(pair.reference.loaded), mixed_nodes).run()
@@ -127,8 +128,11 @@ def _native_schema(node: Node) -> Any:
     return schema.native if schema is not None else None
 
 
-def _body_version(native: Any, opset: int) -> int | None:
+def _body_version(node: Node, opset: int) -> int | None:
     """Return the newest version of an operator's function body in terms of the opset, None where there is none."""
+    native = _native_schema(node)
+    if native is None:
+        return None
     if native.has_function:
         versions = native.function_opset_versions
     else:
@@ -136,19 +140,12 @@ def _body_version(native: Any, opset: int) -> int | None:
     return max((int(version) for version in versions if version <= opset), default=None)
 
 
-def _has_body(node: Node, opset: int) -> bool:
-    """Return whether ONNX may give a function body of the operator in terms of the opset."""
-    native = _native_schema(node)
-    return native is not None and _body_version(native, opset) is not None
-
-
 def function_body(node: Node, target: NodeProto, opset: int) -> FunctionProto | None:
     """Return the body of a standard operator in terms of the model's opset; None where ONNX gives none that fits."""
     from onnx import FunctionProto, TypeProto
 
-    native = _native_schema(node)
-    version = _body_version(native, opset) if native is not None else None
-    if native is None or version is None or bodies(target):
+    native, version = _native_schema(node), _body_version(node, opset)
+    if version is None or bodies(target):
         return None
     body = FunctionProto()
     try:

@@ -52,8 +52,8 @@ def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set
     observer = Observer(made, session, [], model_inputs(pair.reference.loaded.proto))
     sums: dict[tuple[TensorRef, str], float] = {}
     for feed in islice(batches, steps):
-        for which, total in observer.totals(feed, (_DIFFERENCE, _REFERENCE)).items():
-            sums[which] = sums.get(which, 0.0) + total
+        for which, values in observer.values(feed, (_DIFFERENCE, _REFERENCE)).items():
+            sums[which] = sums.get(which, 0.0) + float(values.sum())
     observer.close()
     return _ranking(sums, {probe.ref: probe.op_type for probe in made.probes})
 

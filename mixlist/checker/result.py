@@ -14,7 +14,21 @@ Kind = Literal[
 
 
 @dataclass(frozen=True)
-class NodeFinding:
+class _OfNode:
+    """A result about one node."""
+
+    scope: str
+    name: str
+    op_type: str
+
+    @property
+    def ref(self) -> NodeRef:
+        """The node's identity."""
+        return NodeRef(self.scope, self.name)
+
+
+@dataclass(frozen=True)
+class NodeFinding(_OfNode):
     """One node and what happened to its output ``tensor`` in low precision.
 
     ``first``: among the first offenders, whose inputs were all finite. ``count``: values concerned in the worst
@@ -24,9 +38,6 @@ class NodeFinding:
     smallest list change that would keep it high ("" where there is none to give).
     """
 
-    scope: str
-    name: str
-    op_type: str
     tensor: str
     kind: Kind
     first: bool
@@ -37,11 +48,6 @@ class NodeFinding:
     list: str
     source: str
     suggestion: str
-
-    @property
-    def ref(self) -> NodeRef:
-        """The node's identity."""
-        return NodeRef(self.scope, self.name)
 
 
 @dataclass(frozen=True)
@@ -124,18 +130,10 @@ class TensorRange:
 
 
 @dataclass(frozen=True)
-class NodeError:
+class NodeError(_OfNode):
     """The error that one node adds when all its inputs are exact (``--layerwise``), as normalised error."""
 
-    scope: str
-    name: str
-    op_type: str
     normalized_error: float
-
-    @property
-    def ref(self) -> NodeRef:
-        """The node's identity."""
-        return NodeRef(self.scope, self.name)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from mixlist.graph.io import load
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import hinted
 from mixlist.lists.policy import Policy
-from mixlist.runtime.executors import Workers, open_workers
+from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.runtime.subprocess_session import SessionProcess
@@ -69,7 +69,8 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
             workers = stack.enter_context(open_workers(options.jobs, options.scheduler, options.executor, most))
         with timer.phase("prepare"):
             process = _session_process(options, stack) if workers is None else None
-            config = _session_config(options, process, workers, quick=most < QUICK)
+            wide = options.baseline == "float64"
+            config = SessionConfig(options.provider, process, options.saturate, wide, most < QUICK, workers=workers)
             feeds = islice(batches, most)
             first = next(feeds, None)
             try:
@@ -92,14 +93,6 @@ def _session_process(options: CheckOptions, stack: ExitStack) -> SessionProcess 
     if isinstance(options.isolate, SessionProcess):
         return options.isolate
     return stack.enter_context(SessionProcess()) if options.isolate else None
-
-
-def _session_config(
-    options: CheckOptions, process: SessionProcess | None, workers: Workers | None, *, quick: bool
-) -> SessionConfig:
-    """Return where and how the sessions of a check run."""
-    wide = options.baseline == "float64"
-    return SessionConfig(options.provider, process, options.saturate, wide, quick, workers=workers)
 
 
 class _Check:

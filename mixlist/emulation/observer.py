@@ -124,10 +124,6 @@ class Observer:
         values = dict(zip(names, self._session.run(names, self._as_read(feed)), strict=True))
         return {which: _values_at(values, places) for which, places in wanted.items()}
 
-    def totals(self, feed: Feed, statistics: Sequence[str]) -> dict[tuple[TensorRef, str], float]:
-        """Run one batch; return the totals of these statistics, which count or add up."""
-        return {which: float(values.sum()) for which, values in self.values(feed, statistics).items()}
-
     def close(self) -> None:
         """Release the session."""
         self._session.close()
