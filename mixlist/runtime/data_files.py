@@ -171,27 +171,24 @@ def _read_proto(path: Path, kind: types.Type) -> tuple[str, object]:
     from onnx import numpy_helper
 
     container = kind[0] if isinstance(kind, tuple) else ""
-    message: TensorProto | SequenceProto | OptionalProto = onnx.TensorProto()
-    if container == "seq":
-        message = onnx.SequenceProto()
-    elif container == "optional":
-        message = onnx.OptionalProto()
+    forms: dict[str, tuple[type[TensorProto | SequenceProto | OptionalProto], Callable[..., object]]] = {
+        "seq": (onnx.SequenceProto, numpy_helper.to_list),
+        "optional": (onnx.OptionalProto, numpy_helper.to_optional),
+    }
+    form, to_value = forms.get(container, (onnx.TensorProto, numpy_helper.to_array))
+    message = form()
     try:
         message.ParseFromString(path.read_bytes())
         if any(is_external(tensor) for tensor in _tensors(message)):
             raise FileError(f"{path} says that its values lie in another file", hint="data has to hold its values")
-        if isinstance(message, onnx.TensorProto):
-            return message.name, numpy_helper.to_array(message)
-        if isinstance(message, onnx.SequenceProto):
-            return message.name, numpy_helper.to_list(message)
-        return message.name, numpy_helper.to_optional(message)
+        return message.name, to_value(message)
     except OSError as problem:
         raise FileError(f"cannot read {path}: {problem.strerror}") from None
     except (MixlistError, MemoryError):
         raise
     except Exception as problem:  # protobuf and onnx raise errors of many kinds for damage
-        form = container.replace("seq", "sequence") or "tensor"
-        raise FileError(f"{path} is no ONNX {form}: {problem}", hint="write it with onnx.save_tensor") from None
+        word = container.replace("seq", "sequence") or "tensor"
+        raise FileError(f"{path} is no ONNX {word}: {problem}", hint="write it with onnx.save_tensor") from None
 
 
 def _tensors(message: TensorProto | SequenceProto | OptionalProto) -> Iterator[TensorProto]:

@@ -6,7 +6,6 @@ timed. It also tells the memory that the session took.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -18,12 +17,11 @@ from typing import TYPE_CHECKING, Self
 
 from mixlist.runtime.inference_session import runtime_errors
 from mixlist.runtime.local_session import LocalSession, as_ort_value
-from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
+from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.subprocess_session import SubprocessSession
 from mixlist.targets.providers import PROVIDERS
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
     from onnxruntime import InferenceSession, IOBinding, OrtValue
 
     from mixlist.runtime.session import Array, Feed
@@ -50,7 +48,7 @@ class _TimedLocalSession(LocalSession):
         import onnxruntime  # noqa: F401
 
         before = _reset_peak()
-        session = super().open(path, options, folder)
+        session = super().open(path, replace(options, tf32=True), folder)
         session._start_memory = before
         return session
 
@@ -116,15 +114,6 @@ class TimedSession(SubprocessSession):
     """
 
     kind = _TimedLocalSession
-
-    def __init__(
-        self,
-        model: ModelProto | str | os.PathLike[str],
-        options: SessionOptions = DEFAULT_OPTIONS,
-        *,
-        folder: Path | None = None,
-    ) -> None:
-        super().__init__(model, replace(options, tf32=True), folder=folder)
 
     def hold(self, feeds: Sequence[Feed], transfers: bool) -> bool:
         """Send the batches; with ``transfers`` each run carries its batch to the device and the outputs back.
