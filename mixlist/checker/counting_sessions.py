@@ -134,8 +134,7 @@ class MaskedOverflowFinder:
         if not infinite or self._mixed is None:
             return set()
         if self._mixed_session is None or not infinite <= self._in_mixed:
-            if self._mixed_session is not None:
-                self._mixed_session.close()
+            _close(self._mixed_session)
             self._in_mixed |= infinite
             self._mixed_session = CountingSession(self._mixed, (below(_FINITE, math.inf),), self._in_mixed)
         finite = self._mixed_session.count(feed)
@@ -143,8 +142,7 @@ class MaskedOverflowFinder:
 
     def _prepare(self, levels: Mapping[TensorRef, float]) -> None:
         """Make a session that counts these too; the next batch mostly calls for the same."""
-        if self._reference_session is not None:
-            self._reference_session.close()
+        _close(self._reference_session)
         for tensor, level in levels.items():
             self._levels.setdefault(tensor, set()).add(level)
         edges = {overflow_bound(low) for low in self._lows}.union(*self._levels.values())
@@ -153,9 +151,14 @@ class MaskedOverflowFinder:
 
     def close(self) -> None:
         """Release the sessions."""
-        for session in (self._reference_session, self._mixed_session):
-            if session is not None:
-                session.close()
+        _close(self._reference_session, self._mixed_session)
+
+
+def _close(*sessions: CountingSession | None) -> None:
+    """Release the sessions that have been made."""
+    for session in sessions:
+        if session is not None:
+            session.close()
 
 
 def _has_infinities(span: ObservedRange) -> bool:
@@ -204,9 +207,7 @@ class FullStatistics:
 
     def close(self) -> None:
         """Release both sessions."""
-        for session in self._sessions or ():
-            if session is not None:
-                session.close()
+        _close(*self._sessions or ())
 
 
 def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally]) -> None:
@@ -231,8 +232,7 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
                 for kind, indices in tallies[tensor].batches.items():
                     if index in indices and kind != "intended":
                         tallies[tensor].add_count(kind, finding_count(kind, tensor, *totals))
-    mixed.close()
-    reference.close()
+    _close(mixed, reference)
 
 
 def _low_type(pair: ModelPair) -> int:

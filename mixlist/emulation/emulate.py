@@ -27,6 +27,7 @@ from mixlist.graph.weights import element_count, is_external, pieces, raise_outs
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.schema import TYPE_ATTRIBUTES
+from mixlist.ops.signature import Signature
 from mixlist.ops.traits import Trait, operators
 from mixlist.rewriter.convert import bring_in, stream
 
@@ -170,23 +171,21 @@ class Emulation:
         if node.function is not None:
             target.op_type = self.specialized[node.function].name
             return [], []
-        if node.bodies:
-            return [], []
         signature = node.signature
-        if signature is None or not any(self._is_low(v) for v in (*node.inputs, *node.outputs)):
+        if node.bodies or signature is None or not any(self._is_low(v) for v in (*node.inputs, *node.outputs)):
             return [], []
         if node.op_type == "Cast" and not node.domain:
             return [], self._cast(node, target)
         if signature.reads_any and not signature.fixed:
             return [], []
-        if not self._can_rise(node):  # nobody knows the operator, or it takes no float32: it keeps its types
+        if not self._can_rise(node, signature):  # nobody knows the operator, or it takes no float32: it keeps its types
             return self._fit(node, target, map(_type_of, node.inputs), map(_type_of, node.outputs))
         before: list[NodeProto] = []
         after: list[NodeProto] = []
         if signature.fixed:
             self._raise_attributes(node, target)
         else:
-            assignment = signature.assign(self._wish(node))
+            assignment = signature.assign(self._wish(signature))
             before, after = self._fit(node, target, assignment.inputs, assignment.outputs)
         if not self.rounding or node.op_type in _EXACT or node.op_type in ("Constant", "ConstantOfShape"):
             return before, after
@@ -298,19 +297,17 @@ class Emulation:
     def _is_low(self, value: Value | None) -> bool:
         return value is not None and types.element(value.type) in self.raised
 
-    def _can_rise(self, node: Node) -> bool:
-        signature = node.signature
-        if signature is None or not self.runs(node):
+    def _can_rise(self, node: Node, signature: Signature) -> bool:
+        if not self.runs(node):
             return False
         if signature.fixed:
             return True
         if signature.schema is None or not signature.groups:
             return False
-        return not signature.assign(self._wish(node)).refused
+        return not signature.assign(self._wish(signature)).refused
 
-    def _wish(self, node: Node) -> tuple[int, ...]:
-        assert node.signature is not None
-        return tuple([self.target if g.authored in self.raised else g.authored for g in node.signature.groups])
+    def _wish(self, signature: Signature) -> tuple[int, ...]:
+        return tuple([self.target if g.authored in self.raised else g.authored for g in signature.groups])
 
 
 def _type_of(value: Value | None) -> types.Type:
