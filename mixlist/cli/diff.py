@@ -76,11 +76,9 @@ def command(
 def _changed(model: str, before: Policy, after: Policy) -> list[tuple[str, ...]]:
     from mixlist import resolve
 
-    old = {node.ref: node for node in resolve(model, before).nodes}
-    rows: list[tuple[str, ...]] = []
-    for node in resolve(model, after).nodes:
-        was = old.get(node.ref)
-        if was is None or was.precision != node.precision:
-            was_precision = was.precision if was else ""
-            rows.append((node.scope, node.name, node.op_type, was_precision, node.precision, node.reason))
-    return rows
+    old = {node.ref: node.precision for node in resolve(model, before).nodes}
+    return [
+        (node.scope, node.name, node.op_type, old.get(node.ref, ""), node.precision, node.reason)
+        for node in resolve(model, after).nodes
+        if node.precision != old.get(node.ref)
+    ]

@@ -43,11 +43,9 @@ def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -
     status = 0
     for path in _files(paths):
         try:
-            changed = _format(path, kind, check)
+            status = max(status, int(_format(path, kind, check) and check))
         except MixlistError as error:
             status = tell(error)
-        else:
-            status = max(status, int(changed and check))
     return status
 
 

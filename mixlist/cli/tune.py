@@ -183,14 +183,10 @@ def _save(report: TuneReport, outputs: _Outputs) -> str:
     """Write the files where there is a list; return a sentence about them."""
     if not report.modify_mixlist:
         return "nothing was written"
+    lists, rules = (outputs.lists, outputs.rules) if report.complete else outputs.partial
+    report.save(lists, rules, force=outputs.force or not report.complete)
+    wrote = f"wrote {lists}" if rules is None else f"wrote {lists} and {rules}"
     if not report.complete:
-        lists, rules = outputs.partial
-        report.save(lists, rules, force=True)
-        return f"interrupted: wrote {_and(lists, rules)}; {outputs.lists} is as it was"
-    report.save(outputs.lists, outputs.rules, force=outputs.force)
+        return f"interrupted: {wrote}; {outputs.lists} is as it was"
     failed = "; it keeps the limits on the data of the search, but not on that of --validate-on"
-    return f"wrote {_and(outputs.lists, outputs.rules)}{failed if report.verdict == 'fail' else ''}"
-
-
-def _and(*names: str | None) -> str:
-    return " and ".join(name for name in names if name is not None)
+    return f"{wrote}{failed if report.verdict == 'fail' else ''}"

@@ -87,7 +87,6 @@ def _ranges(report: CheckReport) -> dict[str, object]:
         "stroke": round(max(1.0, 0.75 * min(chart.column_width(len(spans)), 24)), 2),
         "scale_ends": _apart({text: round(100 * drawn.place(power), 2) for text, power in limits.items()}),
         "legend": [(look, text) for look, text in _LEGEND.items() if look in looks],
-        "counted": any(tensor.counts is not None for tensor in report.tensors),
         "ends_unknown": any(one.low is None and one.high is not None for one in spans),
         "data": {
             "limits": [_thousandths(drawn, power) for power in limits.values()],

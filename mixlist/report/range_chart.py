@@ -98,10 +98,10 @@ def paths(spans: Sequence[Span], looks: Sequence[Look], drawn: Scale) -> dict[Lo
         bottom = min(HEIGHT, top + _STUB) if one.low is None else HEIGHT * (1 - drawn.place(one.low))
         known = columns.get(key, (top, bottom))
         columns[key] = min(known[0], top), max(known[1], bottom, known[0] + 1)
-    lines: dict[Look, list[str]] = {}
+    lines: dict[Look, list[str]] = {look: [] for look in LOOKS}
     for (column, look), (top, bottom) in columns.items():
-        lines.setdefault(look, []).append(f"M{(column + 0.5) * width:.1f} {top:.1f}V{bottom:.1f}")
-    return {look: "".join(lines[look]) for look in LOOKS if look in lines}
+        lines[look].append(f"M{(column + 0.5) * width:.1f} {top:.1f}V{bottom:.1f}")
+    return {look: "".join(strokes) for look, strokes in lines.items() if strokes}
 
 
 def column_width(tensors: int) -> float:

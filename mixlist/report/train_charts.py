@@ -181,19 +181,16 @@ class MetricChart:
 
 def metrics(report: TrainReport) -> MetricChart | None:
     """The metric per run; None where there is none."""
-    sides = {
-        "float32": [(run.seed, run.float32.metric) for run in report.runs],
-        "mixed": [(run.seed, run.mixed.metric) for run in report.runs],
-    }
-    known = [v for every in sides.values() for _, v in every if v is not None and math.isfinite(v)]
+    sides = {side: [curve.metric for curve in every] for side, every in _sides(report).items()}
+    known = [v for every in sides.values() for v in every if v is not None and math.isfinite(v)]
     if not known:
         return None
     reach = max(max(known) - min(known), report.tolerance, 1e-9)
     low, high = min(known) - reach / 4, max(known) + reach / 4
     dots = {
         side: [
-            (round(100 * (v - low) / (high - low), 2), f"seed {seed}: {figure(v, 5)}")
-            for seed, v in every
+            (round(100 * (v - low) / (high - low), 2), f"seed {run.seed}: {figure(v, 5)}")
+            for run, v in zip(report.runs, every, strict=True)
             if v is not None and math.isfinite(v)
         ]
         for side, every in sides.items()
