@@ -120,9 +120,10 @@ def tensors(model: ModelProto) -> Iterator[TensorProto]:
 
 def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:
     """The tensors that go to the data file; for ``no`` those that come out of one."""
-    found = list(tensors(proto))
-    everything = wish == "yes" or (wish == "auto" and sum(len(tensor.raw_data) for tensor in found) > INLINE_LIMIT)
-    for tensor in found:
+    # Each pass makes its tensors anew: to keep them all would set off Python's cycle collector again and again.
+    inline_size = sum(len(tensor.raw_data) for tensor in tensors(proto)) if wish == "auto" else 0
+    everything = wish == "yes" or inline_size > INLINE_LIMIT
+    for tensor in tensors(proto):
         if weights.is_external(tensor) or (everything and _size(tensor) >= SMALLEST):
             yield tensor
 

@@ -22,10 +22,10 @@ MIXLIST = [sys.executable, "-m", "mixlist"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_index_tells_what_the_command_tells(name: str) -> None:
+def test_every_command_of_the_index_can_be_loaded(name: str) -> None:
     command = load_command(name)
     assert command.name == name
-    assert command.short_help == COMMANDS[name]
+    assert command.help  # its own text, besides the line of the index
 
 
 def test_every_module_of_a_command_is_in_the_index() -> None:
