@@ -20,14 +20,13 @@ from mixlist.resolver.solver_state import SolverState
 
 def misfit(value: Value, state: SolverState) -> str | None:
     """Return why a constant does not fit the low type; None if it fits, is converted anyway, or is no constant."""
-    shared = state.shared
     if not value.constant or state.policy.constants != "keep" or types.element(value.type) != types.FLOAT:
         return None
     # A function does not know the numbers of its arguments: its caller has judged them.
     for origin in origins(value) if state.argument_misfits else ():
         if origin.id in state.argument_misfits:
             return state.argument_misfits[origin.id]
-    known = shared.ranges.of(value)
+    known = state.shared.ranges.of(value)
     why = known.misfit(state.low) if known else None
     return f"constant {value.name!r} {why}" if why else None
 
@@ -43,17 +42,16 @@ def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> As
     for index, group in enumerate(signature.groups):
         if assignment.elements[index] != state.low or group.authored == state.low:
             continue
-        why = next(filter(None, (misfit(v, state) for v in _inputs(node, group) if v is not None)), None)
-        if why:
-            kept.append(index)
-            state.solution.notes[node.id] = why
+        for value in [node.inputs[slot] for slot in group.inputs]:
+            why = misfit(value, state) if value is not None and value.constant else None
+            if why:
+                kept.append(index)
+                state.solution.notes[node.id] = why
+                break
     if not kept:
         return assignment
-    groups = [signature.groups[i] for i in kept]
-    if all(not g.outputs and all(v is not None and v.constant for v in _inputs(node, g)) for g in groups):
-        wish = list(assignment.elements)
-        for index, group in zip(kept, groups, strict=True):
-            wish[index] = group.authored
+    if all(_has_only_constants(signature.groups[index], node) for index in kept):
+        wish = [g.authored if i in kept else assignment.elements[i] for i, g in enumerate(signature.groups)]
         partly_low = signature.assign(tuple(wish))
         if not partly_low.refused and state.low in partly_low.elements:
             return partly_low
@@ -61,5 +59,7 @@ def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> As
     return signature.authored()
 
 
-def _inputs(node: Node, group: Group) -> list[Value | None]:
-    return [node.inputs[slot] for slot in group.inputs]
+def _has_only_constants(group: Group, node: Node) -> bool:
+    """Return whether the type of these slots is independent of all values that are computed."""
+    inputs = [node.inputs[slot] for slot in group.inputs]
+    return not group.outputs and all(v is not None and v.constant for v in inputs)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Scope, Value
@@ -34,14 +34,14 @@ from mixlist.resolver.solver_state import CallArguments, SolverState
 from mixlist.resolver.white_black_gray import decide_node
 
 
+@dataclass
 class Resolution:
     """One resolve of a model: the policy, and the decisions for the functions so far."""
 
-    def __init__(self, facts: Facts, rules: Rules, ranges: ConstantRanges) -> None:
-        self.facts = facts
-        self.rules = rules
-        self.ranges = ranges
-        self._specialized: dict[object, Solution] = {}
+    facts: Facts
+    rules: Rules
+    ranges: ConstantRanges
+    _specialized: dict[object, Solution] = field(default_factory=dict)
 
     def solve(self, graph: Graph) -> Solution:
         """Decide the main graph."""
