@@ -1,4 +1,4 @@
-"""Measure how far the mixed model's outputs are from the reference, and apply the limits (Rules S8.15 to S8.19).
+"""Measure how far the mixed model's outputs are from the reference, and apply the limits (Rules S8.15 to S8.18).
 
 Batch by batch, in sums of float64; no array is kept. A value that is not finite in the reference says nothing about
 precision: it does not count, but is noted (``OutputAccuracy.notes``). One that is finite in the reference and not in

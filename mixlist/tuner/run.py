@@ -1,4 +1,4 @@
-"""Tune a model: base check, search, final check, and what each edit is for (Rules S9.1 to S9.12)."""
+"""Tune a model: base check, search, final check, and what each edit is for (Rules S9.1 to S9.11)."""
 
 from __future__ import annotations
 
