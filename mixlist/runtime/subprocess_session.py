@@ -79,6 +79,7 @@ class SessionProcess:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mixlist")  # waits for the answers
         self._numbers = count()
         self._crash: Crashed | None = None
+        self._closed = False
         self._end = weakref.finalize(self, _dispose, self._worker, self.home)
 
     @property
@@ -94,8 +95,11 @@ class SessionProcess:
         return number, folder
 
     def submit(self, work: Work, request: Callable[[], T]) -> Future[T]:
-        """Send a request. Raises ModelError where the process has ended; the future raises Crashed if it dies."""
-        if not self._end.alive:
+        """Send a request. Raises ModelError after ``close``; the future raises Crashed if the process dies or has died.
+
+        A caller may send a request before it reads the answer to an earlier one, so a crash must not be raised here.
+        """
+        if self._closed:
             raise ModelError("the process that ran this model has ended", hint="start another session")
         return self._thread.submit(self._call, work, request)
 
@@ -121,6 +125,7 @@ class SessionProcess:
 
     def close(self) -> None:
         """End the process; its temporary files are removed, except those of a crash."""
+        self._closed = True
         self._end()
         self._thread.shutdown(cancel_futures=True)
 
