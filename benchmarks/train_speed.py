@@ -53,7 +53,7 @@ def network(training: Any) -> Callable[[], None]:
 
     def run() -> None:
         for _ in range(STEPS):
-            made._runner.run(made._names, feed)
+            made._session.run(made._names, feed)
 
     return run
 

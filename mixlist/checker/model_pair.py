@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """How the two models run: on which provider, in which process (None: this one), saturating or not."""
+    """Configure how the two models run: the provider, the process (None: this one), saturating or not."""
 
     provider: str
     process: SessionProcess | None
@@ -59,7 +59,7 @@ class SessionConfig:
 
     @property
     def guard(self) -> bool:
-        """Whether reductions need a value at least."""
+        """Return whether the provider refuses to reduce an empty tensor."""
         return self.provider == "cuda"
 
     def observe_mixed(self, mixed: Loaded, instrumented: Instrumented, outputs: list[str]) -> Observer:

@@ -29,7 +29,7 @@ BASELINES = ("float32", "float64")
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingOptions(ProviderOption):
-    """How both models run, and what the mixed one is judged by.
+    """Declare how both models run, and the limits of the mixed one.
 
     ``limits``: of the outputs; None for the defaults of ``Limits``. ``labels``: the right answers to the samples of all
     batches (``label_accuracy.read_labels``). ``type_hints``: the types of tensors that custom operators make, as for
@@ -102,12 +102,12 @@ class CheckOptions(JudgingOptions):
 
     @property
     def saturate(self) -> bool:
-        """Whether values out of range are held at the largest finite value."""
+        """Return whether values out of range become the largest finite value."""
         return self.overflow_mode == "saturate"
 
     @property
     def output_limits(self) -> Limits:
-        """What the outputs must keep."""
+        """Return the limits of the outputs."""
         return self.limits or Limits()
 
     def all_limits(self) -> dict[str, float]:

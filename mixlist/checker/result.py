@@ -1,4 +1,4 @@
-"""What ``check`` found: values only, rendered by the report rooms (schemas/check.json)."""
+"""Hold the result of ``check`` as values only; the report room renders them (schemas/check.json)."""
 
 from __future__ import annotations
 

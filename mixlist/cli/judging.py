@@ -1,4 +1,4 @@
-"""What commands that end in a verdict share beyond their dataclasses of options."""
+"""Share what commands with a verdict need besides their dataclasses of options."""
 
 from __future__ import annotations
 
