@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from mixlist.runtime.feeds import Batches
     from mixlist.runtime.session import Feed
 
-_FINITE = "finite"
-
 
 class CountingSession:
     """One of the two models with counting statistics of some ``tensors`` (None for all), called as in the original."""
@@ -80,6 +78,35 @@ class CountingSession:
         self._observer.close()
 
 
+class GrowingCount:
+    """Counts values below some bounds in one model; the session is made anew where others are asked for."""
+
+    def __init__(self, model: ObservedModel) -> None:
+        self._model = model
+        self._tensors: set[TensorRef] = set()
+        self._bounds: set[float] = set()
+        self._session: CountingSession | None = None
+
+    def below(self, feed: Feed, tensors: AbstractSet[TensorRef], bounds: AbstractSet[float]) -> Totals:
+        """Run one batch; return how many values of each tensor are below each bound, by ``_name``."""
+        if self._session is None or not (tensors <= self._tensors and bounds <= self._bounds):
+            self.close()
+            self._tensors |= tensors  # the next batch mostly asks for the same
+            self._bounds |= bounds
+            statistics = tuple(below(_name(bound), bound) for bound in sorted(self._bounds))
+            self._session = CountingSession(self._model, statistics, self._tensors)
+        return self._session.count(feed)
+
+    def close(self) -> None:
+        """Release the session."""
+        if self._session is not None:
+            self._session.close()
+
+
+def _name(bound: float) -> str:
+    return f"below_{bound:g}"
+
+
 class MaskedOverflowFinder:
     """Finds what overflows in the tensors of masks (Rule S8.12); values are counted only where a range calls for it.
 
@@ -94,12 +121,9 @@ class MaskedOverflowFinder:
         mixed: ObservedModel | None = None,
     ) -> None:
         self._nodes, self._lows = nodes, lows
-        self._reference, self._mixed = reference, mixed
+        self._reference = GrowingCount(reference)
+        self._mixed = GrowingCount(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
-        self._levels: dict[TensorRef, set[float]] = {}  # of the tensors that are counted in the reference
-        self._in_mixed: set[TensorRef] = set()  # tensors that are counted in the mixed model
-        self._reference_session: CountingSession | None = None
-        self._mixed_session: CountingSession | None = None
 
     def complete(self, feed: Feed, batch: BatchRanges) -> BatchRanges:
         """Return the batch with its masks, and the tensors that lose other values than a mask's."""
@@ -115,43 +139,22 @@ class MaskedOverflowFinder:
         levels = batch.ambiguous()
         if not levels:
             return set()
-        if any(level not in self._levels.get(tensor, ()) for tensor, level in levels.items()):
-            self._prepare(levels)
-        assert self._reference_session is not None
-        totals = self._reference_session.count(feed)
-        lost = set()
-        for tensor, level in levels.items():
-            bound = overflow_bound(batch.low[tensor])
-            if totals.get((tensor, _name(level)), 0) > totals.get((tensor, _name(bound)), 0):
-                lost.add(tensor)
-        return lost | self._lost_among_infinities(feed, batch, levels, totals)
-
-    def _lost_among_infinities(
-        self, feed: Feed, batch: BatchRanges, levels: Mapping[TensorRef, float], totals: Totals
-    ) -> set[TensorRef]:
-        """Return tensors infinite in the reference with fewer finite values in the mixed model: an input overflowed."""
+        bounds = {tensor: overflow_bound(batch.low[tensor]) for tensor in levels}
+        totals = self._reference.below(feed, levels.keys(), {*levels.values(), *bounds.values()})
+        known = {tensor: totals.get((tensor, _name(level)), 0) for tensor, level in levels.items()}
+        lost = {t for t, bound in bounds.items() if known[t] > totals.get((t, _name(bound)), 0)}
+        # In a tensor that is infinite in the reference too, an input has overflowed if fewer values are finite.
         infinite = {t for t in levels if _has_infinities(batch.reference[t]) and _has_infinities(batch.mixed[t])}
-        if not infinite or self._mixed is None:
-            return set()
-        if self._mixed_session is None or not infinite <= self._in_mixed:
-            _close(self._mixed_session)
-            self._in_mixed |= infinite
-            self._mixed_session = CountingSession(self._mixed, (below(_FINITE, math.inf),), self._in_mixed)
-        finite = self._mixed_session.count(feed)
-        return {t for t in infinite if finite.get((t, _FINITE), 0) < totals.get((t, _name(levels[t])), 0)}
-
-    def _prepare(self, levels: Mapping[TensorRef, float]) -> None:
-        """Make a session that counts these too; the next batch mostly calls for the same."""
-        _close(self._reference_session)
-        for tensor, level in levels.items():
-            self._levels.setdefault(tensor, set()).add(level)
-        edges = {overflow_bound(low) for low in self._lows}.union(*self._levels.values())
-        statistics = tuple(below(_name(edge), edge) for edge in sorted(edges))
-        self._reference_session = CountingSession(self._reference, statistics, self._levels)
+        if infinite and self._mixed is not None:
+            finite = self._mixed.below(feed, infinite, {math.inf})
+            lost |= {t for t in infinite if finite.get((t, _name(math.inf)), 0) < known[t]}
+        return lost
 
     def close(self) -> None:
         """Release the sessions."""
-        _close(self._reference_session, self._mixed_session)
+        self._reference.close()
+        if self._mixed is not None:
+            self._mixed.close()
 
 
 def _close(*sessions: CountingSession | None) -> None:
@@ -163,10 +166,6 @@ def _close(*sessions: CountingSession | None) -> None:
 
 def _has_infinities(span: ObservedRange) -> bool:
     return not span.finite and not span.nan
-
-
-def _name(edge: float) -> str:
-    return f"below_{edge:g}"
 
 
 class FullStatistics:

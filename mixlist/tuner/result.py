@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from mixlist.checker.result import CheckReport
 from mixlist.errors import FileError, UsageError
@@ -57,7 +57,7 @@ class TuneReport:
     remembered: int
     check: CheckReport | None
     validation: CheckReport | None = None
-    log: tuple[dict[str, Any], ...] = ()
+    log: tuple[dict[str, object], ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -81,22 +81,14 @@ class TuneReport:
         for name, text in texts.items():
             write_whole(name, text.encode())
 
-    def to_json(self) -> dict[str, Any]:
-        """The ``mixlist.tune/1`` object."""
-        plain = {each: getattr(self, each) for each in ("model", "objective", "verdict", "complete", "minimal")}
-        return {
-            "format": "mixlist.tune/1",
-            **plain,
-            "reasons": list(self.reasons),
-            "edits": [asdict(edit) for edit in self.edits],
-            "modify_mixlist": self.modify_mixlist,
-            "customize_dtypes": self.customize_dtypes,
-            "low_share": self.low_share,
-            "trials": self.trials,
-            "remembered": self.remembered,
-            "check": self.check.to_json() if self.check is not None else None,
-            "validation": self.validation.to_json() if self.validation is not None else None,
-            "log": list(self.log),
-            "warnings": list(self.warnings),
-            "seconds": self.seconds,
-        }
+    def to_json(self) -> dict[str, object]:
+        """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
+        return {"format": "mixlist.tune/1", **{each.name: _plain(getattr(self, each.name)) for each in fields(self)}}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, CheckReport):
+        return value.to_json()
+    if isinstance(value, TunedEdit):
+        return asdict(value)
+    return list(map(_plain, value)) if isinstance(value, tuple) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -12,10 +12,11 @@ from mixlist.checker.keywords import with_keywords
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import run_check
 from mixlist.errors import ModelError, UsageError
+from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime import executors
-from mixlist.runtime.feeds import as_batches
+from mixlist.runtime.feeds import as_batches, digest
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.tuner.candidate_ranking import CandidateRanking
 from mixlist.tuner.candidates import EditSet
@@ -26,13 +27,14 @@ from mixlist.tuner.output_files import mixlist_text, read_back, rules_text
 from mixlist.tuner.result import TuneReport
 from mixlist.tuner.strategy import NO_EDITS, Strategy
 from mixlist.tuner.trial_compiler import TrialCompiler
-from mixlist.tuner.trial_log import TrialLog, search_key
+from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import Goal, check_reasons
 from mixlist.tuner.trials import Trials
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
     from mixlist.graph.io import Loaded
+    from mixlist.runtime.session import Feed
 
 SEARCHES = 5  # each but the first after a final check that did not agree
 
@@ -57,7 +59,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     loaded, check_options, goal = resolver.loaded, options.of_check(), _goal(options)
     batches = as_batches(data, loaded.proto)
     feeds = list(islice(batches, options.steps))
-    trial_log = TrialLog(options.state, search_key(loaded, policy, feeds, goal, options))
+    trial_log = TrialLog(options.state, _search_key(loaded, policy, feeds, goal, options))
     with timer.phase("base check"):
         base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
     if not base.batches:
@@ -98,6 +100,24 @@ def _goal(options: TuneOptions) -> Goal:
     """Return what a trial must keep."""
     accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
     return Goal(options.output_limits, options.max_exception_rate, accuracy_loss)
+
+
+def _search_key(
+    loaded: Loaded, policy: Policy, feeds: Sequence[Feed], goal: Goal, options: TuneOptions
+) -> dict[str, str]:
+    """Return what the outcomes of trials depend on, each as a digest or text."""
+    import onnxruntime
+
+    from mixlist.version import __version__
+
+    return {
+        "model": content_digest(loaded),
+        "data": digest([*feeds, {"labels": options.labels}]),
+        "lists": policy.digest,
+        "type hints": repr(sorted((options.type_hints or {}).items())),
+        "limits": f"{goal} {options.overflow_mode}",
+        "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
+    }
 
 
 def _validated(

@@ -8,47 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mixlist.errors import FileError, UsageError
-from mixlist.graph.io import Loaded
-from mixlist.graph.save import content_digest
-from mixlist.lists.policy import Policy
-from mixlist.runtime.feeds import digest
-from mixlist.tuner.options import TuneOptions
-from mixlist.tuner.trial_verdict import Goal, Outcome
-
-if TYPE_CHECKING:
-    from mixlist.runtime.session import Feed
+from mixlist.tuner.trial_verdict import Outcome
 
 FORMAT = "mixlist.tune-state/1"
-
-
-def search_key(
-    loaded: Loaded, policy: Policy, feeds: Sequence[Feed], goal: Goal, options: TuneOptions
-) -> dict[str, str]:
-    """Return what the outcomes of trials depend on, each as a digest or text."""
-    import onnxruntime
-
-    from mixlist.version import __version__
-
-    return {
-        "model": content_digest(loaded),
-        "data": digest([*feeds, {"labels": options.labels}]),
-        "lists": policy.digest,
-        "type hints": repr(sorted((options.type_hints or {}).items())),
-        "limits": f"{goal} {options.overflow_mode}",
-        "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
-    }
 
 
 class TrialLog:
     """``outcomes`` by the text of their edits; with a path, those of earlier runs and for later ones.
 
-    ``key``: see ``search_key``. Raises UsageError for the state of another search, FileError for a file that cannot be
-    read or is no state.
+    ``key``: what the outcomes depend on. Raises UsageError for the state of another search, FileError for a file that
+    cannot be read or is no state.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, key: Mapping[str, str]) -> None:

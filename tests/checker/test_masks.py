@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.counting_sessions import MaskedOverflowFinder
+from mixlist.checker.counting_sessions import GrowingCount
 from mixlist.checker.result import CheckReport
 from mixlist.graph.build import build_main
 from mixlist.graph.dataflow import trace_dataflow
@@ -169,10 +169,8 @@ def test_values_are_counted_only_where_they_may_hide_something(
 ) -> None:
     """Scores that are small cannot overflow beside a mask that is proven: no further run is needed."""
     asked: list[object] = []
-    prepare = MaskedOverflowFinder._prepare
-    monkeypatch.setattr(
-        MaskedOverflowFinder, "_prepare", lambda self, keys: (asked.append(keys), prepare(self, keys))[1]
-    )
+    below = GrowingCount.below
+    monkeypatch.setattr(GrowingCount, "below", lambda self, *which: (asked.append(which), below(self, *which))[1])
     report = masked(
         "[w] w = Where(b, zero, k) [h] h = Abs(x) [a] a = Sub(w, h) [s] y = Softmax(a)", mask, [size, 1, 1, 1]
     )
