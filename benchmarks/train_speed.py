@@ -49,7 +49,7 @@ def network(training: Any) -> Callable[[], None]:
     import numpy as np
 
     feed = {**training.feed(0), "loss_scale": np.ones((), np.float32)}
-    made = training.machine
+    made = training.session
 
     def run() -> None:
         for _ in range(STEPS):
@@ -65,18 +65,18 @@ def started(name: str, batch: int, lists: str, threads: int) -> Any:
     from mixlist.training.loop import Training
     from mixlist.training.optimizers import Settings
     from mixlist.training.scalers import make_scaler
-    from mixlist.training.step_session import exact_machine, mixed_machine
+    from mixlist.training.step_session import float32_session, mixed_session
     from mixlist.training.stepgraph import read_step
 
     data = ROOT / "mixlist" / "demo_data"
     graph = read_step(data / f"digits_{name}_step.onnx")
     if lists == "float32":
-        made, scaler = exact_machine(graph, "cpu", threads), None
+        made, scaler = float32_session(graph, "cpu", threads), None
     else:
-        made = mixed_machine(graph, mixlist.load_policy(ops_info=lists), "cpu", threads)
+        made = mixed_session(graph, mixlist.load_policy(ops_info=lists), "cpu", threads)
         scaler = make_scaler("torch", init_scale=1024.0)
     samples = read_data(graph, data / "digits_train.npz", "")
-    return Training(graph, made, samples, Settings(), batch_size=batch, steps=10**9, seed=0, scaler=scaler)
+    return Training(made, samples, Settings(), batch_size=batch, steps=10**9, seed=0, scaler=scaler)
 
 
 def beside(training: Any, name: Any) -> Callable[[], None]:

@@ -1,8 +1,8 @@
-"""Training in mixed precision: step graphs, loss scaling, and whether a model may be trained so."""
+"""Train in mixed precision: step graphs, loss scaling, and the verdict on whether it holds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mixlist.torch_export.export import export_step as export_step
@@ -20,12 +20,12 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'mixlist.training' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOME[name]), name)
+    value: object = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

@@ -1,10 +1,10 @@
-"""What to change when a training overflows: the nodes where it starts, and the lists that keep them high."""
+"""Find what to change when a training overflows (Rule S10.18): the first offenders, and lists that keep them high."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +12,13 @@ from mixlist.checker.result import NodeFinding
 from mixlist.checker.run import check
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
-from mixlist.training.stepgraph import SCALE, StepGraph
+from mixlist.torch_export.step_format import LOSS_SCALE
+from mixlist.training.stepgraph import StepGraph
 from mixlist.tuner.candidates import EditSet, ListEdit, list_candidates, policy_of
 from mixlist.tuner.output_files import mixlist_text
+
+if TYPE_CHECKING:
+    from mixlist.runtime.session import Feed
 
 ROUNDS = 8  # lists that are tried: behind an op type that is kept high another one may overflow
 
@@ -31,36 +35,35 @@ class Advice:
     suggestion: str
 
 
-def advise(graph: StepGraph, policy: Policy, feed: Mapping[str, Any], provider: str) -> Advice:
-    """Advice on the first bad step, from what it read.
+def advise(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> Advice:
+    """Return the advice on the first bad step, from its feed.
 
-    What overflows with the loss unscaled is a matter of the lists. Where nothing does, the scale was too large: then
-    the offenders are those at the step's own scale, and no list is suggested.
+    If nodes overflow with the loss unscaled, the lists are the cause. If none does, the scale was too large: then the
+    offenders are those at the step's own scale, and no list is suggested.
     """
-    unscaled = {**feed, SCALE: np.ones_like(feed[SCALE])}
-    first = _offenders(graph, policy, unscaled, provider)
+    unscaled = {**feed, LOSS_SCALE: np.ones_like(feed[LOSS_SCALE])}
+    offenders = first = _offenders(graph, policy, unscaled, provider)
     if not first:
-        return Advice(_offenders(graph, policy, feed, provider), float(feed[SCALE].reshape(())), "")
-    choice: EditSet = frozenset()
-    found: Sequence[NodeFinding] = first
+        return Advice(_offenders(graph, policy, feed, provider), float(feed[LOSS_SCALE].item()), "")
+    edits: EditSet = frozenset()
     for _ in range(ROUNDS):
-        more = _edits(graph, policy_of(policy, choice), found) - choice
+        more = _edits(graph, policy_of(policy, edits), offenders) - edits
         if not more:
             break
-        choice |= more
-        found = _offenders(graph, policy_of(policy, choice), unscaled, provider)
-        if not found:
-            return Advice(first, 1.0, mixlist_text(policy, choice))
+        edits |= more
+        offenders = _offenders(graph, policy_of(policy, edits), unscaled, provider)
+        if not offenders:
+            return Advice(first, 1.0, mixlist_text(policy, edits))
     return Advice(first, 1.0, "")
 
 
-def _offenders(graph: StepGraph, policy: Policy, feed: Mapping[str, Any], provider: str) -> tuple[NodeFinding, ...]:
+def _offenders(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> tuple[NodeFinding, ...]:
     report = check(graph.loaded, policy, [feed], provider=provider)
     return tuple(node for node in report.nodes if node.first)
 
 
 def _edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFinding]) -> EditSet:
-    """The op types of the offenders, to the black list; none where lists do not decide about them."""
+    """Return the edits that put the offenders' op types on the black list; none where lists do not decide on them."""
     nodes = {node.ref for node in offenders}
     main = Resolver(graph.loaded).plan(policy).solution.solutions[0]
     candidates = list_candidates(main, policy, "black", nodes)

@@ -1,4 +1,4 @@
-"""What all trainings of one command have in common, and one of them from its start, or its state, to its curve."""
+"""Hold what all trainings of one command share, and take each from its start, or its state, to its curve."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import digest
-from mixlist.training.checkpoint import Keeper
+from mixlist.training.checkpoint import StateFile
 from mixlist.training.dataset import Data
 from mixlist.training.evaluation import Metric, evaluate
-from mixlist.training.gradient_underflow import Sampler
+from mixlist.training.gradient_underflow import UnderflowSampler
 from mixlist.training.loop import Training, all_finite
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import Curve
 from mixlist.training.scalers import Scaler, ScalerError, described, make_scaler
-from mixlist.training.step_session import Machine
+from mixlist.training.step_session import StepSession
 from mixlist.training.stepgraph import StepGraph
 from mixlist.training.verdict import diverged
 
@@ -39,7 +39,10 @@ class Progress:
 
 @dataclass
 class Job:
-    """The trainings of one command. ``steps``: of each; ``known``: first values that were given, by name."""
+    """The trainings of one command. ``held``: the data to evaluate on; ``steps``: of each training.
+
+    ``first_values``: those of ``init``, by name. ``running``: the training that runs, for Ctrl-C.
+    """
 
     graph: StepGraph
     policy: Policy
@@ -48,7 +51,7 @@ class Job:
     held: Data
     metric: Metric
     steps: int
-    known: dict[str, Array]
+    first_values: dict[str, Array]
     running: Training | None = field(default=None, init=False)
 
     @property
@@ -66,34 +69,33 @@ class Job:
         name, parameters = self.scaler
         return make_scaler(name, **parameters)
 
-    def training(self, machine: Machine, seed: int, scaler: Scaler | None) -> Training:
+    def training(self, session: StepSession, seed: int, scaler: Scaler | None) -> Training:
         """Return a training at its start."""
         return Training(
-            self.graph,
-            machine,
+            session,
             self.samples,
             self.settings,
             batch_size=self.options.batch_size,
             steps=self.steps,
             seed=seed,
             scaler=scaler,
-            given=self.known,
+            first_values=self.first_values,
             advance_on_skip=self.options.advance_on_skip,
         )
 
     def curve(
-        self, keeper: Keeper, seed: int, kind: str, machine: Machine, sampler: Sampler | None
+        self, states: StateFile, seed: int, kind: str, session: StepSession, sampler: UnderflowSampler | None
     ) -> tuple[Curve, dict[str, Array] | None]:
-        """One whole training, or what is left of it; and what its first bad step read."""
+        """Make one whole training, or what is left of it; return its curve and the feed of its first bad step."""
         name = f"{seed}/{kind}"
-        finished = keeper.finished(name)
+        finished = states.finished(name)
         if finished is not None:
             return finished
         scaler = self.new_scaler() if kind == "mixed" else None
-        training = self.running = self.training(machine, seed, scaler)
-        keeper.resume(name, training)
+        training = self.running = self.training(session, seed, scaler)
+        states.resume(name, training)
         training.sampler = sampler
-        ended = ""
+        curve, ended = training.history, ""
         while not training.done:
             try:
                 training.run(training.step + 1)
@@ -101,32 +103,23 @@ class Job:
                 ended = f"was ended: {problem.message}"
                 break
             if self.options.told is not None:
-                last = training.history
-                self.options.told(Progress(seed, kind, training.step, self.steps, last.loss[-1], last.scale[-1]))
-            keeper.keep(name, training, sampler)
-        curve = self._judged(training, machine, kind, ended)
+                self.options.told(Progress(seed, kind, training.step, self.steps, curve.loss[-1], curve.scale[-1]))
+            states.keep(name, training, sampler)
+        curve.metric = self.measure(training)
+        curve.diverged = ended or diverged(curve.loss, curve.skipped, all_finite(training.parameters.data))
+        if kind == "float32" and curve.exceptions and not curve.diverged:
+            curve.diverged = f"has gradients that are not finite in {len(curve.exceptions)} of {training.step} steps"
         self.running = None
-        keeper.finish(name, curve, training.first_bad, sampler)
+        states.finish(name, training, sampler)
         return curve, training.first_bad
 
-    def cut_off(self) -> Curve | None:
-        """What there is of the training that was interrupted, unjudged."""
-        return _curve(self.running, None, "") if self.running is not None else None
-
-    def measure(self, training: Training, machine: Machine, data: Data) -> float:
-        """The metric of a training as it stands."""
-        values = {**training.parameters.views, **training.buffers}
-        return evaluate(self.graph, machine, values, data, self.metric, self.options.batch_size)
-
-    def _judged(self, training: Training, machine: Machine, kind: str, ended: str) -> Curve:
-        history = training.history
-        why = ended or diverged(history.loss, history.skipped, all_finite(training.parameters.data))
-        if kind == "float32" and history.exceptions and not why:
-            why = f"has gradients that are not finite in {len(history.exceptions)} of {training.step} steps"
-        return _curve(training, self.measure(training, machine, self.held), why)
+    def measure(self, training: Training, batches: int | None = None) -> float:
+        """Return the metric of a training as it is now, over all evaluation data or the first ``batches``."""
+        session, batch_size = training.session, self.options.batch_size
+        return evaluate(session, training.values, self.held, self.metric, batch_size, batches)
 
     def key(self) -> dict[str, str]:
-        """What the numbers of a training depend on."""
+        """Return what the numbers of a training depend on."""
         import onnxruntime
 
         from mixlist.version import __version__
@@ -137,22 +130,8 @@ class Job:
             "step graph": content_digest(self.graph.loaded),
             "data": digest([self.samples.arrays, self.held.arrays]),
             "lists": self.policy.digest,
-            "initial values": digest([self.known]),
+            "initial values": digest([self.first_values]),
             "options": f"{self.settings} {options.batch_size} {self.steps} {scaler} {options.advance_on_skip}"
             f" {options.provider} {options.threads} {self.metric}",
             "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
         }
-
-
-def _curve(training: Training, metric: float | None, why: str) -> Curve:
-    history = training.history
-    return Curve(
-        tuple(history.loss),
-        metric,
-        tuple(history.scale),
-        tuple(history.skipped),
-        tuple(history.exceptions),
-        history.tries,
-        history.bad,
-        why,
-    )

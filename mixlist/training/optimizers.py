@@ -1,4 +1,4 @@
-"""Optimizers in numpy, over all parameters at once as one flat float32 array; and learning-rate schedules.
+"""Update all parameters at once, as one flat float32 array in numpy; learning-rate schedules.
 
 The rules are those of PyTorch's optimizers of the same names (torch.optim): ``weight_decay`` is added to the gradient,
 except by ``adamw``, which shrinks the parameters by it.
@@ -7,17 +7,17 @@ except by ``adamw``, which shrinks the parameters by it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-    Flat = NDArray[Any]
+    Floats = NDArray[np.float32]
 
 Name = Literal["sgd", "momentum", "adam", "adamw"]
 NAMES: tuple[Name, ...] = ("sgd", "momentum", "adam", "adamw")
@@ -65,7 +65,7 @@ class Settings:
             raise UsageError("warmup_steps is at least 0, decay_steps at least 1, decay above 0 and at most 1")
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of the step with this number (from 0) of so many."""
+        """Return the learning rate of a step (from 0) of so many."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
@@ -78,6 +78,13 @@ class Settings:
         return self.lr
 
 
+class OptimizerState(TypedDict):
+    """Everything that ``Optimizer.restore`` needs."""
+
+    updates: int
+    moments: Floats
+
+
 class Optimizer:
     """One optimizer's state. Arrays are of the shape of the flat parameters, float32."""
 
@@ -87,10 +94,10 @@ class Optimizer:
         self.settings = settings
         self.updates = 0  # as the bias correction of Adam counts them
         count = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[settings.name]
-        self.moments: list[Flat] = [np.zeros(size, np.float32) for _ in range(count)]
-        self._work = np.empty(size, np.float32)
+        self.moments: Floats = np.zeros((count, size), np.float32)
+        self._work: Floats = np.empty(size, np.float32)
 
-    def apply(self, parameters: Flat, gradient: Flat, rate: float) -> None:
+    def apply(self, parameters: Floats, gradient: Floats, rate: float) -> None:
         """Update ``parameters`` in place; ``gradient`` is used up."""
         s = self.settings
         self.updates += 1
@@ -106,18 +113,13 @@ class Optimizer:
         else:
             self._adam(parameters, gradient, rate)
 
-    def _momentum(self, parameters: Flat, gradient: Flat, rate: float) -> None:
+    def _momentum(self, parameters: Floats, gradient: Floats, rate: float) -> None:
         (velocity,) = self.moments
         velocity *= self.settings.momentum
         velocity += gradient
-        if self.settings.nesterov:
-            gradient += self.settings.momentum * velocity
-            gradient *= rate
-            parameters -= gradient
-        else:
-            parameters -= rate * velocity
+        parameters -= rate * (gradient + self.settings.momentum * velocity if self.settings.nesterov else velocity)
 
-    def _adam(self, parameters: Flat, gradient: Flat, rate: float) -> None:
+    def _adam(self, parameters: Floats, gradient: Floats, rate: float) -> None:
         import numpy as np
 
         s, work = self.settings, self._work
@@ -137,14 +139,14 @@ class Optimizer:
         parameters -= work
 
     def skip(self) -> None:
-        """Count an update that was left out, as Keras does: its ``iterations`` are the global step."""
+        """Count an update that was left out, as Keras does: its ``iterations`` are the global step (Rule S10.4)."""
         self.updates += 1
 
-    def state(self) -> dict[str, Any]:
-        """Everything that ``restore`` needs."""
-        return {"updates": self.updates, **{f"moment{k}": m for k, m in enumerate(self.moments)}}
+    def state(self) -> OptimizerState:
+        """Return everything that ``restore`` needs."""
+        return {"updates": self.updates, "moments": self.moments}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: OptimizerState) -> None:
         """Go on where ``state`` was taken."""
         self.updates = int(state["updates"])
-        self.moments = [state[f"moment{k}"].copy() for k in range(len(self.moments))]
+        self.moments = state["moments"].copy()

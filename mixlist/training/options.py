@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.checker.exception_rate import DEFAULT_LIMIT
 from mixlist.errors import UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mixlist.training.optimizers import Settings
 
 EPOCHS = 10  # where neither steps nor epochs are given
-Source: TypeAlias = Mapping[str, Any] | str | os.PathLike[str]
+Source: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,28 +1,29 @@
-"""What ``train`` found: values only, rendered by the report rooms (schemas/train.json)."""
+"""Hold what ``train`` measured: values only, rendered by the report rooms (schemas/train.json)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from mixlist.checker.result import NodeFinding
 from mixlist.files.strict_json import strict
 
 
-@dataclass(frozen=True)
+@dataclass
 class Curve:
     """One training: the unscaled loss of each step, and the evaluation metric at its end (None: none was taken).
 
     The rest is for mixed trainings: the scale of each step, the steps whose update was skipped, those with a gradient
     that was not finite, extra runs of batches that were tried again, and by parameter in how many steps its gradient
-    was not finite. ``diverged``: why the training came to nothing, or "".
+    was not finite. ``diverged``: why the training came to nothing (Rule S10.16), or "".
     """
 
-    loss: tuple[float, ...]
-    metric: float | None
-    scale: tuple[float, ...] = ()
-    skipped: tuple[int, ...] = ()
-    exceptions: tuple[int, ...] = ()
+    loss: list[float] = field(default_factory=list)
+    metric: float | None = None
+    scale: list[float] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    exceptions: list[int] = field(default_factory=list)
     tries: int = 0
     bad: dict[str, int] = field(default_factory=dict)
     diverged: str = ""
@@ -88,8 +89,8 @@ class TrainReport:
     higher: bool
     tolerance: float
     runs: tuple[Run, ...]
-    scaler: dict[str, Any]
-    optimizer: dict[str, Any]
+    scaler: dict[str, object]
+    optimizer: dict[str, object]
     underflow: Underflow | None = None
     offenders: tuple[NodeFinding, ...] = ()
     trace_scale: float | None = None
@@ -103,15 +104,14 @@ class TrainReport:
     @property
     def bad(self) -> dict[str, int]:
         """By parameter, in how many steps of all runs its gradient was not finite; the worst first."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for run in self.runs:
-            for name, count in run.mixed.bad.items():
-                total[name] = total.get(name, 0) + count
+            total.update(run.mixed.bad)
         return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
-        plain: dict[str, Any] = asdict(self)
+        plain = asdict(self)
         plain["bad"] = self.bad
         for run in plain["runs"]:
             for name in ("scale", "skipped", "exceptions", "tries", "bad"):
@@ -120,5 +120,5 @@ class TrainReport:
 
 
 def spread(values: list[float]) -> float:
-    """The largest less the smallest."""
+    """Return the largest value less the smallest."""
     return max(values) - min(values) if values else 0.0

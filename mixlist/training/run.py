@@ -1,4 +1,4 @@
-"""Whether a network may be trained under lists: every seed twice, in float32 and mixed, on the same batches."""
+"""Decide whether a network may be trained under lists: every seed twice, on the same batches (Rule S10.1)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mixlist.lists.policy import Policy
 from mixlist.runtime.casts import numpy_type
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.training.advice import advise
-from mixlist.training.checkpoint import Keeper
+from mixlist.training.checkpoint import StateFile
 from mixlist.training.dataset import Data, read_arrays, read_data
-from mixlist.training.evaluation import choose, evaluate
-from mixlist.training.gradient_underflow import Sampler
+from mixlist.training.evaluation import choose
+from mixlist.training.gradient_underflow import UnderflowSampler
 from mixlist.training.job import Job
 from mixlist.training.options import EPOCHS, Source, TrainOptions
 from mixlist.training.result import Curve, Run, TrainReport
 from mixlist.training.scalers import described
-from mixlist.training.step_session import Machine, exact_machine, mixed_machine
+from mixlist.training.step_session import StepSession, float32_session, mixed_session
 from mixlist.training.stepgraph import StepGraph, read_step
 from mixlist.training.tuning import tune_scale
 from mixlist.training.verdict import reasons
@@ -51,12 +51,12 @@ def run_train(model: Model, policy: Policy, data: Source, options: TrainOptions)
     """Do what ``train`` says, with its options in one object."""
     job = _job(read_step(model), policy, data, options)
     clock = PhaseTimer()
-    keeper = Keeper(options.state, job.key() if options.state is not None else {})
+    states = StateFile(options.state, job.key() if options.state is not None else {})
     with clock.phase("prepare"):
-        exact = exact_machine(job.graph, options.provider, options.threads)
-        mixed = mixed_machine(job.graph, policy, options.provider, options.threads)
-        _try_out(job, exact)
-    series = _Series(job, exact, mixed, keeper, clock)
+        exact = float32_session(job.graph, options.provider, options.threads)
+        mixed = mixed_session(job.graph, policy, options.provider, options.threads)
+        job.measure(job.training(exact, options.seed, None), batches=1)  # errors of the data come before the long run
+    series = _Series(job, exact, mixed, states, clock)
     series.run()
     report = series.follow_up(series.report())
     exact.close()
@@ -79,7 +79,7 @@ def _job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) 
         held=held,
         metric=choose(graph, options.metric),
         steps=options.steps or (options.epochs or EPOCHS) * (samples.count // options.batch_size),
-        known=_first_values(graph, options.init),
+        first_values=_first_values(graph, options.init),
     )
     job.new_scaler()
     return job
@@ -88,10 +88,10 @@ def _job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) 
 class _Series:
     """The trainings of one command, one after the other: every seed in float32, then mixed."""
 
-    def __init__(self, job: Job, exact: Machine, mixed: Machine, keeper: Keeper, clock: PhaseTimer) -> None:
-        self.job, self.exact, self.mixed, self.keeper, self.clock = job, exact, mixed, keeper, clock
-        self.sampler = Sampler(exact, mixed, job.policy.mode.low, job.steps)
-        self.sampler.counts = keeper.counts(self.sampler.counts)
+    def __init__(self, job: Job, exact: StepSession, mixed: StepSession, states: StateFile, clock: PhaseTimer) -> None:
+        self.job, self.exact, self.mixed, self.states, self.clock = job, exact, mixed, states, clock
+        self.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, job.steps)
+        self.sampler.counts = list(states.state["counts"] or self.sampler.counts)
         self.finished: list[Run] = []
         self.cut_off: Run | None = None  # by Ctrl-C
         self.first_bad: dict[str, Array] | None = None  # what the first bad step of all runs read
@@ -109,9 +109,9 @@ class _Series:
             for number in range(seed, seed + job.options.runs):
                 plain = None
                 with self.clock.phase("float32"):
-                    plain, _ = job.curve(self.keeper, number, "float32", self.exact, None)
+                    plain, _ = job.curve(self.states, number, "float32", self.exact, None)
                 with self.clock.phase("mixed"):
-                    curve, first_bad = job.curve(self.keeper, number, "mixed", self.mixed, self.sampler)
+                    curve, first_bad = job.curve(self.states, number, "mixed", self.mixed, self.sampler)
                 self.finished.append(Run(number, plain, curve))
                 self.first_bad = self.first_bad or first_bad
         except KeyboardInterrupt:
@@ -123,22 +123,21 @@ class _Series:
         runs = [*self.finished, *([self.cut_off] if self.cut_off is not None else [])]
         steps = sum(len(run.mixed.loss) for run in runs)
         exceptions = sum(len(run.mixed.exceptions) for run in runs)
-        found = reasons(
+        failures = reasons(
             self.finished,
             steps,
             exceptions,
             options.max_exception_rate,
-            job.metric.higher,
+            job.metric,
             options.tolerance,
-            job.metric.name,
             self.complete,
         )
         if not self.complete:
-            found.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
+            failures.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
         return TrainReport(
             model=job.graph.name,
-            verdict="fail" if found else "pass",
-            reasons=tuple(found) or (PASSED,),
+            verdict="fail" if failures else "pass",
+            reasons=tuple(failures) or (PASSED,),
             provider=options.provider,
             mode="emulated" if options.provider == "cpu" else "native",
             precision=job.policy.mode.low,
@@ -194,49 +193,41 @@ def _refuse_batch(graph: StepGraph, batch_size: int, samples: Data, held: Data) 
             )
 
 
-def _try_out(job: Job, exact: Machine) -> None:
-    """Evaluate one batch, so that what does not fit is an error before the long run."""
-    start = job.training(exact, job.options.seed, None)
-    values = {**start.parameters.views, **start.buffers}
-    evaluate(job.graph, exact, values, job.held, job.metric, job.options.batch_size, batches=1)
-
-
 def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Array]:
-    """What ``init`` gives, as arrays of the parameters' types and shapes; raises UsageError."""
+    """Return what ``init`` gives, as arrays of the parameters' types and shapes; raises UsageError."""
     if init is None:
         return {}
     arrays, where = read_arrays(init, "the initial values")
-    known = {each.name: each for each in (*graph.parameters, *graph.buffers)}
-    found = {}
+    parameters = {each.name: each for each in (*graph.parameters, *graph.buffers)}
+    values = {}
     for name, value in arrays.items():
-        if name not in known:
-            has = ", ".join(list(known)[:12])
-            raise UsageError(f"{where}: {name!r} is no parameter of {graph.name}", hint=f"it has {has}")
-        array = np.asarray(value)
-        if array.shape != known[name].shape:
-            shapes = f"{list(array.shape)}, and the parameter is {list(known[name].shape)}"
+        if name not in parameters:
+            hint = f"it has {', '.join(list(parameters)[:12])}"
+            raise UsageError(f"{where}: {name!r} is no parameter of {graph.name}", hint=hint)
+        array, parameter = np.asarray(value), parameters[name]
+        if array.shape != parameter.shape:
+            shapes = f"{list(array.shape)}, and the parameter is {list(parameter.shape)}"
             raise UsageError(f"{where}: {name!r} is {shapes}")
         if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
             raise UsageError(f"{where}: {name!r} holds values that are no finite numbers")
-        found[name] = array.astype(numpy_type(known[name].type))
-    return found
+        values[name] = array.astype(numpy_type(parameter.type))
+    return values
 
 
 def _cut_off(job: Job, seed: int, plain: Curve | None) -> Run | None:
-    """The pair of trainings that Ctrl-C met, as far as they came."""
-    cut = job.cut_off()
+    """Return the pair of trainings that Ctrl-C met, as far as they came."""
+    cut = job.running.history if job.running is not None else None
     if plain is None and cut is None:
         return None
-    nothing = Curve((), None)
-    return Run(seed, cut or nothing, nothing) if plain is None else Run(seed, plain, cut or nothing)
+    return Run(seed, cut or Curve(), Curve()) if plain is None else Run(seed, plain, cut or Curve())
 
 
 def _warnings(job: Job) -> list[str]:
-    """What to know of the data; the policy's own warnings are told where it is made."""
-    found = [f"{data.where}: {name}: {what}" for data in (job.samples, job.held) for name, what in data.notes.items()]
+    """Return what to know of the data; the policy has warnings of its own."""
+    notes = [f"{data.where}: {name}: {note}" for data in (job.samples, job.held) for name, note in data.notes.items()]
     if job.held is job.samples:
-        found.append("there is no evaluation data: the metric is taken on the training data")
-    left = job.held.count % job.options.batch_size if job.graph.fixed_batch is not None else 0
-    if left:
-        found.append(f"{job.held.where}: {left} samples are left out: {job.graph.name} takes whole batches only")
-    return list(dict.fromkeys(found))
+        notes.append("there is no evaluation data: the metric is taken on the training data")
+    left_over = job.held.count % job.options.batch_size if job.graph.fixed_batch is not None else 0
+    if left_over:
+        notes.append(f"{job.held.where}: {left_over} samples are left out: {job.graph.name} takes whole batches only")
+    return list(dict.fromkeys(notes))

@@ -1,4 +1,4 @@
-"""A step graph in sessions: one training step, and evaluation, in float32 or as the lists make it.
+"""Run a step graph: one training step, and evaluation, in float32 or as the lists make it.
 
 On the CPU the mixed step is emulated: every low value is rounded through a pair of Casts, since ONNX Runtime's CPU
 provider hides float16. On CUDA it runs as it is.
@@ -6,9 +6,11 @@ provider hides float16. On CUDA it runs as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from mixlist.emulation.emulate import emulate, raise_low
 from mixlist.errors import ModelError
@@ -20,103 +22,101 @@ from mixlist.rewriter import rewrite
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.training.stepgraph import GRADIENT, LOSS, SCALE, STATE, Parameter, StepGraph
+from mixlist.torch_export.step_format import GRADIENT, LOSS, LOSS_SCALE, STATE
+from mixlist.training.stepgraph import Parameter, StepGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from onnx import ModelProto
 
-    Array = NDArray[Any]
+    from mixlist.runtime.session import Array, Feed, Outputs
+
+    Floats = NDArray[np.float32]
 
 
-class Flat:
+class FlatArrays:
     """Parameters, one behind the other in a flat float32 array; ``views`` are the arrays in it, by name."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
-        import numpy as np
-
         sizes = [int(np.prod(p.shape, dtype=np.int64)) for p in parameters]
-        self.data: Array = np.zeros(sum(sizes), np.float32)
-        self.views: dict[str, Array] = {}
-        start = 0
-        for parameter, size in zip(parameters, sizes, strict=True):
-            self.views[parameter.name] = self.data[start : start + size].reshape(parameter.shape)
-            start += size
+        self.data: Floats = np.zeros(sum(sizes), np.float32)
+        parts = np.split(self.data, np.cumsum(sizes)[:-1])
+        self.views = {p.name: part.reshape(p.shape) for p, part in zip(parameters, parts, strict=True)}
 
 
 @dataclass
-class Stepped:
+class StepResult:
     """What one step gave: the unscaled loss, the scaled gradients flat, the buffers' new values."""
 
     loss: float
-    gradient: Array
+    gradient: Floats
     state: dict[str, Array]
 
 
-class Machine:
+class StepSession:
     """A session of a step graph; parameters and buffers are fed with every step. ``warnings``: of what was made low."""
 
     warnings: tuple[str, ...] = ()
 
-    def __init__(self, graph: StepGraph, proto: Any, folder: Any, provider: str = "cpu", threads: int | None = None):
+    def __init__(self, graph: StepGraph, proto: ModelProto, provider: str = "cpu", threads: int | None = None) -> None:
         self.graph = graph
-        self.gradient = Flat(graph.parameters)
+        self.gradient = FlatArrays(graph.parameters)
         self._names = [LOSS, *(GRADIENT + p.name for p in graph.parameters), *(STATE + b.name for b in graph.buffers)]
         self._options = SessionOptions(provider=provider, threads=threads)
-        self._session = LocalSession(make_session(proto, self._options, folder=folder))
-        self._eval: LocalSession | None = None  # the forward pass alone, made for the first outputs that are asked for
-        scale = next(i for i in graph.loaded.proto.graph.input if i.name == SCALE)
-        self._scale_shape = tuple(1 for _ in scale.type.tensor_type.shape.dim)
-        self._proto, self._folder = proto, folder
+        self._proto = proto
+        self._session = self._load(proto)
+        self._evaluation: LocalSession | None = None  # the forward pass, made for the first outputs asked for
+        scale = next(i for i in graph.loaded.proto.graph.input if i.name == LOSS_SCALE)
+        self._scale_shape = (1,) * len(scale.type.tensor_type.shape.dim)
 
-    def step(self, feed: Mapping[str, Any], scale: float) -> Stepped:
-        """One forward and backward pass; ``feed`` holds everything but the scale."""
-        loss, *rest = self._session.run(self._names, {**feed, SCALE: self.scale(scale)})
+    def _load(self, proto: ModelProto) -> LocalSession:
+        return LocalSession(make_session(proto, self._options, folder=self.graph.loaded.folder))
+
+    def step(self, feed: Feed, scale: float) -> StepResult:
+        """Run one forward and backward pass; ``feed`` holds everything but the scale."""
+        loss, *rest = self._session.run(self._names, {**feed, LOSS_SCALE: self.scale(scale)})
         if loss.size != 1:
             raise ModelError(f"{self.graph.name}: the loss has {loss.size} values", hint="reduce it to its mean")
-        count = len(self.graph.parameters)
-        for (name, view), made in zip(self.gradient.views.items(), rest[:count], strict=True):
-            if made.shape != view.shape:
-                told = f"the gradient of {name!r} is {list(made.shape)}, the parameter {list(view.shape)}"
-                raise ModelError(f"{self.graph.name}: {told}", hint="a gradient has the shape of its parameter")
-            view[...] = made
-        state = dict(zip((b.name for b in self.graph.buffers), rest[count:], strict=True))
-        return Stepped(float(loss.reshape(())), self.gradient.data, state)
+        gradients, state = rest[: len(self.graph.parameters)], rest[len(self.graph.parameters) :]
+        for (name, view), gradient in zip(self.gradient.views.items(), gradients, strict=True):
+            if gradient.shape != view.shape:
+                shapes = f"the gradient of {name!r} is {list(gradient.shape)}, the parameter {list(view.shape)}"
+                raise ModelError(f"{self.graph.name}: {shapes}", hint="a gradient has the shape of its parameter")
+            view[...] = gradient
+        names = (buffer.name for buffer in self.graph.buffers)
+        return StepResult(float(loss.item()), self.gradient.data, dict(zip(names, state, strict=True)))
 
-    def scale(self, value: float) -> Array:
-        """The loss scale as the graph takes it; one beyond float32 is infinite there, and the step is bad."""
-        import numpy as np
-
+    def scale(self, value: float) -> Floats:
+        """Return the loss scale as the graph takes it; beyond float32 it is infinite there, and the step is bad."""
         with np.errstate(over="ignore"):
             return np.full(self._scale_shape, value, np.float32)
 
-    def outputs(self, feed: Mapping[str, Any], names: Sequence[str]) -> list[Array]:
-        """Outputs of the forward pass, the same ones in every call, for evaluation: the backward pass is left out."""
-        if self._eval is None:
-            proto = copied(self._proto)
-            trim(proto, names)
-            self._eval = LocalSession(make_session(proto, self._options, folder=self._folder))
-        found: list[Array] = self._eval.run(list(names), {**feed, SCALE: self.scale(1.0)})
-        return found
+    def outputs(self, feed: Feed, names: Sequence[str]) -> Outputs:
+        """Run the forward pass alone, for evaluation; ``names`` must be the same in every call."""
+        if self._evaluation is None:
+            forward = copied(self._proto)
+            trim(forward, names)
+            self._evaluation = self._load(forward)
+        return self._evaluation.run(list(names), {**feed, LOSS_SCALE: self.scale(1.0)})
 
     def close(self) -> None:
         """Let the sessions go."""
-        for session in (self._session, self._eval):
+        for session in (self._session, self._evaluation):
             if session is not None:
                 session.close()
 
 
-def exact_machine(graph: StepGraph, provider: str, threads: int | None) -> Machine:
-    """The step in float32."""
-    return Machine(graph, raise_low(graph.loaded), graph.loaded.folder, provider, threads)
+def float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
+    """Return a session of the step in float32."""
+    return StepSession(graph, raise_low(graph.loaded), provider, threads)
 
 
-def mixed_machine(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> Machine:
-    """The step as the lists make it."""
+def mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:
+    """Return a session of the step as the lists make it."""
     plan = resolve(graph.loaded, policy)
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
-    proto = emulate(mixed) if provider == "cpu" else mixed.proto
-    made = Machine(graph, proto, mixed.folder, provider, threads)
-    made.warnings = tuple(map(str, plan.warnings))
+    session = StepSession(graph, emulate(mixed) if provider == "cpu" else mixed.proto, provider, threads)
+    session.warnings = tuple(map(str, plan.warnings))
     if policy.mode.low not in plan.counts:
-        made.warnings += ("no node is low: the mixed training is the one in float32",)
-    return made
+        session.warnings += ("no node is low: the mixed training is the one in float32",)
+    return session

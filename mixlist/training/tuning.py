@@ -8,18 +8,20 @@ is best.
 
 from __future__ import annotations
 
-from mixlist.training.gradient_underflow import Sampler
+from mixlist.training.gradient_underflow import UnderflowSampler
 from mixlist.training.job import Job
 from mixlist.training.result import Trial
 from mixlist.training.scalers import SCALERS, ScalerError, make_scaler
-from mixlist.training.step_session import Machine
+from mixlist.training.step_session import StepSession
 
 EXPONENTS = (0, 4, 8, 10, 12, 14, 16, 20, 24)
 SHORT = 40  # steps of a trial of the first scale
 INTERVALS = (100, 200, 500, 1000, 2000)
 
 
-def tune_scale(job: Job, exact: Machine, mixed: Machine, seed: int) -> tuple[tuple[Trial, ...], dict[str, float]]:
+def tune_scale(
+    job: Job, exact: StepSession, mixed: StepSession, seed: int
+) -> tuple[tuple[Trial, ...], dict[str, float]]:
     """Return the trials and the best parameters; no trials for a scaler without a scale of its own."""
     name, parameters = job.scaler
     scale, growth = SCALERS[name].INITIAL, SCALERS[name].GROWTH
@@ -28,7 +30,7 @@ def tune_scale(job: Job, exact: Machine, mixed: Machine, seed: int) -> tuple[tup
 
     def trial(tried: dict[str, float], steps: int) -> Trial:
         training = job.training(mixed, seed, make_scaler(name, **{**parameters, **tried}))
-        sampler = training.sampler = Sampler(exact, mixed, job.policy.mode.low, steps)
+        sampler = training.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, steps)
         try:
             training.run(steps)
         except ScalerError:  # every one of very many steps was bad

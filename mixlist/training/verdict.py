@@ -1,70 +1,75 @@
-"""Whether the trainings qualify: the rules of the Ascend documents, and what float32 did beside.
+"""Decide whether the trainings qualify: the rules of the Ascend documents, and a comparison with float32.
 
-- fewer than 0.5 % of the steps with an exception (0.1 % for a large global batch);
-- the metric is not worse than that of float32 by more than the tolerance, as means over the runs;
-- at least three runs, whose metric is as constant as that of float32 (within twice the tolerance);
-- no run diverges, and every run learns: the loss of its last tenth is below that of its first.
+- S10.13: fewer than 0.5 % of the steps have an exception (0.1 % for a large global batch);
+- S10.14: the metric is not worse than that of float32 by more than the tolerance, as means over the runs;
+- S10.15: at least three runs, whose metric is as constant as that of float32 (within twice the tolerance);
+- S10.16: no run diverges, and every run learns: the loss of its last tenth is below that of its first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mixlist.checker.exception_rate import describe_rate, too_many
 from mixlist.training.result import Run, spread
+
+if TYPE_CHECKING:
+    from mixlist.training.evaluation import Metric
 
 RUNS = 3
 
 
 def reasons(
     runs: Sequence[Run],
-    total: int,
+    steps: int,
     exceptions: int,
     limit: float,
-    higher: bool,
+    metric: Metric,
     tolerance: float,
-    metric: str,
     complete: bool,
 ) -> list[str]:
-    """Why the trainings do not qualify, one sentence each; [] where they do.
+    """Return why the trainings do not qualify, one sentence each; [] where they do (Rule S10.17).
 
-    ``exceptions`` of ``total`` mixed steps were bad; ``runs`` are those that came to their end, ``complete``: all that
+    ``exceptions`` of the mixed ``steps`` were bad; ``runs`` are those that came to their end, ``complete``: all that
     were asked for.
     """
-    found = []
-    if too_many(exceptions, total, limit):
-        rate = describe_rate(exceptions, total, limit)
-        found.append(f"{exceptions} of {total} steps have an exception: {rate}")
+    failures = []
+    if too_many(exceptions, steps, limit):
+        rate = describe_rate(exceptions, steps, limit)
+        failures.append(f"{exceptions} of {steps} steps have an exception: {rate}")
     for run in runs:
         if run.float32.diverged:
-            found.append(f"seed {run.seed}: training in float32 {run.float32.diverged}: nothing to compare with")
+            failures.append(f"seed {run.seed}: training in float32 {run.float32.diverged}: nothing to compare with")
         if run.mixed.diverged:
-            found.append(f"seed {run.seed}: training in mixed precision {run.mixed.diverged}")
-    exact = [r.float32.metric for r in runs if r.float32.metric is not None]
-    mixed = [r.mixed.metric for r in runs if r.mixed.metric is not None]
+            failures.append(f"seed {run.seed}: training in mixed precision {run.mixed.diverged}")
+    exact = [run.float32.metric for run in runs if run.float32.metric is not None]
+    mixed = [run.mixed.metric for run in runs if run.mixed.metric is not None]
     if mixed and exact:
-        found += _metric(exact, mixed, higher, tolerance, metric)
+        failures += _worse_metric(exact, mixed, metric, tolerance)
     if complete and len(runs) < RUNS:
-        found.append(f"{len(runs)} of at least {RUNS} runs: whether the result is constant cannot be told")
+        failures.append(f"{len(runs)} of at least {RUNS} runs: whether the result is constant cannot be told")
     elif mixed and spread(mixed) > spread(exact) + 2 * tolerance:
-        told = f"{metric} varies by {spread(mixed):.4g} over the runs, in float32 by {spread(exact):.4g}"
-        found.append(f"{told}: it is not constant within {2 * tolerance:g}")
-    return found
+        spreads = f"{metric.name} varies by {spread(mixed):.4g} over the runs, in float32 by {spread(exact):.4g}"
+        failures.append(f"{spreads}: it is not constant within {2 * tolerance:g}")
+    return failures
 
 
-def _metric(exact: list[float], mixed: list[float], higher: bool, tolerance: float, name: str) -> list[str]:
+def _worse_metric(exact: Sequence[float], mixed: Sequence[float], metric: Metric, tolerance: float) -> list[str]:
+    """Return the reason of Rule S10.14 if the metric is worse than in float32; NaN is worse."""
     before, after = sum(exact) / len(exact), sum(mixed) / len(mixed)
-    worse = before - after if higher else after - before
+    worse = before - after if metric.higher else after - before
     if worse <= tolerance:
         return []
-    return [f"{name} is {after:.4g}, in float32 {before:.4g}: worse by {worse:.4g}, the tolerance is {tolerance:g}"]
+    means = f"{metric.name} is {after:.4g}, in float32 {before:.4g}"
+    return [f"{means}: worse by {worse:.4g}, the tolerance is {tolerance:g}"]
 
 
 def diverged(loss: Sequence[float], skipped: Sequence[int], finite: bool) -> str:
-    """Why a training came to nothing, or ""; ``finite``: whether its parameters are."""
-    left_out = set(skipped)
-    applied = [value for at, value in enumerate(loss) if at not in left_out]
+    """Return why a training came to nothing (Rule S10.16), or ""; ``finite``: whether its parameters are."""
+    skipped_steps = set(skipped)
+    applied = [value for step, value in enumerate(loss) if step not in skipped_steps]
     if not applied:
         return "made no step: every one was skipped"
     if not finite or not all(map(math.isfinite, applied)):

@@ -13,7 +13,7 @@ from mixlist.training.loop import Training, all_finite
 from mixlist.training.optimizers import Settings
 from mixlist.training.sampling import initial, no_noise, noise
 from mixlist.training.scalers import ScalerError, make_scaler
-from mixlist.training.step_session import exact_machine
+from mixlist.training.step_session import float32_session
 from mixlist.training.stepgraph import Parameter, read_step
 from tests.support.training_network import noisy
 
@@ -140,8 +140,8 @@ def test_a_training_with_noise_goes_on_anywhere() -> None:
     data = Data(graph, samples(), "data")
 
     def make() -> Training:
-        machine = exact_machine(graph, "cpu", 1)
-        return Training(graph, machine, data, ADAM, batch_size=4, steps=12, seed=1, scaler=make_scaler("torch"))
+        session = float32_session(graph, "cpu", 1)
+        return Training(session, data, ADAM, batch_size=4, steps=12, seed=1, scaler=make_scaler("torch"))
 
     whole, first, second = make(), make(), make()
     whole.run(12)

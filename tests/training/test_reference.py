@@ -19,7 +19,7 @@ from mixlist.training.dataset import Data
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
 from mixlist.training.scalers import make_scaler
-from mixlist.training.step_session import exact_machine, mixed_machine
+from mixlist.training.step_session import float32_session, mixed_session
 from mixlist.training.stepgraph import read_step
 from tests.support.training_network import all_low, mixed, squares
 
@@ -62,11 +62,11 @@ def training(scaler: str = "none", settings: Settings = SGD, policy: Any = None,
     graph = read_step(squares())
     rules = policy or mixed()
     held = Data(graph, data or samples(), "data")
-    given = more.pop("given", None) or start()
+    first_values = more.pop("first_values", None) or start()
     made = make_scaler(scaler, **more.pop("parameters", {}))
-    machine = mixed_machine(graph, rules, "cpu", None)
-    options: dict[str, Any] = {"batch_size": 2, "steps": 60, "seed": 3, "given": given, "scaler": made, **more}
-    return Training(graph, machine, held, settings, **options)
+    session = mixed_session(graph, rules, "cpu", None)
+    options: dict[str, Any] = {"batch_size": 2, "steps": 60, "seed": 3, "scaler": made, **more}
+    return Training(session, held, settings, first_values=first_values, **options)
 
 
 @pytest.mark.parametrize("low", TYPES)
@@ -101,7 +101,7 @@ def test_sixty_steps_equal_numpy_bit_for_bit(low: str) -> None:
 
 def test_float32_steps_equal_numpy() -> None:
     graph, feed = read_step(squares()), {**start(), **samples(2)}
-    made = exact_machine(graph, "cpu", None)
+    made = float32_session(graph, "cpu", None)
     stepped = made.step(feed, 8.0)
     loss, grads = reference(start(), feed["x"], feed["t"], 8.0, lambda v: np.asarray(v, np.float32))
     np.testing.assert_allclose(stepped.loss, loss, rtol=1e-6)
@@ -111,17 +111,17 @@ def test_float32_steps_equal_numpy() -> None:
 
 def test_gradients_are_those_of_the_loss() -> None:
     """The hand-written backward pass, by finite differences of the float32 step."""
-    machine = exact_machine(read_step(squares()), "cpu", None)
+    session = float32_session(read_step(squares()), "cpu", None)
     p, batch = start(), samples(2)
-    machine.step({**p, **batch}, 1.0)
-    told = {name: view.copy() for name, view in machine.gradient.views.items()}
+    session.step({**p, **batch}, 1.0)
+    told = {name: view.copy() for name, view in session.gradient.views.items()}
     for name, value in p.items():
         for at in np.ndindex(value.shape):
             ends = []
             for shift in (1e-2, -1e-2):
                 moved = {**p, name: value.copy()}
                 moved[name][at] += shift
-                ends.append(machine.step({**moved, **batch}, 1.0).loss)
+                ends.append(session.step({**moved, **batch}, 1.0).loss)
             assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(told[name][at], abs=3e-3)
 
 
@@ -141,12 +141,12 @@ def test_1_parameters_are_kept_in_float32() -> None:
 
 def test_2_the_forward_pass_casts_them_for_low_operators() -> None:
     graph, batch = read_step(squares()), samples(2)
-    machine = mixed_machine(graph, mixed(), "cpu", None)
-    first = machine.step({**start(), **batch}, 16.0)
+    session = mixed_session(graph, mixed(), "cpu", None)
+    first = session.step({**start(), **batch}, 16.0)
     loss, gradient = first.loss, first.gradient.copy()
     rounded = {name: rounding("float16")(value) for name, value in start().items()}
     assert any((rounded[name] != value).any() for name, value in start().items())
-    second = machine.step({**rounded, **batch}, 16.0)
+    second = session.step({**rounded, **batch}, 16.0)
     assert (second.loss, second.gradient.tobytes()) == (loss, gradient.tobytes())
     nodes = mixlist.rewrite(squares(), mixlist.resolve(squares(), mixed())).model.graph.node
     assert {n.input[0] for n in nodes if n.op_type == "Cast"} >= {"w1", "b1", "w2", "b2", "x"}
@@ -158,7 +158,7 @@ def test_3_the_loss_layer_stays_in_float32_under_lists_that_keep_it() -> None:
     assert {plan[name] for name in ("hidden", "out", "out_bias", "of_w1", "of_w2", "gh")} == {"float16"}
     losses = {}
     for name, rules in {"kept": mixed(), "low": all_low()}.items():
-        made = mixed_machine(read_step(squares()), rules, "cpu", None).step({**start(), **samples(2)}, 1.0)
+        made = mixed_session(read_step(squares()), rules, "cpu", None).step({**start(), **samples(2)}, 1.0)
         losses[name] = np.float32(made.loss)
     assert losses["low"] == rounding("float16")(losses["low"])
     assert losses["kept"] != rounding("float16")(losses["kept"])
@@ -166,20 +166,20 @@ def test_3_the_loss_layer_stays_in_float32_under_lists_that_keep_it() -> None:
 
 def test_4_the_loss_is_scaled_before_the_backward_pass() -> None:
     """Gradients that float16 cannot hold survive: scaling them afterwards would come too late. Rule S10.2."""
-    machine = mixed_machine(read_step(squares()), mixed(), "cpu", None)
+    session = mixed_session(read_step(squares()), mixed(), "cpu", None)
     data = samples(2, size=1e-5)
     feed = {**start(size=1e-2), **data, "b2": data["t"][0] + np.float32(1e-5)}
-    machine.step(feed, 1.0)
-    assert not machine.gradient.views["w1"].any()
-    machine.step(feed, 2.0**20)
-    assert machine.gradient.views["w1"].any()
+    session.step(feed, 1.0)
+    assert not session.gradient.views["w1"].any()
+    session.step(feed, 2.0**20)
+    assert session.gradient.views["w1"].any()
 
 
 def test_5_gradients_are_computed_low_and_come_back_as_float32() -> None:
-    machine = mixed_machine(read_step(squares()), mixed(), "cpu", None)
-    machine.step({**start(), **samples(2)}, 4.0)
+    session = mixed_session(read_step(squares()), mixed(), "cpu", None)
+    session.step({**start(), **samples(2)}, 4.0)
     for name in ("w1", "w2"):
-        view = machine.gradient.views[name]
+        view = session.gradient.views[name]
         assert view.dtype == np.float32
         assert (view == rounding("float16")(view)).all()
     model = mixlist.rewrite(squares(), mixlist.resolve(squares(), mixed())).model

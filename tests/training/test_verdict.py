@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mixlist.training.evaluation import Metric
 from mixlist.training.result import Curve, Run
 from mixlist.training.verdict import diverged, reasons
 
@@ -17,9 +18,10 @@ def run(seed: int = 0, exact: float | None = 0.98, mixed: float | None = 0.98, *
     return Run(seed, Curve(LOSS, exact), Curve(LOSS, mixed, **changed))
 
 
-def judged(runs: list[Run], exceptions: int = 0, limit: float = 0.005, **changed: Any) -> list[str]:
-    given: dict[str, Any] = {"higher": True, "tolerance": 0.005, "metric": "accuracy", "complete": True, **changed}
-    return reasons(runs, 100 * len(runs), exceptions, limit, **given)
+def judged(
+    runs: list[Run], exceptions: int = 0, limit: float = 0.005, higher: bool = True, complete: bool = True
+) -> list[str]:
+    return reasons(runs, 100 * len(runs), exceptions, limit, Metric("accuracy", higher), 0.005, complete)
 
 
 THREE = [run(seed) for seed in range(3)]
