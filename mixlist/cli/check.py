@@ -69,5 +69,5 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     options = build(CheckOptions, given, limits=limits, labels=answers, type_hints=hints, isolate=process)
     with count_bar("checking", min(len(batches), options.steps or len(batches))) as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
-    write_report(report, form, html, check_html.write_html, check_terminal.write_check)
+    write_report(report, form, html, check_html.render, check_terminal.write_check)
     return int(report.verdict == "fail")

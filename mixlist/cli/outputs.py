@@ -48,16 +48,16 @@ def write_report(
     report: Report,
     form: str,
     html: str | None,
-    write_page: Callable[[Report, str], None],
+    render: Callable[[Report], str],
     write_text: Callable[[Report, TextIO], None],
 ) -> None:
     """Write the report on standard output and as a page, its warnings on standard error."""
-    from mixlist.report import terminal
+    from mixlist.report import html_page, terminal
 
     write_warnings(report)
     try:
         if html is not None:
-            write_page(report, html)
+            html_page.write_page(render(report), html)
             sys.stderr.write(f"wrote {terminal.clean(html)}\n")
     finally:  # a page that cannot be written after all does not take the report of a long run with it
         write_result(report, form, write_text)

@@ -90,7 +90,7 @@ def command(
     policy = take_policy(given)
     with training_bar(options.runs) as told:
         report = run_train(step, policy, data, replace(options, scaler_parameters=parameters, told=told))
-    write_report(report, form, html, train_html.write_html, train_terminal.write_train)
+    write_report(report, form, html, train_html.render, train_terminal.write_train)
     return int(report.verdict == "fail")
 
 

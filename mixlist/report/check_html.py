@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Sequence
 
 from mixlist.checker.result import CheckReport, Kind
 from mixlist.report import check_view as words
 from mixlist.report import range_chart as chart
-from mixlist.report.html_page import Bar, bars, render_page, write_page
+from mixlist.report.html_page import Bar, bars, render_page
 from mixlist.report.number_text import figure, power
 from mixlist.report.terminal import clean
 
@@ -19,49 +18,21 @@ _HARD_MOST = 100  # and folded away; the list of all findings has every one
 _BARS = 25
 
 
-def write_html(report: CheckReport, path: str | os.PathLike[str]) -> None:
-    """Write the page whole or not at all; an existing file is replaced. Raises FileError."""
-    write_page(render(report), path)
-
-
 def render(report: CheckReport) -> str:
-    """Return the page."""
+    """Return the page. The template asks ``check_view`` for its words."""
     return render_page(
         "check.html",
         report,
         "check.css",
         script="check.js",
+        view=words,
+        most=_MOST,
+        hard_most=_HARD_MOST,
+        kind_counts=Counter(found.kind for found in words.by_weight(report.nodes)),
         error_bars=_error_bars(report),
         time_bars=bars(report.seconds, "{:.2f} s"),
-        **_head(report),
         **_ranges(report),
     )
-
-
-def _head(report: CheckReport) -> dict[str, object]:
-    shown = {
-        "offenders": "First offenders",
-        "outputs": "Outputs",
-        "ranges": "Dynamic range" * bool(report.tensors),
-        "findings": "All findings" * bool(report.nodes),
-        "layerwise": "Where error is born" * bool(report.layerwise),
-        "timing": "Time" * bool(report.seconds),
-        "about": "How to read this",
-    }
-    return {
-        "sections": [(name, title) for name, title in shown.items() if title],
-        "exceptions": words.exceptions(report),
-        "comparison": words.comparison(report),
-        "offenders": [words.finding_texts(found, report) for found in words.first_offenders(report)],
-        "most": _MOST,
-        "hard_most": _HARD_MOST,
-        "output_columns": words.OUTPUT_COLUMNS,
-        "outputs": [(output, words.output_row(output)) for output in report.outputs],
-        "limits": words.limits_text(report.limits),
-        "kinds": words.KINDS,
-        "kind_counts": Counter(found.kind for found in words.by_weight(report.nodes)),
-        "emulated": words.EMULATED,
-    }
 
 
 def _ranges(report: CheckReport) -> dict[str, object]:

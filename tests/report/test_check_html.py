@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from mixlist.checker.result import TensorRange
 from mixlist.errors import FileError
 from mixlist.report import range_chart as chart
-from mixlist.report.check_html import render, write_html
+from mixlist.report.check_html import render
+from mixlist.report.html_page import write_page
 from mixlist.report.terminal import clean
 from tests.support.check_reports import EVIL, FAILING, PASSING, SUGGESTION, finding, large, output, tensor
 
@@ -182,11 +183,11 @@ def test_both_low_types(precision: str) -> None:
 def test_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
-    write_html(PASSING, path)
+    write_page(render(PASSING), path)
     assert path.read_text("utf-8").startswith("<!doctype html>")
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileError, match="none"):
-        write_html(PASSING, tmp_path / "none" / "report.html")
+        write_page(render(PASSING), tmp_path / "none" / "report.html")
 
 
 # --- the picture ---

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mixlist.checker.result import CheckReport
-from mixlist.report.check_html import write_html
+from mixlist.report.check_html import render
+from mixlist.report.html_page import write_page
 from tests.support import browser
 from tests.support.check_reports import EVIL, FAILING, large
 
@@ -23,7 +24,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
 
 def shown(page: browser.Page, report: CheckReport, tmp_path: Path) -> Path:
     path = tmp_path / "report.html"
-    write_html(report, path)
+    write_page(render(report), path)
     page.requests.clear()
     page.messages.clear()
     page.open(path)

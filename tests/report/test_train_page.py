@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mixlist.report.train_html import render, write_html
+from mixlist.report.html_page import write_page
+from mixlist.report.train_html import render
 from mixlist.report.train_terminal import write_train
 from mixlist.training.result import TrainReport
 from tests.report.test_check_page import _CONTRAST
@@ -106,7 +107,7 @@ def test_the_page_is_self_contained_and_escapes_names(report: TrainReport) -> No
 def test_an_existing_page_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
-    write_html(PASSING, path)
+    write_page(render(PASSING), path)
     assert path.read_text("utf-8") == render(PASSING)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
@@ -119,7 +120,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
 
 def shown(page: browser.Page, report: TrainReport, tmp_path: Path) -> Path:
     path = tmp_path / "report.html"
-    write_html(report, path)
+    write_page(render(report), path)
     page.requests.clear()
     page.messages.clear()
     page.open(path)
