@@ -24,7 +24,7 @@ class LocalSession(Session):
 
     def __init__(self, session: InferenceSession) -> None:
         self._session: InferenceSession | None = session
-        self._names = tuple(output.name for output in session.get_outputs())
+        self.names = tuple(output.name for output in session.get_outputs())  # in the model's order
         self._bfloat16 = {output.name for output in session.get_outputs() if output.type == "tensor(bfloat16)"}
 
     @classmethod
@@ -35,11 +35,6 @@ class LocalSession(Session):
         # ONNX Runtime looks into another folder only for a model that is given as bytes.
         return cls(open_session(Path(path).read_bytes(), options, folder=folder))
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the outputs, in the model's order."""
-        return self._names
-
     def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
         """Prepare a run, which takes place when its outputs are asked for."""
         return partial(self.run, outputs, feed)
@@ -47,7 +42,7 @@ class LocalSession(Session):
     def run(self, outputs: Sequence[str] | None, feed: Feed) -> Outputs:
         """Run the model. Raises ModelError."""
         session = self.live
-        names = list(self._names if outputs is None else outputs)
+        names = list(self.names if outputs is None else outputs)
         with runtime_errors("run the model"):
             inputs = {name: as_ort_value(array) if _is_bfloat16(array) else array for name, array in feed.items()}
             if self._bfloat16.isdisjoint(names):

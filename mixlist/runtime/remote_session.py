@@ -44,20 +44,13 @@ class RemoteSession(Session):
         self._path = Path(self._home.name, "model.onnx")
         self._path.write_bytes(data)
         self._sent = workers.send(str(self._path))
-        self._names = tuple(output.name for output in proto.graph.output)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the outputs, in the model's order."""
-        return self._names
 
     def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
         """Begin a run in some worker."""
-        names = list(self._names if outputs is None else outputs)
 
         def submit() -> Future[Outputs]:
-            submit_task = self._workers.executor.submit
-            return submit_task(run_model, self._token, self._sent, self._options, names, dict(feed))
+            submit_task = self._workers.executor.submit  # Dask resolves what was sent only as an argument of its own
+            return submit_task(run_model, self._token, self._sent, self._options, outputs, dict(feed))
 
         def resend() -> Future[Outputs]:
             self._sent = self._workers.send(str(self._path))
@@ -85,11 +78,13 @@ def _with_weights(proto: ModelProto, folder: Path | None) -> ModelProto:
 _sessions: LruCache[LocalSession] = LruCache(6)  # one check has so many
 
 
-def run_model(token: str, model: str | bytes, options: SessionOptions, names: Sequence[str], feed: Feed) -> Outputs:
+def run_model(
+    token: str, model: str | bytes, options: SessionOptions, outputs: Sequence[str] | None, feed: Feed
+) -> Outputs:
     """Run a model in this process. ``token`` names the model, as ``Workers.send`` has sent it, and its options."""
     from onnx import ModelProto
 
     def load() -> LocalSession:
         return LocalSession(make_session(ModelProto.FromString(content(model)), options))
 
-    return _sessions.get_or_make(token, load).run(names, feed)
+    return _sessions.get_or_make(token, load).run(outputs, feed)

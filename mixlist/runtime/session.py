@@ -58,10 +58,6 @@ class Session(Protocol):
     the model or its input, and WorkerDied where the process that runs it dies.
     """
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the outputs, in the model's order."""
-
     def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
         """Begin a run, which goes on meanwhile where the session is in another process.
 

@@ -76,16 +76,12 @@ class SessionProcess:
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="mixlist-"))
         self._worker = WorkerProcess()
+        self.pid = self._worker.pid
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mixlist")  # waits for the answers
         self._numbers = count()
         self._crash: Crashed | None = None
         self._closed = False
         self._end = weakref.finalize(self, _dispose, self._worker, self.home)
-
-    @property
-    def pid(self) -> int:
-        """The number of the process."""
-        return self._worker.pid
 
     def new_session(self) -> tuple[int, Path]:
         """Return the number of a new session and a folder for its model."""
@@ -164,6 +160,7 @@ class SubprocessSession(Session):
     ) -> None:
         self._owns_process = process is None
         self._process = process or SessionProcess()  # it imports while the model is written
+        self.pid = self._process.pid
         try:
             self._number, home = self._process.new_session()
             if isinstance(model, str | os.PathLike):
@@ -183,21 +180,10 @@ class SubprocessSession(Session):
                 self._process.close()
             raise
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the outputs, in the model's order."""
-        return self._loaded.result()
-
-    @property
-    def pid(self) -> int:
-        """The number of the process that holds the session."""
-        return self._process.pid
-
     def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
         """Begin a run, which goes on while this process does."""
-        names = None if outputs is None else list(outputs)
         work = self._work._replace(feed=feed)
-        running = self._process.submit(work, partial(call_session, self._number, LocalSession.run, names, dict(feed)))
+        running = self._process.submit(work, partial(call_session, self._number, LocalSession.run, outputs, dict(feed)))
 
         def wait() -> Outputs:
             self._loaded.result()

@@ -54,12 +54,8 @@ class WorkerProcess:
         command = [sys.executable, "-c", _COMMAND, str(threads or 0), *sys.path]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0)
+        self.pid = self._process.pid
         self._end = weakref.finalize(self, _end, self._process, self._errors)
-
-    @property
-    def pid(self) -> int:
-        """The number of the process."""
-        return self._process.pid
 
     @property
     def alive(self) -> bool:

@@ -58,10 +58,9 @@ def _dump_no_core() -> None:
 
 def load_session(
     number: int, kind: type[LocalSession], path: str, options: SessionOptions, folder: Path | None
-) -> tuple[str, ...]:
-    """Load a model file under a number; return the names of its outputs."""
-    session = _sessions[number] = kind.open(path, options, folder)
-    return session.names
+) -> None:
+    """Load a model file under a number."""
+    _sessions[number] = kind.open(path, options, folder)
 
 
 def call_session(number: int, method: Callable[Concatenate[S, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -67,7 +67,6 @@ def is_gone(pid: int) -> bool:
 def test_both_kinds_run_alike(double: onnx.ModelProto, temporary: Path, isolate: bool) -> None:
     process = SessionProcess() if isolate else None
     with process or nullcontext(), start_session(double, SessionOptions(threads=1), process=process) as runner:
-        assert runner.names == ("y", "z")
         y, z = runner.run(None, {"x": ROWS})
         np.testing.assert_array_equal(y, 2 * ROWS)
         np.testing.assert_array_equal(z, -ROWS)
