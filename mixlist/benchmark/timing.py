@@ -30,7 +30,7 @@ from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
 from mixlist.runtime.inputs import fit, model_inputs
-from mixlist.runtime.model_files import external_tensors, readable_in_place
+from mixlist.runtime.model_files import readable_in_place
 from mixlist.runtime.profile import Profile, read_profile
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.timed_session import TimedSession
@@ -270,7 +270,7 @@ class _Comparison:
 
 def _source(loaded: Loaded) -> Path | ModelProto:
     """Return the model's own file, or the message where there is none or its data cannot be read where it lies."""
-    if loaded.path is not None and readable_in_place(external_tensors(loaded.proto), loaded.folder):
+    if loaded.path is not None and readable_in_place(loaded.proto, loaded.folder):
         return loaded.path
     return loaded.proto
 

@@ -27,11 +27,13 @@ from mixlist.ops.low_precision import LOW
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.executors import Workers
+from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.inputs import model_inputs
+from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.remote_session import RemoteSession
 from mixlist.runtime.rounding_probes import start_probes
 from mixlist.runtime.session import Session, SessionOptions
-from mixlist.runtime.subprocess_session import SessionProcess, start_session
+from mixlist.runtime.subprocess_session import SessionProcess, SubprocessSession
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -111,7 +113,9 @@ class SessionConfig:
         options = replace(options, optimize=not self.quick, lean=True)
         if self.workers is not None:
             return RemoteSession(proto, options, self.workers, folder)
-        return start_session(proto, options, folder=folder, process=self.process, wait=wait)
+        if self.process is not None:
+            return SubprocessSession(proto, options, folder=folder, process=self.process, wait=wait)
+        return LocalSession(make_session(proto, options, folder=folder))
 
     def start_probes(self) -> Callable[[], str | None]:
         """Start to test whether such sessions round; the returned function says why they do not, None if they do."""

@@ -44,17 +44,15 @@ class Source:
 
 def sources(path: Path, inputs: Sequence[Input]) -> list[Source]:
     """Return the batches of one ``--data`` path. Raises FileError where it is missing or holds none."""
-    if path.is_dir():
-        return [_source(batch, inputs) for batch in _batches(path)]
     if not path.exists():
         raise FileError(f"{path}: there is no such file or directory", hint=FORMS)
-    if path.suffix not in (".npz", ".npy"):
+    if not path.is_dir() and path.suffix not in (".npz", ".npy"):
         raise FileError(f"{path} is no data that mixlist reads", hint=FORMS)
-    return [_source(path, inputs)]
-
-
-def _source(path: Path, inputs: Sequence[Input]) -> Source:
-    return Source(str(path), partial(_read_test_set if path.is_dir() else _read_file, path, inputs))
+    batches = _batches(path) if path.is_dir() else [path]
+    return [
+        Source(str(batch), partial(_read_test_set if batch.is_dir() else _read_file, batch, inputs))
+        for batch in batches
+    ]
 
 
 def _batches(folder: Path) -> list[Path]:

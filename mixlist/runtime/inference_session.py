@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.errors import MixlistError, ModelError, UsageError
-from mixlist.runtime.model_files import external_tensors, outgrows_protobuf, readable_in_place, write_model
+from mixlist.runtime.model_files import outgrows_protobuf, readable_in_place, write_model
 from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
 from mixlist.targets.providers import PROVIDERS, providers
 
@@ -42,12 +42,8 @@ def make_session(
     A model that cannot be given as bytes (see ``model_files``) is written to a temporary folder that lives as long as
     the session. Raises what ``open_session`` does.
     """
-    external = external_tensors(proto)
-    if not outgrows_protobuf(proto):
-        if not external:
-            return open_session(proto.SerializeToString(), options)
-        if readable_in_place(external, folder):
-            return open_session(proto.SerializeToString(), options, folder=folder)
+    if not outgrows_protobuf(proto) and readable_in_place(proto, folder):
+        return open_session(proto.SerializeToString(), options, folder=folder)
     home = Path(tempfile.mkdtemp(prefix="mixlist-"))
     try:
         session = open_session(write_model(proto, home, folder), options)

@@ -5,7 +5,6 @@ ONNX Runtime refuses serialized models beyond protobuf's 2 GiB, and external dat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,8 +48,8 @@ def external_tensors(proto: ModelProto) -> list[TensorProto]:
     return [tensor for tensor in tensors(proto) if is_external(tensor)]
 
 
-def readable_in_place(external: Sequence[TensorProto], folder: Path | None) -> bool:
-    """Does ONNX Runtime take these tensors where they lie? Not behind links out of the folder, nor to be converted.
+def readable_in_place(proto: ModelProto, folder: Path | None) -> bool:
+    """Does ONNX Runtime take the external data where they lie? Not behind links out of the folder, nor to be converted.
 
     Raises FileError for data that are missing or truncated.
     """
@@ -58,7 +57,7 @@ def readable_in_place(external: Sequence[TensorProto], folder: Path | None) -> b
     from mixlist.graph.weights import stored_type
 
     home = folder.resolve() if folder is not None else None
-    for tensor in external:
+    for tensor in external_tensors(proto):
         path = location(tensor, folder).path
         if home is None or not path.resolve().is_relative_to(home) or stored_type(tensor) != tensor.data_type:
             return False

@@ -55,11 +55,6 @@ class ProcessPool(Executor):
                 raise CancelledError("the pool was closed")
         return worker
 
-    @property
-    def pids(self) -> list[int]:
-        """The numbers of the processes that live."""
-        return [worker.pid for worker in tuple(self._workers.values()) if worker.alive]
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes; with ``wait`` after the tasks that were submitted."""
         if not wait:

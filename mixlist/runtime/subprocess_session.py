@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, ClassVar, Concatenate, Literal, NamedTuple, Pa
 
 from mixlist.errors import ModelError
 from mixlist.runtime.crash_artifacts import bring_in, keep_feed
-from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.model_files import external_tensors, readable_in_place, write_model
 from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
@@ -165,7 +164,7 @@ class SubprocessSession(Session):
             self._number, home = self._process.new_session()
             if isinstance(model, str | os.PathLike):
                 path, folder = Path(model), None
-            elif (external := external_tensors(model)) and readable_in_place(external, folder):
+            elif external_tensors(model) and readable_in_place(model, folder):
                 path = home / "model.onnx"
                 path.write_bytes(model.SerializeToString())
             else:
@@ -204,17 +203,3 @@ class SubprocessSession(Session):
             return
         with suppress(ModelError):  # it has ended already
             self._process.submit(self._work, partial(drop_session, self._number))
-
-
-def start_session(
-    proto: ModelProto,
-    options: SessionOptions = DEFAULT_OPTIONS,
-    *,
-    folder: Path | None = None,
-    process: SessionProcess | None = None,
-    wait: bool = True,
-) -> Session:
-    """Make the session of a ModelProto in this process, or in the one given (see ``SubprocessSession``)."""
-    if process is None:
-        return LocalSession(make_session(proto, options, folder=folder))
-    return SubprocessSession(proto, options, folder=folder, process=process, wait=wait)

@@ -20,13 +20,24 @@ import pytest
 from mixlist.errors import ModelError, UsageError
 from mixlist.runtime import worker_process
 from mixlist.runtime.feeds import read_batches
-from mixlist.runtime.session import SessionOptions
-from mixlist.runtime.subprocess_session import Crashed, SessionProcess, SubprocessSession, start_session
+from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.local_session import LocalSession
+from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
+from mixlist.runtime.subprocess_session import Crashed, SessionProcess, SubprocessSession
 from mixlist.targets.providers import providers
 from tests.support.builders import model
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
+
+
+def start_session(
+    proto: onnx.ModelProto, options: SessionOptions = DEFAULT_OPTIONS, process: SessionProcess | None = None
+) -> Session:
+    """Make a session in this process, or in the one given."""
+    if process is None:
+        return LocalSession(make_session(proto, options))
+    return SubprocessSession(proto, options, process=process)
 
 
 @pytest.fixture(autouse=True)

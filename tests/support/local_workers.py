@@ -14,6 +14,7 @@ from mixlist.checker.accuracy import Limits
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.executors import Workers
+from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import Goal
@@ -30,6 +31,11 @@ class Here(Executor):
         except Exception as problem:
             future.set_exception(problem)
         return future
+
+
+def live_pids(pool: ProcessPool) -> list[int]:
+    """Return the numbers of a pool's processes that live."""
+    return [worker.pid for worker in tuple(pool._workers.values()) if worker.alive]
 
 
 def stop_at(last: int) -> Callable[[Any], None]:

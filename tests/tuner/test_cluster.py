@@ -27,7 +27,7 @@ from mixlist.errors import UsageError
 from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.result import TuneReport
 from tests.support.builders import policy
-from tests.support.local_workers import Here
+from tests.support.local_workers import Here, live_pids
 from tests.tuner.test_state import told
 
 ROOT = Path(__file__).parents[2]
@@ -113,9 +113,9 @@ def test_own_processes(alone: dict[str, Any]) -> None:
 
 def test_a_process_that_is_killed_is_replaced(alone: dict[str, Any]) -> None:
     with ProcessPool(2) as pool:
-        killer = Killer(lambda: pool.pids)
+        killer = Killer(lambda: live_pids(pool))
         assert told(search(executor=pool, told=killer)) == alone
-        assert killer.killed and killer.killed[0] not in pool.pids
+        assert killer.killed and killer.killed[0] not in live_pids(pool)
 
 
 class Forgetful(Here):
