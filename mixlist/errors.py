@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mixlist.diagnostics import Diagnostic
+
 
 class MixlistError(Exception):
     """A user's mistake or an unusable input, told in one message.
@@ -32,7 +34,7 @@ class FileError(MixlistError):
 class ListError(MixlistError):
     """A list file that is not valid; ``diagnostics`` holds every finding."""
 
-    def __init__(self, message: str, *, hint: str | None = None, diagnostics: tuple[object, ...] = ()) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, diagnostics: tuple[Diagnostic, ...] = ()) -> None:
         super().__init__(message, hint=hint)
         self.diagnostics = diagnostics
 

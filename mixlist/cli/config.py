@@ -22,7 +22,7 @@ from mixlist.cli.parameters import CONFIG, PathType
 from mixlist.errors import UsageError
 from mixlist.files.jsonc import read_text, shown_path
 from mixlist.lists import presets
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import did_you_mean
 
 
 def keys_of(*options: click.Parameter) -> dict[str, click.Option]:
@@ -134,8 +134,7 @@ def _unknown(table: str | None, name: str, value: object, keys: Mapping[str, cli
 
 
 def _hint(name: str, lead: str, allowed: Iterable[str]) -> str:
-    near = closest(name, allowed)
-    return f"did you mean {' or '.join(near)}?" if near else f"{lead} {', '.join(sorted(allowed))}"
+    return did_you_mean(name, allowed) or f"{lead} {', '.join(sorted(allowed))}"
 
 
 def _line(text: str, table: str | None, key: str) -> int:

@@ -8,7 +8,6 @@ import traceback
 
 import click
 
-from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 from mixlist.report.terminal import clean, paint, warn
 from mixlist.version import __version__
@@ -26,7 +25,7 @@ def tell(error: Exception) -> int:
         return 2
     if isinstance(error, ListError) and error.diagnostics:
         # The message repeats the first of the findings.
-        warn(finding for finding in error.diagnostics if isinstance(finding, Diagnostic))
+        warn(error.diagnostics)
         return error.exit_status
     if isinstance(error, MixlistError):
         _say(error.message, error.hint)

@@ -115,7 +115,7 @@ def _against_model(model: str, policy: Policy) -> Sequence[Diagnostic]:
     try:
         return resolve(model, policy).warnings
     except ListError as error:
-        return [finding for finding in error.diagnostics if isinstance(finding, Diagnostic)]
+        return error.diagnostics
 
 
 def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence[Diagnostic]) -> None:

@@ -7,36 +7,27 @@ black-list to-remove, to gray is the removal alone. Op types that do not differ 
 
 from __future__ import annotations
 
-from mixlist.lists.library import Library, ListName, Lists
+from mixlist.lists.detect_kind import EDITS, LISTS
+from mixlist.lists.library import Lists
 
 
 def diff(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
-    """A modify_mixlist object; applied to ``base``'s effective lists it gives ``target``'s.
+    """Return a modify_mixlist object; applied to a library of ``base``'s effective lists it gives ``target``'s.
 
-    "Applied" means to the lists as a library (``as_library``). Names stand sorted; a list or an
-    array that would be empty is left out, so equal lists give ``{}``.
+    Names are sorted; a list or an array that would be empty is left out, so equal lists give ``{}``.
     """
-    edits: dict[str, dict[str, list[str]]] = {}
+    edits: dict[str, dict[str, list[str]]] = {name: {key: [] for key in EDITS} for name in LISTS}
     for op in sorted(_ops(base) | _ops(target)):
         before, after = base.of(op), target.of(op)
         pinned = _needs_pin(op, base, target)
         if before == after and not pinned:
             continue
         if after != "gray" or before == after:
-            edits.setdefault(f"{after}-list", {}).setdefault("to-add", []).append(op)
+            edits[f"{after}-list"]["to-add"].append(op)
         if before not in ("gray", after):
-            edits.setdefault(f"{before}-list", {}).setdefault("to-remove", []).append(op)
-    return {
-        name: {key: edits[name][key] for key in ("to-add", "to-remove") if key in edits[name]}
-        for name in ("black-list", "white-list", "gray-list")
-        if name in edits
-    }
-
-
-def as_library(lists: Lists, name: str) -> Library:
-    """The effective lists as a library of their own."""
-    effective: dict[str, ListName] = {op: lists.of(op) for op in sorted(_ops(lists))}
-    return Library(name, effective, lists.library.space, clear=lists.library.clear)
+            edits[f"{before}-list"]["to-remove"].append(op)
+    filled = {name: {key: ops for key, ops in arrays.items() if ops} for name, arrays in edits.items()}
+    return {name: arrays for name, arrays in filled.items() if arrays}
 
 
 def _ops(lists: Lists) -> set[str]:

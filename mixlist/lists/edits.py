@@ -15,7 +15,7 @@ any other rejects the whole file (Rule S2.2). An op type that the library does n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -144,7 +144,7 @@ def _illegal(edits: Iterable[Edit]) -> list[Diagnostic]:
     return findings_for([actions for actions in _by_op(edits).values() if frozenset(actions) not in LEGAL], describe)
 
 
-def apply_edits(library: Library, edits: Iterable[Edit]) -> tuple[Lists, list[Diagnostic]]:
+def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Diagnostic]]:
     """Return the lists after the edits, and warnings about edits that do nothing or name unknown op types.
 
     ``edits`` are legal, as ``read_edits`` returns them. ``Lists.moves`` holds the op types whose
@@ -157,7 +157,7 @@ def apply_edits(library: Library, edits: Iterable[Edit]) -> tuple[Lists, list[Di
         after, decides = _move(before, actions)
         if after != before and decides:
             moves[op] = Move(op, before, after, decides.place)
-    warnings = [*_unknown(library, by_op), *_idle_removals(library, by_op), *_gray_alone(library, by_op)]
+    warnings = [*_unknown(library, by_op), *_idle_removals(library, by_op), *gray_alone(edits, library)]
     warnings.sort(key=lambda w: (w.line or 0, w.column or 0))
     places = {op: next(iter(actions.values())).place for op, actions in by_op.items()}
     return Lists(library, moves, frozenset(by_op), places), warnings
@@ -197,7 +197,9 @@ def _idle_removals(library: Library, by_op: _ByOp) -> list[Diagnostic]:
     return findings_for([e for e in removals if e.action != f"rm-{library.start(e.op)}"], describe)
 
 
-def _gray_alone(library: Library | None, by_op: _ByOp) -> list[Diagnostic]:
+def gray_alone(edits: Iterable[Edit], library: Library | None = None) -> list[Diagnostic]:
+    """Return a warning for each op type that gray-list to-add alone names, which needs no library to be wrong."""
+
     def describe(edit: Edit) -> Diagnostic:
         actual = library.start(edit.op) if library else None
         if actual == "gray":
@@ -208,9 +210,5 @@ def _gray_alone(library: Library | None, by_op: _ByOp) -> list[Diagnostic]:
             hint = f"to make it gray, name it in {where}"
         return edit.place.finding("ML107", "warning", message, hint)
 
-    return findings_for([actions["add-gray"] for actions in by_op.values() if set(actions) == {"add-gray"}], describe)
-
-
-def gray_alone(edits: Iterable[Edit]) -> list[Diagnostic]:
-    """Return the warnings of ``apply_edits`` that need no library: those about gray-list to-add by itself."""
-    return _gray_alone(None, _by_op(edits))
+    alone = [actions["add-gray"] for actions in _by_op(edits).values() if set(actions) == {"add-gray"}]
+    return findings_for(alone, describe)

@@ -14,6 +14,7 @@ from mixlist.diagnostics import Diagnostic, Severity
 
 ListName = Literal["white", "black", "gray"]
 NameSpace = Literal["onnx", "ascend"]
+LIST_OF_FLAG: dict[str, ListName] = {"true": "white", "false": "black"}  # by the flag of precision_reduce (Rule S1.1)
 
 
 @dataclass(frozen=True, slots=True)

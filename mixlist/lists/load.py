@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal, TypeVar, cast, get_args
 
 from mixlist.diagnostics import Diagnostic
@@ -15,7 +15,7 @@ from mixlist.lists.edits import apply_edits, read_edits
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.modes import find_mode
 from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
-from mixlist.lists.op_catalog import guess_space
+from mixlist.lists.op_catalog import TITLE, guess_space
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
 from mixlist.lists.suggestions import choices
@@ -65,7 +65,7 @@ def load_policy(
         lists, more = apply_edits(library, edits)
         warnings += [*said, *more]
     rules, said = _rules(keep_dtype, customize_dtypes, mode)
-    return Policy(
+    policy = Policy(
         mode=mode,
         lists=lists,
         rules=rules,
@@ -73,9 +73,9 @@ def load_policy(
         constants=treat,
         op_names=names,
         space=space,
-        digest=_digest(mode, lists, space, gray, treat, rules),
         warnings=(*warnings, *said),
     )
+    return replace(policy, digest=_digest(policy))
 
 
 def load_library(ops_info: _Path, *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
@@ -103,15 +103,12 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
         return library.space, []
     if op_names != "auto":
         return op_names, []
-    guess = guess_space(library.lists)
-    if not guess.doubt:
-        return guess.space, []
-    message = f"the library {library.name} is read as {_TITLE[guess.space]} names: {guess.doubt}"
+    space, doubt = guess_space(library.lists)
+    if not doubt:
+        return space, []
+    message = f"the library {library.name} is read as {TITLE[space]} names: {doubt}"
     hint = "--op-names onnx or --op-names ascend says which it is"
-    return guess.space, [Diagnostic("ML402", "warning", message, library.name, hint=hint)]
-
-
-_TITLE = {"onnx": "ONNX", "ascend": "Ascend"}
+    return space, [Diagnostic("ML402", "warning", message, library.name, hint=hint)]
 
 
 def _choice(option: str, value: str, allowed: tuple[_T, ...]) -> _T:
@@ -125,39 +122,32 @@ def _rules(
     keep_dtype: _Path | None, customize_dtypes: _Path | None, mode: Mode
 ) -> tuple[tuple[NodeRule, ...], list[Diagnostic]]:
     """The node rules in order of precedence: customize_dtypes by name, then by type, then keep_dtype."""
-    rules: list[NodeRule] = []
-    warnings: list[Diagnostic] = []
-    if customize_dtypes is not None:
-        found, said = read_customize_dtypes(customize_dtypes)
-        rules += found
-        warnings += said
+    rules, warnings = read_customize_dtypes(customize_dtypes) if customize_dtypes is not None else ((), [])
     if keep_dtype is not None:
-        found, said = read_keep_dtype(keep_dtype)
-        warnings += said
+        kept, kept_warnings = read_keep_dtype(keep_dtype)
+        warnings += kept_warnings
         if mode.action == "origin":
             message = f"--keep-dtype is not used: the precision mode {mode.name} keeps every node's type"
             warnings.append(Diagnostic("ML403", "warning", message, os.fspath(keep_dtype)))
         else:
-            rules += found
-    return tuple(rules), warnings
+            rules += kept
+    return rules, warnings
 
 
-def _digest(
-    mode: Mode, lists: Lists, space: NameSpace, gray: GrayPolicy, constants: Constants, rules: Iterable[NodeRule]
-) -> str:
-    """A SHA-256 over what the policy says, not over how and where it is written."""
+def _digest(policy: Policy) -> str:
+    """Return a SHA-256 over what the policy says, not over how and where it is written."""
+    lists = policy.lists
     meaning: dict[str, object] = {
-        "mode": [mode.action, mode.low],
-        "constants": constants,
-        "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in rules],
+        "mode": [policy.mode.action, policy.mode.low],
+        "constants": policy.constants,
+        "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in policy.rules],
     }
-    if mode.action == "lists":
-        ops = lists.library.lists.keys() | lists.named
+    if policy.mode.action == "lists":
         meaning |= {
-            "space": space,
-            "gray": gray,
-            "lists": {op: lists.of(op) for op in ops},
-            "clear": sorted(lists.library.clear) if gray == "between" else [],
+            "space": policy.space,
+            "gray": policy.gray_policy,
+            "lists": {op: lists.of(op) for op in lists.library.lists.keys() | lists.named},
+            "clear": sorted(lists.library.clear) if policy.gray_policy == "between" else [],
         }
     text = json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()

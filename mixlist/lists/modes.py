@@ -56,9 +56,10 @@ def find_mode(
         name = DEFAULT if precision_mode_v2 is None else precision_mode_v2
         mode = _look_up(name, "--precision-mode-v2", V2, "--precision-mode", OLD)
     if has_mixlist and mode.action != "lists":
+        with_lists = [each.name for each in (*V2.values(), *OLD.values()) if each.action == "lists"]
         raise UsageError(
             f"--mixlist is given, but the precision mode {mode.name} has no lists that it could modify",
-            hint="leave --mixlist out, or use one of " + ", ".join(_with_lists()),
+            hint=f"leave --mixlist out, or use one of {', '.join(with_lists)}",
         )
     return mode
 
@@ -81,7 +82,3 @@ def _look_up(name: str, option: str, modes: dict[str, Mode], other: str, others:
     near = [*closest(name, modes), *(f"{near} (of {other})" for near in closest(name, others, 1))][:3]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UsageError(f"{option} has no mode {name!r}", hint=f"{hint}{option} takes " + ", ".join(modes))
-
-
-def _with_lists() -> list[str]:
-    return [mode.name for mode in (*V2.values(), *OLD.values()) if mode.action == "lists"]

@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.errors import ListError
 from mixlist.files.jsonc import read_text, shown_path
+from mixlist.lists.detect_kind import TextKind
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Place
 from mixlist.lists.policy import NodeRule
@@ -83,16 +83,9 @@ def can_name(name: str) -> bool:
     return not findings and told == [("name", name)] and "*" not in name and "?" not in name
 
 
-def check(path: _Path, kind: Literal["keep-dtype", "customize-dtypes"], text: str | None = None) -> list[Diagnostic]:
-    """Every finding about a node rule file, errors too; raises FileError if it cannot be read.
-
-    ``text`` is the content where it has been read already (standard input can be read once).
-    """
-    line = _keep_line if kind == "keep-dtype" else _customize_line
-    try:
-        return _parse(read_text(path) if text is None else text, shown_path(path), line)[1]
-    except ListError as error:  # not a text file
-        return [d for d in error.diagnostics if isinstance(d, Diagnostic)]
+def check(text: str, name: str, kind: TextKind) -> list[Diagnostic]:
+    """Return every finding about the text of a node rule file, errors too; ``name`` is the path in messages."""
+    return _parse(text, name, _keep_line if kind == "keep-dtype" else _customize_line)[1]
 
 
 def _read(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
@@ -113,6 +106,8 @@ def _parse(source: str, name: str, parse: Callable[[str, Place], NodeRule]) -> R
         if not line:
             continue
         try:
+            if "\0" in line:
+                raise _MalformedError("a NUL byte: this is no text file", line.index("\0") + 1, code="ML002")
             rule = parse(line, place)
         except _MalformedError as error:
             there = replace(place, column=place.column + error.column - 1)
@@ -132,7 +127,6 @@ def _again(first: NodeRule, rule: NodeRule) -> Diagnostic:
 
 
 def _keep_line(line: str, place: Place) -> NodeRule:
-    _no_nul(line)
     if line.startswith(_TYPE):
         return NodeRule("type", _type_name(line.removeprefix(_TYPE), len(_TYPE) + 1), True, place)
     if "InputDtype:" in line:
@@ -144,7 +138,6 @@ def _keep_line(line: str, place: Place) -> NodeRule:
 
 
 def _customize_line(line: str, place: Place) -> NodeRule:
-    _no_nul(line)
     by: Literal["name", "type"] = "type" if line.startswith(_TYPE) else "name"
     mark = _BY_TYPE if by == "type" else _BY_NAME
     start = len(_TYPE) if by == "type" else 0
@@ -156,11 +149,6 @@ def _customize_line(line: str, place: Place) -> NodeRule:
         raise _MalformedError("a rule without a node name", 1, f"write NAME{_BY_NAME}float16,{_OUTPUTS}float32")
     inputs, outputs = _slots(line, at + len(mark))
     return NodeRule(by, subject, False, place, inputs, outputs)
-
-
-def _no_nul(line: str) -> None:
-    if "\0" in line:
-        raise _MalformedError("a NUL byte: this is no text file", line.index("\0") + 1, code="ML002")
 
 
 def _no_input_dtype(line: str, by: str, start: int) -> _MalformedError:

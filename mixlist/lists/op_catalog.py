@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from mixlist.lists.library import NameSpace
 
+TITLE = {"onnx": "ONNX", "ascend": "Ascend"}  # of a name space
 _DATA = Path(__file__).parent / "data"
 
 
@@ -45,29 +45,20 @@ def is_known(name: str, space: NameSpace) -> bool:
     return op in onnx_domains().get("" if domain == "ai.onnx" else domain, ())
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """The space of a library that does not say it; ``doubt`` is empty or says why it could be the other."""
+def guess_space(names: Iterable[str]) -> tuple[NameSpace, str]:
+    """Return the space that knows more of the names, and why it could be the other one ("" if nothing speaks for it).
 
-    space: NameSpace
-    doubt: str
-
-
-def guess_space(names: Iterable[str]) -> Guess:
-    """The space that knows more of the names; a tie is ONNX."""
+    A tie is ONNX.
+    """
     names = list(names)
     onnx = {name for name in names if is_known(name, "onnx")}
     ascend = {name for name in names if is_known(name, "ascend")}
     space: NameSpace = "ascend" if len(ascend) > len(onnx) else "onnx"
     if len(onnx) == len(ascend):
         count = "none" if not onnx else f"{len(onnx)} of {len(names)}"
-        return Guess(space, f"{count} of its names are known as ONNX and as many as Ascend op types" if names else "")
+        return space, f"{count} of its names are known as ONNX and as many as Ascend op types" if names else ""
     winner, loser = (ascend - onnx, onnx - ascend) if space == "ascend" else (onnx - ascend, ascend - onnx)
     if not loser:
-        return Guess(space, "")
+        return space, ""
     few = ", ".join(sorted(loser)[:3])
-    return Guess(space, f"{len(winner)} of its names are only {_title(space)}'s, but {len(loser)} are not ({few}, ...)")
-
-
-def _title(space: NameSpace) -> str:
-    return "ONNX" if space == "onnx" else "Ascend"
+    return space, f"{len(winner)} of its names are only {TITLE[space]}'s, but {len(loser)} are not ({few}, ...)"

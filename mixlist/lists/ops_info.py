@@ -16,7 +16,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
 from mixlist.files.jsonc import Document, is_directory, quoted, read, shown_path
 from mixlist.lists.findings import stop_on_errors
-from mixlist.lists.library import Library, ListName, Place
+from mixlist.lists.library import LIST_OF_FLAG, Library, ListName, Place
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import closest
 
@@ -24,7 +24,6 @@ Entry = dict[str, object]  # of an op type
 Entries = dict[str, Entry]
 
 _FLAG = ("precision_reduce", "flag")
-_LISTS: dict[str, ListName] = {"true": "white", "false": "black"}
 
 
 def load_ops_info(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
@@ -45,7 +44,7 @@ def inspect(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Libr
         try:
             documents.append(read(file, strict=strict))
         except ListError as error:
-            findings += (d for d in error.diagnostics if isinstance(d, Diagnostic))
+            findings += error.diagnostics
     library, more = from_documents(shown_path(path), documents)
     return library, [*findings, *more]
 
@@ -101,7 +100,7 @@ def _lists(document: Document, findings: list[Diagnostic]) -> dict[str, ListName
             findings += _misspelt(document, op, entry)
         elif isinstance(reduce, dict):
             flag = reduce.get("flag")
-            color = _LISTS.get(flag) if isinstance(flag, str) else None
+            color = LIST_OF_FLAG.get(flag) if isinstance(flag, str) else None
             color = color or _unusual(document, op, reduce, findings)
             if color:
                 lists[op] = color
@@ -120,8 +119,8 @@ def _unusual(document: Document, op: str, reduce: Entry, findings: list[Diagnost
         text = "true" if flag else "false"
         message = f"the flag of {quoted(op)} is the boolean {text}; the engine expects a string"
         findings.append(document.finding("ML204", "warning", message, (op, *_FLAG), hint=f'write "{text}" in quotes'))
-        return _LISTS[text]
-    return _LISTS.get(flag.strip(" \t\n\r\f\v").lower()) if isinstance(flag, str) else None
+        return LIST_OF_FLAG[text]
+    return LIST_OF_FLAG.get(flag.strip(" \t\n\r\f\v").lower()) if isinstance(flag, str) else None
 
 
 def _misspelt(document: Document, op: str, entry: Entry) -> Iterator[Diagnostic]:

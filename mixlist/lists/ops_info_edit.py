@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,10 +22,9 @@ from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, sho
 from mixlist.files.whole_writes import write_whole
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.ops_info import Entries, Entry, entries_of, files, from_documents
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import did_you_mean
 
 FLAGS = ("true", "false", "none")
-_MARK = b"\xef\xbb\xbf"
 _Path = str | os.PathLike[str]
 
 
@@ -60,12 +60,13 @@ def set_flags(
     paths = [Path(path) for path in files(library_path)]
     originals = [read_bytes(path) for path in paths]
     _refuse_inside(Path(library_path), paths, Path(backup_dir))
-    documents = [_parsed(path, data) for path, data in zip(paths, originals, strict=True)]
+    named = zip(map(shown_path, paths), originals, strict=True)
+    documents = [parse(decode(data, name), name) for name, data in named]
     library, findings = from_documents(shown_path(library_path), documents)
     stop_on_errors(findings)
     _refuse_unknown(changes, library.lists, library.name)
     edited = [
-        _Edited(path, data, _encoded(data, text))
+        _Edited(path, data, (BOM_UTF8 if data.startswith(BOM_UTF8) else b"") + text.encode())
         for path, data, document in zip(paths, originals, documents, strict=True)
         if (text := _edit(document, changes)) != document.text
     ]
@@ -93,18 +94,8 @@ def _refuse_unknown(changes: Iterable[str], known: Mapping[str, object], name: s
     unknown = [op for op in changes if op not in known]
     if not unknown:
         return
-    near = closest(unknown[0], known)
-    hint = f"did you mean {' or '.join(near)}?" if near else "names are exact; set changes only op types that it has"
+    hint = did_you_mean(unknown[0], known) or "names are exact; set changes only op types that it has"
     raise UsageError(f"library {name} knows no op type {', '.join(map(quoted, unknown[:5]))}", hint=hint)
-
-
-def _parsed(path: Path, data: bytes) -> Document:
-    name = shown_path(path)
-    return parse(decode(data, name), name)
-
-
-def _encoded(original: bytes, text: str) -> bytes:
-    return (_MARK if original.startswith(_MARK) else b"") + text.encode("utf-8")
 
 
 def _edit(document: Document, changes: Mapping[str, str]) -> str:

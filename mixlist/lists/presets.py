@@ -9,10 +9,8 @@ from pathlib import Path
 
 from mixlist.errors import UsageError
 from mixlist.files.package_data import folder
-from mixlist.lists.library import Library, ListName, NameSpace
+from mixlist.lists.library import LIST_OF_FLAG, Library, NameSpace
 from mixlist.lists.suggestions import choices
-
-_LISTS: dict[str, ListName] = {"true": "white", "false": "black"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +56,6 @@ def load(name: str) -> Library:
     """The built-in library ``name``; raises UsageError as ``describe`` does."""
     preset = describe(name)
     entries = json.loads(preset.path.read_text("utf-8"))
-    lists = {op: _LISTS.get(entry.get("precision_reduce", {}).get("flag"), "gray") for op, entry in entries.items()}
+    flags = {op: entry.get("precision_reduce", {}).get("flag") for op, entry in entries.items()}
+    lists = {op: LIST_OF_FLAG.get(flag, "gray") for op, flag in flags.items()}
     return Library(name, lists, preset.space, clear=preset.clear)

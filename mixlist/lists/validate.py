@@ -9,8 +9,8 @@ from typing import Literal
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import Document, is_directory, parse, read_text, shown_path
-from mixlist.lists import edits, ops_info
-from mixlist.lists.detect_kind import Kind, TextKind, json_kind, text_kind
+from mixlist.lists import edits, node_rules, ops_info
+from mixlist.lists.detect_kind import Kind, json_kind, text_kind
 from mixlist.lists.library import Library
 
 
@@ -55,27 +55,20 @@ def validate_file(
         if kind == "auto":
             kind = text_kind(text, name) or "auto"
         if kind in ("keep-dtype", "customize-dtypes"):
-            return _node_rules(path, name, kind, text)
-        document = parse(text, name, strict=strict)
-        kind = json_kind(document) if kind == "auto" else kind
-        findings = _ops_info(document) if kind == "ops-info" else _mixlist(document, library)
+            findings = node_rules.check(text, name, kind)
+        else:
+            document = parse(text, name, strict=strict)
+            kind = json_kind(document) if kind == "auto" else kind
+            if kind == "ops-info":
+                findings = ops_info.from_documents(name, [document])[1]
+            else:
+                findings = _mixlist(document, library)
     except ListError as error:
-        findings = [d for d in error.diagnostics if isinstance(d, Diagnostic)]
+        findings = list(error.diagnostics)
     return FileReport(name, kind, tuple(sorted(findings, key=lambda f: (f.line or 0, f.column or 0))))
-
-
-def _node_rules(path: str | os.PathLike[str], name: str, kind: TextKind, text: str) -> FileReport:
-    from mixlist.lists.node_rules import check
-
-    return FileReport(name, kind, tuple(check(path, kind, text)))
-
-
-def _ops_info(document: Document) -> list[Diagnostic]:
-    return ops_info.from_documents(document.path, [document])[1]
 
 
 def _mixlist(document: Document, library: Library | None) -> list[Diagnostic]:
     actions, findings = edits.inspect(document)
-    if library is None:
-        return [*findings, *edits.gray_alone(actions)]
-    return [*findings, *edits.apply_edits(library, actions)[1]]
+    warnings = edits.gray_alone(actions) if library is None else edits.apply_edits(library, actions)[1]
+    return [*findings, *warnings]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mixlist.files.jsonc import parse
 from mixlist.lists import presets
-from mixlist.lists.diff import as_library, diff
+from mixlist.lists.diff import diff
 from mixlist.lists.edits import apply_edits, inspect
 from mixlist.lists.library import Library, Lists
 
@@ -62,7 +62,7 @@ sets = st.builds(edited, libraries, st.dictionaries(st.sampled_from(OPS), st.sam
 @given(sets, sets)
 def test_round_trip(base: Lists, target: Lists) -> None:
     edits = diff(base, target)
-    result = applied(edits, as_library(base, "base"))
+    result = applied(edits, Library("base", {op: base.of(op) for op in base.library.lists.keys() | base.named}))
     assert {op: result.of(op) for op in OPS} == {op: target.of(op) for op in OPS}
 
 

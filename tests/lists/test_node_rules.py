@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mixlist.errors import FileError, ListError
-from mixlist.lists.node_rules import check, read_customize_dtypes, read_keep_dtype
+from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
+from mixlist.lists.validate import validate_file
 
 Slots = tuple[str | None, ...]
 
@@ -80,7 +81,7 @@ def test_customize_dtypes_lines(tmp_path: Path, line: str, expected: tuple[str, 
 )
 def test_malformed_lines_have_a_place(tmp_path: Path, line: str, code: str, column: int, says: str) -> None:
     file = write(tmp_path, "ok::InputDtype:fp16,OutputDtype:fp16\n" + line + "\n")
-    (finding,) = check(file, "customize-dtypes")
+    (finding,) = validate_file(file, "customize-dtypes").findings
     assert (finding.code, finding.severity, finding.line, finding.column) == (code, "error", 2, column)
     assert says in finding.message
     with pytest.raises(ListError, match=rf"rules\.cfg:2:{column}: ") as error:
@@ -89,7 +90,7 @@ def test_malformed_lines_have_a_place(tmp_path: Path, line: str, code: str, colu
 
 
 def test_an_unknown_type_names_what_is_allowed(tmp_path: Path) -> None:
-    (finding,) = check(write(tmp_path, "a::InputDtype:flaot16,OutputDtype:"), "customize-dtypes")
+    (finding,) = validate_file(write(tmp_path, "a::InputDtype:flaot16,OutputDtype:"), "customize-dtypes").findings
     assert finding.hint is not None
     assert "did you mean float16?" in finding.hint
     assert "float16, float32 and bfloat16" in finding.hint
@@ -102,7 +103,7 @@ def test_every_malformed_line_is_told(tmp_path: Path) -> None:
 
 
 def test_keep_dtype_refuses_types(tmp_path: Path) -> None:
-    (finding,) = check(write(tmp_path, "a::InputDtype:fp16,OutputDtype:"), "keep-dtype")
+    (finding,) = validate_file(write(tmp_path, "a::InputDtype:fp16,OutputDtype:"), "keep-dtype").findings
     assert (finding.severity, finding.column) == ("error", 4)
     assert "customize-dtypes" in str(finding.hint)
 
@@ -138,7 +139,7 @@ def test_broken_utf8_has_a_place(tmp_path: Path) -> None:
     file = write(tmp_path, b"a\nbc\xff\n")
     with pytest.raises(ListError, match=r"rules\.cfg:2:3: .*0xff"):
         read_keep_dtype(file)
-    assert [(f.line, f.column) for f in check(file, "keep-dtype")] == [(2, 3)]
+    assert [(f.line, f.column) for f in validate_file(file, "keep-dtype").findings] == [(2, 3)]
 
 
 def test_empty_files_are_legal(tmp_path: Path) -> None:
@@ -174,12 +175,12 @@ lines = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=8).map(
 def test_any_text_is_rules_or_findings_with_a_place(tmp_path: Path, text: str) -> None:
     file = write(tmp_path, text.encode("utf-8", "surrogatepass"))
     for kind, read in (("keep-dtype", read_keep_dtype), ("customize-dtypes", read_customize_dtypes)):
-        findings = check(file, kind)  # type: ignore[arg-type]
+        findings = validate_file(file, kind).findings  # type: ignore[arg-type]
         assert all(f.line and f.column for f in findings)
         if any(f.severity == "error" for f in findings):
             with pytest.raises(ListError):
                 read(file)
         else:
             rules, warnings = read(file)
-            assert warnings == findings
+            assert warnings == list(findings)
             assert len({(rule.by, rule.pattern) for rule in rules}) == len(rules)

@@ -68,6 +68,6 @@ def test_known_names() -> None:
 )
 def test_the_space_that_knows_more_wins_and_a_tie_is_onnx(names: list[str], space: str, doubted: bool) -> None:
     """Rule S5.1: A library has one name space."""
-    guess = guess_space(names)
-    assert guess.space == space
-    assert bool(guess.doubt) == doubted
+    guess, doubt = guess_space(names)
+    assert guess == space
+    assert bool(doubt) == doubted
