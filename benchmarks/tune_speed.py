@@ -162,7 +162,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         start = time.perf_counter()
         strategy.run("min-edits")
         seconds = time.perf_counter() - start
-        tried = list(trials.tried)
+        tried = list(trials.outcomes)
         low = compiler.low_nodes(frozenset())
         main = compiler.solution(frozenset())
         units = (*list_candidates(main, policy, "black", low), *node_candidates(main, low))
@@ -170,7 +170,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         rounds = ROUNDS[len(feeds)]
         for _ in range(100 * rounds):
             choice = frozenset(unit.edit for unit in units if rng.random() < 0.5)
-            if choice not in trials.tried and len(times) < rounds:  # else it would be remembered
+            if choice not in trials.outcomes and len(times) < rounds:  # else it would be remembered
                 at_random.append(choice)
                 begin = time.perf_counter()
                 trials.outcome(choice)

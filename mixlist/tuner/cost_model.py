@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from mixlist.cost.estimate import Work, work
+from mixlist.cost.estimate import work
 from mixlist.errors import ModelError
 from mixlist.rewriter import rewrite
 from mixlist.runtime.session import SessionOptions
@@ -42,8 +42,10 @@ class CostModel:
         return self._known[key]
 
     def _static(self, edits: EditSet) -> float:
+        """Return the cost in bytes: of each op type the longer of arithmetic and traffic."""
         plan = self.compiler.plan(edits)
-        return static_cost(work(rewrite(plan.solution.loaded, plan).proto, None, self.compiler.shapes))
+        account = work(rewrite(plan.solution.loaded, plan).proto, None, self.compiler.shapes)
+        return sum(max((op.flops - op.low_flops / 2) / INTENSITY, op.bytes) for op in account.ops)
 
     def _measured(self, edits: EditSet) -> float:
         """Return the least seconds of a run of the first batch, its inputs on the device; infinite if it cannot run."""
@@ -56,8 +58,3 @@ class CostModel:
                 return min(session.time(0, RUNS) for _ in range(ROUNDS))
         except ModelError:
             return math.inf
-
-
-def static_cost(account: Work) -> float:
-    """Return the cost of an account in bytes: of each op type the longer of arithmetic and traffic."""
-    return sum(max((op.flops - op.low_flops / 2) / INTENSITY, op.bytes) for op in account.ops)

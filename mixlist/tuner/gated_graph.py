@@ -92,7 +92,11 @@ class _GateBuilder(Emulation):
 
     def build(self) -> GatedGraph:
         flags = self.new.make("mixlist_gates")
-        proto = self.run()
+        proto = self.proto
+        self._rewrite(self.graph, proto.graph)
+        del proto.functions[:]
+        proto.functions.extend(self.functions)  # one copy per call
+        self.inline_external()
         if proto.ir_version < 4:
             _initializers_alone(proto)
         outputs = tuple(output.name for output in proto.graph.output)
@@ -100,14 +104,6 @@ class _GateBuilder(Emulation):
         kinds = {name: _as_float32(value.type) for name, value in values.items()}
         constants = frozenset(name for name, value in values.items() if value.constant and value.kind == "node")
         return GatedGraph(proto, flags, tuple(self.gates), tuple(self.names), outputs, kinds, constants)
-
-    def run(self) -> ModelProto:
-        """Gate every scope; functions that are called become one copy per call."""
-        self._rewrite(self.graph, self.proto.graph)
-        del self.proto.functions[:]
-        self.proto.functions.extend(self.functions)
-        self.inline_external()
-        return self.proto
 
     # --- what is gated ---
 
@@ -320,15 +316,10 @@ class _GateBuilder(Emulation):
         from onnx import TensorProto, helper, numpy_helper
 
         node = self.new.node("Constant", [], name)
-        if isinstance(tensor, TensorProto):
-            if elem or tensor.data_type in LOW or is_external(tensor):
-                tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp))
-            node.attribute.append(helper.make_attribute("value", tensor))
-        elif elem:
-            made = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp))
-            node.attribute.append(helper.make_attribute("value", made))
-        else:
-            node.attribute.append(tensor)
+        if elem or (isinstance(tensor, TensorProto) and (tensor.data_type in LOW or is_external(tensor))):
+            tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp))
+        # A Constant's number or list of numbers is an attribute itself.
+        node.attribute.append(helper.make_attribute("value", tensor) if isinstance(tensor, TensorProto) else tensor)
         return node
 
     def _numbers(self, tensor: TensorProto | AttributeProto, elem: int, clamp: bool) -> NDArray[np.generic]:
@@ -351,8 +342,8 @@ class _GateBuilder(Emulation):
     # --- bodies ---
 
     def _body(self, nodes: list[NodeProto], outputs: Sequence[str], node: Node) -> GraphProto:
-        kinds = [v.type if v is not None else types.UNKNOWN for v in node.outputs]
-        return self._graph(nodes, [(n, k) for n, k in zip(outputs, kinds, strict=True) if n])
+        made = zip(outputs, node.outputs, strict=True)
+        return self._graph(nodes, [(name, value.type) for name, value in made if value is not None])
 
     def _graph(self, nodes: list[NodeProto], outputs: Sequence[tuple[str, types.Type]]) -> GraphProto:
         from onnx import GraphProto

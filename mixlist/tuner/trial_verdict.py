@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mixlist.checker.accuracy import MEASURES, Limits, OutputAccuracy
 from mixlist.checker.exception_rate import too_many
 from mixlist.checker.result import CheckReport
-from mixlist.tuner.trial_worker import BatchResult
+from mixlist.tuner.trial_worker import Answers, BatchResult
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TrialVerdict:
         self.goal, self.batches = goal, batches
         self.outputs = [OutputAccuracy(name) for name in outputs]
         self.overflows = self.added = 0
-        self.right = self.kept = self.labels = 0  # right answers in float32 and in the trial, of so many labels
+        self.answers: Answers = (0, 0, 0)
 
     def add(self, index: int, batch: BatchResult) -> Outcome | None:
         """Add a batch; return the outcome as soon as it is certain."""
@@ -61,11 +61,8 @@ class TrialVerdict:
             if too_many(self.overflows, self.batches, self.goal.exception_rate):
                 share = f", in {self.overflows} or more of {self.batches} batches" if self.batches > 1 else ""
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index)
-        self.right, self.kept, self.labels = (
-            self.right + batch.right,
-            self.kept + batch.kept,
-            self.labels + batch.labels,
-        )
+        (right, kept, labels), of_trial = self.answers, batch.answers
+        self.answers = right + of_trial[0], kept + of_trial[1], labels + of_trial[2]
         for output, of_batch in zip(self.outputs, batch.outputs, strict=True):
             output.merge(of_batch)
             if output.cannot_pass(self.goal.limits):
@@ -76,7 +73,7 @@ class TrialVerdict:
         for output in self.outputs:
             if not output.finding(self.goal.limits).passed:
                 return Outcome(False, _broken_limits(output, self.goal.limits))
-        reason = self.goal.accuracy_reason(self.right, self.kept, self.labels)
+        reason = self.goal.accuracy_reason(*self.answers)
         return Outcome(not reason, reason)
 
 

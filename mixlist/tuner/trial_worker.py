@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CACHE_BYTES = 2**28  # of what pieces made, in each process
 
 Values = dict[str, Array]  # by tensor name
+Answers = tuple[int, int, int]  # right in the reference, right in the trial, and all
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,14 @@ class Payload:
 class BatchResult:
     """One batch of one trial. ``overflow``: the first node that overflows, "" for none.
 
-    ``right`` and ``kept``: right answers of the reference and of the trial, of so many ``labels``. ``ambiguous``: the
-    ranges in the reference and in the trial, if an infinity among them may be an overflow or a mask's.
+    ``answers``: how many are right in the reference, how many in the trial, and how many labels there are.
+    ``ambiguous``: the ranges in the reference and in the trial, if an infinity among them may be an overflow or a
+    mask's.
     """
 
     overflow: str
     outputs: tuple[OutputAccuracy, ...] = ()
-    right: int = 0
-    kept: int = 0
-    labels: int = 0
+    answers: Answers = (0, 0, 0)
     ambiguous: tuple[Ranges, Ranges] | None = None
 
 
@@ -100,7 +100,7 @@ class TrialRunner:
             outputs[-1].add(output, mixed_outputs[name])
         ambiguous = None if overflow else payload.statistics.ambiguous_ranges(reference, mixed)
         answers = self._answers(batch, reference_outputs, mixed_outputs)
-        return BatchResult(overflow, tuple(outputs), *answers, ambiguous)
+        return BatchResult(overflow, tuple(outputs), answers, ambiguous)
 
     def _outputs(self, values: Values) -> Values:
         """Return the model's outputs by their own names."""
@@ -133,7 +133,7 @@ class TrialRunner:
             values.update(made)
             yield made
 
-    def _answers(self, batch: int, reference: Values, mixed: Values) -> tuple[int, int, int]:
+    def _answers(self, batch: int, reference: Values, mixed: Values) -> Answers:
         """Return the right answers of the reference and of the trial, and the labels that count."""
         labels = self.payload.labels
         if labels is None:

@@ -24,10 +24,6 @@ REFERENCE = "everything in float32"
 Lookahead = Callable[[int], Iterable[EditSet]]  # so many sets of edits that are likely to be tried next
 
 
-def _no_lookahead(_: int) -> tuple[EditSet, ...]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Trial:
     """One line of the search's log: the edits that were tried, as sorted text, and what came of them."""
@@ -38,12 +34,15 @@ class Trial:
 
     def to_json(self) -> dict[str, object]:
         """Return the entry in the report's log."""
-        outcome = {"passed": self.outcome.passed, "why": self.outcome.why}
-        return {"edits": list(self.edits), **outcome, "remembered": self.remembered}
+        passed, why = self.outcome.passed, self.outcome.why
+        return {"edits": list(self.edits), "passed": passed, "why": why, "remembered": self.remembered}
 
 
 class Trials:
-    """Tries sets of edits, each once. ``log`` holds every trial in order; ``progress`` is called with each."""
+    """Tries sets of edits, each once. ``outcomes`` are the known ones by their edits.
+
+    ``log`` holds every trial in order; ``progress`` is called with each.
+    """
 
     def __init__(
         self,
@@ -57,31 +56,26 @@ class Trials:
         self.progress = progress
         self.log: list[Trial] = []
         self.order = list(range(len(compiler.feeds)))  # the batch where the last trial failed goes first
-        self._outcomes: dict[EditSet, Outcome] = {}
+        self.outcomes: dict[EditSet, Outcome] = {}
         self._sent: dict[str, str | bytes] = {}
         self._begun: dict[EditSet, tuple[int, Future[BatchResult]]] = {}  # guesses: a batch and its run
 
-    def passes(self, edits: EditSet, lookahead: Lookahead = _no_lookahead) -> bool:
+    def passes(self, edits: EditSet, lookahead: Lookahead | None = None) -> bool:
         """Return whether the edits keep all limits."""
         return self.outcome(edits, lookahead).passed
 
-    def outcome(self, edits: EditSet, lookahead: Lookahead = _no_lookahead) -> Outcome:
+    def outcome(self, edits: EditSet, lookahead: Lookahead | None = None) -> Outcome:
         """Return what comes of the edits, which are tried if they were not before."""
-        return self._outcomes.get(edits) or self._try(edits, lookahead)
-
-    @property
-    def tried(self) -> tuple[EditSet, ...]:
-        """The sets of edits whose outcome is known."""
-        return tuple(self._outcomes)
+        return self.outcomes.get(edits) or self._try(edits, lookahead)
 
     @property
     def passing(self) -> tuple[EditSet, ...]:
         """The sets of edits that are known to keep all limits."""
-        return tuple(edits for edits, outcome in self._outcomes.items() if outcome.passed)
+        return tuple(edits for edits, outcome in self.outcomes.items() if outcome.passed)
 
     def reference(self) -> Outcome:
         """Try everything in float32: no list can pass where this fails (Rule S9.4)."""
-        return self._try(None, _no_lookahead)
+        return self._try(None, None)
 
     def forget(self, edits: EditSet, why: str) -> None:
         """Let edits that passed here and failed an independent check count as failed.
@@ -89,37 +83,33 @@ class Trials:
         Other trials that passed are forgotten, and all tensors have statistics from now on.
         """
         for passed in self.passing:
-            del self._outcomes[passed]
-            self.trial_log.outcomes.pop("; ".join(_names(passed)), None)
+            del self.outcomes[passed]
+            self.trial_log.outcomes.pop(_key(passed), None)
         self._begun.clear()
         self.compiler.distrust()
-        names, outcome = _names(edits), Outcome(False, why)
-        self.trial_log.put("; ".join(names), outcome)
-        self._outcomes[edits] = outcome
-        self._add_to_log(Trial(names, outcome))
+        self._add(edits, Outcome(False, why), remembered=False)
 
-    def _try(self, edits: EditSet | None, lookahead: Lookahead) -> Outcome:
-        """Return the outcome, remembered or tried now; a crash, which may not happen again, is not remembered."""
-        names = _names(edits)
-        key = "; ".join(names)
-        known = self.trial_log.outcomes.get(key)
+    def _try(self, edits: EditSet | None, lookahead: Lookahead | None) -> Outcome:
+        """Return the outcome, remembered or tried now."""
+        known = self.trial_log.outcomes.get(_key(edits))
         outcome = known or self._run(edits, lookahead)
-        if known is None and not outcome.crashed:
-            self.trial_log.put(key, outcome)
         if outcome.batch in self.order:  # of a remembered one too, so that a resumed search goes alike
             self.order.remove(outcome.batch)
             self.order.insert(0, outcome.batch)
-        if edits is not None:
-            self._outcomes[edits] = outcome  # before progress is called, which may stop the search
-        self._add_to_log(Trial(names, outcome, known is not None))
+        self._add(edits, outcome, remembered=known is not None)
         return outcome
 
-    def _add_to_log(self, trial: Trial) -> None:
-        self.log.append(trial)
+    def _add(self, edits: EditSet | None, outcome: Outcome, *, remembered: bool) -> None:
+        """Keep an outcome and report it. A crash, which may not happen again, is not kept for later searches."""
+        if not remembered and not outcome.crashed:
+            self.trial_log.put(_key(edits), outcome)
+        if edits is not None:
+            self.outcomes[edits] = outcome  # before progress is called, which may stop the search
+        self.log.append(Trial(_names(edits), outcome, remembered))
         if self.progress is not None:
-            self.progress(trial)
+            self.progress(self.log[-1])
 
-    def _run(self, edits: EditSet | None, lookahead: Lookahead) -> Outcome:
+    def _run(self, edits: EditSet | None, lookahead: Lookahead | None) -> Outcome:
         """Try some edits, or None for everything in float32."""
         verdict = TrialVerdict(self.goal, self.compiler.output_names, len(self.order))
         waiting = deque(self.order)
@@ -147,11 +137,11 @@ class Trials:
 
     # --- guesses ---
 
-    def _guess(self, lookahead: Lookahead) -> bool:
+    def _guess(self, lookahead: Lookahead | None) -> bool:
         """Begin with edits that may be tried next, one set for each other worker; return whether any are begun."""
         others = self.workers.count - 1
-        for edits in lookahead(others) if others else ():
-            flags = self.compiler.flags_if_served(edits) if edits not in self._outcomes else None
+        for edits in lookahead(others) if lookahead is not None and others else ():
+            flags = self.compiler.flags_if_served(edits) if edits not in self.outcomes else None
             if flags is not None and edits not in self._begun:
                 self._begun[edits] = self.order[0], self._submit(flags, self.order[0])
         return bool(self._begun)
@@ -180,3 +170,8 @@ class Trials:
 def _names(edits: EditSet | None) -> tuple[str, ...]:
     """Return the edits as sorted text."""
     return (REFERENCE,) if edits is None else tuple(sorted(map(str, edits)))
+
+
+def _key(edits: EditSet | None) -> str:
+    """Return the edits as the state of a search names them."""
+    return "; ".join(_names(edits))
