@@ -192,14 +192,10 @@ def _scope(node: ir.Node) -> str | None:
 def _name_batch_axis(graph: ir.Graph, symbol: str) -> None:
     """Write ``batch`` for the symbol that torch gave to the batch size."""
     for value in chain(graph.inputs, *(node.outputs for node in graph)):
-        if value.shape is not None:
-            value.shape = ir.Shape([_dimension(size, symbol) for size in value.shape])
-
-
-def _dimension(size: int | ir.SymbolicDim, symbol: str) -> int | ir.SymbolicDim:
-    if isinstance(size, ir.SymbolicDim) and size.value is not None:
-        return ir.SymbolicDim(str(size.value).replace(symbol, BATCH))
-    return size
+        shape = value.shape or ir.Shape([])
+        for axis, size in enumerate(shape):
+            if isinstance(size, ir.SymbolicDim) and size.value is not None:
+                shape[axis] = str(size.value).replace(symbol, BATCH)
 
 
 def _strip(model: ir.Model) -> None:

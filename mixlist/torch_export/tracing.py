@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, NamedTuple
@@ -198,7 +199,8 @@ def _gradients(scaled: Tensor, leaves: Tensors, runs: list[ModuleRun]) -> list[T
 # node whose autograd function it computes, found by autograd's sequence numbers.
 
 
-def _enter_scope(name: str) -> None:
+def _enter_scope(name: str, *_: object) -> None:
+    """Note a module on the nodes that come next; a hook passes more arguments."""
     traceback.get_current_meta()["nn_module_stack"] = {"scope": (name, "")}
 
 
@@ -207,12 +209,9 @@ def _scopes(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
     """Note on each forward node the module that runs; append every run of a module to ``runs``."""
     stack: list[tuple[str, int]] = []
 
-    def before(name: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            stack.append((name, torch.autograd._get_sequence_nr()))
-            _enter_scope(name)
-
-        return hook
+    def before(name: str, *_: object) -> None:
+        stack.append((name, torch.autograd._get_sequence_nr()))
+        _enter_scope(name)
 
     def after(*_: object) -> None:
         name, start = stack.pop()
@@ -222,7 +221,7 @@ def _scopes(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
     _enter_scope(LOSS_SCOPE)
     with ExitStack() as hooks:
         for name, part in module.named_modules():
-            hooks.callback(part.register_forward_pre_hook(before(name)).remove)
+            hooks.callback(part.register_forward_pre_hook(partial(before, name)).remove)
             hooks.callback(part.register_forward_hook(after).remove)
         yield
 
@@ -230,10 +229,6 @@ def _scopes(module: Module, runs: list[ModuleRun]) -> Iterator[None]:
 @contextmanager
 def _backward_scopes(scaled: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None]:
     """Note on each backward node the module whose gradient it computes."""
-
-    def hook(name: str) -> Callable[..., None]:
-        return lambda *_: _enter_scope(f"{GRAD_SCOPE}.{name}")
-
     _enter_scope(GRAD_SCOPE)
     seen, waiting = {None}, [scaled.grad_fn]
     with ExitStack() as hooks:
@@ -246,7 +241,7 @@ def _backward_scopes(scaled: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None
             around = [run for run in runs if run.first <= number < run.end]
             innermost = max(around, key=lambda run: (run.first, -run.end), default=None)
             name = innermost.name if innermost else LOSS_SCOPE
-            hooks.callback(function.register_prehook(hook(name)).remove)
+            hooks.callback(function.register_prehook(partial(_enter_scope, f"{GRAD_SCOPE}.{name}")).remove)
             waiting += [after for after, _ in function.next_functions]
         yield
 
