@@ -83,11 +83,12 @@ def read_arrays(source: Source, name: str) -> tuple[Mapping[str, object], str]:
 
 
 class Order:
-    """The samples of each step: a new permutation for each epoch; those left over at its end are left out."""
+    """The samples of each step: a new permutation for each epoch; those left over at its end are left out.
+
+    There are at least as many samples as a batch has.
+    """
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
-        if batch_size > count:
-            raise UsageError(f"a batch of {batch_size} needs as many samples, and the data has {count}")
         self.count, self.size, self.seed = count, batch_size, seed
         self._epoch = -1
         self._permutation: Indices = np.empty(0, np.int64)

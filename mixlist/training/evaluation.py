@@ -31,11 +31,6 @@ class Metric:
     name: str
     higher: bool
 
-    @property
-    def output(self) -> str:
-        """The output that it is taken from."""
-        return LOGITS if self.name == ACCURACY else self.name
-
 
 def choose(graph: StepGraph, name: str | None) -> Metric:
     """Return the metric of this name; by default accuracy where the graph has logits and labels, else the loss.
@@ -66,13 +61,14 @@ def evaluate(
     that do not fit the logits.
     """
     graph = session.graph
+    output = LOGITS if metric.name == ACCURACY else metric.name
     total, count = 0.0, 0
     for start in range(0, data.count, batch_size)[:batches]:
         batch = data.rows(slice(start, start + batch_size))
         rows = min(batch_size, data.count - start)
         if graph.fixed_batch is not None and rows < graph.fixed_batch:
             break
-        (values,) = session.outputs({**parameters, **batch, **no_noise(graph, rows)}, [metric.output])
+        (values,) = session.outputs({**parameters, **batch, **no_noise(graph, rows)}, [output])
         if metric.name == ACCURACY:
             if not start:
                 _check_labels(data, values)

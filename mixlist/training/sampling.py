@@ -34,11 +34,10 @@ _NOISE, _INIT = 2, 3  # streams that do not meet; the order of batches is stream
 def noise(graph: StepGraph, seed: int, step: int, rows: int) -> dict[str, Array]:
     """Return the random inputs of a step."""
     random = np.random.default_rng([seed, _NOISE, step])
-    inputs: dict[str, Array] = {}
-    for each, rule in graph.random:
-        values = _read(rule, each.name, partial(_draw, random, _shape(each, rows)))
-        inputs[each.name] = values.astype(np.float32, copy=False)
-    return inputs
+    return {
+        each.name: _read(rule, each.name, partial(_draw, random, _shape(each, rows))).astype(np.float32, copy=False)
+        for each, rule in graph.random
+    }
 
 
 def no_noise(graph: StepGraph, rows: int) -> dict[str, Array]:
