@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,28 +22,16 @@ if TYPE_CHECKING:
 ROUNDS = 8  # lists that are tried: behind an op type that is kept high another one may overflow
 
 
-@dataclass(frozen=True)
-class Advice:
-    """``offenders``: the first nodes that overflow in a step, with the loss multiplied by ``scale``.
+def advise(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> tuple[tuple[NodeFinding, ...], float, str]:
+    """Return the first nodes that overflow in a step, the scale of its loss, and a modify_mixlist that prevents it.
 
-    ``suggestion``: a modify_mixlist under which that step does not overflow, or "".
-    """
-
-    offenders: tuple[NodeFinding, ...]
-    scale: float
-    suggestion: str
-
-
-def advise(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> Advice:
-    """Return the advice on the first bad step, from its feed.
-
-    If nodes overflow with the loss unscaled, the lists are the cause. If none does, the scale was too large: then the
-    offenders are those at the step's own scale, and no list is suggested.
+    ``feed``: of the first bad step. If nodes overflow with the loss unscaled, the lists are the cause. If none does,
+    the scale was too large: then the offenders are those at the step's own scale, and no list is suggested ("").
     """
     unscaled = {**feed, LOSS_SCALE: np.ones_like(feed[LOSS_SCALE])}
     offenders = first = _offenders(graph, policy, unscaled, provider)
     if not first:
-        return Advice(_offenders(graph, policy, feed, provider), float(feed[LOSS_SCALE].item()), "")
+        return _offenders(graph, policy, feed, provider), float(feed[LOSS_SCALE].item()), ""
     edits: EditSet = frozenset()
     for _ in range(ROUNDS):
         more = _edits(graph, policy_of(policy, edits), offenders) - edits
@@ -53,8 +40,8 @@ def advise(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> Advic
         edits |= more
         offenders = _offenders(graph, policy_of(policy, edits), unscaled, provider)
         if not offenders:
-            return Advice(first, 1.0, mixlist_text(policy, edits))
-    return Advice(first, 1.0, "")
+            return first, 1.0, mixlist_text(policy, edits)
+    return first, 1.0, ""
 
 
 def _offenders(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> tuple[NodeFinding, ...]:

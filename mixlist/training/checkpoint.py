@@ -1,6 +1,6 @@
 """Keep the state of a training that may be killed in one ``.npz`` file, replaced whole.
 
-Arrays stand in it by their path in the state (``training/parameters``), everything else as JSON.
+Everything but arrays stands in it as JSON, where ``{"array": NAME}`` refers to an array of the file.
 """
 
 from __future__ import annotations
@@ -18,31 +18,28 @@ import numpy as np
 
 from mixlist.errors import FileError, UsageError
 from mixlist.files.whole_writes import write_whole
-from mixlist.training.result import Curve
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
-    from mixlist.training.gradient_underflow import UnderflowSampler
     from mixlist.training.loop import Training, TrainingState
 
 FORMAT = "mixlist.train-state/2"
 SAVE_AFTER = 2.0  # seconds between two states
-_REST = "state.json"
+_JSON, _ARRAY = "state.json", "array"
 
 
 class FinishedTraining(TypedDict):
-    """The fields of a Curve, and the feed of the first bad step ({}: there was none)."""
+    """The fields of a Curve, and the feed of the first bad step."""
 
     curve: dict[str, Any]
-    first_bad: dict[str, Array]
+    first_bad: dict[str, Array] | None
 
 
 class SavedState(TypedDict):
-    """The trainings of a command that are done, by name; the one that runs ("": none); the sampler's counts."""
+    """The trainings of a command that are done, and the one that runs, by name; the sampler's counts."""
 
     done: dict[str, FinishedTraining]
-    running: str
-    training: TrainingState | None
+    running: dict[str, TrainingState]
     counts: list[int] | None
 
 
@@ -52,36 +49,29 @@ class StateFile:
     def __init__(self, path: str | os.PathLike[str] | None, key: Mapping[str, str]) -> None:
         self.path, self.key = path, key
         saved = read(path, key) if path is not None else None
-        self.state = saved or SavedState(done={}, running="", training=None, counts=None)
+        self.state = saved or SavedState(done={}, running={}, counts=None)
         self._last = time.monotonic()
-
-    def finished(self, name: str) -> tuple[Curve, dict[str, Array] | None] | None:
-        """Return the curve of a training that is done, and the feed of its first bad step."""
-        if name not in self.state["done"]:
-            return None
-        finished = self.state["done"][name]
-        return Curve(**finished["curve"]), finished["first_bad"] or None
 
     def resume(self, name: str, training: Training) -> None:
         """Bring a training to where it was."""
-        if self.state["running"] == name and self.state["training"] is not None:
-            training.restore(self.state["training"])
+        if name in self.state["running"]:
+            training.restore(self.state["running"][name])
 
-    def keep(self, name: str, training: Training, sampler: UnderflowSampler | None) -> None:
+    def keep(self, name: str, training: Training) -> None:
         """Write the state, now and then."""
         if self.path is not None and time.monotonic() - self._last >= SAVE_AFTER:
-            self.state["running"], self.state["training"] = name, training.state()
-            self._write(sampler)
+            self.state["running"] = {name: training.state()}
+            self._write(training)
 
-    def finish(self, name: str, training: Training, sampler: UnderflowSampler | None) -> None:
+    def finish(self, name: str, training: Training) -> None:
         """Note that a training is done."""
-        self.state["done"][name] = {"curve": asdict(training.history), "first_bad": training.first_bad or {}}
-        self.state["running"], self.state["training"] = "", None
-        self._write(sampler)
+        self.state["done"][name] = {"curve": asdict(training.history), "first_bad": training.first_bad}
+        self.state["running"] = {}
+        self._write(training)
 
-    def _write(self, sampler: UnderflowSampler | None) -> None:
-        if sampler is not None:
-            self.state["counts"] = list(sampler.counts)
+    def _write(self, training: Training) -> None:
+        if training.sampler is not None:
+            self.state["counts"] = list(training.sampler.counts)
         if self.path is not None:
             save(self.path, self.key, self.state)
         self._last = time.monotonic()
@@ -90,9 +80,14 @@ class StateFile:
 def save(path: str | os.PathLike[str], key: Mapping[str, str], state: Mapping[str, object]) -> None:
     """Write a state: nested dicts of arrays, numbers, texts and lists. ``key`` says to which training it belongs."""
     arrays: dict[str, Array] = {}
-    rest = _without_arrays(state, "", arrays)
-    text = json.dumps({"format": FORMAT, "key": dict(key), "state": rest})
-    arrays[_REST] = np.frombuffer(text.encode(), np.uint8)
+
+    def refer(array: Array) -> dict[str, str]:
+        name = str(len(arrays))
+        arrays[name] = np.asarray(array)
+        return {_ARRAY: name}
+
+    text = json.dumps({"format": FORMAT, "key": dict(key), "state": state}, default=refer)
+    arrays[_JSON] = np.frombuffer(text.encode(), np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_whole(path, buffer.getvalue())
@@ -106,12 +101,18 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
     if not Path(path).exists():
         return None
     name = os.fspath(path)
+    arrays: dict[str, Array] = {}
+
+    def resolve(value: dict[str, Any]) -> dict[str, Any] | Array:
+        reference = value.get(_ARRAY)  # a tensor may have this name too, but never a text as its value
+        return arrays[reference] if isinstance(reference, str) else value
+
     try:
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
-            arrays = dict(content)
-        saved = json.loads(arrays.pop(_REST).tobytes())
+            arrays.update(content)
+        saved = json.loads(arrays[_JSON].tobytes(), object_hook=resolve)
         saved_key = saved["key"] if saved["format"] == FORMAT else None
-        rest = saved["state"]
+        state: SavedState = saved["state"]
     except Exception as problem:  # zipfile and numpy have errors of their own for files that were cut off
         raise FileError(f"{name}: no state of a training ({problem})", hint="name another file") from None
     if not isinstance(saved_key, dict):
@@ -122,22 +123,4 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
             f"{name} is the state of another training: {', '.join(differing)} differs",
             hint="give the same step graph, data, lists and options, or another --resume",
         )
-    state: SavedState = _with_arrays(rest, "", arrays)
     return state
-
-
-def _without_arrays(value: object, path: str, arrays: dict[str, Array]) -> object:
-    """Return the value with None for each array, and put the arrays into ``arrays`` by their path."""
-    if isinstance(value, Mapping):
-        return {name: _without_arrays(member, f"{path}/{name}", arrays) for name, member in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        arrays[path.lstrip("/")] = np.asarray(value)
-        return None
-    return value
-
-
-def _with_arrays(value: Any, path: str, arrays: Mapping[str, Array]) -> Any:
-    """Undo ``_without_arrays``."""
-    if isinstance(value, dict):
-        return {name: _with_arrays(member, f"{path}/{name}", arrays) for name, member in value.items()}
-    return arrays.get(path.lstrip("/"), value) if value is None else value

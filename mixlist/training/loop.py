@@ -17,7 +17,7 @@ import numpy as np
 
 from mixlist.torch_export.step_format import LOSS_SCALE
 from mixlist.training.dataset import Data, Order
-from mixlist.training.optimizers import Optimizer, OptimizerState, Settings
+from mixlist.training.optimizers import Optimizer, Settings
 from mixlist.training.result import Curve
 from mixlist.training.sampling import initial, noise
 from mixlist.training.scalers import Action, NoScaling, Scaler, restored, state_of
@@ -34,11 +34,12 @@ class TrainingState(TypedDict):
 
     parameters: Floats
     buffers: dict[str, Array]
-    optimizer: OptimizerState
+    moments: Floats
+    updates: int
     scaler: dict[str, object]
     step: int
     global_step: int
-    first_bad: dict[str, Array]
+    first_bad: dict[str, Array] | None
     history: dict[str, Any]  # the fields of a Curve
 
 
@@ -77,11 +78,6 @@ class Training:
         self.first_bad: dict[str, Array] | None = None  # the feed of the first bad step, its scale included
         self.step = 0  # batches done
         self.global_step = 0  # updates that the learning rate counts
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps are made."""
-        return self.step >= self.steps
 
     @property
     def values(self) -> dict[str, Array]:
@@ -131,7 +127,7 @@ class Training:
         else:  # a skipped step changes nothing (Rule S10.4)
             self.history.skipped.append(self.step)
             if self.advance_on_skip:
-                self.optimizer.skip()
+                self.optimizer.updates += 1  # Keras counts it: its ``iterations`` are the global step (Rule S10.4)
                 self.global_step += 1
         self.step += 1
 
@@ -149,11 +145,12 @@ class Training:
         return {
             "parameters": self.parameters.data,
             "buffers": self.buffers,
-            "optimizer": self.optimizer.state(),
+            "moments": self.optimizer.moments,
+            "updates": self.optimizer.updates,
             "scaler": state_of(self.scaler),
             "step": self.step,
             "global_step": self.global_step,
-            "first_bad": self.first_bad or {},
+            "first_bad": self.first_bad,
             "history": asdict(self.history),
         }
 
@@ -161,10 +158,10 @@ class Training:
         """Go on where ``state`` was taken."""
         self.parameters.data[...] = state["parameters"]
         self.buffers = state["buffers"]
-        self.optimizer.restore(state["optimizer"])
+        self.optimizer.moments, self.optimizer.updates = state["moments"].copy(), state["updates"]
         self.scaler = restored(state["scaler"])
         self.step, self.global_step = state["step"], state["global_step"]
-        self.first_bad = state["first_bad"] or None
+        self.first_bad = state["first_bad"]
         self.history = Curve(**state["history"])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
 
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
@@ -78,13 +78,6 @@ class Settings:
         return self.lr
 
 
-class OptimizerState(TypedDict):
-    """Everything that ``Optimizer.restore`` needs."""
-
-    updates: int
-    moments: Floats
-
-
 class Optimizer:
     """One optimizer's state. Arrays are of the shape of the flat parameters, float32."""
 
@@ -137,16 +130,3 @@ class Optimizer:
         np.divide(first, work, out=work)
         work *= rate / (1 - s.beta1**self.updates)
         parameters -= work
-
-    def skip(self) -> None:
-        """Count an update that was left out, as Keras does: its ``iterations`` are the global step (Rule S10.4)."""
-        self.updates += 1
-
-    def state(self) -> OptimizerState:
-        """Return everything that ``restore`` needs."""
-        return {"updates": self.updates, "moments": self.moments}
-
-    def restore(self, state: OptimizerState) -> None:
-        """Go on where ``state`` was taken."""
-        self.updates = int(state["updates"])
-        self.moments = state["moments"].copy()

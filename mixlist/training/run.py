@@ -18,14 +18,15 @@ from mixlist.training.checkpoint import StateFile
 from mixlist.training.dataset import Data, read_arrays, read_data
 from mixlist.training.evaluation import choose
 from mixlist.training.gradient_underflow import UnderflowSampler
-from mixlist.training.job import Job
+from mixlist.training.job import Job, Progress
+from mixlist.training.loop import all_finite
 from mixlist.training.options import EPOCHS, Source, TrainOptions
 from mixlist.training.result import Curve, Run, TrainReport
-from mixlist.training.scalers import described
+from mixlist.training.scalers import ScalerError, described
 from mixlist.training.step_session import StepSession, float32_session, mixed_session
 from mixlist.training.stepgraph import StepGraph, read_step
 from mixlist.training.tuning import tune_scale
-from mixlist.training.verdict import reasons
+from mixlist.training.verdict import diverged, reasons
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
@@ -93,7 +94,8 @@ class _Series:
         self.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, job.steps)
         self.sampler.counts = list(states.state["counts"] or self.sampler.counts)
         self.finished: list[Run] = []
-        self.cut_off: Run | None = None  # by Ctrl-C
+        self.cut_off: list[Run] = []  # the one that Ctrl-C ended, as far as it came
+        self.curves: dict[str, Curve] = {}  # of the current seed, by kind
         self.first_bad: dict[str, Array] | None = None  # what the first bad step of all runs read
 
     @property
@@ -103,35 +105,59 @@ class _Series:
 
     def run(self) -> None:
         """Train until all runs are done, or the user ends them."""
-        job, seed = self.job, self.job.options.seed
-        plain: Curve | None = None
+        first = self.job.options.seed
         try:
-            for number in range(seed, seed + job.options.runs):
-                plain = None
+            for seed in range(first, first + self.job.options.runs):
+                self.curves = {"float32": Curve(), "mixed": Curve()}
                 with self.clock.phase("float32"):
-                    plain, _ = job.curve(self.states, number, "float32", self.exact, None)
+                    self.train(seed, "float32", self.exact, None)
                 with self.clock.phase("mixed"):
-                    curve, first_bad = job.curve(self.states, number, "mixed", self.mixed, self.sampler)
-                self.finished.append(Run(number, plain, curve))
+                    first_bad = self.train(seed, "mixed", self.mixed, self.sampler)
+                self.finished.append(Run(seed, **self.curves))
                 self.first_bad = self.first_bad or first_bad
         except KeyboardInterrupt:
-            self.cut_off = _cut_off(job, seed + len(self.finished), plain)
+            self.cut_off.append(Run(seed, **self.curves))
+
+    def train(
+        self, seed: int, kind: str, session: StepSession, sampler: UnderflowSampler | None
+    ) -> dict[str, Array] | None:
+        """Make one whole training, or what is left of it; return the feed of its first bad step.
+
+        Its curve is in ``curves`` from its first step on.
+        """
+        name, job = f"{seed}/{kind}", self.job
+        finished = self.states.state["done"].get(name)
+        if finished is not None:
+            self.curves[kind] = Curve(**finished["curve"])
+            return finished["first_bad"]
+        training = job.training(session, seed, job.new_scaler() if kind == "mixed" else None)
+        training.sampler = sampler
+        self.states.resume(name, training)
+        curve = self.curves[kind] = training.history
+        ended = ""
+        while training.step < job.steps:
+            try:
+                training.run(training.step + 1)
+            except ScalerError as problem:
+                ended = f"was ended: {problem.message}"
+                break
+            if job.options.told is not None:
+                job.options.told(Progress(seed, kind, training.step, job.steps, curve.loss[-1], curve.scale[-1]))
+            self.states.keep(name, training)
+        curve.metric = job.measure(training)
+        curve.diverged = ended or diverged(curve.loss, curve.skipped, all_finite(training.parameters.data))
+        if kind == "float32" and curve.exceptions and not curve.diverged:
+            curve.diverged = f"has gradients that are not finite in {len(curve.exceptions)} of {training.step} steps"
+        self.states.finish(name, training)
+        return training.first_bad
 
     def report(self) -> TrainReport:
         """Return the verdict on the runs and everything behind it."""
         job, options = self.job, self.job.options
-        runs = [*self.finished, *([self.cut_off] if self.cut_off is not None else [])]
+        runs = (*self.finished, *self.cut_off)
         steps = sum(len(run.mixed.loss) for run in runs)
         exceptions = sum(len(run.mixed.exceptions) for run in runs)
-        failures = reasons(
-            self.finished,
-            steps,
-            exceptions,
-            options.max_exception_rate,
-            job.metric,
-            options.tolerance,
-            self.complete,
-        )
+        failures = reasons(self.finished, steps, exceptions, job.metric, options)
         if not self.complete:
             failures.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
         return TrainReport(
@@ -148,7 +174,7 @@ class _Series:
             metric=job.metric.name,
             higher=job.metric.higher,
             tolerance=options.tolerance,
-            runs=tuple(runs),
+            runs=runs,
             scaler=described(job.new_scaler()),
             optimizer=asdict(job.settings),
             underflow=self.sampler.result(),
@@ -164,10 +190,8 @@ class _Series:
         try:
             if options.trace_overflow and self.first_bad is not None:
                 with self.clock.phase("trace"):
-                    advice = advise(job.graph, job.policy, self.first_bad, options.provider)
-                report = replace(
-                    report, offenders=advice.offenders, trace_scale=advice.scale, suggestion=advice.suggestion
-                )
+                    offenders, scale, suggestion = advise(job.graph, job.policy, self.first_bad, options.provider)
+                report = replace(report, offenders=offenders, trace_scale=scale, suggestion=suggestion)
             if options.tune:
                 with self.clock.phase("tune scale"):
                     trials, best = tune_scale(job, self.exact, self.mixed, options.seed)
@@ -212,14 +236,6 @@ def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Array]:
             raise UsageError(f"{where}: {name!r} holds values that are no finite numbers")
         values[name] = array.astype(numpy_type(parameter.type))
     return values
-
-
-def _cut_off(job: Job, seed: int, plain: Curve | None) -> Run | None:
-    """Return the pair of trainings that Ctrl-C met, as far as they came."""
-    cut = job.running.history if job.running is not None else None
-    if plain is None and cut is None:
-        return None
-    return Run(seed, cut or Curve(), Curve()) if plain is None else Run(seed, plain, cut or Curve())
 
 
 def _warnings(job: Job) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from mixlist.training.gradient_underflow import UnderflowSampler
 from mixlist.training.job import Job
 from mixlist.training.result import Trial
-from mixlist.training.scalers import SCALERS, ScalerError, make_scaler
+from mixlist.training.scalers import SCALERS, ScalerError
 from mixlist.training.step_session import StepSession
 
 EXPONENTS = (0, 4, 8, 10, 12, 14, 16, 20, 24)
@@ -23,13 +23,13 @@ def tune_scale(
     job: Job, exact: StepSession, mixed: StepSession, seed: int
 ) -> tuple[tuple[Trial, ...], dict[str, float]]:
     """Return the trials and the best parameters; no trials for a scaler without a scale of its own."""
-    name, parameters = job.scaler
-    scale, growth = SCALERS[name].INITIAL, SCALERS[name].GROWTH
+    scaler = SCALERS[job.options.scaler]
+    scale, growth = scaler.INITIAL, scaler.GROWTH
     if not scale:
         return (), {}
 
     def trial(tried: dict[str, float], steps: int) -> Trial:
-        training = job.training(mixed, seed, make_scaler(name, **{**parameters, **tried}))
+        training = job.training(mixed, seed, job.new_scaler(**tried))
         sampler = training.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, steps)
         try:
             training.run(steps)

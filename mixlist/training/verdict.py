@@ -17,25 +17,18 @@ from mixlist.training.result import Run, spread
 
 if TYPE_CHECKING:
     from mixlist.training.evaluation import Metric
+    from mixlist.training.options import TrainOptions
 
 RUNS = 3
 
 
-def reasons(
-    runs: Sequence[Run],
-    steps: int,
-    exceptions: int,
-    limit: float,
-    metric: Metric,
-    tolerance: float,
-    complete: bool,
-) -> list[str]:
+def reasons(runs: Sequence[Run], steps: int, exceptions: int, metric: Metric, options: TrainOptions) -> list[str]:
     """Return why the trainings do not qualify, one sentence each; [] where they do (Rule S10.17).
 
-    ``exceptions`` of the mixed ``steps`` were bad; ``runs`` are those that came to their end, ``complete``: all that
-    were asked for.
+    ``exceptions`` of the mixed ``steps`` were bad; ``runs`` are those that came to their end.
     """
     failures = []
+    limit, tolerance = options.max_exception_rate, options.tolerance
     if too_many(exceptions, steps, limit):
         rate = describe_rate(exceptions, steps, limit)
         failures.append(f"{exceptions} of {steps} steps have an exception: {rate}")
@@ -48,7 +41,7 @@ def reasons(
     mixed = [run.mixed.metric for run in runs if run.mixed.metric is not None]
     if mixed and exact:
         failures += _worse_metric(exact, mixed, metric, tolerance)
-    if complete and len(runs) < RUNS:
+    if len(runs) == options.runs < RUNS:  # Ctrl-C has a reason of its own
         failures.append(f"{len(runs)} of at least {RUNS} runs: whether the result is constant cannot be told")
     elif mixed and spread(mixed) > spread(exact) + 2 * tolerance:
         spreads = f"{metric.name} varies by {spread(mixed):.4g} over the runs, in float32 by {spread(exact):.4g}"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mixlist.training.evaluation import Metric
+from mixlist.training.options import TrainOptions
 from mixlist.training.result import Curve, Run
 from mixlist.training.verdict import diverged, reasons
 
@@ -21,7 +22,8 @@ def run(seed: int = 0, exact: float | None = 0.98, mixed: float | None = 0.98, *
 def judged(
     runs: list[Run], exceptions: int = 0, limit: float = 0.005, higher: bool = True, complete: bool = True
 ) -> list[str]:
-    return reasons(runs, 100 * len(runs), exceptions, limit, Metric("accuracy", higher), 0.005, complete)
+    options = TrainOptions(max_exception_rate=limit, tolerance=0.005, runs=len(runs) if complete else len(runs) + 1)
+    return reasons(runs, 100 * len(runs), exceptions, Metric("accuracy", higher), options)
 
 
 THREE = [run(seed) for seed in range(3)]
