@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.graph.traversal import nodes_in
+from mixlist.ops.names import operator_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -43,7 +44,7 @@ def graph_changes(model: ModelProto, optimised: ModelProto) -> GraphChanges:
     left = [n for n in after if n.op_type == "Cast"]
     inserted = [n for n in left if n.output[0] not in known and not n.output[0].endswith(endings)]
     ops = {(n.domain, n.op_type) for n in (*before, *inside)}
-    new = Counter(_full_name(n) for n in after if (n.domain, n.op_type) not in ops)
+    new = Counter(operator_name(n.domain, n.op_type) for n in after if (n.domain, n.op_type) not in ops)
     return GraphChanges(
         nodes=len(before) + len(inside),
         casts=len(casts),
@@ -52,10 +53,6 @@ def graph_changes(model: ModelProto, optimised: ModelProto) -> GraphChanges:
         inserted_casts=len(inserted),
         new_ops=dict(sorted(new.items())),
     )
-
-
-def _full_name(node: NodeProto) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def _yielded_casts(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[str]:

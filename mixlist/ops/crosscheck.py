@@ -13,7 +13,7 @@ from mixlist.lists.library import Lists
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.policy import Policy
 from mixlist.lists.suggestions import closest
-from mixlist.ops.names import false_friends, in_ascend, in_onnx
+from mixlist.ops.names import false_friends, in_ascend, in_onnx, onnx_ops_of
 from mixlist.ops.traits import Trait, operators
 
 _CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
@@ -44,7 +44,7 @@ def _names_in(policy: Policy, model_ops: Mapping[tuple[str, str], int]) -> set[s
     """Every name by which the policy's lists can mean an operator of the model."""
     if policy.space == "ascend":
         return {form for domain, op in model_ops for form in in_ascend("" if domain == "ai.onnx" else domain, op)}
-    return {name for domain, op in model_ops for name in (op, f"{domain or 'ai.onnx'}::{op}")}
+    return {name for domain, op in model_ops for name in in_onnx(domain, op)}
 
 
 def _other_space(lists: Lists, op: str) -> list[tuple[str, str, str]]:
@@ -65,7 +65,7 @@ def _ascend_name(lists: Lists, op: str) -> list[tuple[str, str, str]]:
     if op in lists.library.lists or is_known(op, "onnx") or not is_known(op, "ascend"):
         return []
     message = f"{op} is an Ascend name, but the library {lists.library.name} is written in ONNX names"
-    return [("ML404", message, _told_as(in_onnx(op), "there it is") or "no ONNX operator becomes it")]
+    return [("ML404", message, _told_as(onnx_ops_of(op), "there it is") or "no ONNX operator becomes it")]
 
 
 def _without_effect(op: str, function_names: Collection[str]) -> Iterator[tuple[str, str, str]]:
@@ -87,6 +87,4 @@ def _told_as(names: Collection[str], lead: str) -> str | None:
 
 def _at(lists: Lists, op: str, code: str, message: str, hint: str) -> Diagnostic:
     place = lists.places.get(op)
-    if place is None:
-        return Diagnostic(code, "warning", message, hint=hint)
-    return Diagnostic(code, "warning", message, place.path, place.line, place.column, hint)
+    return place.finding(code, "warning", message, hint) if place else Diagnostic(code, "warning", message, hint=hint)

@@ -58,8 +58,18 @@ def in_ascend(domain: str, op_type: str) -> tuple[str, ...]:
     return _map().get(domain, {}).get(op_type, ())
 
 
-def in_onnx(ascend_op: str) -> list[str]:
-    """The ONNX op types of the standard domain that an Ascend op type computes, sorted."""
+def in_onnx(domain: str, op_type: str) -> tuple[str, str]:
+    """Return the names by which lists of ONNX names can mean an operator: the bare one, and ``domain::Op``."""
+    return op_type, f"{domain or 'ai.onnx'}::{op_type}"
+
+
+def operator_name(domain: str, op_type: str) -> str:
+    """Return the name that messages show: the op type, with its domain if that is not the standard one."""
+    return f"{domain}::{op_type}" if domain else op_type
+
+
+def onnx_ops_of(ascend_op: str) -> list[str]:
+    """Return the ONNX op types of the standard domain that an Ascend op type computes, sorted."""
     return sorted(op for op, main in _map()[""].items() if ascend_op in main and op in onnx_domains()[""])
 
 
@@ -79,16 +89,14 @@ def _map() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
 
 
 def _in_onnx(lists: Lists, domain: str, op_type: str) -> Listed:
-    full = f"{domain or 'ai.onnx'}::{op_type}"
-    for name in (full, op_type):
+    for name in reversed(in_onnx(domain, op_type)):
         if lists.knows(name):
             return Listed(lists.of(name), name, lists.source(name))
-    shown = full if domain else op_type
-    return Listed("gray", op_type, "", f"no list names {shown}: it is gray")
+    return Listed("gray", op_type, "", f"no list names {operator_name(domain, op_type)}: it is gray")
 
 
 def _in_ascend(lists: Lists, domain: str, op_type: str, rank: Callable[[], int | None]) -> Listed:
-    shown = f"{domain}::{op_type}" if domain else op_type
+    shown = operator_name(domain, op_type)
     forms = in_ascend(domain, op_type)
     if not forms:
         return Listed("gray", op_type, "", f"{shown} has no Ascend counterpart: it is gray")

@@ -39,8 +39,6 @@ class Schema:
     where onnx can infer types with it.
     """
 
-    domain: str
-    op_type: str
     since: int
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
@@ -85,14 +83,13 @@ def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int
     """
     from onnx import defs
 
-    now = find_schema(domain, op_type, opset)
-    if domain not in ("", "ai.onnx.ml") or (now and any(elem in allowed for allowed in now.allowed.values())):
-        return None
-    for version in range(opset + 1, defs.onnx_opset_version() + 1):
+    def allows(version: int) -> bool:
         schema = find_schema(domain, op_type, version)
-        if schema and any(elem in allowed for allowed in schema.allowed.values()):
-            return version
-    return None
+        return schema is not None and any(elem in allowed for allowed in schema.allowed.values())
+
+    if domain not in ("", "ai.onnx.ml") or allows(opset):
+        return None
+    return next(filter(allows, range(opset + 1, defs.onnx_opset_version() + 1)), None)
 
 
 def _from_onnx(native: OpSchema) -> Schema:
@@ -102,8 +99,6 @@ def _from_onnx(native: OpSchema) -> Schema:
     if native.domain == "" and native.name in VALUE_TYPED:
         fixing["value"] = types.FLOAT
     return Schema(
-        domain=native.domain,
-        op_type=native.name,
         since=native.since_version,
         inputs=tuple(map(_slot, native.inputs)),
         outputs=tuple(map(_slot, native.outputs)),
@@ -125,8 +120,6 @@ def _contrib() -> dict[str, Schema]:
     rows = json.loads((Path(__file__).parent / "data" / "contrib_schemas.json").read_text(encoding="utf-8"))["schemas"]
     return {
         row["op_type"]: Schema(
-            domain="com.microsoft",
-            op_type=row["op_type"],
             since=row["since"],
             inputs=tuple(Slot(*slot) for slot in row["inputs"]),
             outputs=tuple(Slot(*slot) for slot in row["outputs"]),

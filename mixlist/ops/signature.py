@@ -136,8 +136,6 @@ def _by_schema(schema: Schema, formal: Slot, bound: dict[str, types.Type]) -> ty
 
 
 def _is_fixed(schema: Schema, proto: NodeProto) -> bool:
-    if not schema.fixing:
-        return False
     given = {a.name: (a.i or a.type == a.TENSOR) for a in proto.attribute if a.name in schema.fixing}
     return any(given.get(name, default) for name, default in schema.fixing.items())
 

@@ -19,7 +19,13 @@ UNKNOWN, FLOAT, INT64, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 7, 10, 11, 16
 ELEMENT = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
 LISTED = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types that lists move between
 FLOATS = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})
-_CONTAINERS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse"}
+_CONTAINERS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse"}  # by the word of a schema
+# The field of a TypeProto that holds a container, and in it the field that has the type of the content.
+_CONTAINER_FIELDS = {
+    "seq": ("sequence_type", "elem_type"),
+    "optional": ("optional_type", "elem_type"),
+    "map": ("map_type", "value_type"),
+}
 
 
 def element(value_type: Type) -> int:
@@ -66,17 +72,14 @@ def elements() -> frozenset[int]:
 
 def from_proto(proto: TypeProto) -> Type:
     """The Type of a ``TypeProto``; UNKNOWN where it says nothing."""
-    kind = proto.WhichOneof("value")
-    if kind == "tensor_type":
+    name = proto.WhichOneof("value")
+    if name == "tensor_type":
         return int(proto.tensor_type.elem_type)
-    if kind == "sequence_type":
-        return ("seq", from_proto(proto.sequence_type.elem_type))
-    if kind == "optional_type":
-        return ("optional", from_proto(proto.optional_type.elem_type))
-    if kind == "sparse_tensor_type":
+    if name == "sparse_tensor_type":
         return ("sparse", int(proto.sparse_tensor_type.elem_type))
-    if kind == "map_type":
-        return ("map", from_proto(proto.map_type.value_type))
+    for kind, (container, content) in _CONTAINER_FIELDS.items():
+        if container == name:
+            return (kind, from_proto(getattr(getattr(proto, container), content)))
     return UNKNOWN
 
 
@@ -84,14 +87,11 @@ def set_proto(proto: TypeProto, value_type: Type) -> None:
     """Write the element type into a ``TypeProto``, making the container where there is none; shapes stay."""
     if not isinstance(value_type, tuple):
         proto.tensor_type.elem_type = value_type
-    elif value_type[0] == "seq":
-        set_proto(proto.sequence_type.elem_type, value_type[1])
-    elif value_type[0] == "optional":
-        set_proto(proto.optional_type.elem_type, value_type[1])
     elif value_type[0] == "sparse":
         proto.sparse_tensor_type.elem_type = element(value_type)
-    elif value_type[0] == "map":
-        set_proto(proto.map_type.value_type, value_type[1])
+    else:
+        container, content = _CONTAINER_FIELDS[value_type[0]]
+        set_proto(getattr(getattr(proto, container), content), value_type[1])
 
 
 def parse_name(name: str) -> Type:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from mixlist.ops.names import operator_name
 from mixlist.report.number_text import amount, byte_size, duration
 from mixlist.report.terminal import clean, paint, table
 
@@ -135,7 +136,7 @@ def _work_rows(original: Work, other: Work) -> list[tuple[str, ...]]:
         for each in tables:
             op = each.get((op_type, domain))
             cells += _cells(op.nodes, op.flops, op.low_flops, op.bytes) if op else [_NONE] * 4
-        rows.append((f"{domain}::{op_type}" if domain else op_type, *cells))
+        rows.append((operator_name(domain, op_type), *cells))
     totals: list[str] = []
     for work in (original, other):
         totals += _cells(sum(op.nodes for op in work.ops), work.flops, work.low_flops, work.bytes)

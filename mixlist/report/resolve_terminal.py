@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TextIO
 
+from mixlist.ops.names import operator_name
 from mixlist.report import csv_table, terminal
 from mixlist.resolver.decisions import Decision
 from mixlist.resolver.plan import Plan, node_json
@@ -16,7 +17,7 @@ _CSV = ("scope", "name", "op_type", "domain", "list", "precision", "changed", "r
 
 def write_table(nodes: Sequence[Decision], stream: TextIO) -> None:
     """One line a node, and the number of nodes by precision."""
-    rows = [(str(n.ref), op_name(n), n.list, n.precision, n.rule, n.reason) for n in nodes]
+    rows = [(str(n.ref), operator_name(n.domain, n.op_type), n.list, n.precision, n.rule, n.reason) for n in nodes]
     terminal.table(_TABLE, rows, stream)
     counts = Counter(n.precision for n in nodes)
     told = ", ".join(f"{count} {precision}" for precision, count in sorted(counts.items())) or "none"
@@ -50,7 +51,7 @@ def chain_text(chain: Sequence[Decision]) -> str:
     """The chain in sentences: a paragraph a node, from the one asked about to the one that decided."""
     lines = []
     for node, following in zip(chain, [*chain[1:], None], strict=True):
-        lines += [f"{node.ref} ({op_name(node)}) {_fate(node)}.", f"    {node.reason}"]
+        lines += [f"{node.ref} ({operator_name(node.domain, node.op_type)}) {_fate(node)}.", f"    {node.reason}"]
         lines += [f"    Output {name} is {dtype}." for name, dtype in node.outputs.items()]
         if following is not None:
             lines.append(f"    It follows {following.ref}:")
@@ -61,8 +62,3 @@ def _fate(node: Decision) -> str:
     if node.precision == "none":
         return "has no precision of its own"
     return f"{'becomes' if node.changed else 'stays'} {node.precision}"
-
-
-def op_name(node: Decision) -> str:
-    """The op type with its domain, where it is not the standard one."""
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type

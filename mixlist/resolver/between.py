@@ -8,6 +8,7 @@ library `tensorflow` has, is also low precision if a neighbor is, unless a black
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from mixlist.graph.model import Graph, Node
@@ -15,7 +16,7 @@ from mixlist.ops import types
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.solver_state import SolverState
 
-Edges = dict[int, list[int]]  # ids of nodes by the id of a node
+Edges = dict[int, list[int]]  # ids of nodes, or of values, by the id of one
 
 
 @dataclass
@@ -64,7 +65,7 @@ def _neighbors(graph: Graph, solution: Solution) -> _Neighbors:
             for output in node.outputs:
                 if output is not None:
                     made_by[output.id] = [node.id]
-    feeds: dict[int, list[int]] = {}  # the values that control flow hands to a value
+    feeds: Edges = {}  # the values that control flow hands to a value
     for link in solution.links:
         for target in link.targets:
             feeds.setdefault(target.id, []).extend(r.value.id for r in link.reads)
@@ -81,31 +82,22 @@ def _neighbors(graph: Graph, solution: Solution) -> _Neighbors:
     return neighbors
 
 
-def _producers(value: int, made_by: Edges, feeds: dict[int, list[int]]) -> list[int]:
+def _producers(value: int, made_by: Edges, feeds: Edges) -> list[int]:
     """Return the nodes that make a value, directly or behind control flow; remember them in ``made_by``."""
     if value not in made_by:
         if value not in feeds:
             return []
-        made_by[value] = list(dict.fromkeys(p for v in _closure(value, feeds) for p in made_by.get(v, ())))
+        made_by[value] = sorted({p for v in _reach({value}, feeds) for p in made_by.get(v, ())})
     return made_by[value]
 
 
-def _closure(value: int, feeds: dict[int, list[int]]) -> list[int]:
-    seen, waiting = {value: None}, [value]
-    while waiting:
-        for source in feeds.get(waiting.pop(), ()):
-            if source not in seen:
-                seen[source] = None
-                waiting.append(source)
-    return list(seen)
-
-
-def _reach(start: set[int], edges: Edges, through: set[int]) -> set[int]:
+def _reach(start: set[int], edges: Edges, through: Container[int] | None = None) -> set[int]:
+    """Return what the edges lead to from ``start``, step by step; ``through`` limits the steps."""
     reached: set[int] = set()
     waiting = list(start)
     while waiting:
         for other in edges.get(waiting.pop(), ()):
-            if other in through and other not in reached:
+            if other not in reached and (through is None or other in through):
                 reached.add(other)
                 waiting.append(other)
     return reached

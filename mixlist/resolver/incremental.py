@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import NodeRule, Policy
-from mixlist.ops.names import in_ascend
+from mixlist.ops.names import in_ascend, in_onnx
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Fact, Facts
@@ -74,7 +74,8 @@ class IncrementalSolver:
                 self._operators.setdefault(name, []).append(operator)
         self._changes_by_list: dict[object, Changes] = {}  # by operator and the moves of its names
         self._changes_by_rule: dict[NodeRule, Changes] = {}
-        self._origins: WeakKeyDictionary[Solution, _Origin] = WeakKeyDictionary()
+        # For a Solution the one that it was computed from, and the nodes that were decided again.
+        self._origins: WeakKeyDictionary[Solution, tuple[ref[Solution], frozenset[Node]]] = WeakKeyDictionary()
         self._settled: WeakSet[Solution] = WeakSet()
 
     def decide(self, policy: Policy) -> Solution:
@@ -90,9 +91,11 @@ class IncrementalSolver:
 
     def origin(self, solution: Solution) -> tuple[Solution, frozenset[Node]] | None:
         """Return the Solution that this one was computed from and the nodes decided again; None if all of them were."""
-        origin = self._origins.get(solution)
-        before = origin.solution() if origin is not None else None
-        return (before, origin.nodes) if origin is not None and before is not None else None
+        if solution not in self._origins:
+            return None
+        reference, nodes = self._origins[solution]
+        before = reference()
+        return (before, nodes) if before is not None else None
 
     def changes(self, policy: Policy, facts: Facts) -> Changes:
         """Return the classifications in which ``policy`` differs from ``base``."""
@@ -108,7 +111,7 @@ class IncrementalSolver:
         """Keep an outcome for later policies; ``start`` is the outcome that it was computed from."""
         self.outcomes.setdefault(key, deque(maxlen=RECENT)).append(outcome)
         if start is not None:
-            self._origins[outcome.solver.solution] = _Origin(ref(start.solver.solution), decided_again)
+            self._origins[outcome.solver.solution] = ref(start.solver.solution), decided_again
 
     def rerun(self, graph: Graph, schedule: Schedule) -> _Rerun:
         """Return the order in which the steps of a graph run again."""
@@ -155,14 +158,6 @@ class _Outcome:
     changes: frozenset[NodeClassification]
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """The Solution that another one was computed from, and the nodes that were decided again."""
-
-    solution: ref[Solution]
-    nodes: frozenset[Node]
-
-
 class _IncrementalResolution(Resolution):
     """The resolution under one policy, which starts from the outcomes under earlier policies."""
 
@@ -171,9 +166,6 @@ class _IncrementalResolution(Resolution):
         self.incremental, self.changes = incremental, incremental.changes(policy, facts)
         super().__init__(facts, _ChangedRules(incremental.rules, self.changes, policy), incremental.ranges)
         self.needs_fresh_start = policy.gray_policy == "between" or facts.cast_is_black != incremental.cast_is_black
-
-    def solve(self, graph: Graph) -> Solution:
-        return self.specialize(graph, CallArguments())
 
     def specialize(self, graph: Graph, call: CallArguments) -> Solution:
         incremental = self.incremental
@@ -328,5 +320,4 @@ def _copy(before: Solver, shared: Resolution) -> Solver:
 @cache
 def _names(operator: Operator) -> tuple[str, ...]:
     """Return every name that a list of either name space may have for an operator."""
-    domain, op_type = operator
-    return op_type, f"{domain or 'ai.onnx'}::{op_type}", *in_ascend(domain, op_type)
+    return *in_onnx(*operator), *in_ascend(*operator)

@@ -32,7 +32,7 @@ from mixlist.graph.refs import NodeRef
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
-from mixlist.ops.names import in_ascend, listed
+from mixlist.ops.names import in_ascend, in_onnx, listed
 from mixlist.ops.signature import Assignment
 from mixlist.resolver.classification import Fact
 
@@ -139,7 +139,7 @@ class Rules:
                     yield from ((rule, node) for node in nodes)
 
     def _is_of_type(self, node: Node, name: str) -> bool:
-        if name in (node.op_type, f"{node.domain or 'ai.onnx'}::{node.op_type}"):
+        if name in in_onnx(node.domain, node.op_type):
             return True
         return self._policy.space == "ascend" and name in in_ascend(node.domain, node.op_type)
 

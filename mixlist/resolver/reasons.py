@@ -9,6 +9,7 @@ from __future__ import annotations
 from mixlist.graph.model import Node, Value
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.ops import types
+from mixlist.ops.names import in_onnx
 from mixlist.ops.schema import next_opset_allowing
 from mixlist.resolver.classification import Fact
 from mixlist.resolver.decisions import Resolved, Solution, precision
@@ -127,7 +128,7 @@ class ReasonWriter:
     def _refused(self, node: Node, kept: str) -> str:
         opset = self.solution.graph.opsets.get(node.domain, 0)
         if node.signature is not None and node.signature.schema is None:
-            operator = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+            _, operator = in_onnx(node.domain, node.op_type)
             return f"no schema is known for {operator} at opset {opset}: it stays as authored (S4.14)"
         later = next_opset_allowing(node.domain, node.op_type, opset, self.low_type)
         advice = f"; opset {later} would allow it" if later is not None else ""

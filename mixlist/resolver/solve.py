@@ -45,7 +45,7 @@ class Resolution:
 
     def solve(self, graph: Graph) -> Solution:
         """Decide the main graph."""
-        return Solver(self, graph).run(CallArguments())
+        return self.specialize(graph, CallArguments())
 
     def fits(self, value: Value) -> bool:
         """Return whether a constant may be converted to the low type under the policy."""

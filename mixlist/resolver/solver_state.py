@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.model import Node, Value
 from mixlist.ops import types
-from mixlist.patterns.constants import ConstantRanges
-from mixlist.resolver.classification import Facts
 from mixlist.resolver.decisions import UNDECIDED, Solution
-from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.sequence_groups import SequenceGroup
+
+if TYPE_CHECKING:
+    from mixlist.resolver.solve import Resolution
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,6 @@ class CallArguments:
         return self.types, self.wanted, tuple([m is not None for m in self.misfits]), self.blacks
 
 
-class Specializer(Protocol):
-    """One resolve of a model: its policy, and the decisions for the functions that its graphs call."""
-
-    facts: Facts
-    rules: Rules
-    ranges: ConstantRanges
-
-    def specialize(self, graph: Graph, call: CallArguments) -> Solution:
-        """Return the Solution of a function's body for one kind of call; equal calls share it."""
-        ...
-
-
 @dataclass(eq=False)
 class SolverState:
     """The decisions for one graph so far, and the facts about the graph that the rules need.
@@ -59,7 +47,7 @@ class SolverState:
     ``is_settling``: whether votes may still come.
     """
 
-    shared: Specializer
+    shared: Resolution
     solution: Solution
     low_grays: set[int] = field(default_factory=set)
     groups: dict[Value, SequenceGroup] = field(default_factory=dict)

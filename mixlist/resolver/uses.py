@@ -107,12 +107,8 @@ def _foreign_uses(solution: Solution, node: Node) -> Iterator[Use]:
     yield from node_uses(solution, node)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
-            yield Use(value, _listed(body.yields[slot]), body, None, slot)
-
-
-def _listed(value_type: types.Type) -> int | None:
-    elem = types.element(value_type)
-    return elem if elem in types.LISTED else None
+            elem = types.element(body.yields[slot])
+            yield Use(value, elem if elem in types.LISTED else None, body, None, slot)
 
 
 def _unlinked_outputs(solution: Solution) -> Iterator[Use]:

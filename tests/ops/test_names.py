@@ -8,7 +8,7 @@ import pytest
 
 from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, Move, Place
-from mixlist.ops.names import Listed, false_friends, in_ascend, in_onnx, listed
+from mixlist.ops.names import Listed, false_friends, in_ascend, listed, onnx_ops_of
 
 
 def library(**lists: str) -> Lists:
@@ -135,8 +135,8 @@ def test_domains_of_plugins() -> None:
     assert in_ascend("npu", "NPURmsNorm") == ("RmsNorm",)
     assert in_ascend("mmdeploy", "RoiAlignRotated") == ("RoiAlignRotated",)
     assert in_ascend("nobody", "NPURmsNorm") == ()
-    assert in_onnx("Conv2D") == ["Conv"]
-    assert in_onnx("BatchMatMulV2") == ["MatMul"]
+    assert onnx_ops_of("Conv2D") == ["Conv"]
+    assert onnx_ops_of("BatchMatMulV2") == ["MatMul"]
 
 
 def test_names_that_mean_another_op_in_the_other_space() -> None:
