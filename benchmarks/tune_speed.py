@@ -158,7 +158,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         trials = Trials(compiler, goal, crew, TrialLog(None, {}))
         trials.reference()
         ranking = CandidateRanking(base, compiler.low, compiler.costs)
-        strategy = Strategy(compiler, trials, ranking, CostModel(compiler, "cpu"), node_rules=True)
+        strategy = Strategy(trials, ranking, CostModel(compiler, "cpu"), node_rules=True)
         start = time.perf_counter()
         strategy.run("min-edits")
         seconds = time.perf_counter() - start

@@ -67,32 +67,19 @@ class BenchReport:
         """Return the ``mixlist.bench/1`` object."""
         timing = asdict(self)
         del timing["warnings"]
-        return bench_json(self.original.name, self.other.name, timing=timing, warnings=self.warnings)
+        return _bench_json(self.original.name, self.other.name, {"timing": timing}, self.warnings)
 
 
 def estimate_json(estimate: Estimate, warnings: tuple[str, ...] = ()) -> dict[str, object]:
     """Return the ``mixlist.bench/1`` object of an estimate alone."""
     works = {"original": _work(estimate.original), "other": _work(estimate.other)}
-    return bench_json(estimate.original.model, estimate.other.model, estimate=works, warnings=warnings)
+    return _bench_json(estimate.original.model, estimate.other.model, {"estimate": works}, warnings)
 
 
-def bench_json(
-    model: str,
-    other: str,
-    *,
-    timing: Mapping[str, object] | None = None,
-    estimate: Mapping[str, object] | None = None,
-    warnings: tuple[str, ...] = (),
-) -> dict[str, object]:
-    """Return the object with one of its two parts; the other is null."""
-    return {
-        "format": "mixlist.bench/1",
-        "model": model,
-        "other": other,
-        "timing": timing,
-        "estimate": estimate,
-        "warnings": list(warnings),
-    }
+def _bench_json(model: str, other: str, part: Mapping[str, object], warnings: tuple[str, ...]) -> dict[str, object]:
+    """Return the object with a timing or an estimate; the other one is null."""
+    parts = {"timing": None, "estimate": None, **part}
+    return {"format": "mixlist.bench/1", "model": model, "other": other, **parts, "warnings": list(warnings)}
 
 
 def _work(work: Work) -> dict[str, object]:

@@ -107,18 +107,12 @@ class _Entry:
         self.name = name
         self.loaded = loaded
         self.model = model
-        self.session: TimedSession | None = None
+        self.session: TimedSession  # once it has started
         self.times: list[float] = []
         self.memory: int | None = None
         self.graph: GraphChanges | None = None
         self.profile: Profile | None = None
         self.failure = ""
-
-    @property
-    def running(self) -> TimedSession:
-        """Return the session, which must have started."""
-        assert self.session is not None
-        return self.session
 
     def attempt(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Return the result, or None where ONNX Runtime refuses the model or dies of it, which is noted."""
@@ -190,7 +184,8 @@ class _Comparison:
                 if self.options.progress is not None:
                     self.options.progress(1)
             for entry in self.entries:
-                entry.memory = entry.attempt(entry.running.peak_memory) if entry.session else None
+                if not entry.failure:
+                    entry.memory = entry.attempt(entry.session.peak_memory)
 
     def _start(self, entry: _Entry, stack: ExitStack) -> None:
         entry.session = stack.enter_context(self._open(entry, self.feeds))
@@ -198,12 +193,12 @@ class _Comparison:
     def _warm(self, entry: _Entry) -> float:
         """Run every batch; return the least seconds that one took."""
         turns = self.options.warmup * len(self.feeds)
-        return min(entry.running.time(turn % len(self.feeds), 1) for turn in range(turns))
+        return min(entry.session.time(turn % len(self.feeds), 1) for turn in range(turns))
 
     def _turn(self, entry: _Entry, batch: int) -> None:
         if self.repeats > 1:
-            entry.running.time(batch, 1)
-        entry.times.append(entry.running.time(batch, self.repeats) / self.repeats)
+            entry.session.time(batch, 1)
+        entry.times.append(entry.session.time(batch, self.repeats) / self.repeats)
 
     # --- what really ran ---
 

@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.naming import label, scope_path
+from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.naming import node_ref, scope_path
 from mixlist.graph.refs import NodeRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -78,7 +78,6 @@ class RoundingPlanner:
 
     def __init__(self) -> None:
         self._points: dict[Node, RoundingPoint] = {}
-        self._paths: dict[Scope, str] = {}
         self._local: WeakKeyDictionary[Solution, LocalRoundings] = WeakKeyDictionary()
         self._types_of: dict[Node | Graph, TypesOf | None] = {}
         self._of_node: dict[Hashable, tuple[Assignment | None, Rounding | None]] = {}
@@ -120,14 +119,8 @@ class RoundingPlanner:
         """Return the point of a node, without the calls on the way to it."""
         point = self._points.get(node)
         if point is None:
-            point = self._points[node] = RoundingPoint((), NodeRef(self._path(solution, node.scope), label(node)))
+            point = self._points[node] = RoundingPoint((), node_ref(solution.graph, node))
         return point
-
-    def _path(self, solution: Solution, scope: Scope) -> str:
-        path = self._paths.get(scope)
-        if path is None:
-            path = self._paths[scope] = scope_path(solution.graph, scope)
-        return path
 
     def _all_of(self, solution: Solution, every: bool) -> LocalRoundings:
         local = LocalRoundings({}, self._slots(solution, every))
@@ -152,7 +145,8 @@ class RoundingPlanner:
         for use in uses(solution, plain=False):
             elem = _read_as(use, solution, every)
             if elem and use.node is None:
-                yield RoundingPoint((), NodeRef(self._path(solution, use.scope), ""), use.slot), Rounding((elem,))
+                scope = NodeRef(scope_path(solution.graph, use.scope), "")
+                yield RoundingPoint((), scope, use.slot), Rounding((elem,))
             elif elem and use.node is not None:
                 yield self._point(solution, use.node)._replace(slot=use.slot), Rounding((elem,))
         yield from _outputs(solution, every)

@@ -30,6 +30,7 @@ from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import Goal, check_reasons
 from mixlist.tuner.trials import Trials
+from mixlist.version import __version__
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
@@ -56,7 +57,9 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
     timer = PhaseTimer()
     resolver = Resolver(model, type_hints=options.type_hints)
-    loaded, check_options, goal = resolver.loaded, options.of_check(), _goal(options)
+    loaded, check_options = resolver.loaded, options.of_check()
+    accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
+    goal = Goal(options.output_limits, options.max_exception_rate, accuracy_loss)
     batches = as_batches(data, loaded.proto)
     feeds = list(islice(batches, options.steps))
     trial_log = TrialLog(options.state, _search_key(loaded, policy, feeds, goal, options))
@@ -87,7 +90,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             ranking = CandidateRanking(base, compiler.low, compiler.costs)
             trials = Trials(compiler, goal, workers, trial_log, options.told)
             cost = CostModel(compiler, options.provider)
-            strategy = Strategy(compiler, trials, ranking, cost, node_rules=options.node_rules)
+            strategy = Strategy(trials, ranking, cost, node_rules=options.node_rules)
             report = _Search(strategy, base, options.objective, timer).run(final_check)
         finally:
             compiler.close()
@@ -96,19 +99,11 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     return _validated(report, loaded, policy, options, timer)
 
 
-def _goal(options: TuneOptions) -> Goal:
-    """Return what a trial must keep."""
-    accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
-    return Goal(options.output_limits, options.max_exception_rate, accuracy_loss)
-
-
 def _search_key(
     loaded: Loaded, policy: Policy, feeds: Sequence[Feed], goal: Goal, options: TuneOptions
 ) -> dict[str, str]:
     """Return what the outcomes of trials depend on, each as a digest or text."""
     import onnxruntime
-
-    from mixlist.version import __version__
 
     return {
         "model": content_digest(loaded),

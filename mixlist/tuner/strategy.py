@@ -19,7 +19,6 @@ from mixlist.tuner.candidates import Candidate, Edit, EditSet, ListEdit, NodeEdi
 from mixlist.tuner.cost_model import CostModel
 from mixlist.tuner.options import Objective
 from mixlist.tuner.search import Lookahead, minimal, tighten, with_lookahead
-from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trials import Trials
 
 WORTH = 0.1  # share of the matrix work that is worth one edit more
@@ -32,14 +31,13 @@ class Strategy:
 
     def __init__(
         self,
-        compiler: TrialCompiler,
         trials: Trials,
         ranking: CandidateRanking,
         cost: CostModel,
         *,
         node_rules: bool,
     ) -> None:
-        self.compiler, self.trials, self.ranking, self.cost = compiler, trials, ranking, cost
+        self.compiler, self.trials, self.ranking, self.cost = trials.compiler, trials, ranking, cost
         self.node_rules = node_rules
         self.objective: Objective = "min-edits"
         self.candidates: dict[Edit, Candidate] = {}

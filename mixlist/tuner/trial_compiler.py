@@ -17,6 +17,7 @@ from mixlist.errors import ModelError
 from mixlist.graph.constness import is_random
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import NodeRef
+from mixlist.graph.save import INLINE_LIMIT
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.resolver import Plan, Resolver
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
     from mixlist.checker.label_accuracy import Labels
     from mixlist.runtime.session import Feed
-
-INLINE_LIMIT = 2**31 - 2**20  # protobuf holds no larger model, and a session of bytes takes no other
 
 
 class TrialCompiler:
@@ -173,7 +172,7 @@ class TrialCompiler:
         """Make the gated graph, and the file from which workers read it."""
         loaded = replace(self.resolver.loaded, proto=self.proto)
         gated = gate(loaded, self.wanted, clamp=self.base.constants == "clamp", saturate=self.saturate)
-        if gated.proto.ByteSize() > INLINE_LIMIT:
+        if gated.proto.ByteSize() > INLINE_LIMIT:  # a session of bytes takes no larger one
             raise ModelError(
                 f"{loaded.name} is too large to be tuned: its weights, rounded and not, outgrow 2 GiB",
                 hint="check single lists with mixlist check",

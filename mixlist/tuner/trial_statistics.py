@@ -9,6 +9,7 @@ limit, ``mask_classifier`` decides as ``check`` does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -52,16 +53,15 @@ class TrialStatistics:
 
     ``sums``: the tensors of each output's columns; an output has the shape [columns], or [iterations, columns] where it
     comes out of a loop. ``nan_only``: tensors of which only a NaN counts. ``ranged``: the ambiguous tensors, without
-    the model. ``ends``: the outputs that are made last before each cut. ``low``: the low type; ``saturate``: whether
-    values beyond its range become its largest one.
+    the model. ``ends``: the outputs that are made last before each cut. ``limit``: the magnitude that values beyond the
+    low range become, infinite where they do not saturate.
     """
 
     sums: Mapping[str, tuple[TensorRef, ...]]
     nan_only: AbstractSet[TensorRef]
     ranged: Instrumented
     ends: Sequence[tuple[str, ...]]
-    low: int
-    saturate: bool
+    limit: float
 
     @property
     def names(self) -> list[str]:
@@ -91,8 +91,7 @@ class TrialStatistics:
         if not self.ranged.widths:
             return None
         ranges = self._reader.read(mixed)
-        limit = FINITE_MAX[self.low]
-        if all(r.finite and not (self.saturate and r.magnitude >= limit) for r in ranges.values()):
+        if all(r.finite and r.magnitude < self.limit for r in ranges.values()):
             return None
         return self._reader.read(reference), ranges
 
@@ -142,8 +141,9 @@ def add_statistics(
             columns.setdefault(place.output, {})[place.column] = tensor
     sums = {output: tuple(of[at] for at in sorted(of)) for output, of in columns.items()}
     nan_only = frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE)
+    limit = FINITE_MAX[low] if saturate else math.inf
     without_model = replace(ranged, proto=type(ranged.proto)())
-    return ranged.proto, TrialStatistics(sums, nan_only, without_model, ends, low, saturate)
+    return ranged.proto, TrialStatistics(sums, nan_only, without_model, ends, limit)
 
 
 class _Magnitudes:

@@ -61,8 +61,8 @@ class TrialVerdict:
             if too_many(self.overflows, self.batches, self.goal.exception_rate):
                 share = f", in {self.overflows} or more of {self.batches} batches" if self.batches > 1 else ""
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index)
-        (right, kept, labels), of_trial = self.answers, batch.answers
-        self.answers = right + of_trial[0], kept + of_trial[1], labels + of_trial[2]
+        right, kept, labels = batch.answers
+        self.answers = self.answers[0] + right, self.answers[1] + kept, self.answers[2] + labels
         for output, of_batch in zip(self.outputs, batch.outputs, strict=True):
             output.merge(of_batch)
             if output.cannot_pass(self.goal.limits):
