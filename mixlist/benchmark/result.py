@@ -10,7 +10,7 @@ from mixlist.benchmark.graph_changes import GraphChanges
 from mixlist.benchmark.paired_statistics import Ratio, Spread
 
 if TYPE_CHECKING:
-    from mixlist.cost.estimate import Estimate, Work
+    from mixlist.cost.estimate import Work
     from mixlist.runtime.profile import Profile
 
 
@@ -70,10 +70,10 @@ class BenchReport:
         return _bench_json(self.original.name, self.other.name, {"timing": timing}, self.warnings)
 
 
-def estimate_json(estimate: Estimate, warnings: tuple[str, ...] = ()) -> dict[str, object]:
-    """Return the ``mixlist.bench/1`` object of an estimate alone."""
-    works = {"original": _work(estimate.original), "other": _work(estimate.other)}
-    return _bench_json(estimate.original.model, estimate.other.model, {"estimate": works}, warnings)
+def estimate_json(original: Work, other: Work, warnings: tuple[str, ...] = ()) -> dict[str, object]:
+    """Return the ``mixlist.bench/1`` object of an estimate alone: the accounts of both models."""
+    works = {"original": _work(original), "other": _work(other)}
+    return _bench_json(original.model, other.model, {"estimate": works}, warnings)
 
 
 def _bench_json(model: str, other: str, part: Mapping[str, object], warnings: tuple[str, ...]) -> dict[str, object]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from mixlist.files.strict_json import strict
-from mixlist.graph.refs import NodeRef, qualified_name
+from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
 
 Kind = Literal[
     "overflow", "propagated", "preexisting", "intended", "underflow", "near-limit", "saturated", "internal-risk"
@@ -14,21 +14,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True)
-class _OfNode:
-    """A result about one node."""
-
-    scope: str
-    name: str
-    op_type: str
-
-    @property
-    def ref(self) -> NodeRef:
-        """The node's identity."""
-        return NodeRef(self.scope, self.name)
-
-
-@dataclass(frozen=True)
-class NodeFinding(_OfNode):
+class NodeFinding(NodeResult):
     """One node and what happened to its output ``tensor`` in low precision.
 
     ``first``: among the first offenders, whose inputs were all finite. ``count``: values concerned in the worst
@@ -130,7 +116,7 @@ class TensorRange:
 
 
 @dataclass(frozen=True)
-class NodeError(_OfNode):
+class NodeError(NodeResult):
     """The error that one node adds when all its inputs are exact (``--layerwise``), as normalised error."""
 
     normalized_error: float

@@ -88,7 +88,7 @@ def _models(model: str, other: str | None, given: Given) -> tuple[Loaded, Plan |
 
 def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, form: str) -> None:
     from mixlist.benchmark.result import estimate_json
-    from mixlist.cost.estimate import estimate
+    from mixlist.cost.estimate import work
     from mixlist.report import bench_terminal, json_output
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite
@@ -107,9 +107,9 @@ def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, f
     else:
         dims = sizes_from(data.dims)
         check_names(model_inputs(original.proto), dims, {})
-    told = estimate(original, rival, dims, shapes)
+    works = work(original, dims, shapes), work(rival, dims, shapes)
     terminal.warn(warnings)
     if form == "json":
-        json_output.write_json(estimate_json(told, tuple(map(str, warnings))), sys.stdout)
+        json_output.write_json(estimate_json(*works, tuple(map(str, warnings))), sys.stdout)
     else:
-        bench_terminal.write_estimate(told, sys.stdout)
+        bench_terminal.write_estimate(*works, sys.stdout)

@@ -19,7 +19,7 @@ from mixlist.graph.build import bind, build_main
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import Graph, Node, Scope, Value, floats_of
 from mixlist.graph.naming import node_ref
-from mixlist.graph.refs import NodeRef
+from mixlist.graph.refs import NodeResult
 from mixlist.graph.shape_propagation import Shape, Sizes, sizes_in_function, sizes_of
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -44,15 +44,10 @@ class NodeCost:
     """One node, for all the times that its graph runs it; ``unknown`` says why it could not be counted, or is ""."""
 
     flops: int = 0
+    low_flops: int = 0  # those in float16 or bfloat16
     bytes: int = 0
-    low: bool = False  # computes in float16 or bfloat16
     matrix: bool = False
     unknown: str = ""
-
-    @property
-    def low_flops(self) -> int:
-        """The operations, if they are in low precision."""
-        return self.flops * self.low
 
 
 @dataclass
@@ -85,18 +80,10 @@ class OpWork:
 
 
 @dataclass(frozen=True)
-class UnknownNode:
+class UnknownNode(NodeResult):
     """A node that is not in the account, and why."""
 
-    scope: str
-    name: str
-    op_type: str
     reason: str
-
-    @property
-    def ref(self) -> NodeRef:
-        """The node's identity."""
-        return NodeRef(self.scope, self.name)
 
 
 @dataclass(frozen=True)
@@ -120,24 +107,6 @@ class Work:
     def low_share(self) -> float | None:
         """Share of matrix and convolution operations in low precision; None where there are none."""
         return self.low_matrix_flops / self.matrix_flops if self.matrix_flops else None
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Two models side by side."""
-
-    original: Work
-    other: Work
-
-
-def estimate(
-    original: ModelSource | Loaded,
-    other: ModelSource | Loaded,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Shape] | None = None,
-) -> Estimate:
-    """The accounts of two models (paths, ModelProtos ...) for the same sizes; see ``work``."""
-    return Estimate(work(original, dims, inputs), work(other, dims, inputs))
 
 
 def work(
@@ -262,13 +231,13 @@ class _Walk:
         if not known and not _is_elementwise(node):
             return NodeCost(unknown="no formula for this operator")
         try:
-            count = _flops(found, node) if elem else 0
+            count = _flops(found, node) * times if elem else 0
             moved = self._bytes(node, found.sizes, weights, times)
         except UnknownShapeError:
             return NodeCost(unknown="its shapes are not known")
         except (LookupError, ValueError, TypeError, ZeroDivisionError):
             return NodeCost(unknown="its shapes and attributes do not fit its definition")
-        return NodeCost(count * times, moved, low=elem in LOW, matrix=known and elem is not None)
+        return NodeCost(count, count if elem in LOW else 0, moved, matrix=known and elem is not None)
 
     def _bytes(self, node: Node, sizes: Sizes, weights: Weights, times: int) -> int:
         standard = node.domain == ""

@@ -5,6 +5,7 @@ A reference stays valid while a model is copied, instrumented and rewritten, and
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -21,6 +22,20 @@ class NodeRef(NamedTuple):
 
     def __str__(self) -> str:
         return qualified_name(self.scope, self.name)
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """What an analysis says of one node: its identity and operator, and in subclasses the result."""
+
+    scope: str
+    name: str
+    op_type: str
+
+    @property
+    def ref(self) -> NodeRef:
+        """The node's identity."""
+        return NodeRef(self.scope, self.name)
 
 
 class TensorRef(NamedTuple):

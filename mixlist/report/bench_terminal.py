@@ -12,7 +12,7 @@ from mixlist.report.terminal import clean, paint, table
 if TYPE_CHECKING:
     from mixlist.benchmark.paired_statistics import Ratio
     from mixlist.benchmark.result import BenchReport, Contender
-    from mixlist.cost.estimate import Estimate, Work
+    from mixlist.cost.estimate import Work
 
 _OPERATORS = 12  # rows of a table of op types; the rest is summed up
 _NAMED = 8  # nodes named in a sentence
@@ -105,9 +105,8 @@ def _write_notes(notes: Iterable[str], stream: TextIO) -> None:
 # --- the estimate ---
 
 
-def write_estimate(estimate: Estimate, stream: TextIO) -> None:
-    """The static account of both models."""
-    original, other = estimate.original, estimate.other
+def write_estimate(original: Work, other: Work, stream: TextIO) -> None:
+    """Write the static accounts of both models side by side."""
     stream.write(paint(_estimate_verdict(original, other), "bold", stream) + "\n\n")
     each = ("operations", "of these low", "bytes")
     columns = ("operator", "original: nodes", *each, "other: nodes", *each)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mixlist
-from mixlist.cost.estimate import estimate
+from mixlist.cost.estimate import work
 from tests.corpus.feeds import feeds
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
@@ -30,8 +30,9 @@ def test_model(model_id: str, products: int, corpus: Any) -> None:
     assert 0 < report.other.profile.low_nodes <= report.other.low_nodes
 
     mixed = mixlist.rewrite(path, mixlist.resolve(path, policy)).model
-    told = estimate(path, mixed, inputs={name: array.shape for name, array in batches[0].items()})
-    assert told.original.matrix_flops == told.other.matrix_flops == products
-    assert told.original.unknown == told.other.unknown == ()
-    assert told.other.low_share == 1
-    assert told.other.bytes < told.original.bytes
+    shapes = {name: array.shape for name, array in batches[0].items()}
+    original, other = work(path, None, shapes), work(mixed, None, shapes)
+    assert original.matrix_flops == other.matrix_flops == products
+    assert original.unknown == other.unknown == ()
+    assert other.low_share == 1
+    assert other.bytes < original.bytes
