@@ -179,7 +179,7 @@ class Emulation:
         if signature.reads_any and not signature.fixed:
             return [], []
         if not self._can_rise(node, signature):  # nobody knows the operator, or it takes no float32: it keeps its types
-            return self._fit(node, target, map(_type_of, node.inputs), map(_type_of, node.outputs))
+            return self._fit(node, target, node.types, [None if v is None else v.type for v in node.outputs])
         before: list[NodeProto] = []
         after: list[NodeProto] = []
         if signature.fixed:
@@ -266,8 +266,7 @@ class Emulation:
         if not isinstance(tensor, TensorProto) or is_external(tensor) or element_count(tensor) > _SHORT:
             return None
         plain = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
-        kept = numpy_helper.from_array(plain)
-        return self.new.node("Constant", [], name, value=kept)
+        return self.new.node("Constant", [], name, value=numpy_helper.from_array(plain))
 
     def _raise_attributes(self, node: Node, target: NodeProto) -> None:
         """What an attribute says of the output's type, given or by default."""
@@ -308,10 +307,6 @@ class Emulation:
 
     def _wish(self, signature: Signature) -> tuple[int, ...]:
         return tuple([self.target if g.authored in self.raised else g.authored for g in signature.groups])
-
-
-def _type_of(value: Value | None) -> types.Type:
-    return types.UNKNOWN if value is None else value.type
 
 
 def _make_identity(cast: NodeProto) -> None:

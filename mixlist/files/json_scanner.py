@@ -199,10 +199,9 @@ class Scanner:
         rest = self.text[at : at + 2]
         if not rest and not self.text.strip(" \t\r\n"):
             self.fail("ML003", "the file is empty", 0, "an empty modify_mixlist is written {}")
-        if not rest and self.open:
-            self.fail("ML001", f"the file ends here, but {self.expect} is missing", at, self.opened())
         if not rest:
-            self.fail("ML001", f"the file ends here, but {self.expect} is missing", at)
+            hint = self.opened() if self.open else None
+            self.fail("ML001", f"the file ends here, but {self.expect} is missing", at, hint)
         if rest[0] == '"':
             self.bad_string(at)
         if rest == "/*":

@@ -25,20 +25,8 @@ from typing import NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity
 from mixlist.errors import FileError
-from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, after_blank, quoted, stop
-
-__all__ = [
-    "Document",
-    "Lines",
-    "decode",
-    "is_directory",
-    "parse",
-    "quoted",
-    "read",
-    "read_bytes",
-    "read_text",
-    "shown_path",
-]
+from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, after_blank, stop
+from mixlist.files.json_scanner import quoted as quoted
 
 MAX_BYTES = 256 << 20  # a real library has 1.4 MB; a device file has no end
 

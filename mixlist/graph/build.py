@@ -194,14 +194,7 @@ def bind(proto: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProt
     return copy
 
 
-_CONSTANT_TYPES = {
-    "value_float": 1,
-    "value_floats": 1,
-    "value_int": 7,
-    "value_ints": 7,
-    "value_string": 8,
-    "value_strings": 8,
-}
+_CONSTANT_TYPES = {"value_float": 1, "value_int": 7, "value_string": 8}  # value_floats, ... have the same
 
 
 def _type_constant(node: Node, proto: NodeProto, references: bool) -> None:
@@ -215,7 +208,7 @@ def _type_constant(node: Node, proto: NodeProto, references: bool) -> None:
     elif attribute.name == "sparse_value":
         value.type, value.tensor = int(attribute.sparse_tensor.values.data_type), attribute.sparse_tensor
     else:
-        value.type = _CONSTANT_TYPES.get(attribute.name, value.type)
+        value.type = _CONSTANT_TYPES.get(attribute.name.removesuffix("s"), value.type)
         value.tensor = attribute if value.type == types.FLOAT else None
     if references:
         value.tensor = None

@@ -224,10 +224,13 @@ class _Folding:
 
     def _evaluate(self, node: NodeProto, given: dict[str, Array]) -> Array | None:
         import numpy as np
+        from onnx import ValueInfoProto, helper
         from onnx.reference import ReferenceEvaluator
 
+        inputs, output = [ValueInfoProto(name=name) for name in given], ValueInfoProto(name=node.output[0])
         with suppress(Exception), np.errstate(all="ignore"):  # a node that cannot be computed stays unknown
-            results = ReferenceEvaluator(_alone(node, self.opsets)).run(None, given)
+            graph = helper.make_graph([node], "one", inputs, [output])
+            results = ReferenceEvaluator(graph, self.opsets).run(None, given)
             assert isinstance(results, list)
             return np.asarray(results[0])
         return None
@@ -251,15 +254,6 @@ def _declare(
             for size in shape:
                 info.type.tensor_type.shape.dim.add(dim_value=size)
     return learnt
-
-
-def _alone(node: NodeProto, opsets: dict[str, int]) -> ModelProto:
-    """Return a model of one node."""
-    from onnx import ValueInfoProto, helper
-
-    inputs = [ValueInfoProto(name=name) for name in dict.fromkeys(node.input) if name]
-    graph = helper.make_graph([node], "one", inputs, [ValueInfoProto(name=node.output[0])])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()])
 
 
 def _stays_small(node: NodeProto, given: list[Array | None]) -> bool:

@@ -143,14 +143,14 @@ def pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.
     elif isinstance(constant, AttributeProto):
         yield np.array(constant.floats if constant.name == "value_floats" else [constant.f], np.float32)
     elif is_external(constant):
-        read, dtype = _read(constant, folder), _dtype(constant)
+        read, dtype = _read(constant, folder), _numpy_type(constant, stored_type(constant))
         for data in ahead(read) if byte_size(constant) > PIECE else read:
             yield np.frombuffer(data, dtype)
     elif constant.HasField("raw_data"):
         data = constant.raw_data
         if len(data) != byte_size(constant):
             raise ModelError(f"tensor {constant.name!r} has {len(data)} bytes, its shape needs {byte_size(constant)}")
-        flat = np.frombuffer(data, _dtype(constant))
+        flat = np.frombuffer(data, _numpy_type(constant, stored_type(constant)))
         step = max(PIECE // flat.itemsize, 1)
         for start in range(0, flat.size, step):
             yield flat[start : start + step]
@@ -210,10 +210,6 @@ def _read(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
             if len(data) < size:
                 raise FileError(f"{where.path} ended while tensor {tensor.name!r} was read")
             yield data
-
-
-def _dtype(tensor: TensorProto) -> np.dtype[np.generic]:
-    return _numpy_type(tensor, stored_type(tensor))
 
 
 def _numpy_type(tensor: TensorProto, elem: int) -> np.dtype[np.generic]:
