@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Array: TypeAlias = "NDArray[np.generic]"
+    from mixlist.runtime.session import Array
+
 Doubles: TypeAlias = "NDArray[np.float64]"
 
 BLOCK = 2**15  # values compared at a time: the float64 copies stay in the processor's cache, and in the heap

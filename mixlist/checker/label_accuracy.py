@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Array: TypeAlias = "NDArray[np.generic]"
+    from mixlist.runtime.session import Array
+
 Labels: TypeAlias = "NDArray[np.int64]"
 
 

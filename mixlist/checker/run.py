@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
@@ -76,7 +76,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
             try:
                 pair = make_pair(original, policy, against, config, first)
             except WorkerDied as problem:  # while it loaded
-                return _never_ran(original.name, config, policy, options, str(problem))
+                return _report_without_batches(original.name, config, policy, options, [str(problem)])
         checking = _Check(pair, batches, most, timer, options)
         checking.run(chain([first] if first is not None else [], feeds))
         checking.analyze_findings()
@@ -184,16 +184,10 @@ class _Check:
         warnings = [*pair.warnings, *self.batches.notes]
         warnings += [note for part in (*self.accuracies, task) if part is not None for note in part.notes()]
         per_tensor = options.per_tensor or options.full_statistics
-        return CheckReport(
-            model=pair.reference.loaded.name,
-            verdict="fail" if reasons else "pass",
-            reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
-            provider=pair.config.provider,
-            mode=pair.config.mode,
-            precision=policy.mode.low,
+        return replace(
+            _report_without_batches(pair.reference.loaded.name, pair.config, policy, options, reasons),
             batches=self.count,
             exception_rate=exception_rate(self.exceptions, self.count),
-            limits=options.all_limits(),
             nodes=node_findings(pair.plan, self.tallies),
             outputs=outputs,
             tensors=tensor_ranges(pair.nodes, self.ranges, pair.low, self.full_statistics) if per_tensor else (),
@@ -204,12 +198,14 @@ class _Check:
         )
 
 
-def _never_ran(model: str, config: SessionConfig, policy: Policy, options: CheckOptions, why: str) -> CheckReport:
-    """Return the report where ONNX Runtime died while it loaded a model."""
+def _report_without_batches(
+    model: str, config: SessionConfig, policy: Policy, options: CheckOptions, reasons: Sequence[str]
+) -> CheckReport:
+    """Return the verdict for these reasons to fail, and what is known before any batch has run."""
     return CheckReport(
         model=model,
-        verdict="fail",
-        reasons=(why,),
+        verdict="fail" if reasons else "pass",
+        reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
         provider=config.provider,
         mode=config.mode,
         precision=policy.mode.low,

@@ -94,9 +94,8 @@ class Emulation:
     def __post_init__(self) -> None:
         self.proto = copied(self.loaded.proto)
         self.graph = build_main(self.proto, show_marked=True)
-        self.new = NewNames(names_in(self.proto.graph, *self.proto.functions))
-        for function in self.proto.functions:
-            self.new.add(function.name)
+        functions = self.proto.functions
+        self.new = NewNames(chain(names_in(self.proto.graph, *functions), (function.name for function in functions)))
         self.specialized: dict[Graph, FunctionProto] = {}  # one for each body: its types depend on the call
 
     def run(self) -> ModelProto:

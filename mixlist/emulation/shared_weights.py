@@ -11,6 +11,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -36,7 +37,7 @@ class SharedWeights:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="mixlist-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        self._files = 0
+        self._numbers = count(1)  # of the files
 
     def share(self, loaded: Loaded, raised: bool, clamp: bool = False) -> Loaded:
         """Return the model with its large initializers in this folder, and no data elsewhere.
@@ -49,8 +50,7 @@ class SharedWeights:
         copy_fields(proto, slim, "graph")
         copy_fields(proto.graph, slim.graph, "initializer")
         bring_in(slim, loaded.folder, clamp)  # what lies in attributes and bodies
-        self._files += 1
-        path = self.folder / f"weights_{self._files}"
+        path = self.folder / f"weights_{next(self._numbers)}"
         with path.open("wb") as file:
             for tensor in proto.graph.initializer:
                 made = slim.graph.initializer.add()
@@ -74,19 +74,14 @@ class SharedWeights:
 
 
 def _put(made: TensorProto, data: Iterator[bytes], file: IO[bytes], location: str, raised: bool) -> None:
-    """Write the bytes of a tensor from the start of a page on; ``raised``: in float32."""
+    """Write the bytes of a tensor from the start of a page on; ``raised``: the same numbers in float32."""
+    import numpy as np
+
     start = -(-file.tell() // _PAGE) * _PAGE
     file.seek(start)
     for piece in data:
-        file.write(_raise(piece, made.data_type) if raised else piece)
+        file.write(np.frombuffer(piece, numpy_type(made.data_type)).astype(np.float32).data if raised else piece)
     set_external(made, location, start, file.tell() - start)
     if raised:
         made.external_data.add(key=PENDING, value=str(types.FLOAT))
         made.external_data.add(key=EXACT, value="1")
-
-
-def _raise(data: bytes, elem: int) -> memoryview:
-    """Return the float32 bytes of the same numbers."""
-    import numpy as np
-
-    return np.frombuffer(data, numpy_type(elem)).astype(np.float32).data

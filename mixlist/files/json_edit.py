@@ -6,22 +6,14 @@ their neighbours: the same white space before the key, around the colon and insi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from mixlist.files.json_scanner import Cut as Cut
 from mixlist.files.json_scanner import after_blank
+from mixlist.files.json_scanner import apply as apply
 from mixlist.files.jsonc import Document
 
 _BLANK = " \t\r\n"
-
-
-class Cut(NamedTuple):
-    """Replace ``text[start:end]``."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +29,6 @@ class Style:
         if "\n" not in self.first:
             return self
         return Style(self.first + self.first.removeprefix(self.last), self.colon, self.first)
-
-
-def apply(text: str, cuts: Iterable[Cut]) -> str:
-    """The text after the cuts, which do not overlap."""
-    parts: list[str] = []
-    done = 0
-    for cut in sorted(cuts):
-        parts += [text[done : cut.start], cut.text]
-        done = cut.end
-    return "".join([*parts, text[done:]])
 
 
 def style_of(document: Document, at: int) -> Style | None:

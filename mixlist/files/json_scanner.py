@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from typing import NoReturn
+from collections.abc import Iterable
+from typing import NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity, findings_for
 from mixlist.errors import ListError
@@ -56,6 +57,24 @@ def after_blank(text: str, offset: int) -> int:
     """The offset of the first character from ``offset`` on that is no JSON white space."""
     blank = _BLANK.match(text, offset)
     return blank.end() if blank else offset
+
+
+class Cut(NamedTuple):
+    """Replace ``text[start:end]``."""
+
+    start: int
+    end: int
+    text: str
+
+
+def apply(text: str, cuts: Iterable[Cut]) -> str:
+    """Return the text after the cuts, which do not overlap."""
+    parts: list[str] = []
+    done = 0
+    for cut in sorted(cuts):
+        parts += [text[done : cut.start], cut.text]
+        done = cut.end
+    return "".join([*parts, text[done:]])
 
 
 def stop(findings: list[Diagnostic]) -> NoReturn:
@@ -227,12 +246,8 @@ class Scanner:
 
     def cleaned(self) -> str:
         """The text with comments and trailing commas blanked; what blanks mean to lines stays."""
-        cuts = sorted([*self.comments, *((c, c + 1) for c in self.commas)])
-        parts, done = [], 0
-        for start, end in cuts:
-            parts += [self.text[done:start], " " * (end - start)]
-            done = end
-        return "".join([*parts, self.text[done:]])
+        spans = [*self.comments, *((at, at + 1) for at in self.commas)]
+        return apply(self.text, [Cut(start, end, " " * (end - start)) for start, end in spans])
 
     def findings(self) -> list[Diagnostic]:
         """Return a finding for each comment, trailing comma and duplicate key so far, in file order."""

@@ -126,7 +126,9 @@ def _refuse_invalid(model: ModelProto) -> None:
     try:
         checker.check_model(model)
     except Exception as error:  # its own, and ValueError for a model over 2 GB
-        raise ModelError(f"the model is not valid, so it cannot be converted first: {_first_line(error)}") from None
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        said = first_line.rpartition(" failed: ")[2]  # without the place in onnx's source of an assertion
+        raise ModelError(f"the model is not valid, so it cannot be converted first: {said}") from None
 
 
 def _count_told(model: ModelProto) -> Counter[str]:
@@ -141,8 +143,3 @@ def _count_told(model: ModelProto) -> Counter[str]:
             if field.message_type:
                 waiting.extend(elements)
     return counts
-
-
-def _first_line(error: Exception) -> str:
-    """What onnx says, without the place in its source that its assertions start with."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rpartition(" failed: ")[2]

@@ -26,10 +26,8 @@ def copy_fields(source: Message, target: Message, *left_out: str) -> None:
     for field, value in source.ListFields():
         if field.name in left_out:
             continue
-        if hasattr(value, "extend"):
-            getattr(target, field.name).extend(value)
-        elif hasattr(value, "CopyFrom"):
-            getattr(target, field.name).CopyFrom(value)
+        if hasattr(value, "MergeFrom"):  # a message or a repeated field
+            getattr(target, field.name).MergeFrom(value)
         else:
             setattr(target, field.name, value)
 

@@ -69,10 +69,6 @@ class NewNames:
         self._taken.add(name)
         return name
 
-    def add(self, name: str) -> None:
-        """Take a name."""
-        self._taken.add(name)
-
     def node(self, op_type: str, inputs: Iterable[str], output: str, **attributes: object) -> NodeProto:
         """Return a node with a new name that makes the tensor ``output``."""
         from onnx import helper

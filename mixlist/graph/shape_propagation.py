@@ -289,10 +289,7 @@ def _constant_value(node: NodeProto) -> Array | None:
 def _make_constant(node: NodeProto, array: Array) -> None:
     from onnx import helper, numpy_helper
 
-    node.op_type, node.domain = "Constant", ""
-    del node.input[:]
-    del node.attribute[:]
-    node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(array)))
+    node.CopyFrom(helper.make_node("Constant", [], node.output, node.name, value=numpy_helper.from_array(array)))
 
 
 def _array(tensor: TensorProto) -> Array | None:

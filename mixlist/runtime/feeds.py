@@ -36,8 +36,8 @@ class Batches:
     def __init__(self, inputs: Sequence[Input], sources: Sequence[Source], notes: Iterable[str] = ()) -> None:
         self.inputs = tuple(inputs)
         self._sources = tuple(sources)
-        self._notes = list(notes)
-        self._noted: set[str] = set()  # inputs of which a loss has been noted
+        self._notes = tuple(notes)
+        self._losses: dict[str, str] = {}  # what casts lost, by input
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -46,9 +46,7 @@ class Batches:
         for source in self._sources:
             feed, losses = fit(source.read(), self.inputs, source.name)
             for name, loss in losses.items():
-                if name not in self._noted:
-                    self._noted.add(name)
-                    self._notes.append(f"{source.name}: input {name!r}: {loss} (told once for this input)")
+                self._losses.setdefault(name, f"{source.name}: input {name!r}: {loss} (told once for this input)")
             yield feed
 
     def names(self) -> tuple[str, ...]:
@@ -58,7 +56,7 @@ class Batches:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of the data read so far: sizes assumed, values that a cast changed."""
-        return tuple(self._notes)
+        return (*self._notes, *self._losses.values())
 
 
 def read_batches(paths: Sequence[str | os.PathLike[str]], proto: ModelProto) -> Batches:
@@ -98,18 +96,14 @@ def as_batches(data: object, proto: ModelProto) -> Batches:
     if isinstance(data, str | os.PathLike | Mapping):
         data = [data]
     items = list(data) if isinstance(data, Iterable) else None
-    paths = [item for item in items or () if isinstance(item, str | os.PathLike)]
-    feeds = [item for item in items or () if isinstance(item, Mapping)]
-    if items and len(paths) == len(items):
-        return read_batches(paths, proto)
-    if items and len(feeds) == len(items):
-        return Batches(model_inputs(proto), [_held(at, feed) for at, feed in enumerate(feeds)])
+    if items and all(isinstance(item, str | os.PathLike) for item in items):
+        return read_batches(items, proto)
+    if items and all(isinstance(item, Mapping) for item in items):
+        return Batches(
+            model_inputs(proto), [Source(f"batch {at}", partial(dict, feed)) for at, feed in enumerate(items)]
+        )
     problem = "empty" if items == [] else f"a {type(data).__name__}"
     raise UsageError(f"the data is {problem}", hint="give paths, or dicts of arrays by input name")
-
-
-def _held(at: int, feed: Mapping[str, object]) -> Source:
-    return Source(f"batch {at}", lambda: feed)
 
 
 def as_float32(feed: Feed, inputs: Sequence[Input]) -> Feed:

@@ -79,7 +79,6 @@ class SessionProcess:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mixlist")  # waits for the answers
         self._numbers = count()
         self._crash: Crashed | None = None
-        self._closed = False
         self._end = weakref.finalize(self, _dispose, self._worker, self.home)
 
     def new_session(self) -> tuple[int, Path]:
@@ -94,9 +93,10 @@ class SessionProcess:
 
         A caller may send a request before it reads the answer to an earlier one, so a crash must not be raised here.
         """
-        if self._closed:
-            raise ModelError("the process that ran this model has ended", hint="start another session")
-        return self._thread.submit(self._call, work, request)
+        try:
+            return self._thread.submit(self._call, work, request)
+        except RuntimeError:  # after ``shutdown``
+            raise ModelError("the process that ran this model has ended", hint="start another session") from None
 
     def _call(self, work: Work, request: Callable[[], T]) -> T:
         if self._crash is not None:  # during an earlier request
@@ -120,7 +120,6 @@ class SessionProcess:
 
     def close(self) -> None:
         """End the process; its temporary files are removed, except those of a crash."""
-        self._closed = True
         self._end()
         self._thread.shutdown(cancel_futures=True)
 
