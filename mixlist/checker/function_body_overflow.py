@@ -17,7 +17,6 @@ from mixlist.checker.layerwise import nodes_with_low_outputs
 from mixlist.checker.model_pair import ModelPair
 from mixlist.emulation.graph_statistics import Probe
 from mixlist.emulation.instrument import Instrumenter
-from mixlist.emulation.observer import Observer
 from mixlist.emulation.packing import Result
 from mixlist.errors import ModelError
 from mixlist.graph.build import bind, build_main
@@ -27,7 +26,6 @@ from mixlist.graph.traversal import bodies
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.schema import find_schema
-from mixlist.runtime.inputs import model_inputs
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
@@ -50,11 +48,10 @@ def find_internal_risks(pair: ModelPair, batches: Batches, tallies: dict[TensorR
     if not made.outputs:
         return
     try:
-        session = pair.config.plain_session(made.proto, pair.reference.loaded)
+        observer = pair.observe_on_cpu(made)
     except ModelError:
         pair.warnings.append("ONNX Runtime does not take the operators' function bodies: no look inside operators")
         return
-    observer = Observer(made, session, [], model_inputs(pair.reference.loaded.proto))
     tensors = dict.fromkeys(tensor for tensor, _ in made.outputs)
     for index, feed in enumerate(islice(batches, steps)):
         _, ranges = observer.run(feed)

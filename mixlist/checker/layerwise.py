@@ -16,7 +16,6 @@ from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
 from mixlist.emulation.graph_statistics import Probe, Statistic
 from mixlist.emulation.instrument import Instrumenter
-from mixlist.emulation.observer import Observer
 from mixlist.emulation.packing import Result
 from mixlist.graph.build import build_main
 from mixlist.graph.constness import is_random
@@ -27,7 +26,6 @@ from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
-from mixlist.runtime.inputs import model_inputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -48,8 +46,7 @@ def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set
     """Return the nodes by the error that each adds over the first ``steps`` batches; ``masks`` are left out."""
     low_nodes = nodes_with_low_outputs(build_main(pair.mixed.loaded.proto))
     made = _LayerwiseInstrumenter(pair.config.raised(pair.reference.loaded), low_nodes, masks).run()
-    session = pair.config.plain_session(made.proto, pair.reference.loaded)
-    observer = Observer(made, session, [], model_inputs(pair.reference.loaded.proto))
+    observer = pair.observe_on_cpu(made)
     sums: dict[tuple[TensorRef, str], float] = {}
     for feed in islice(batches, steps):
         for which, values in observer.values(feed, (_DIFFERENCE, _REFERENCE)).items():

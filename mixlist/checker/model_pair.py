@@ -172,6 +172,12 @@ class ModelPair:
     low: dict[TensorRef, int]
     warnings: list[str] = field(default_factory=list)
 
+    def observe_on_cpu(self, instrumented: Instrumented) -> Observer:
+        """Load a float32 copy of the reference with statistics of its own, without the model's outputs."""
+        loaded = self.reference.loaded
+        session = self.config.plain_session(instrumented.proto, loaded)
+        return Observer(instrumented, session, [], model_inputs(loaded.proto))
+
     def close(self) -> None:
         """Release both sessions."""
         self.reference_observer.close()

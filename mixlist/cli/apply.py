@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -79,8 +80,8 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report done.json
     """
     from mixlist.graph.io import load
-    from mixlist.graph.node_counts import census
     from mixlist.graph.save import check_target, inputs_of
+    from mixlist.graph.traversal import nodes
     from mixlist.report import apply_terminal, terminal
     from mixlist.report.progress import count_bar
     from mixlist.rewriter import rewrite_in_place
@@ -89,7 +90,7 @@ def command(
     policy, hints = take_policy(given), take_type_hints(given)
     source = load(model)
     check_target(out, source, force)
-    before, inputs = census(source.proto), inputs_of(source)
+    before, inputs = Counter(node.op_type for node in nodes(source.proto)), inputs_of(source)
     plan = resolve_watched(_prepared(source, inline_functions, opset), policy, hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
@@ -100,7 +101,8 @@ def command(
     if report is not None:
         _write_report(report, result)
     sizes = _bytes(inputs), None if dry_run else _bytes(written)
-    apply_terminal.write_summary(plan, result, (before, census(result.proto)), sizes, sys.stderr)
+    after = Counter(node.op_type for node in nodes(result.proto))
+    apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
     if plan.policy.mode.low == "bfloat16" and result.low:
         from mixlist.targets.kernels import without_low_kernel
 

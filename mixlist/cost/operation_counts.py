@@ -64,16 +64,13 @@ def _has(shapes: Shapes, slot: int) -> bool:
     return slot < len(shapes) and shapes[slot] is not None
 
 
-def _flag(attributes: Attributes, name: str) -> bool:
-    return name in attributes and bool(attributes[name].i)
-
-
 # --- matrix products ---
 
 
 def _matmul(attributes: Attributes, inputs: Shapes, outputs: Shapes) -> int:
     first = _need(inputs, 0)
-    depth = first[-2] if _flag(attributes, "transA") and len(first) > 1 else first[-1]
+    transposed = "transA" in attributes and attributes["transA"].i and len(first) > 1
+    depth = first[-2] if transposed else first[-1]
     return 2 * prod(_need(outputs, 0)) * depth
 
 

@@ -101,7 +101,10 @@ class Instrumenter:
         added: list[tuple[int, list[NodeProto]]] = []  # new nodes, each list behind the node at a position
         if main:
             first: list[NodeProto] = []
-            results += self._inputs(scope, first)
+            for probe in self._input_probes(scope):
+                observed, made = self.observe(probe)
+                results += observed
+                first += made
             added.append((-1, first))
         for node in scope.nodes:
             target = proto.node[node.position]
@@ -163,17 +166,14 @@ class Instrumenter:
             results.append(Result(probe.ref, statistic, out, statistic.elem or elem))
         return results, nodes
 
-    def _inputs(self, scope: Scope, nodes: list[NodeProto]) -> list[Result]:
-        results: list[Result] = []
+    def _input_probes(self, scope: Scope) -> Iterator[Probe]:
+        """Yield the float inputs of the model."""
         for slot, value in enumerate(scope.inputs):
             if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED:
                 probe = Probe(TensorRef("", "", slot), value.file_name, "", value.type)
                 if self.wanted(probe):
                     self.made.probes.append(probe)
-                    observed, made = self.observe(probe)
-                    results += observed
-                    nodes += made
-        return results
+                    yield probe
 
     # --- out of bodies ---
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, TextIO
 
-from mixlist.graph.node_counts import NodeCounts
 from mixlist.report import terminal
 from mixlist.report.number_text import byte_size
 
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 def write_summary(
     plan: Plan,
     result: RewriteResult,
-    counted: tuple[NodeCounts, NodeCounts],
+    op_types: tuple[Counter[str], Counter[str]],
     sizes: tuple[int, int | None],
     stream: TextIO,
 ) -> None:
     """Numbers before and after, and how much of what could be low is low.
 
-    ``counted`` and ``sizes`` (bytes on disk) hold before and after; the last size is None where nothing was written.
+    ``op_types`` (numbers of nodes) and ``sizes`` (bytes on disk) hold before and after; the last size is None where
+    nothing was written.
     """
-    before, after = counted
+    before, after = op_types
     rows = [
-        ("nodes", str(before.nodes), str(after.nodes)),
-        ("Casts", str(before.casts), str(after.casts)),
+        ("nodes", str(before.total()), str(after.total())),
+        ("Casts", str(before["Cast"]), str(after["Cast"])),
         ("size", byte_size(sizes[0]), "not written" if sizes[1] is None else byte_size(sizes[1])),
     ]
     terminal.table(("", "before", "after"), rows, stream)

@@ -147,10 +147,8 @@ def _is_test_set(path: Path) -> bool:
 def _read_test_set(path: Path, inputs: Sequence[Input]) -> Mapping[str, object]:
     files = {int(match[1]): file for file in path.glob("input_*.pb") if (match := _NUMBERED.fullmatch(file.name))}
     ordered = [each for each in inputs if not each.optional or isinstance(each.type, tuple)]
-    values = {}
-    for number, file in sorted(files.items()):
-        kind = ordered[number].type if number < len(ordered) else types.FLOAT
-        values[number] = _read_proto(file, kind)
+    kinds = {number: ordered[number].type if number < len(ordered) else types.FLOAT for number in sorted(files)}
+    values = {number: _read_proto(files[number], kind) for number, kind in kinds.items()}
     by_name = dict(values.values())
     if len(by_name) == len(values) and by_name.keys() <= {each.name for each in inputs}:
         return by_name

@@ -8,12 +8,11 @@ Runtime's habit, would slow the other down (by half, measured on two cores).
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,13 +43,10 @@ def make_session(
     """
     if not outgrows_protobuf(proto) and readable_in_place(proto, folder):
         return open_session(proto.SerializeToString(), options, folder=folder)
-    home = Path(tempfile.mkdtemp(prefix="mixlist-"))
-    try:
-        session = open_session(write_model(proto, home, folder), options)
-    except BaseException:
-        shutil.rmtree(home, ignore_errors=True)
-        raise
-    weakref.finalize(session, shutil.rmtree, home, ignore_errors=True)
+    with ExitStack() as stack:
+        home = stack.enter_context(tempfile.TemporaryDirectory(prefix="mixlist-", ignore_cleanup_errors=True))
+        session = open_session(write_model(proto, Path(home), folder), options)
+        weakref.finalize(session, stack.pop_all().close)
     return session
 
 

@@ -70,7 +70,8 @@ def parse_events(events: Sequence[Event], warmup: int = 0) -> Profile:
     """Return the profile of a list of events, without the first ``warmup`` runs of the model."""
     starts = sorted(int(e["ts"]) for e in events if e.get("name") == "model_run")[warmup:]
     first = starts[0] if starts else 0
-    nodes = [e for e in events if _is_node(e) and int(e["ts"]) >= first]
+    runs_of_nodes = (e for e in events if e.get("cat") == "Node" and str(e["name"]).endswith(_KERNEL))
+    nodes = [e for e in runs_of_nodes if int(e["ts"]) >= first]
     kernels = [e for e in events if e.get("cat") == "Kernel" and int(e["ts"]) >= first and e["args"].get("op_name")]
     ran = {(e["name"], e["args"].get("node_index", "")): e["args"] for e in nodes}
     calls = Counter(e["args"].get("op_name", "") for e in nodes)
@@ -86,10 +87,6 @@ def parse_events(events: Sequence[Event], warmup: int = 0) -> Profile:
         device_times=bool(kernels),
         seconds=sum(op.seconds for op in ops),
     )
-
-
-def _is_node(event: Event) -> bool:
-    return event.get("cat") == "Node" and str(event["name"]).endswith(_KERNEL)
 
 
 def _is_low(args: Event) -> bool:
