@@ -55,7 +55,7 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
     from mixlist.report.progress import count_bar
 
     data = take_data(given)
-    options = build(BenchOptions, given, profiles=Path(profiles) if profiles is not None else None)
+    options = build(BenchOptions(), given, profiles=Path(profiles) if profiles is not None else None)
     original, rival = _models(model, other, given)
     if estimate:
         _write_estimate(original, rival, data, form)

@@ -64,9 +64,9 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     source = load(model)
     batches = batches_from(take_data(given), source.proto)
     given["per_tensor"] = given["per_tensor"] or html is not None
-    limits = build(Limits, given)
+    limits = build(Limits(), given)
     answers = None if labels is None else read_labels(labels)
-    options = build(CheckOptions, given, limits=limits, labels=answers, type_hints=hints, isolate=process)
+    options = build(CheckOptions(), given, limits=limits, labels=answers, type_hints=hints, isolate=process)
     with count_bar("checking", min(len(batches), options.steps or len(batches))) as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     write_report(report, form, html, check_html.render, check_terminal.write_check)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mixlist.cli.declared import build
-from mixlist.cli.parameters import Given, keep_one, on_command_line
+from mixlist.cli.parameters import Given, keep_one, names_and_values, on_command_line
 from mixlist.errors import UsageError
 from mixlist.option_fields import command_line_forms, option
 
@@ -62,7 +62,7 @@ def take_data(given: Given) -> DataOptions:
         for name in on_command_line(*_RANDOM_ONLY):
             flag = command_line_forms(DataOptions)[name].flag
             raise UsageError(f"{flag} is for --random, and the data comes from --data", hint=f"leave {flag} out")
-    return build(DataOptions, given)
+    return build(DataOptions(), given)
 
 
 def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
@@ -77,30 +77,22 @@ def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
             hint="give some with --data batches/ (or a .npz file of inputs by name), or make it up: --random 4",
         )
     dims = sizes_from(options.dims)
-    ranges = {name: _bounds(text, name) for name, text in _pairs(options.ranges, "--range", "INPUT=LOW:HIGH")}
-    return random_batches(proto, options.random, options.seed, dims, ranges)
+    ranges = names_and_values(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE)
+    bounds = {name: _bounds(text, name) for name, text in ranges}
+    return random_batches(proto, options.random, options.seed, dims, bounds)
 
 
 def sizes_from(texts: Iterable[str]) -> dict[str, int]:
     """Return what ``--dim NAME=SIZE`` gave, by name; raises UsageError for what is no size."""
     sizes = {}
-    for name, text in _pairs(texts, "--dim", "NAME=SIZE"):
+    for name, text in names_and_values(texts, "--dim", "NAME=SIZE", _DIM):
         if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise UsageError(f"--dim {name}={text}: {text!r} is no size", hint=f"for example {_EXAMPLES['--dim']}")
+            raise UsageError(f"--dim {name}={text}: {text!r} is no size", hint=f"for example {_DIM}")
         sizes[name] = int(text)
     return sizes
 
 
-def _pairs(texts: Iterable[str], option: str, form: str) -> Iterable[tuple[str, str]]:
-    """Name and value; split at the last ``=``, since names of inputs may hold one."""
-    for text in texts:
-        name, sign, value = text.rpartition("=")
-        if not (sign and name and value):
-            raise UsageError(f"{option} {text}: this is not {form}", hint=f"for example {_EXAMPLES[option]}")
-        yield name, value
-
-
-_EXAMPLES = {"--dim": "--dim batch=4", "--range": "--range input_ids=0:30521"}
+_DIM, _RANGE = "--dim batch=4", "--range input_ids=0:30521"  # examples in messages
 
 
 def _bounds(text: str, name: str) -> tuple[float, float]:
@@ -109,7 +101,7 @@ def _bounds(text: str, name: str) -> tuple[float, float]:
         bounds = _number(low), _number(high)
     except ValueError:
         message = f"--range {name}={text}: {text!r} is not LOW:HIGH in finite numbers"
-        raise UsageError(message, hint=f"for example {_EXAMPLES['--range']}") from None
+        raise UsageError(message, hint=f"for example {_RANGE}") from None
     if bounds[0] > bounds[1]:
         raise UsageError(f"--range {name}={text}: {low} is more than {high}", hint=f"write {name}={high}:{low}")
     return bounds

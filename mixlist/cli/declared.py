@@ -58,17 +58,11 @@ def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
     return {"input file": FILE, "output file": OUTPUT}.get(form.kind)
 
 
-def build(options: type[Options], given: Given, **converted: object) -> Options:
-    """Return a dataclass of what the user gave, taken out of ``given``, and of values in another form than given."""
-    return options(**_asked(options, given) | converted)
+def build(base: Options, given: Given, **converted: object) -> Options:
+    """Return the options with what the user gave, taken out of ``given``, in place of their own values.
 
-
-def change(base: Options, given: Given) -> Options:
-    """Return a dataclass with what the user gave, taken out of ``given``, in place of its own values."""
-    return replace(base, **_asked(type(base), given))
-
-
-def _asked(options: type[DataclassInstance], given: Given) -> Given:
-    """Take the fields of a dataclass out of ``given``; return those that the user gave a value."""
-    values = {name: given.pop(name, None) for name in command_line_forms(options)}
-    return {name: value for name, value in values.items() if value is not None and value != ()}
+    ``converted``: values in another form than given.
+    """
+    values = {name: given.pop(name, None) for name in command_line_forms(type(base))}
+    asked = {name: value for name, value in values.items() if value is not None and value != ()}
+    return replace(base, **asked | converted)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,7 +44,7 @@ class Mixed:
 
 @click.command("demo")
 @click.option("-o", "--output", metavar="DIR", type=OUTPUT, help="Keep the rewritten models in this folder.")
-def command(output: str | None) -> int:
+def command(output: str | None) -> None:
     """Run the main job on the bundled model, step by step.
 
     A small network that reads handwritten digits is checked, resolved, rewritten and run before and
@@ -54,25 +54,23 @@ def command(output: str | None) -> int:
     Example:
       mixlist demo
     """
-    return run(Path(output) if output else None)
+    run(Path(output) if output else None)
 
 
-def run(output: Path | None = None, stream: TextIO | None = None) -> int:
-    """Run the demo and print it to ``stream`` (standard output); returns the exit status, 0.
-
-    The rewritten models are kept in the folder ``output`` if one is given, else nothing is kept.
-    """
+def run(output: Path | None = None) -> None:
+    """Run the demo; the rewritten models are kept in the folder ``output`` if one is given, else nothing is kept."""
     if output is None:
         with tempfile.TemporaryDirectory(prefix="mixlist-demo-") as folder:
-            return _run(Path(folder), stream or sys.stdout, kept=False)
+            _run(Path(folder), kept=False)
+        return
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise FileError(f"cannot make the folder {output}: {problem.strerror}") from problem
-    return _run(output, stream or sys.stdout, kept=True)
+    _run(output, kept=True)
 
 
-def _run(folder: Path, out: TextIO, *, kept: bool) -> int:
+def _run(folder: Path, *, kept: bool) -> None:
     import numpy as np
 
     data = package_data.folder("demo_data")
@@ -80,29 +78,26 @@ def _run(folder: Path, out: TextIO, *, kept: bool) -> int:
     with np.load(data / "digits.npz") as arrays:
         pixels, labels = arrays["pixels"].astype(np.float32), arrays["labels"]
 
-    print(f"A network that reads handwritten digits, and {len(labels)} digits it has not seen:", file=out)
-    print(_sketch(pixels[:6]), file=out)
-    _step(out, 1, f"Check the list file: mixlist validate {edits.name}")
-    _show_list(edits, out)
+    print(f"A network that reads handwritten digits, and {len(labels)} digits it has not seen:")
+    print(_sketch(pixels[:6]))
+    _step(1, f"Check the list file: mixlist validate {edits.name}")
+    _show_list(edits)
 
     listed = _apply("onnx lists, edited", model, folder / "digits.mixed.onnx", pixels, mixlist=edits)
-    _step(out, 2, f"What the lists say of this model's operators: mixlist lists --mixlist {edits.name}")
-    _show_lists(listed.plan, out)
-    _step(out, 3, f"What each node becomes, and why: mixlist resolve {model.name} --mixlist {edits.name}")
-    _show_nodes(listed.plan, out)
-    _step(out, 4, "One node explained: mixlist resolve ... --explain /energy/Div_1")
-    _show_chain(listed.plan, "/energy/Div_1", out)
+    _step(2, f"What the lists say of this model's operators: mixlist lists --mixlist {edits.name}")
+    _show_lists(listed.plan)
+    _step(3, f"What each node becomes, and why: mixlist resolve {model.name} --mixlist {edits.name}")
+    _show_nodes(listed.plan)
+    _step(4, "One node explained: mixlist resolve ... --explain /energy/Div_1")
+    _show_chain(listed.plan, "/energy/Div_1")
 
-    _step(out, 5, "Apply and run, with two other choices beside it: mixlist apply ... [--precision-mode-v2 fp16]")
+    _step(5, "Apply and run, with two other choices beside it: mixlist apply ... [--precision-mode-v2 fp16]")
     unedited = _apply("onnx lists", model, folder / "digits.unedited.onnx", pixels)
     forced = _apply("all low (fp16)", model, folder / "digits.all_low.onnx", pixels, precision_mode_v2="fp16")
-    _show_outcome(model, _run_original(model, pixels), [unedited, listed, forced], labels, out)
+    _show_outcome(model, _run_original(model, pixels), [unedited, listed, forced], labels)
     if kept:
-        print(f"\nThe models are in {folder}.", file=out)
-    print(
-        "\nNext, on a model of yours: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx", file=out
-    )
-    return 0
+        print(f"\nThe models are in {folder}.")
+    print("\nNext, on a model of yours: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx")
 
 
 def _apply(title: str, model: Path, path: Path, pixels: NDArray[np.float32], **options: Any) -> Mixed:
@@ -140,8 +135,8 @@ def _run_original(path: Path, pixels: NDArray[np.float32]) -> NDArray[np.int64]:
     return guesses
 
 
-def _step(out: TextIO, number: int, title: str) -> None:
-    print(f"\n{terminal.paint(f'{number}. {title}', 'bold', out)}\n", file=out)
+def _step(number: int, title: str) -> None:
+    print(f"\n{terminal.paint(f'{number}. {title}', 'bold', sys.stdout)}\n")
 
 
 def _sketch(pixels: NDArray[np.float32]) -> str:
@@ -152,18 +147,18 @@ def _sketch(pixels: NDArray[np.float32]) -> str:
     return "\n".join("  " + "".join(row).rstrip() for row in rows)
 
 
-def _show_list(path: Path, out: TextIO) -> None:
+def _show_list(path: Path) -> None:
     from mixlist.lists.validate import validate_file
 
     findings = validate_file(path).findings
-    print(path.read_text(encoding="utf-8"), file=out)
-    for line in terminal.diagnostic_lines(findings, out):
-        print(line, file=out)
+    print(path.read_text(encoding="utf-8"))
+    for line in terminal.diagnostic_lines(findings, sys.stdout):
+        print(line)
     if not findings:
-        print("valid, no findings", file=out)
+        print("valid, no findings")
 
 
-def _show_lists(plan: Plan, out: TextIO) -> None:
+def _show_lists(plan: Plan) -> None:
     ops: dict[str, set[str]] = defaultdict(set)
     for node in plan.nodes:
         ops[node.list].add(node.op_type)
@@ -173,13 +168,13 @@ def _show_lists(plan: Plan, out: TextIO) -> None:
         "gray": "follows the operator upstream",
     }
     rows = [[name, text, ", ".join(sorted(ops[name])) or "-"] for name, text in meaning.items()]
-    terminal.table(["list", "meaning", "operators of this model"], rows, out)
+    terminal.table(["list", "meaning", "operators of this model"], rows, sys.stdout)
     for move in plan.policy.lists.moves.values():
         place = f" ({Path(move.place.path).name}:{move.place.line}:{move.place.column})" if move.place else ""
-        print(f"\nedited: {move.op} from {move.before} to {move.after}{place}", file=out)
+        print(f"\nedited: {move.op} from {move.before} to {move.after}{place}")
 
 
-def _show_nodes(plan: Plan, out: TextIO) -> None:
+def _show_nodes(plan: Plan) -> None:
     """One row for each precision and rule: how many nodes, of which operators, and one node's reason."""
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for node in plan.nodes:
@@ -188,17 +183,15 @@ def _show_nodes(plan: Plan, out: TextIO) -> None:
     for (precision, rule), nodes in sorted(groups.items()):
         ops = ", ".join(sorted({node.op_type for node in nodes}))
         rows.append([precision, str(len(nodes)), rule, ops, f"{nodes[0].name}: {nodes[0].reason}"])
-    terminal.table(["precision", "nodes", "rule", "operators", "for example"], rows, out)
+    terminal.table(["precision", "nodes", "rule", "operators", "for example"], rows, sys.stdout)
 
 
-def _show_chain(plan: Plan, name: str, out: TextIO) -> None:
+def _show_chain(plan: Plan, name: str) -> None:
     rows = [[node.name, node.op_type, node.list, node.precision, node.reason] for node in plan.explain(name)]
-    terminal.table(["node", "operator", "list", "precision", "reason"], rows, out)
+    terminal.table(["node", "operator", "list", "precision", "reason"], rows, sys.stdout)
 
 
-def _show_outcome(
-    model: Path, original: NDArray[np.int64], mixed: Sequence[Mixed], labels: NDArray[np.uint8], out: TextIO
-) -> None:
+def _show_outcome(model: Path, original: NDArray[np.int64], mixed: Sequence[Mixed], labels: NDArray[np.uint8]) -> None:
     eligible = mixed[0].result.eligible
     rows = [["original", f"0 of {eligible}", "0", _size(model), _share(original == labels), "-", "ONNX Runtime"]]
     for one in mixed:
@@ -212,13 +205,12 @@ def _show_outcome(
             "onnx.reference",
         ])  # fmt: skip
     columns = ["model", "low nodes", "Casts added", "file", f"right of {len(labels)}", "first overflow", "computed by"]
-    terminal.table(columns, rows, out)
+    terminal.table(columns, rows, sys.stdout)
     print(
         "\nonnx.reference computes every node in the type the file gives it, one by one."
         "\nONNX Runtime's CPU provider runs most float16 nodes in float32, which would hide the overflow."
         "\nWith everything low the sum in /energy/ReduceSum passes float16's largest value, 65504;"
-        "\nthe black list keeps that node in float32, and the ones that follow it.",
-        file=out,
+        "\nthe black list keeps that node in float32, and the ones that follow it."
     )
 
 

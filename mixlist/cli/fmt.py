@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from mixlist.cli.options import KIND
 from mixlist.cli.parameters import PATH, one_standard_input
-from mixlist.errors import FileError, MixlistError
+from mixlist.errors import MixlistError
 from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
@@ -38,26 +37,16 @@ def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -
       mixlist fmt --check lists/*.json
     """
     from mixlist.cli.failures import tell
+    from mixlist.lists.ops_info import files
 
     one_standard_input()
     status = 0
-    for path in _files(paths):
+    for file in chain.from_iterable(map(files, paths)):  # one by one: what comes before a wrong path is formatted
         try:
-            status = max(status, int(_format(path, kind, check) and check))
+            status = max(status, int(_format(str(file), kind, check) and check))
         except MixlistError as error:
             status = tell(error)
     return status
-
-
-def _files(paths: tuple[str, ...]) -> Iterator[str]:
-    for path in paths:
-        if path == "-" or not Path(path).is_dir():
-            yield path
-            continue
-        inside = sorted(Path(path).glob("*.json"))
-        if not inside:
-            raise FileError(f"{path}: no .json file is directly in this directory")
-        yield from map(str, inside)
 
 
 def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import click
@@ -65,6 +65,18 @@ def keep_one(given: Given, first: str, second: str, message: str) -> None:
     if len(said) != 1:
         raise UsageError(message, hint="give one of them")
     given[second if said == [first] else first] = None
+
+
+def names_and_values(texts: Iterable[str], option: str, form: str, example: str) -> Iterator[tuple[str, str]]:
+    """Yield what each NAME=VALUE says, split at the last ``=``: names of inputs may hold one.
+
+    Raises UsageError, with the form and an example, for a text without name, sign or value.
+    """
+    for text in texts:
+        name, sign, value = text.rpartition("=")
+        if not (sign and name and value):
+            raise UsageError(f"{option} {text}: this is not {form}", hint=f"for example {example}")
+        yield name, value
 
 
 def values_of_type(*types: PathType) -> Iterator[str]:

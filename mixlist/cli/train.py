@@ -11,7 +11,7 @@ from mixlist.cli.declared import build, declared
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, take_policy
 from mixlist.cli.outputs import check_outputs, write_report
-from mixlist.cli.parameters import CONFIG, FILE, keep_one
+from mixlist.cli.parameters import CONFIG, FILE, keep_one, names_and_values
 from mixlist.errors import UsageError
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions
@@ -82,8 +82,8 @@ def command(
 
     apply_large_batch(given)
     keep_one(given, "steps", "epochs", "--steps and --epochs are two lengths")
-    settings = build(Settings, given)
-    options = build(TrainOptions, given, optimizer=settings, state=state)
+    settings = build(Settings(), given)
+    options = build(TrainOptions(), given, optimizer=settings, state=state)
     parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
     make_scaler(options.scaler, **parameters)
     check_outputs({"--html": html, "--resume": state})
@@ -99,10 +99,7 @@ def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> 
     from mixlist.training.scalers import SCALERS
 
     found: dict[str, object] = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not (key and sign and value):
-            raise UsageError(f"--scaler-arg {text}: this is not NAME=VALUE", hint="for example growth_interval=500")
+    for key, value in names_and_values(texts, "--scaler-arg", "NAME=VALUE", "growth_interval=500"):
         if key in found:
             raise UsageError(f"--scaler-arg {key} is given twice", hint="give it once")
         found[key] = value

@@ -14,7 +14,7 @@ import click
 
 from mixlist.checker.accuracy import Limits
 from mixlist.cli.data import DataOptions, batches_from, take_data
-from mixlist.cli.declared import build, change, declared
+from mixlist.cli.declared import build, declared
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
 from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
 from mixlist.cli.outputs import check_outputs, write_result, write_warnings
@@ -105,10 +105,10 @@ def command(
     _refuse_seen(batches, others)
     outputs.check(_files(source, batches, others))
     options = build(
-        TuneOptions,
+        TuneOptions(),
         given,
         node_rules=rules is not None,
-        limits=change(default_limits(labelled=labels is not None), given),
+        limits=build(default_limits(labelled=labels is not None), given),
         labels=None if labels is None else read_labels(labels),
         state=state,
         validate_on=others,

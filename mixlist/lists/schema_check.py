@@ -17,7 +17,7 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
 from mixlist.files.jsonc import Document, quoted
 from mixlist.lists.detect_kind import JsonKind, evident_kind
-from mixlist.lists.suggestions import closest
+from mixlist.lists.suggestions import choices
 
 Steps = tuple[str | int, ...]  # keys and indices from the top of a file
 
@@ -140,10 +140,7 @@ def _unknown_key(document: Document, steps: Steps, allowed: list[str]) -> Diagno
         hint = "remove it; name the schema in the editor's settings"
         return document.finding("ML103", "error", message, steps, key=True, hint=hint)
     where = f" in {quoted(above[-1])}" if above else ""
-    near = closest(key, allowed, 1)
-    hint = f"allowed here: {', '.join(allowed)}"
-    if near:
-        hint = f'did you mean "{near[0]}"? {hint}'
+    hint = choices(key, allowed, "allowed here:", 1)
     return document.finding("ML101", "error", f"unknown key {quoted(key)}{where}", steps, key=True, hint=hint)
 
 

@@ -109,13 +109,9 @@ class Facts:
         return fact
 
     def _by_mode(self, action: str, node: Node) -> Fact:
-        if action == "force":
-            return Fact("none", "low", "mode")
-        if action == "raise":
-            return Fact("none", "raise", "mode")
-        if action == "cube" and node.op_type in _CUBE and node.domain == "":
-            return Fact("none", "low", "mode")
-        return Fact("none", "authored", "mode")
+        in_cube = node.op_type in _CUBE and node.domain == ""
+        kinds: dict[str, Kind] = {"force": "low", "raise": "raise", "cube": "low" if in_cube else "authored"}
+        return Fact("none", kinds.get(action, "authored"), "mode")
 
 
 def is_control_flow(node: Node) -> bool:

@@ -51,7 +51,7 @@ def is_followed(value: Value) -> bool:
 
 def _follow_first(node: Node, state: SolverState) -> tuple[int, Value | None]:
     for value in node.inputs:
-        if value is not None and not value.constant and types.element(value.type) in types.FLOATS:
+        if value is not None and is_followed(value):
             if value.producer is not None and value.producer.op_type == "Cast":
                 value = followed_value(value, state)
             return state.decided[value.id], value

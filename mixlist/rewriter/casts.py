@@ -110,7 +110,7 @@ class _Chooser:
     def run(self, keep: KeepTypes | None) -> Layout:
         root = self.solution.graph.root
         found: Iterable[Use] = uses(self.solution)
-        if keep is not None and not (keep.everything):
+        if keep is not None and not keep.everything:
             found = list(found)
             self._retype_inputs(found, keep)
         self._sort_out(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.graph.messages import NodeOrder, reorder
@@ -92,22 +93,26 @@ class Emitter:
         casts = {c.name: c.elem for c in self.layout.casts.get(scope, ())}
         edits = self.layout.outputs.get(scope, {})
         root = scope is self.solution.graph.root
-        made = {c.name: c.elem for c in self.layout.converted}
         for slot, (value, info) in enumerate(zip(scope.outputs, proto.output, strict=True)):
             final = self._final(value)
             if root and value.name in casts:
                 final = types.with_element(value.type, casts[value.name])
             elif slot in edits:
-                elem = casts.get(edits[slot], made.get(edits[slot]))
-                final = types.with_element(value.type, self._named(edits[slot]) if elem is None else elem)
+                final = types.with_element(value.type, self._named(edits[slot]))
             _set_type(info, final)
 
     def _named(self, name: str) -> int:
-        """The type of a tensor that an output now names: a Cast elsewhere, or a user's own."""
-        made = {cast.name: cast.elem for casts in self.layout.casts.values() for cast in casts}
+        """Return the type of a tensor that an output now names: a new one, or one of the model."""
+        if name in self._made:
+            return self._made[name]
         named = (v for v in self.solution.graph.values if self.layout.name(v) == name)
-        value = next(named, None)
-        return made.get(name) or (types.element(self._final(value)) if value is not None else types.UNKNOWN)
+        return next((types.element(self._final(v)) for v in named), types.UNKNOWN)
+
+    @cached_property
+    def _made(self) -> dict[str, int]:
+        """The types of the tensors that Casts make and constants become, by name."""
+        by_casts = {cast.name: cast.elem for casts in self.layout.casts.values() for cast in casts}
+        return by_casts | {constant.name: constant.elem for constant in self.layout.converted}
 
     # --- new nodes ---
 

@@ -34,7 +34,7 @@ def proto() -> Any:
 def told(**given: object) -> None:
     """Prints the names and shapes of the batches."""
     data = take_data(given)
-    build(ProviderOption, given)
+    build(ProviderOption(), given)
     assert set(given) == POLICY
     batches = batches_from(data, proto())
     for name, feed in zip(batches.names(), batches, strict=True):

@@ -71,7 +71,7 @@ def test_fmt_of_a_directory_without_json(run, folder: Path) -> None:
     (folder / "empty").mkdir()
     ran = run("fmt", "empty")
     assert ran.status == 2
-    assert "empty: no .json file" in ran.err
+    assert "empty: the directory holds no .json file" in ran.err
 
 
 def test_fmt_keeps_permissions_and_follows_links(run, folder: Path) -> None:
