@@ -113,8 +113,12 @@ def by_weight(findings: Iterable[NodeFinding]) -> list[NodeFinding]:
 
 def headline(report: CheckReport) -> str:
     """One line on what was checked."""
-    how = "emulated" if report.mode == "emulated" else "native"
-    return f"{report.model} in {report.precision}, {how} on {report.provider}, {pluralize(report.batches, 'batch')}"
+    return f"{report.model} in {conditions(report)}"
+
+
+def conditions(report: CheckReport) -> str:
+    """Return in which precision, where and on how many batches was checked."""
+    return f"{report.precision}, {report.mode} on {report.provider}, {pluralize(report.batches, 'batch')}"
 
 
 def exceptions(report: CheckReport) -> str:

@@ -25,7 +25,6 @@ _REACH = 16  # and at most, for values further out
 class Format:
     """The limits of a low type: largest finite value, smallest normal and smallest subnormal, as log2."""
 
-    name: str
     largest: float
     largest_text: str
     normal: int
@@ -33,8 +32,8 @@ class Format:
 
 
 FORMATS = {
-    "float16": Format("float16", math.log2(65504), "65504", -14, -24),
-    "bfloat16": Format("bfloat16", 128.0, "3.39e38", -126, -133),  # (2 - 2^-7) * 2^127
+    "float16": Format(math.log2(65504), "65504", -14, -24),
+    "bfloat16": Format(128.0, "3.39e38", -126, -133),  # (2 - 2^-7) * 2^127
 }
 
 

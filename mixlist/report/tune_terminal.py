@@ -83,8 +83,8 @@ def _write_share(report: TuneReport, stream: TextIO) -> None:
 
 def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
     heading(title, stream)
-    how = f"{held.precision}, {held.mode} on {held.provider}, {pluralize(held.batches, 'batch')}"
-    stream.write(f"  {paint(held.verdict, verdict_color(held.verdict), stream)}: {how}, {words.exceptions(held)}\n")
+    verdict = paint(held.verdict, verdict_color(held.verdict), stream)
+    stream.write(f"  {verdict}: {words.conditions(held)}, {words.exceptions(held)}\n")
     if held.outputs:
         worst = max(held.outputs, key=_badness)
         other = f"; {share(worst.mismatches)} of it differs" if worst.mismatches is not None else ""

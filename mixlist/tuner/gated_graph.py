@@ -67,30 +67,25 @@ class GatedGraph:
         return exact if exact is not None else next((f for f in offered if self.gates[f][1].covers(wanted)), None)
 
 
-def gate(
-    loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], *, clamp: bool, saturate: bool
-) -> GatedGraph:
-    """Make the gated graph of a model; ``wanted`` are the roundings that each point may be asked for.
+class GateBuilder(Emulation):
+    """Makes the gated graph of a model; ``wanted`` are the roundings that each point may be asked for.
 
     ``clamp``: constants beyond the low range become its largest value, else infinite; ``saturate``: computed values do.
     """
-    return _GateBuilder(loaded, wanted, clamp, saturate).build()
 
-
-class _GateBuilder(Emulation):
     def __init__(
-        self, loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], clamp: bool, saturate: bool
+        self, loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], *, clamp: bool, saturate: bool
     ) -> None:
         super().__init__(loaded, rounding=False, saturate=saturate)
         self.wanted = wanted
         self.clamp = clamp
         self.calls: Calls = ()
-        self.gates: list[Gate] = []
-        self.names: list[str] = []  # of the gates' flags
+        self.gates: dict[str, Gate] = {}  # by the names of their flags
         self.functions: list[FunctionProto] = []
         self.rounded: dict[tuple[int, int, bool], str] = {}  # weights, by id of the tensor, low type and clamp
 
     def build(self) -> GatedGraph:
+        """Return the graph in which every scope is gated."""
         flags = self.new.make("mixlist_gates")
         proto = self.proto
         self._rewrite(self.graph, proto.graph)
@@ -103,7 +98,7 @@ class _GateBuilder(Emulation):
         values = self.graph.root.values
         kinds = {name: _as_float32(value.type) for name, value in values.items()}
         constants = frozenset(name for name, value in values.items() if value.constant and value.kind == "node")
-        return GatedGraph(proto, flags, tuple(self.gates), tuple(self.names), outputs, kinds, constants)
+        return GatedGraph(proto, flags, tuple(self.gates.values()), tuple(self.gates), outputs, kinds, constants)
 
     # --- what is gated ---
 
@@ -161,10 +156,10 @@ class _GateBuilder(Emulation):
         assert body is not None
         message = copied(body.function)
         message.name = target.op_type = self.new.make(message.name)
-        first, self.calls = len(self.names), (*self.calls, ref)
+        first, self.calls = len(self.gates), (*self.calls, ref)
         self._rewrite(body, message)
         self.calls = self.calls[:-1]
-        flags = self.names[first:]
+        flags = list(self.gates)[first:]
         if flags:
             target.input.extend([""] * (len(message.input) - len(target.input)))
             target.input.extend(flags)
@@ -175,9 +170,8 @@ class _GateBuilder(Emulation):
 
     def _flag(self, what: Gate) -> str:
         """Add a gate; return the name of its flag."""
-        flag = self.new.make(f"mixlist_gate_{len(self.names)}")
-        self.gates.append(what)
-        self.names.append(flag)
+        flag = self.new.make(f"mixlist_gate_{len(self.gates)}")
+        self.gates[flag] = what
         return flag
 
     def _if(self, flag: str, low: GraphProto, plain: GraphProto, outputs: Sequence[str]) -> NodeProto:

@@ -137,9 +137,8 @@ class _Search:
     """The search of one tuning, and the report that it ends in."""
 
     def __init__(self, strategy: Strategy, base: CheckReport, objective: Objective, timer: PhaseTimer) -> None:
-        self.strategy, self.base, self.timer = strategy, base, timer
+        self.strategy, self.base, self.objective, self.timer = strategy, base, objective, timer
         self.compiler, self.trials = strategy.compiler, strategy.trials
-        self.objective: Objective = objective
 
     def run(self, final_check: Callable[[EditSet], CheckReport]) -> TuneReport:
         """Search, check, and search again where the check does not agree (Rule S9.8)."""
@@ -164,14 +163,11 @@ class _Search:
                 self.trials.forget(edits, f"the check of the whole: {reasons[0]}")
             return self._report(None, report, "the final check contradicts the search", *reasons)
         except KeyboardInterrupt:
-            return self._interrupted()
-
-    def _interrupted(self) -> TuneReport:
-        best = min(self.trials.passing, key=self.strategy.merit, default=None)
-        reason = "interrupted: the best list so far, not minimal and not checked"
-        if best is None:
-            reason = "interrupted before any list kept the limits"
-        return replace(self._report(best, None, reason), complete=False)
+            best = min(self.trials.passing, key=self.strategy.merit, default=None)
+            reason = "interrupted: the best list so far, not minimal and not checked"
+            if best is None:
+                reason = "interrupted before any list kept the limits"
+            return replace(self._report(best, None, reason), complete=False)
 
     def _report(
         self, edits: EditSet | None, report: CheckReport | None, *failures: str, minimal: bool = False

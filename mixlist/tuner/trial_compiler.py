@@ -25,7 +25,7 @@ from mixlist.resolver.decisions import Solution
 from mixlist.runtime.feeds import as_float32
 from mixlist.runtime.inputs import model_inputs
 from mixlist.tuner.candidates import EditSet, policy_of
-from mixlist.tuner.gated_graph import GatedGraph, gate
+from mixlist.tuner.gated_graph import GateBuilder, GatedGraph
 from mixlist.tuner.graph_partition import cuts, split
 from mixlist.tuner.mask_classifier import MaskClassifier
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPlanner, RoundingPoint
@@ -171,7 +171,8 @@ class TrialCompiler:
     def _build(self) -> None:
         """Make the gated graph, and the file from which workers read it."""
         loaded = replace(self.resolver.loaded, proto=self.proto)
-        gated = gate(loaded, self.wanted, clamp=self.base.constants == "clamp", saturate=self.saturate)
+        clamp = self.base.constants == "clamp"
+        gated = GateBuilder(loaded, self.wanted, clamp=clamp, saturate=self.saturate).build()
         if gated.proto.ByteSize() > INLINE_LIMIT:  # a session of bytes takes no larger one
             raise ModelError(
                 f"{loaded.name} is too large to be tuned: its weights, rounded and not, outgrow 2 GiB",
