@@ -46,17 +46,16 @@ class CandidateRanking:
 
     def matrix_flops(self, candidate: Candidate) -> int:
         """Return the FLOPs of matrix products and convolutions in the candidate's nodes."""
-        return sum(self._matrix_flops[node] for node in dict.fromkeys(candidate.nodes))
+        return sum(self._matrix_flops[node] for node in candidate.nodes)
 
     def explain(self, candidate: Candidate) -> str:
         """Return why the candidate may cause the failure, in words."""
-        nodes = dict.fromkeys(candidate.nodes)
         for verb, group in (("overflows", self.offenders), ("has values beyond the range", self.beyond)):
-            hit = [node for node in nodes if node in group]
+            hit = [node for node in candidate.nodes if node in group]
             if hit:
                 more = f" and {len(hit) - 1} more" if len(hit) > 1 else ""
                 return f"{hit[0]}{more} {verb}"
-        error, node = max(((self.errors.get(n, 0.0), n) for n in nodes), default=(0.0, NodeRef("", "")))
+        error, node = max(((self.errors.get(n, 0.0), n) for n in candidate.nodes), default=(0.0, NodeRef("", "")))
         if not math.isfinite(error):
             return f"{node} overflows on exact inputs"
         return f"{node} adds an error of {error:.2g}" if error else ""

@@ -70,7 +70,7 @@ EditSet = frozenset[Edit]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One edit that the search may make, and the nodes that it is about."""
+    """One edit that the search may make, and the nodes that it is about, each once."""
 
     edit: Edit
     nodes: tuple[NodeRef, ...]
