@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from mixlist.files.strict_json import strict
@@ -170,8 +170,6 @@ class CheckReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""
-        from dataclasses import asdict
-
         plain: dict[str, Any] = asdict(self)
         for output in plain["outputs"]:
             output["pass"] = output.pop("passed")

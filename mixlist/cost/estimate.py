@@ -9,6 +9,7 @@ follow from the model is counted and named, never guessed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -130,23 +131,22 @@ def low_share(main: Solution, low: str, of: Costs) -> float | None:
 
     ``low``: the low type; ``of``: ``costs(main.graph, ...)``.
     """
-    total, lowered = _shares(main, of, low)
-    return lowered / total if total else None
+    flops = _matrix_flops(main, of)
+    return flops[low] / flops.total() if flops.total() else None
 
 
-def _shares(solution: Solution, of: Costs, low_name: str) -> tuple[int, int]:
+def _matrix_flops(solution: Solution, of: Costs) -> Counter[str]:
+    """Return the matrix and convolution operations by the precision that a Solution gives them, with those of calls."""
     from mixlist.resolver.decisions import precision
 
-    total = low = 0
+    flops = Counter[str]()
     for node in solution.graph.order:
         cost = of.nodes.get(node.id)
         if cost is not None and cost.matrix:
-            total += cost.flops
-            low += cost.flops if precision(solution, node) == low_name else 0
+            flops[precision(solution, node)] += cost.flops
         if node.id in of.calls:
-            inner = _shares(solution.callees[node.id], of.calls[node.id], low_name)
-            total, low = total + inner[0], low + inner[1]
-    return total, low
+            flops.update(_matrix_flops(solution.callees[node.id], of.calls[node.id]))
+    return flops
 
 
 def _sum(name: str, of: Costs) -> Work:

@@ -88,14 +88,11 @@ _VALUE, _ITEM = "a value", 'a value or "]"'
 _KEY, _FIRST_KEY, _COLON = "a key in double quotes", 'a key in double quotes or "}"', '":" after the key'
 _NEXT_MEMBER, _NEXT_ITEM, _END = '"," or "}"', '"," or "]"', "the end of the file"
 
-_NO_NUMBER = "JSON has no such number"
 _HINTS = {
     "True": "write true",
     "False": "write false",
     "None": "write null",
-    "NaN": _NO_NUMBER,
-    "Infinity": _NO_NUMBER,
-    "-Infinity": _NO_NUMBER,
+    **dict.fromkeys(("NaN", "Infinity", "-Infinity"), "JSON has no such number"),
 }
 
 

@@ -20,7 +20,8 @@ _SMALL = 256  # elements of an initializer that inference may read: a shape, an 
 def infer_ranks(model: ModelProto) -> dict[str, int]:
     """Number of dimensions by tensor name of the main graph, declared or inferred."""
     graph = _inferred(model, keep_declared=True).graph
-    return {i.name: len(i.type.tensor_type.shape.dim) for i in _infos(graph) if i.type.tensor_type.HasField("shape")}
+    infos = (*graph.input, *graph.output, *graph.value_info)
+    return {i.name: len(i.type.tensor_type.shape.dim) for i in infos if i.type.tensor_type.HasField("shape")}
 
 
 def correct_shapes(model: ModelProto) -> None:
@@ -106,16 +107,10 @@ def forget_declared(graph: GraphProto) -> None:
 def infos_in(graph: GraphProto) -> Iterator[ValueInfoProto]:
     """Yield what a graph and the bodies in it declare: inputs, outputs and value_infos."""
     for scope in scopes_in(graph):
-        yield from _infos(scope)
+        yield from (*scope.input, *scope.output, *scope.value_info)
 
 
 def dims_in(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
     """Yield every dimension of the tensors that a graph and the bodies in it declare."""
     for info in infos_in(graph):
         yield from info.type.tensor_type.shape.dim
-
-
-def _infos(graph: GraphProto) -> Iterator[ValueInfoProto]:
-    yield from graph.input
-    yield from graph.output
-    yield from graph.value_info

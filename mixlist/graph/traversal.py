@@ -115,14 +115,11 @@ def scope_messages(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProt
 
 def reachable_graphs(graph: Graph) -> list[Graph]:
     """Return a Graph and those of all functions that it calls, directly or not, in order of first call."""
-    found = {id(graph): graph}
-    pending = [iter(graph.order)]
+    found: dict[Graph, None] = {}
+    pending = [graph]
     while pending:
-        for node in pending[-1]:
-            if node.function is not None and id(node.function) not in found:
-                found[id(node.function)] = node.function
-                pending.append(iter(node.function.order))
-                break
-        else:
-            pending.pop()
-    return list(found.values())
+        caller = pending.pop()
+        if caller not in found:
+            found[caller] = None
+            pending.extend(reversed([node.function for node in caller.order if node.function is not None]))
+    return list(found)

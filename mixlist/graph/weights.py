@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from posixpath import normpath
@@ -28,15 +27,6 @@ PIECE = 2 * 2**20  # bytes held at a time: what a core can keep in its cache fro
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 PENDING = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
 EXACT = "pkg.mixlist.exact"  # external_data key beside PENDING: the conversion changes no number
-
-
-@dataclass(frozen=True)
-class External:
-    """Where a tensor's bytes lie in a data file."""
-
-    path: Path
-    offset: int
-    length: int
 
 
 def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:
@@ -60,8 +50,11 @@ def raise_outside(tensor: TensorProto, elem: int) -> bool:
     return True
 
 
-def external(tensor: TensorProto, folder: Path | None) -> External:
-    """Where an external tensor lies; raises ModelError or FileError naming the tensor and the path."""
+def external(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
+    """Return the data file of an external tensor, and the offset and number of its bytes in the file.
+
+    Raises ModelError or FileError naming the tensor and the path.
+    """
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     if not location:
@@ -98,7 +91,7 @@ def external(tensor: TensorProto, folder: Path | None) -> External:
         )
     if length != byte_size(tensor):
         raise ModelError(f"external tensor {tensor.name!r} has {length} bytes, its shape needs {byte_size(tensor)}")
-    return External(path, offset, length)
+    return path, offset, length
 
 
 def climbs(location: str) -> bool:
@@ -197,18 +190,18 @@ def ahead(made: Iterator[Piece]) -> Iterator[Piece]:
 
 def _read(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     """Yield the bytes of an external tensor as they lie, PIECE at a time."""
-    where = external(tensor, folder)
+    path, offset, length = external(tensor, folder)
     try:
-        opened = where.path.open("rb")
+        opened = path.open("rb")
     except OSError as problem:
-        raise FileError(f"cannot read the data of tensor {tensor.name!r} in {where.path}: {problem.strerror}") from None
+        raise FileError(f"cannot read the data of tensor {tensor.name!r} in {path}: {problem.strerror}") from None
     with opened as file:
-        file.seek(where.offset)
-        for start in range(0, where.length, PIECE):
-            size = min(where.length - start, PIECE)
+        file.seek(offset)
+        for start in range(0, length, PIECE):
+            size = min(length - start, PIECE)
             data = file.read(size)
             if len(data) < size:
-                raise FileError(f"{where.path} ended while tensor {tensor.name!r} was read")
+                raise FileError(f"{path} ended while tensor {tensor.name!r} was read")
             yield data
 
 

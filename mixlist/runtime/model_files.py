@@ -58,7 +58,7 @@ def readable_in_place(proto: ModelProto, folder: Path | None) -> bool:
 
     home = folder.resolve() if folder is not None else None
     for tensor in external_tensors(proto):
-        path = location(tensor, folder).path
+        path, _, _ = location(tensor, folder)
         if home is None or not path.resolve().is_relative_to(home) or stored_type(tensor) != tensor.data_type:
             return False
     return True
