@@ -248,11 +248,8 @@ def _backward_scopes(scaled: Tensor, runs: Sequence[ModuleRun]) -> Iterator[None
 
 def _functional(joint: GraphModule, flat: Sequence[Tensor]) -> GraphModule:
     """Return the graph without mutations and with our decompositions."""
-
-    def replay(*args: Tensor) -> object:
-        return torch.fx.Interpreter(joint).run(*args)
-
-    graph = make_fx(torch.func.functionalize(replay), decomposition_table=table(), _allow_non_fake_inputs=True)(*flat)
+    replay = torch.func.functionalize(torch.fx.Interpreter(joint).run)
+    graph = make_fx(replay, decomposition_table=table(), _allow_non_fake_inputs=True)(*flat)
     for node in list(graph.graph.nodes):  # functionalize writes buffers back at the end: they are outputs here
         if node.target is torch.ops.aten.copy_.default:
             node.replace_all_uses_with(node.args[1])
