@@ -1,18 +1,22 @@
-"""Hold what all trainings of one command share."""
+"""Check and hold what all trainings of one command share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from mixlist.errors import UsageError
 from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
+from mixlist.runtime.casts import numpy_type
 from mixlist.runtime.feeds import digest
-from mixlist.training.dataset import Data
-from mixlist.training.evaluation import Metric, evaluate
+from mixlist.training.dataset import Data, read_arrays, read_data
+from mixlist.training.evaluation import Metric, choose, evaluate
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
-from mixlist.training.options import TrainOptions
+from mixlist.training.options import EPOCHS, Source, TrainOptions
 from mixlist.training.scalers import Scaler, described, make_scaler
 from mixlist.training.step_session import StepSession
 from mixlist.training.stepgraph import StepGraph
@@ -43,16 +47,12 @@ class Job:
     graph: StepGraph
     policy: Policy
     options: TrainOptions
+    settings: Settings
     samples: Data
     held: Data
     metric: Metric
     steps: int
     first_values: dict[str, Array]
-
-    @property
-    def settings(self) -> Settings:
-        """The optimizer."""
-        return self.options.optimizer or Settings()
 
     def new_scaler(self, **changed: object) -> Scaler:
         """Return a scaler at its start; raises UsageError for parameters that it does not have."""
@@ -77,6 +77,18 @@ class Job:
         session, batch_size = training.session, self.options.batch_size
         return evaluate(session, training.values, self.held, self.metric, batch_size, batches)
 
+    def data_warnings(self) -> list[str]:
+        """Return what to know of the data."""
+        notes, held = [], self.held
+        for data in (self.samples, held):
+            notes += [f"{data.where}: {name}: {note}" for name, note in data.notes.items()]
+        if held is self.samples:
+            notes.append("there is no evaluation data: the metric is taken on the training data")
+        left_over = held.count % self.options.batch_size if self.graph.fixed_batch is not None else 0
+        if left_over:
+            notes.append(f"{held.where}: {left_over} samples are left out: {self.graph.name} takes whole batches only")
+        return list(dict.fromkeys(notes))
+
     def key(self) -> dict[str, str]:
         """Return what the numbers of a training depend on."""
         import onnxruntime
@@ -94,3 +106,62 @@ class Job:
             f" {options.provider} {options.threads} {self.metric}",
             "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
         }
+
+
+def make_job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) -> Job:
+    """Return what all trainings have in common; raises UsageError for what does not fit before the long run."""
+    samples = read_data(graph, data, "the training data")
+    held = samples
+    if options.eval_data is not None:
+        held = read_data(graph, options.eval_data, "the evaluation data")
+    _refuse_batch(graph, options.batch_size, samples, held)
+    job = Job(
+        graph=graph,
+        policy=policy,
+        options=options,
+        settings=options.optimizer or Settings(),
+        samples=samples,
+        held=held,
+        metric=choose(graph, options.metric),
+        steps=options.steps or (options.epochs or EPOCHS) * (samples.count // options.batch_size),
+        first_values=_first_values(graph, options.init),
+    )
+    job.new_scaler()
+    return job
+
+
+def _refuse_batch(graph: StepGraph, batch_size: int, samples: Data, held: Data) -> None:
+    fixed = graph.fixed_batch
+    if fixed is not None and fixed != batch_size:
+        raise UsageError(
+            f"{graph.name} takes batches of {fixed} samples, not of {batch_size}",
+            hint=f"give --batch-size {fixed}, or export the step with a batch size that is free",
+        )
+    # The last batch of an evaluation may be smaller, unless the graph takes batches of one size only.
+    for data in (samples, held):
+        if data.count < batch_size and (data is samples or fixed is not None):
+            raise UsageError(
+                f"a batch of {batch_size} needs as many samples, and {data.where} has {data.count}",
+                hint="give a smaller --batch-size, or more data",
+            )
+
+
+def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Array]:
+    """Return what ``init`` gives, as arrays of the parameters' types and shapes; raises UsageError."""
+    if init is None:
+        return {}
+    arrays, where = read_arrays(init, "the initial values")
+    parameters = {each.name: each for each in (*graph.parameters, *graph.buffers)}
+    values = {}
+    for name, value in arrays.items():
+        if name not in parameters:
+            hint = f"it has {', '.join(list(parameters)[:12])}"
+            raise UsageError(f"{where}: {name!r} is no parameter of {graph.name}", hint=hint)
+        array, parameter = np.asarray(value), parameters[name]
+        if array.shape != parameter.shape:
+            shapes = f"{list(array.shape)}, and the parameter is {list(parameter.shape)}"
+            raise UsageError(f"{where}: {name!r} is {shapes}")
+        if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+            raise UsageError(f"{where}: {name!r} holds values that are no finite numbers")
+        values[name] = array.astype(numpy_type(parameter.type))
+    return values

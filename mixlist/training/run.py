@@ -5,26 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mixlist.checker.exception_rate import exception_rate
 from mixlist.checker.keywords import with_keywords
-from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
-from mixlist.runtime.casts import numpy_type
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.training.advice import advise
 from mixlist.training.checkpoint import StateFile
-from mixlist.training.dataset import Data, read_arrays, read_data
-from mixlist.training.evaluation import choose
 from mixlist.training.gradient_underflow import UnderflowSampler
-from mixlist.training.job import Job, Progress
+from mixlist.training.job import Job, Progress, make_job
 from mixlist.training.loop import all_finite
-from mixlist.training.options import EPOCHS, Source, TrainOptions
+from mixlist.training.options import Source, TrainOptions
 from mixlist.training.result import Curve, Run, TrainReport
 from mixlist.training.scalers import ScalerError, described
 from mixlist.training.step_session import StepSession, float32_session, mixed_session
-from mixlist.training.stepgraph import StepGraph, read_step
+from mixlist.training.stepgraph import read_step
 from mixlist.training.tuning import tune_scale
 from mixlist.training.verdict import diverged, reasons
 
@@ -50,7 +44,7 @@ def train(model: Model, policy: Policy, data: Source, options: TrainOptions) -> 
 
 def run_train(model: Model, policy: Policy, data: Source, options: TrainOptions) -> TrainReport:
     """Do what ``train`` says, with its options in one object."""
-    job = _job(read_step(model), policy, data, options)
+    job = make_job(read_step(model), policy, data, options)
     clock = PhaseTimer()
     states = StateFile(options.state, job.key() if options.state is not None else {})
     with clock.phase("prepare"):
@@ -63,27 +57,6 @@ def run_train(model: Model, policy: Policy, data: Source, options: TrainOptions)
     exact.close()
     mixed.close()
     return replace(report, seconds=clock.seconds)
-
-
-def _job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) -> Job:
-    """Return what all trainings have in common; raises UsageError for what does not fit before the long run."""
-    samples = read_data(graph, data, "the training data")
-    held = samples
-    if options.eval_data is not None:
-        held = read_data(graph, options.eval_data, "the evaluation data")
-    _refuse_batch(graph, options.batch_size, samples, held)
-    job = Job(
-        graph=graph,
-        policy=policy,
-        options=options,
-        samples=samples,
-        held=held,
-        metric=choose(graph, options.metric),
-        steps=options.steps or (options.epochs or EPOCHS) * (samples.count // options.batch_size),
-        first_values=_first_values(graph, options.init),
-    )
-    job.new_scaler()
-    return job
 
 
 class _Series:
@@ -179,7 +152,7 @@ class _Series:
             optimizer=asdict(job.settings),
             underflow=self.sampler.result(),
             complete=self.complete,
-            warnings=(*_warnings(job), *self.mixed.warnings),
+            warnings=(*job.data_warnings(), *self.mixed.warnings),
         )
 
     def follow_up(self, report: TrainReport) -> TrainReport:
@@ -200,50 +173,3 @@ class _Series:
             why = ("interrupted before everything that was asked for was found out", *report.reasons)
             report = replace(report, verdict="fail", reasons=why, complete=False)
         return report
-
-
-def _refuse_batch(graph: StepGraph, batch_size: int, samples: Data, held: Data) -> None:
-    fixed = graph.fixed_batch
-    if fixed is not None and fixed != batch_size:
-        raise UsageError(
-            f"{graph.name} takes batches of {fixed} samples, not of {batch_size}",
-            hint=f"give --batch-size {fixed}, or export the step with a batch size that is free",
-        )
-    for data in (samples, held):
-        if data.count < (fixed or 1) or (data is samples and data.count < batch_size):
-            raise UsageError(
-                f"a batch of {batch_size} needs as many samples, and {data.where} has {data.count}",
-                hint="give a smaller --batch-size, or more data",
-            )
-
-
-def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Array]:
-    """Return what ``init`` gives, as arrays of the parameters' types and shapes; raises UsageError."""
-    if init is None:
-        return {}
-    arrays, where = read_arrays(init, "the initial values")
-    parameters = {each.name: each for each in (*graph.parameters, *graph.buffers)}
-    values = {}
-    for name, value in arrays.items():
-        if name not in parameters:
-            hint = f"it has {', '.join(list(parameters)[:12])}"
-            raise UsageError(f"{where}: {name!r} is no parameter of {graph.name}", hint=hint)
-        array, parameter = np.asarray(value), parameters[name]
-        if array.shape != parameter.shape:
-            shapes = f"{list(array.shape)}, and the parameter is {list(parameter.shape)}"
-            raise UsageError(f"{where}: {name!r} is {shapes}")
-        if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
-            raise UsageError(f"{where}: {name!r} holds values that are no finite numbers")
-        values[name] = array.astype(numpy_type(parameter.type))
-    return values
-
-
-def _warnings(job: Job) -> list[str]:
-    """Return what to know of the data; the policy has warnings of its own."""
-    notes = [f"{data.where}: {name}: {note}" for data in (job.samples, job.held) for name, note in data.notes.items()]
-    if job.held is job.samples:
-        notes.append("there is no evaluation data: the metric is taken on the training data")
-    left_over = job.held.count % job.options.batch_size if job.graph.fixed_batch is not None else 0
-    if left_over:
-        notes.append(f"{job.held.where}: {left_over} samples are left out: {job.graph.name} takes whole batches only")
-    return list(dict.fromkeys(notes))
