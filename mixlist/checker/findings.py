@@ -64,9 +64,9 @@ def _suggestion(node: DataflowNode, decision: Decision | None, facts: Facts | No
     """
     if decision is None or facts is None:
         return ""
-    op = facts.listed(decision.domain, decision.op_type, lambda: rank_of(node.graph, node.node)).op
-    if decision.list in ("white", "gray") and op:
-        return f'add "{op}" to black-list to-add, or the node "{decision.ref}" to a keep_dtype file'
+    entry = facts.by_list(decision.domain, decision.op_type, lambda: rank_of(node.graph, node.node)).listed
+    if decision.list in ("white", "gray") and entry is not None:
+        return f'add "{entry.op}" to black-list to-add, or the node "{decision.ref}" to a keep_dtype file'
     if decision.list != "black":
         return f'add the node "{decision.ref}" to a keep_dtype file'
     return f'the node is high; what it reads is cast to low: see "{decision.ref}" with mixlist resolve --explain'

@@ -23,12 +23,11 @@ def command(form: str, **given: object) -> None:
     lists = take_policy(given).lists
     known = sorted(lists.library.lists.keys() | lists.named)
     by_list = {name: [op for op in known if lists.of(op) == name] for name in ("white", "black", "gray")}
-    moves = {op: move for op, move in lists.moves.items() if move.before != move.after}
-    edited = {op: (str(move.before), str(move.place or "")) for op, move in moves.items()}
+    edited = {op: (str(move.before), str(move.place or "")) for op, move in lists.moves.items()}
     rows = [(op, name, *edited.get(op, ("", ""))) for name, ops in by_list.items() for op in ops]
     edits = [
         {"op": move.op, "from": move.before, "to": move.after, "at": str(move.place) if move.place else None}
-        for move in moves.values()
+        for move in lists.moves.values()
     ]
     as_json = {"format": "mixlist.lists/1", **by_list, "edits": edits}
     write_table(form, ("op", "list", "was", "at"), rows, as_json)

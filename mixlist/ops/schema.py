@@ -30,6 +30,9 @@ class Slot:
     homogeneous: bool
 
 
+Slots = tuple[Slot, ...]
+
+
 @dataclass(frozen=True)
 class Schema:
     """The part of an operator schema that decides types.
@@ -40,13 +43,13 @@ class Schema:
     """
 
     since: int
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    inputs: Slots
+    outputs: Slots
     allowed: dict[str, frozenset[types.Type]]
     fixing: dict[str, int]
     native: Any = None  # an OpSchema or None: the stubs of onnx lack members that others read here
 
-    def parameters(self, slots: tuple[Slot, ...], count: int) -> tuple[Slot, ...]:
+    def parameters(self, slots: Slots, count: int) -> Slots:
         """The formal slot of each of ``count`` actual ones; fewer where the schema has no more."""
         if count <= len(slots):
             return slots[:count]

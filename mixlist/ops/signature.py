@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.ops import types
-from mixlist.ops.schema import TYPE_ATTRIBUTES, VALUE_TYPED, Schema, Slot, find_schema
+from mixlist.ops.schema import TYPE_ATTRIBUTES, VALUE_TYPED, Schema, Slot, Slots, find_schema
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
@@ -140,13 +140,7 @@ def _is_fixed(schema: Schema, proto: NodeProto) -> bool:
     return any(given.get(name, default) for name, default in schema.fixing.items())
 
 
-def _groups(
-    schema: Schema,
-    formal_in: tuple[Slot, ...],
-    formal_out: tuple[Slot, ...],
-    inputs: Types,
-    outputs: Types,
-) -> tuple[Group, ...]:
+def _groups(schema: Schema, formal_in: Slots, formal_out: Slots, inputs: Types, outputs: Types) -> tuple[Group, ...]:
     slots: dict[str, tuple[list[int], list[int]]] = {}
     contained = any(isinstance(t, tuple) for t in inputs + outputs)
     for index, (formal, value_type) in enumerate(zip(formal_in, inputs, strict=False)):

@@ -9,7 +9,6 @@ library `tensorflow` has, is also low precision if a neighbor is, unless a black
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field
 
 from mixlist.graph.model import Graph, Node
 from mixlist.ops import types
@@ -19,34 +18,22 @@ from mixlist.resolver.solver_state import SolverState
 Edges = dict[int, list[int]]  # ids of nodes, or of values, by the id of one
 
 
-@dataclass
-class _Neighbors:
-    """The nodes that read the float outputs of each node, and those that make its float inputs."""
-
-    readers: Edges = field(default_factory=dict)
-    producers: Edges = field(default_factory=dict)
-
-    @property
-    def both(self) -> Edges:
-        ids = self.readers.keys() | self.producers.keys()
-        return {i: self.readers.get(i, []) + self.producers.get(i, []) for i in ids}
-
-
 def low_gray_nodes(state: SolverState) -> set[int]:
     """Return the ids of the gray nodes that are low precision."""
     graph, facts = state.graph, state.solution.facts
-    neighbors = _neighbors(graph, state.solution)
+    readers, producers = _neighbors(graph, state.solution)
+    neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
     clear_ops = state.policy.lists.library.clear
     white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state.low)}
     black = {n.id for n in graph.order if facts[n.id].kind == "authored" and facts[n.id].list == "black"}
     gray = {n.id for n in graph.order if facts[n.id].kind == "gray"}
-    after_black = _reach(black, neighbors.readers, gray)
+    after_black = _reach(black, readers, gray)
     able = {i for i in gray - after_black if _can_be_low(graph.order[i], state.low)}
-    behind_white = _reach(white, neighbors.readers, able)
-    before_white = _reach(white, neighbors.producers, able)
+    behind_white = _reach(white, readers, able)
+    before_white = _reach(white, producers, able)
     low = (behind_white & before_white) | white
     clear = {i for i in able if (entry := facts[i].listed) is not None and entry.op in clear_ops}
-    return (low | _reach(low, neighbors.both, clear)) & gray
+    return (low | _reach(low, neighbors, clear)) & gray
 
 
 def _can_be_low(node: Node, low: int) -> bool:
@@ -57,8 +44,11 @@ def _can_be_low(node: Node, low: int) -> bool:
     return low in signature.assign(wish).elements
 
 
-def _neighbors(graph: Graph, solution: Solution) -> _Neighbors:
-    """Connect nodes by float values, through the links of control flow."""
+def _neighbors(graph: Graph, solution: Solution) -> tuple[Edges, Edges]:
+    """Return the nodes that read the float outputs of each node, and those that make its float inputs.
+
+    Links of control flow connect nodes as well.
+    """
     made_by: Edges = {}  # producers by the id of a value
     for node in graph.order:
         if not node.bodies:
@@ -69,7 +59,8 @@ def _neighbors(graph: Graph, solution: Solution) -> _Neighbors:
     for link in solution.links:
         for target in link.targets:
             feeds.setdefault(target.id, []).extend(r.value.id for r in link.reads)
-    neighbors = _Neighbors()
+    readers: Edges = {}
+    producers: Edges = {}
     for node in graph.order:
         if node.bodies or node.signature is None:
             continue
@@ -77,9 +68,9 @@ def _neighbors(graph: Graph, solution: Solution) -> _Neighbors:
             if value is None or types.element(value.type) not in types.FLOATS:
                 continue
             for producer in _producers(value.id, made_by, feeds):
-                neighbors.readers.setdefault(producer, []).append(node.id)
-                neighbors.producers.setdefault(node.id, []).append(producer)
-    return neighbors
+                readers.setdefault(producer, []).append(node.id)
+                producers.setdefault(node.id, []).append(producer)
+    return readers, producers
 
 
 def _producers(value: int, made_by: Edges, feeds: Edges) -> list[int]:

@@ -65,24 +65,29 @@ class Facts:
         self.low = types.ELEMENT[policy.mode.low]
         raises = policy.mode.action == "raise"  # brings up either low type; lists leave the other one alone
         self.movable = types.LISTED if raises else frozenset({types.FLOAT, self.low})
-        self._listed: dict[tuple[str, str, int | None], Listed] = {}
-        self._facts: dict[tuple[str, str, int], Fact] = {}
-        self.cast_is_black = policy.mode.action == "lists" and self.listed("", "Cast").list == "black"
+        self._facts: dict[tuple[str, str, int | None], Fact] = {}
+        self.cast_is_black = policy.mode.action == "lists" and self.by_list("", "Cast").list == "black"
 
-    def listed(self, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None) -> Listed:
-        """Return the list of an operator in the policy's name space."""
+    def by_list(self, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None) -> Fact:
+        """Return the fact for nodes of an operator by its list in the policy's name space alone."""
         key = (domain, op_type, None if self.policy.space == "onnx" else rank())
-        entry = self._listed.get(key)
-        if entry is None:
-            entry = self._listed[key] = listed(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
-        return entry
+        fact = self._facts.get(key)
+        if fact is None:
+            entry = listed(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
+            rule = "follow" if entry.list == "gray" else entry.list
+            fact = self._facts[key] = Fact(entry.list, _KINDS[entry.list], rule, entry)
+        return fact
 
     def of(self, graph: Graph, node: Node) -> Fact:
         """Return the fact for a node that no node rule names."""
         signature = node.signature
         if signature is None:
             return Fact("none", "none", "control-flow")
-        by_list = self._by_list(graph, node)
+        action = self.policy.mode.action
+        if action == "lists":
+            by_list = self.by_list(node.domain, node.op_type, lambda: rank_of(graph, node))
+        else:
+            by_list = self._by_mode(action, node)
         if signature.fixed:
             return Fact(by_list.list, "cast", "cast", by_list.listed)
         if not any(g.authored in self.movable for g in signature.groups):
@@ -95,18 +100,6 @@ class Facts:
         if is_shape_arithmetic(node):
             return Fact(by_list.list, "shape", "shape", by_list.listed)
         return by_list
-
-    def _by_list(self, graph: Graph, node: Node) -> Fact:
-        action = self.policy.mode.action
-        if action != "lists":
-            return self._by_mode(action, node)
-        entry = self.listed(node.domain, node.op_type, lambda: rank_of(graph, node))
-        key = (node.domain, node.op_type, id(entry))
-        fact = self._facts.get(key)
-        if fact is None:
-            rule = "follow" if entry.list == "gray" else entry.list
-            fact = self._facts[key] = Fact(entry.list, _KINDS[entry.list], rule, entry)
-        return fact
 
     def _by_mode(self, action: str, node: Node) -> Fact:
         in_cube = node.op_type in _CUBE and node.domain == ""

@@ -47,10 +47,8 @@ def uses(solution: Solution, *, plain: bool = True) -> Iterator[Use]:
         shared = link_type(solution, link)
         for read in link.reads:
             want = shared if read.value.type != types.UNKNOWN else None  # as authored: the link is that then
-            if read.body is None:
-                yield Use(read.value, want, read.node.scope, read.node, read.slot)
-            else:
-                yield Use(read.value, want, read.body, None, read.slot)
+            reader = read.node if read.body is None else None
+            yield Use(read.value, want, read.body or read.node.scope, reader, read.slot)
     yield from _unlinked_outputs(solution)
 
 

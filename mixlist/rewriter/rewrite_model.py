@@ -121,9 +121,8 @@ def _rewrite(plan: Plan, loaded: Loaded, model: ModelProto, keep: KeepTypes) -> 
 def _taken(resolved: Resolved) -> set[str]:
     """Return the names of all tensors and nodes of a model, but for those that an earlier rewriting added."""
     taken: set[str] = set()
-    called = set()
+    called = {solution.graph.path for solution in resolved.solutions}
     for solution in resolved.solutions:
-        called.add(solution.graph.path)
         taken.update(v.name for v in solution.graph.values)
         taken.update(n.proto.name for n in solution.graph.order)
         taken.update(names_in(*solution.graph.unlinked))
