@@ -157,13 +157,6 @@ class MaskedOverflowFinder:
             self._mixed.close()
 
 
-def _close(*sessions: CountingSession | None) -> None:
-    """Release the sessions that have been made."""
-    for session in sessions:
-        if session is not None:
-            session.close()
-
-
 def _has_infinities(span: ObservedRange) -> bool:
     return not span.finite and not span.nan
 
@@ -173,7 +166,7 @@ class FullStatistics:
 
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
-        self._sessions: tuple[CountingSession | None, CountingSession] | None = None
+        self._sessions: tuple[CountingSession, CountingSession] | None = None  # of the mixed model, of the reference
         self._mixed: Totals = {}
         self._reference: Totals = {}
         self.totals: dict[TensorRef, ValueCounts] = {}
@@ -184,11 +177,9 @@ class FullStatistics:
         pair = self._pair
         if self._sessions is None:
             low = _low_type(pair)
-            mixed_session = CountingSession(pair.mixed, of_mixed(low), pair.low) if pair.low else None
-            self._sessions = mixed_session, CountingSession(pair.reference, (*of_reference(low), smallest()), None)
-        mixed, reference = self._sessions
-        self._mixed = mixed.count(feed) if mixed is not None else {}
-        self._reference = reference.count(feed)
+            mixed = CountingSession(pair.mixed, of_mixed(low), pair.low)
+            self._sessions = mixed, CountingSession(pair.reference, (*of_reference(low), smallest()), None)
+        self._mixed, self._reference = (session.count(feed) for session in self._sessions)
         for (tensor, name), least in self._reference.items():
             if name == SMALLEST and least < self.smallest.get(tensor, NO_SMALLEST):
                 self.smallest[tensor] = least
@@ -206,7 +197,8 @@ class FullStatistics:
 
     def close(self) -> None:
         """Release both sessions."""
-        _close(*self._sessions or ())
+        for session in self._sessions or ():
+            session.close()
 
 
 def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally]) -> None:
@@ -231,7 +223,8 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
                 for kind, indices in tallies[tensor].batches.items():
                     if index in indices and kind != "intended":
                         tallies[tensor].add_count(kind, finding_count(kind, tensor, *totals))
-    _close(mixed, reference)
+    mixed.close()
+    reference.close()
 
 
 def _low_type(pair: ModelPair) -> int:
