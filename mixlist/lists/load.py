@@ -14,10 +14,10 @@ from mixlist.lists import presets
 from mixlist.lists.edits import apply_edits, read_edits
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.modes import find_mode
-from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
+from mixlist.lists.node_rules import Rules, read_customize_dtypes, read_keep_dtype
 from mixlist.lists.op_catalog import TITLE, guess_space
 from mixlist.lists.ops_info import load_ops_info
-from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
+from mixlist.lists.policy import Constants, GrayPolicy, Mode, Policy
 from mixlist.lists.suggestions import choices
 
 OpNames = Literal["auto", "onnx", "ascend"]
@@ -118,10 +118,8 @@ def _choice(option: str, value: str, allowed: tuple[_T, ...]) -> _T:
     raise UsageError(f"{option} has no value {value!r}", hint=hint)
 
 
-def _rules(
-    keep_dtype: _Path | None, customize_dtypes: _Path | None, mode: Mode
-) -> tuple[tuple[NodeRule, ...], list[Diagnostic]]:
-    """The node rules in order of precedence: customize_dtypes by name, then by type, then keep_dtype."""
+def _rules(keep_dtype: _Path | None, customize_dtypes: _Path | None, mode: Mode) -> Rules:
+    """Return the node rules in order of precedence: customize_dtypes by name, then by type, then keep_dtype."""
     rules, warnings = read_customize_dtypes(customize_dtypes) if customize_dtypes is not None else ((), [])
     if keep_dtype is not None:
         kept, kept_warnings = read_keep_dtype(keep_dtype)
