@@ -121,8 +121,15 @@ def tensors(model: ModelProto) -> Iterator[TensorProto]:
 def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:
     """The tensors that go to the data file; for ``no`` those that come out of one."""
     # Each pass makes its tensors anew: to keep them all would set off Python's cycle collector again and again.
-    inline_size = sum(len(tensor.raw_data) for tensor in tensors(proto)) if wish == "auto" else 0
+    inline_size, some_external = 0, True
+    if wish == "auto":
+        some_external = False
+        for tensor in tensors(proto):
+            inline_size += len(tensor.raw_data)
+            some_external = some_external or weights.is_external(tensor)
     everything = wish == "yes" or inline_size > INLINE_LIMIT
+    if not everything and not some_external:
+        return  # the usual case: one pass is enough
     for tensor in tensors(proto):
         if weights.is_external(tensor) or (everything and _size(tensor) >= SMALLEST):
             yield tensor
