@@ -45,6 +45,11 @@ POLICY_OPTIONS = (
         type=click.Choice(["keep", "ieee", "clamp"]),
         help="What becomes of constants out of the low type's range.  [default: keep]",
     ),
+    click.Option(
+        ["--protect"],
+        metavar="masks,positions|none",
+        help="What no list makes low precision.  [default: both, none for the lists of an engine or a framework]",
+    ),
 )
 TYPE_HINTS = click.Option(
     ["--type-hints"],

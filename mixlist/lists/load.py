@@ -17,11 +17,12 @@ from mixlist.lists.modes import find_mode
 from mixlist.lists.node_rules import Rules, read_customize_dtypes, read_keep_dtype
 from mixlist.lists.op_catalog import TITLE, guess_space
 from mixlist.lists.ops_info import load_ops_info
-from mixlist.lists.policy import Constants, GrayPolicy, Mode, Policy
+from mixlist.lists.policy import Constants, GrayPolicy, Mode, Policy, Protection
 from mixlist.lists.suggestions import choices
 
 OpNames = Literal["auto", "onnx", "ascend"]
 DEFAULT_LIBRARY = "onnx"
+_LOWERS = ("lists", "force", "cube")  # the actions that make nodes low precision: the others have nothing to protect
 
 _Path = str | os.PathLike[str]
 _T = TypeVar("_T")
@@ -37,13 +38,15 @@ def load_policy(
     op_names: str = "auto",
     gray_policy: str = "ascend",
     constants: str = "keep",
+    protect: str | None = None,
     strict: bool = False,
 ) -> Policy:
     """Return the policy that the options of the command line describe (docs/semantics.md, S1 to S6).
 
     ``ops_info`` is a built-in library's name, a file or a directory; ``mixlist`` a modify_mixlist
     file; ``keep_dtype`` and ``customize_dtypes`` are node rule files; ``-`` reads a file from
-    standard input. ``strict`` makes comments and trailing commas in the files errors. What is
+    standard input. ``protect`` is ``none`` or some of ``masks,positions``; None leaves it to the library (Rule S4.34).
+    ``strict`` makes comments and trailing commas in the files errors. What is
     legal but doubtful stands in ``Policy.warnings``.
 
     Raises UsageError for options that are unknown or contradict each other, FileError for a file
@@ -71,6 +74,7 @@ def load_policy(
         rules=rules,
         gray_policy=gray,
         constants=treat,
+        protect=_protections(protect, library, space),
         op_names=names,
         space=space,
         warnings=(*warnings, *said),
@@ -111,11 +115,27 @@ def find_space(library: Library, op_names: OpNames = "auto") -> tuple[NameSpace,
     return space, [Diagnostic("ML402", "warning", message, library.name, hint=hint)]
 
 
-def _choice(option: str, value: str, allowed: tuple[_T, ...]) -> _T:
+def _choice(option: str, value: str, allowed: tuple[_T, ...], lead: str = "it takes") -> _T:
     if value in allowed:
         return cast(_T, value)
-    hint = choices(str(value), [str(a) for a in allowed], "it takes", 1)
+    hint = choices(str(value), [str(a) for a in allowed], lead, 1)
     raise UsageError(f"{option} has no value {value!r}", hint=hint)
+
+
+def _protections(text: str | None, library: Library, space: NameSpace) -> frozenset[Protection]:
+    """Return what ``--protect`` says, or without it the default of the library.
+
+    Rule S4.34: All are on for the built-in library `onnx` and for users' libraries in ONNX names, and off for
+    libraries that model an engine or a framework: the other built-in ones, and users' libraries in Ascend names.
+    """
+    everything: tuple[Protection, ...] = get_args(Protection)
+    if text is None:
+        is_of_engine = space == "ascend" or (library.space is not None and library.name != DEFAULT_LIBRARY)
+        return frozenset() if is_of_engine else frozenset(everything)
+    if text == "none":
+        return frozenset()
+    lead = "it takes none, or with commas between them"
+    return frozenset([_choice("--protect", name.strip(), everything, lead) for name in text.split(",")])
 
 
 def _rules(keep_dtype: _Path | None, customize_dtypes: _Path | None, mode: Mode) -> Rules:
@@ -140,6 +160,8 @@ def _digest(policy: Policy) -> str:
         "constants": policy.constants,
         "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in policy.rules],
     }
+    if policy.mode.action in _LOWERS:
+        meaning["protect"] = sorted(policy.protect)
     if policy.mode.action == "lists":
         meaning |= {
             "space": policy.space,

@@ -1,4 +1,4 @@
-"""Everything that decides a node's precision, in one value: lists, mode, node rules, constants, gray policy."""
+"""Everything that decides a node's precision, in one value: lists, mode, node rules, constants, protections, grays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mixlist.lists.library import Lists, NameSpace, Place
 
 GrayPolicy = Literal["ascend", "between", "black-wins", "promote"]
 Constants = Literal["keep", "ieee", "clamp"]
+Protection = Literal["masks", "positions"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
 
 
@@ -53,6 +54,7 @@ class Policy:
     """What ``load_policy`` returns and ``resolve`` obeys.
 
     ``rules`` stand in order of precedence: customize_dtypes by name, then by type, then keep_dtype.
+    ``protect`` names what no list makes low precision (Rule S4.34).
     ``digest`` identifies the policy's meaning (not its file names): two policies that decide alike
     from the same texts have the same digest on every machine.
     """
@@ -62,6 +64,7 @@ class Policy:
     rules: tuple[NodeRule, ...] = ()
     gray_policy: GrayPolicy = "ascend"
     constants: Constants = "keep"
+    protect: frozenset[Protection] = frozenset()
     op_names: Literal["auto", "onnx", "ascend"] = "auto"
     space: NameSpace = "onnx"  # the name space the lists are read in, found out when op_names is auto
     digest: str = ""

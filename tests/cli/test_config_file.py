@@ -14,7 +14,7 @@ from mixlist.errors import FileError, ListError, MixlistError, UsageError
 
 CONFIGURABLE = ["validate", "lists", "resolve", "apply", "diff", "check", "bench", "tune", "train"]
 POLICY = ["ops-info", "mixlist", "precision-mode", "precision-mode-v2", "keep-dtype", "customize-dtypes", "op-names"]
-POLICY += ["gray-policy", "constants"]
+POLICY += ["gray-policy", "constants", "protect"]
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -45,7 +45,7 @@ def told(**given: object) -> None:
 
 POLICY = {
     "ops_info", "mixlist", "precision_mode", "precision_mode_v2", "keep_dtype", "customize_dtypes", "op_names",
-    "gray_policy", "constants",
+    "gray_policy", "constants", "protect",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mixlist.errors import FileError, ListError, UsageError
+from mixlist.lists import presets
 from mixlist.lists.load import load_policy
 from mixlist.lists.policy import Policy
 
@@ -61,12 +62,46 @@ def test_everything_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "meant"),
-    [("op_names", "onxn", "onnx"), ("gray_policy", "black_wins", "black-wins"), ("constants", "keeep", "keep")],
+    [
+        ("op_names", "onxn", "onnx"),
+        ("gray_policy", "black_wins", "black-wins"),
+        ("constants", "keeep", "keep"),
+        ("protect", "mask", "masks"),
+    ],
 )
 def test_unknown_values_get_the_nearest(option: str, value: str, meant: str) -> None:
     with pytest.raises(UsageError, match=rf"--{option.replace('_', '-')} has no value '{value}'") as error:
         load_policy(**{option: value})  # type: ignore[arg-type]
     assert f"did you mean {meant}?" in str(error.value.hint)
+
+
+def test_protections_are_by_default_those_of_the_library(tmp_path: Path) -> None:
+    """Rule S4.34: Protections are part of the policy."""
+    both = {"masks", "positions"}
+    mine = write(tmp_path, "mine.json", flags(MatMul="true", Softmax="false", Conv="true"))
+    engine = write(tmp_path, "engine.json", flags(Conv2D="true", BatchMatMulV2="true"))
+    assert load_policy().protect == load_policy(mine).protect == both
+    assert load_policy(engine).space == "ascend"
+    for library in (engine, *(name for name in presets.names() if name != "onnx")):
+        assert load_policy(library).protect == frozenset()
+        assert load_policy(library, protect="positions, masks").protect == both
+    assert load_policy(protect="none").protect == frozenset()
+    assert load_policy(protect="masks").protect == {"masks"}
+
+
+@pytest.mark.parametrize("text", ["", "masks,", "none,masks", "quantized", "all"])
+def test_protections_that_do_not_exist(text: str) -> None:
+    """Rule S4.34: Protections are part of the policy."""
+    with pytest.raises(UsageError, match="--protect has no value") as error:
+        load_policy(protect=text)
+    assert "masks, positions" in str(error.value.hint)
+
+
+def test_protections_count_where_something_becomes_low() -> None:
+    """Rule S7.11: The file names its policy."""
+    for mode, differ in (("mixed_bfloat16", True), ("fp16", True), ("origin", False), ("cube_fp16in_fp32out", False)):
+        with_masks, without = (load_policy(precision_mode_v2=mode, protect=text) for text in ("masks", "none"))
+        assert (with_masks.digest != without.digest) == differ
 
 
 def test_a_misspelt_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +184,9 @@ def test_the_digest_is_of_everything_that_decides(tmp_path: Path) -> None:
         load_policy(precision_mode_v2="origin"),
         load_policy(gray_policy="promote"),
         load_policy(constants="ieee"),
+        load_policy(protect="masks"),
+        load_policy(protect="positions"),
+        load_policy(protect="none"),
         load_policy(customize_dtypes=rules),
         load_policy(customize_dtypes=other),
         load_policy(keep_dtype=write(tmp_path, "keep.cfg", "a\n")),

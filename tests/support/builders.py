@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, parser
 
 from mixlist.lists.library import Library, ListName, Lists, Move, Place
-from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy
+from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy, Protection
 from tests.support.scopes import MARK, subgraphs
 
 MODES = {
@@ -64,6 +64,7 @@ def policy(
     rules: tuple[NodeRule, ...] = (),
     clear: Iterable[str] = (),
     edits: Mapping[str, ListName] | None = None,
+    protect: Iterable[Protection] = (),
 ) -> Policy:
     """A policy whose library holds just these op types; every other is gray.
 
@@ -82,11 +83,20 @@ def policy(
             constants,
             rules,
             sorted(library.clear),
+            sorted(protect),
         )
     )
     digest = hashlib.sha256(said.encode()).hexdigest()
     return Policy(
-        MODES[mode], Lists(library, moves, frozenset(moves)), rules, gray_policy, constants, "onnx", "onnx", digest
+        mode=MODES[mode],
+        lists=Lists(library, moves, frozenset(moves)),
+        rules=rules,
+        gray_policy=gray_policy,
+        constants=constants,
+        protect=frozenset(protect),
+        op_names="onnx",
+        space="onnx",
+        digest=digest,
     )
 
 

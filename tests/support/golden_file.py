@@ -1,8 +1,9 @@
 """Golden files: one small case per rule, with the expected result written by hand from the rules.
 
 A file opens with ``#`` lines: the rule's number and what the case shows. Settings follow, one ``name: value`` a line;
-those of the policy are ``white:``, ``black:``, ``mode:``, ``gray-policy:``, ``constants:`` and ``keep:`` (node names of
-a keep_dtype file). Sections follow, each under a line ``--- NAME``. Models are ONNX text for ``builders.model``.
+those of the policy are ``white:``, ``black:``, ``mode:``, ``gray-policy:``, ``constants:``, ``protect:`` and ``keep:``
+(node names of a keep_dtype file). Sections follow, each under a line ``--- NAME``. Models are ONNX text for
+``builders.model``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class GoldenFile:
             mode=self.settings.get("mode", "mixed_float16"),
             gray_policy=self.settings.get("gray-policy", "ascend"),  # type: ignore[arg-type]
             constants=self.settings.get("constants", "keep"),  # type: ignore[arg-type]
+            protect=self.settings.get("protect", "").split(),  # type: ignore[arg-type]
             rules=keep(*self.settings.get("keep", "").split()),
         )
 
