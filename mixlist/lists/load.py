@@ -17,7 +17,7 @@ from mixlist.lists.modes import find_mode
 from mixlist.lists.node_rules import Rules, read_customize_dtypes, read_keep_dtype
 from mixlist.lists.op_catalog import TITLE, guess_space
 from mixlist.lists.ops_info import load_ops_info
-from mixlist.lists.policy import Constants, GrayPolicy, Mode, Policy, Protection
+from mixlist.lists.policy import RULE_SET, Constants, GrayPolicy, Mode, Policy, Protection
 from mixlist.lists.suggestions import choices
 
 OpNames = Literal["auto", "onnx", "ascend"]
@@ -153,9 +153,10 @@ def _rules(keep_dtype: _Path | None, customize_dtypes: _Path | None, mode: Mode)
 
 
 def _digest(policy: Policy) -> str:
-    """Return a SHA-256 over what the policy says, not over how and where it is written."""
+    """Return a SHA-256 over what the policy says and the rules that read it, not over how and where it is written."""
     lists = policy.lists
     meaning: dict[str, object] = {
+        "rule set": RULE_SET,
         "mode": [policy.mode.action, policy.mode.low],
         "constants": policy.constants,
         "rules": [[rule.by, rule.pattern, rule.keep, rule.inputs, rule.outputs] for rule in policy.rules],

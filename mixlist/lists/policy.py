@@ -13,6 +13,10 @@ Constants = Literal["keep", "ieee", "clamp"]
 Protection = Literal["masks", "positions"]
 Action = Literal["lists", "force", "origin", "raise", "cube"]
 
+# The version of the rules in docs/semantics.md that decide a precision. Raise it by one in each release in which a
+# changed rule decides a node otherwise: a file or a search state of other rules is then recognized (Rule S7.11).
+RULE_SET = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:
@@ -55,8 +59,8 @@ class Policy:
 
     ``rules`` stand in order of precedence: customize_dtypes by name, then by type, then keep_dtype.
     ``protect`` names what no list makes low precision (Rule S4.34).
-    ``digest`` identifies the policy's meaning (not its file names): two policies that decide alike
-    from the same texts have the same digest on every machine.
+    ``digest`` identifies the policy's meaning (not its file names) and the ``RULE_SET`` that reads it: two policies
+    that decide alike from the same texts have the same digest on every machine.
     """
 
     mode: Mode

@@ -107,6 +107,7 @@ def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "ML501",
             "warning",
-            f"mixlist wrote {resolved.loaded.name} under another policy: what that made low is authored low now",
+            f"mixlist wrote {resolved.loaded.name} under another policy or by other rules: "
+            "what that made low is authored low now",
             hint="start from the original model",
         )

@@ -11,7 +11,7 @@ import pytest
 from mixlist.errors import FileError, ListError, UsageError
 from mixlist.lists import presets
 from mixlist.lists.load import load_policy
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import RULE_SET, Policy
 
 
 def write(folder: Path, name: str, value: Any) -> Path:
@@ -192,6 +192,13 @@ def test_the_digest_is_of_everything_that_decides(tmp_path: Path) -> None:
         load_policy(keep_dtype=write(tmp_path, "keep.cfg", "a\n")),
     ]
     assert len({policy.digest for policy in policies}) == len(policies)
+
+
+def test_the_digest_is_of_the_rules_that_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule S7.11: a file that other rules wrote has another digest."""
+    before = load_policy().digest
+    monkeypatch.setattr("mixlist.lists.load.RULE_SET", RULE_SET + 1)
+    assert load_policy().digest != before
 
 
 def test_the_digest_is_the_same_everywhere() -> None:
