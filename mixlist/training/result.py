@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from mixlist.checker.result import NodeFinding
+from mixlist.checker.result import NodeFinding, Verdict
 from mixlist.files.strict_json import strict
 
 
@@ -76,7 +76,7 @@ class TrainReport:
     """
 
     model: str
-    verdict: Literal["pass", "fail"]
+    verdict: Verdict
     reasons: tuple[str, ...]
     provider: str
     mode: Literal["emulated", "native"]

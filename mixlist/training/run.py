@@ -20,7 +20,7 @@ from mixlist.training.scalers import ScalerError, described
 from mixlist.training.step_session import StepSession, float32_session, mixed_session
 from mixlist.training.stepgraph import read_step
 from mixlist.training.tuning import tune_scale
-from mixlist.training.verdict import diverged, reasons
+from mixlist.training.verdict import diverged, failure_reasons, missing_comparisons
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
@@ -130,13 +130,14 @@ class _Series:
         runs = (*self.finished, *self.cut_off)
         steps = sum(len(run.mixed.loss) for run in runs)
         exceptions = sum(len(run.mixed.exceptions) for run in runs)
-        failures = reasons(self.finished, steps, exceptions, job.metric, options)
+        reasons = failure_reasons(self.finished, self.cut_off, job.metric, options)
         if not self.complete:
-            failures.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
+            reasons.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
+        unjudged = missing_comparisons(self.finished, job.metric)
         return TrainReport(
             model=job.graph.name,
-            verdict="fail" if failures else "pass",
-            reasons=tuple(failures) or (PASSED,),
+            verdict="fail" if reasons else "inconclusive" if unjudged else "pass",
+            reasons=(*reasons, *unjudged) or (PASSED,),
             provider=options.provider,
             mode="emulated" if options.provider == "cpu" else "native",
             precision=job.policy.mode.low,

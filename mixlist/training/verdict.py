@@ -4,6 +4,9 @@
 - S10.14: the metric is not worse than that of float32 by more than the tolerance, as means over the runs;
 - S10.15: at least three runs, whose metric is as constant as that of float32 (within twice the tolerance);
 - S10.16: no run diverges, and every run learns: the loss of its last tenth is below that of its first.
+
+A seed whose training in float32 comes to nothing is nothing to compare with (Rule S10.19): it is not judged, and the
+verdict is inconclusive unless another seed fails.
 """
 
 from __future__ import annotations
@@ -22,27 +25,45 @@ if TYPE_CHECKING:
 RUNS = 3
 
 
-def reasons(runs: Sequence[Run], steps: int, exceptions: int, metric: Metric, options: TrainOptions) -> list[str]:
-    """Return why the trainings do not qualify, one sentence each; [] where they do (Rule S10.17).
+def missing_comparisons(runs: Sequence[Run], metric: Metric) -> list[str]:
+    """Return why some runs are nothing to compare with, one sentence each (Rule S10.19)."""
+    return [f"seed {run.seed}: {gap}: nothing to compare with" for run in runs if (gap := _gap(run, metric))]
 
-    ``exceptions`` of the mixed ``steps`` were bad; ``runs`` are those that came to their end.
+
+def _gap(run: Run, metric: Metric) -> str:
+    """Return why the float32 training of a run is nothing to compare with, "" where it is."""
+    if run.float32.diverged:
+        return f"training in float32 {run.float32.diverged}"
+    if run.float32.metric is not None and not math.isfinite(run.float32.metric):
+        return f"{metric.name} is {run.float32.metric} in float32"
+    return ""
+
+
+def failure_reasons(
+    finished: Sequence[Run], cut_off: Sequence[Run], metric: Metric, options: TrainOptions
+) -> list[str]:
+    """Return why the trainings do not qualify, one sentence each (Rule S10.17).
+
+    ``finished`` are the runs that came to their end, ``cut_off`` those that did not. Runs with nothing to compare with
+    are left out.
     """
     failures = []
     limit, tolerance = options.max_exception_rate, options.tolerance
+    runs = [run for run in finished if not _gap(run, metric)]
+    stepped = [run.mixed for run in (*runs, *cut_off) if not run.float32.diverged]
+    steps, exceptions = sum(len(curve.loss) for curve in stepped), sum(len(curve.exceptions) for curve in stepped)
     if too_many(exceptions, steps, limit):
         rate = describe_rate(exceptions, steps, limit)
         failures.append(f"{exceptions} of {steps} steps have an exception: {rate}")
     for run in runs:
-        if run.float32.diverged:
-            failures.append(f"seed {run.seed}: training in float32 {run.float32.diverged}: nothing to compare with")
         if run.mixed.diverged:
             failures.append(f"seed {run.seed}: training in mixed precision {run.mixed.diverged}")
     exact = [run.float32.metric for run in runs if run.float32.metric is not None]
     mixed = [run.mixed.metric for run in runs if run.mixed.metric is not None]
     if mixed and exact:
         failures += _worse_metric(exact, mixed, metric, tolerance)
-    if len(runs) == options.runs < RUNS:  # Ctrl-C has a reason of its own
-        failures.append(f"{len(runs)} of at least {RUNS} runs: whether the result is constant cannot be told")
+    if len(finished) == options.runs < RUNS:  # Ctrl-C has a reason of its own
+        failures.append(f"{len(finished)} of at least {RUNS} runs: whether the result is constant cannot be told")
     elif mixed and spread(mixed) > spread(exact) + 2 * tolerance:
         spreads = f"{metric.name} varies by {spread(mixed):.4g} over the runs, in float32 by {spread(exact):.4g}"
         failures.append(f"{spreads}: it is not constant within {2 * tolerance:g}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from mixlist.training.evaluation import Metric
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import Curve, Run
-from mixlist.training.verdict import diverged, reasons
+from mixlist.training.verdict import diverged, failure_reasons, missing_comparisons
 
 LOSS = tuple(1 / (1 + k) for k in range(100))
 
@@ -22,8 +23,10 @@ def run(seed: int = 0, exact: float | None = 0.98, mixed: float | None = 0.98, *
 def judged(
     runs: list[Run], exceptions: int = 0, limit: float = 0.005, higher: bool = True, complete: bool = True
 ) -> list[str]:
+    """The reasons to fail; the first run has so many exceptions."""
     options = TrainOptions(max_exception_rate=limit, tolerance=0.005, runs=len(runs) if complete else len(runs) + 1)
-    return reasons(runs, 100 * len(runs), exceptions, Metric("accuracy", higher), options)
+    first = replace(runs[0], mixed=replace(runs[0].mixed, exceptions=tuple(range(exceptions))))
+    return failure_reasons([first, *runs[1:]], (), Metric("accuracy", higher), options)
 
 
 THREE = [run(seed) for seed in range(3)]
@@ -47,7 +50,7 @@ def test_the_exception_rate_fails_at_its_limit() -> None:
     ("exact", "mixed", "higher", "worse"),
     [(0.98, 0.976, True, False), (0.98, 0.974, True, True), (0.97, 0.99, True, False),
      (0.5, 0.504, False, False), (0.5, 0.506, False, True), (0.5, 0.1, False, False),
-     (0.98, math.nan, True, True), (math.nan, 0.98, True, True)],
+     (0.98, math.nan, True, True)],
 )  # fmt: skip
 def test_the_metric_may_be_worse_by_the_tolerance(exact: float, mixed: float, higher: bool, worse: bool) -> None:
     """Rule S10.14: The metric must match float32."""
@@ -79,9 +82,25 @@ def test_divergence() -> None:
         "seed 1: training in mixed precision diverges: its loss or its parameters are not finite"
     ]
     exact = Run(1, Curve(LOSS, 0.98, diverged="does not learn"), Curve(LOSS, 0.98))
-    assert judged([THREE[0], exact, THREE[2]]) == [
-        "seed 1: training in float32 does not learn: nothing to compare with"
+    assert judged([THREE[0], exact, THREE[2]]) == []
+
+
+def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
+    """Rule S10.19: A float32 run must be something to compare with."""
+    metric = Metric("accuracy", True)
+    exact = Run(
+        1, Curve(LOSS, 0.98, diverged="does not learn"), Curve(LOSS, 0.1, exceptions=(1, 2), diverged="diverges")
+    )
+    unmeasured = run(2, math.nan, 0.98)
+    runs = [THREE[0], exact, unmeasured]
+    assert missing_comparisons(runs, metric) == [
+        "seed 1: training in float32 does not learn: nothing to compare with",
+        "seed 2: accuracy is nan in float32: nothing to compare with",
     ]
+    assert judged(runs) == []
+    worse = run(0, 0.98, 0.9)
+    assert judged([worse, *runs[1:]]) == ["accuracy is 0.9, in float32 0.98: worse by 0.08, the tolerance is 0.005"]
+    assert missing_comparisons(THREE, metric) == []
 
 
 def test_what_divergence_is() -> None:
