@@ -1,9 +1,9 @@
-"""Measure how far the mixed model's outputs are from the reference, and apply the limits (Rules S8.15 to S8.18).
+"""Measure how far the mixed model's outputs are from the reference, and apply the limits (Rules S8.15 to S8.19).
 
-Batch by batch, in sums of float64; no array is kept. A value that is not finite in the reference says nothing about
-precision: it does not count, but is noted (``OutputAccuracy.notes``). One that is finite in the reference and not in
-the mixed model is an infinite error. Integers and bools are compared exactly and as numbers; texts as unit vectors, at
-right angles where they differ.
+Batch by batch, in sums of float64; no array is kept. A NaN of the reference says nothing about precision: it is
+ignored, and noted (``OutputAccuracy.notes``). An infinity of the reference agrees with the same infinity of the mixed
+model. Any other difference between values of which one is not finite is an infinite error. Integers and bools are
+compared exactly and as numbers; texts as unit vectors, at right angles where they differ.
 """
 
 from __future__ import annotations
@@ -93,10 +93,11 @@ MEASURES = {
 _UPPER = ("max_abs", "max_rel", "normalized", "mismatch")
 
 
-def failed_limits(finding: OutputFinding, limits: Limits) -> tuple[str, ...]:
+def failed_limits(finding: OutputFinding, limits: Limits, max_ignored: float = 1.0) -> tuple[str, ...]:
     """Return the names of the limits that an output does not keep. NaN keeps no limit.
 
-    ``shape`` among the finding's failed limits (the outputs could not be compared) stays.
+    ``shape`` among the finding's failed limits (the outputs could not be compared) stays. ``max_ignored`` is the
+    largest share of values that may be ignored (Rule S8.21).
     """
     failed = ["shape"] if "shape" in finding.failed_limits else []
     asked = limits.asked()
@@ -107,6 +108,8 @@ def failed_limits(finding: OutputFinding, limits: Limits) -> tuple[str, ...]:
             failed += [] if keeps else [name]
     if finding.mismatches is not None and (limits.mismatch is not None or finding.mismatches <= FEW):
         failed = [name for name in failed if name not in ("normalized", "cosine", "snr")]
+    if finding.ignored_share > max_ignored:
+        failed.append("max_ignored")
     return tuple(failed)
 
 
@@ -116,10 +119,12 @@ class OutputAccuracy:
     Largest errors, normalized error, cosine and SNR are those of the worst batch, so that one bad batch does not drown
     in many good ones; the shares (mismatches, top-1 agreement) are over all batches.
     ``only``: limits that are asked for, None for any; what they do not ask for is two thirds of the work.
+    ``saturated``: the magnitude that the mixed model gives to values out of range, infinity unless they saturate.
     """
 
-    def __init__(self, name: str, only: Limits | None = None) -> None:
+    def __init__(self, name: str, only: Limits | None = None, saturated: float = math.inf) -> None:
         self.name = name
+        self._saturated = saturated
         self._measured = frozenset(MEASURES if only is None else only.asked())
         self._max_abs = self._max_rel = self._normalized = 0.0
         self._cosine = 1.0
@@ -127,8 +132,9 @@ class OutputAccuracy:
         self._from_zeros = 0.0  # the largest sum of squares of a difference from a batch that is all zeros
         self._differing, self._agreeing = _Share(), _Share()
         self._values = 0
-        self._unknown = 0  # not finite in the reference
-        self._unlike = 0  # of those, other in the mixed model
+        self._ignored = 0  # NaN in the reference
+        self._revived = 0  # of those, no NaN in the mixed model
+        self._other_infinities = 0  # infinite in the reference, and not the same in the mixed model
         self._unfit = ""  # why the first pair that cannot be compared cannot
 
     def add(self, reference: object, mixed: object) -> None:
@@ -147,7 +153,7 @@ class OutputAccuracy:
         """Add the batches of another one of the same output; the order makes no difference."""
         for name in ("_max_abs", "_max_rel", "_normalized", "_from_zeros"):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        for name in ("_reference", "_values", "_unknown", "_unlike"):
+        for name in ("_reference", "_values", "_ignored", "_revived", "_other_infinities"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self._cosine = _least(self._cosine, other._cosine)
         for share, of_other in ((self._differing, other._differing), (self._agreeing, other._agreeing)):
@@ -162,8 +168,13 @@ class OutputAccuracy:
         final = {"shape", "max_abs", "max_rel"} | (set() if self._from_zeros else {"normalized", "cosine", "snr"})
         return not final.isdisjoint(self.finding(limits).failed_limits)
 
-    def finding(self, limits: Limits) -> OutputFinding:
-        """Return the metrics so far, with the limits that they break."""
+    @property
+    def ignored_share(self) -> float:
+        """Return the share of values that are NaN in the reference; 1 where there is nothing to compare."""
+        return self._ignored / self._values if self._values else float(not self._unfit)
+
+    def finding(self, limits: Limits, max_ignored: float = 1.0) -> OutputFinding:
+        """Return the metrics so far, with the limits that they break; ``max_ignored`` as in ``failed_limits``."""
         normalized = self._normalized
         if self._from_zeros:  # measured by the other batches, since its own are all zeros
             normalized = max(normalized, _ratio(self._from_zeros, self._reference))
@@ -178,8 +189,9 @@ class OutputAccuracy:
             top1=self._agreeing.share,
             passed=True,
             failed_limits=("shape",) if self._unfit else (),
+            ignored_share=self.ignored_share,
         )
-        failed = failed_limits(finding, limits)
+        failed = failed_limits(finding, limits, max_ignored)
         return replace(finding, passed=not failed, failed_limits=failed)
 
     def notes(self) -> tuple[str, ...]:
@@ -187,11 +199,16 @@ class OutputAccuracy:
         notes = []
         if self._unfit:
             notes.append(f"{self.name!r} cannot be compared: {self._unfit}")
-        if self._unknown:
-            unlike = f"; the mixed model differs in {self._unlike} of them" if self._unlike else ""
+        if self._ignored:
+            revived = f"; {self._revived} of them are no NaN in the mixed model" if self._revived else ""
             notes.append(
-                f"{self._unknown} of {self._values} values of {self.name!r} are not finite in the reference"
-                f" and do not count{unlike}"
+                f"{self._ignored} of {self._values} values of {self.name!r} are NaN in the reference"
+                f" and do not count{revived}"
+            )
+        if self._other_infinities:
+            notes.append(
+                f"{self._other_infinities} of {self._values} values of {self.name!r} are infinite in the reference"
+                " and not the same infinity in the mixed model"
             )
         return tuple(notes)
 
@@ -234,12 +251,8 @@ class OutputAccuracy:
         a, b = reference.astype(np.float64), mixed.astype(np.float64)
         with np.errstate(all="ignore"):  # doubles beyond 1e154 have infinite squares: an infinite error then
             squares = _dot(a, a)
-            if not math.isfinite(squares):  # there may be values that do not count
-                known = np.isfinite(a)
-                same = (a == b) | (np.isnan(a) & np.isnan(b))
-                self._unknown += int((~known).sum())
-                self._unlike += int((~known & ~same).sum())
-                a, b = a[known], b[known]
+            if not math.isfinite(squares):  # the reference may hold infinities and NaN
+                a, b = self._finite_in_reference(a, b, sums)
                 squares = _dot(a, a)
             if "cosine" in self._measured:
                 sums.mixed += _dot(b, b)
@@ -255,6 +268,21 @@ class OutputAccuracy:
                 self._max_abs = max(self._max_abs, float(difference.max()))
                 if "max_rel" in self._measured:
                     self._max_rel = max(self._max_rel, _largest_ratio(difference, np.abs(a, out=a)))
+
+    def _finite_in_reference(self, reference: Doubles, mixed: Doubles, sums: _Sums) -> tuple[Doubles, Doubles]:
+        """Return the values that are finite in the reference; judge its infinities, ignore its NaN (Rule S8.19)."""
+        import numpy as np
+
+        nan, infinite = np.isnan(reference), np.isinf(reference)
+        agree = (np.abs(mixed) >= self._saturated) & (np.sign(mixed) == np.sign(reference))
+        self._ignored += int(nan.sum())
+        self._revived += int((nan & ~np.isnan(mixed)).sum())
+        differing = int((infinite & ~agree).sum())
+        self._other_infinities += differing
+        if differing:
+            self._break(sums)
+        finite = ~(nan | infinite)
+        return reference[finite], mixed[finite]
 
     def _refuse(self, reason: str, sums: _Sums) -> None:
         self._unfit = self._unfit or reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from mixlist.graph.model import POLICY_KEY
 from mixlist.graph.prune import trim
 from mixlist.graph.refs import TensorRef
 from mixlist.lists.policy import Policy
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.executors import Workers
@@ -171,6 +172,11 @@ class ModelPair:
     nodes: list[DataflowNode]
     low: dict[TensorRef, int]
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def largest_low(self) -> float:
+        """Return the largest finite value of the mixed model's low types; infinity where no tensor is low."""
+        return min((FINITE_MAX[elem] for elem in self.low.values()), default=math.inf)
 
     def observe_on_cpu(self, instrumented: Instrumented) -> Observer:
         """Load a float32 copy of the reference with statistics of its own, without the model's outputs."""

@@ -47,6 +47,13 @@ class JudgingOptions(ProviderOption):
     max_exception_rate: float = option(
         DEFAULT_LIMIT, "Share of batches with an overflow from which the check fails.", "number", least=0, most=1
     )
+    max_ignored: float = option(
+        0.5,
+        "Share of an output's values that may be NaN in the reference; if more are, the verdict is inconclusive.",
+        "number",
+        least=0,
+        most=1,
+    )
     limits: Limits | None = None
     labels: Labels | None = option(
         None, "A .npy or .npz file of integer labels, one per sample in the order of the data.", "input file"
@@ -112,7 +119,8 @@ class CheckOptions(JudgingOptions):
 
     def all_limits(self) -> dict[str, float]:
         """Return every limit that is set, by name, the exception rate among them."""
-        return {"exception_rate": self.max_exception_rate, **self.output_limits.asked()}
+        limits = {"exception_rate": self.max_exception_rate, **self.output_limits.asked()}
+        return limits | {"max_ignored": self.max_ignored}
 
     def of_emulation(self) -> CheckOptions:
         """Return the options of the check on the CPU that a native one is compared with."""
@@ -120,6 +128,7 @@ class CheckOptions(JudgingOptions):
             overflow_mode=self.overflow_mode,
             steps=self.steps,
             max_exception_rate=self.max_exception_rate,
+            max_ignored=self.max_ignored,
             limits=self.limits,
             type_hints=self.type_hints,
             isolate=bool(self.isolate),

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from mixlist.files.strict_json import strict
 from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
 
+Verdict = Literal["pass", "fail", "inconclusive"]  # of check, tune and train (Rules S8.20, S8.21)
 Kind = Literal[
     "overflow", "propagated", "preexisting", "intended", "underflow", "near-limit", "saturated", "internal-risk"
 ]
@@ -43,7 +44,8 @@ class OutputFinding:
     ``max_rel_error`` is relative to the reference's magnitude; ``normalized_error`` is the L2 norm of the difference
     over that of the reference; ``snr_db`` is 20 log10 of its inverse (inf where they are equal). ``mismatches`` is the
     share of differing values of an integer, bool or string output, None for floats; ``top1`` the share of rows whose
-    largest element is at the same place, None where that means nothing.
+    largest element is at the same place, None where that means nothing. ``ignored_share`` is the share of values that
+    are NaN in the reference and say nothing, 1 where no batch has a value.
     """
 
     name: str
@@ -56,6 +58,14 @@ class OutputFinding:
     top1: float | None
     passed: bool
     failed_limits: tuple[str, ...] = ()
+    ignored_share: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict on this output alone: inconclusive if too few values could be compared."""
+        if self.passed:
+            return "pass"
+        return "inconclusive" if self.failed_limits == ("max_ignored",) else "fail"
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ class Task:
 class Comparison:
     """What the emulation on the CPU said of a model that was checked natively; ``differences``: one sentence each."""
 
-    verdict: Literal["pass", "fail"]
+    verdict: Verdict
     exception_rate: float
     differences: tuple[str, ...]
 
@@ -151,7 +161,7 @@ class CheckReport:
     """
 
     model: str
-    verdict: Literal["pass", "fail"]
+    verdict: Verdict
     reasons: tuple[str, ...]
     provider: str
     mode: Literal["emulated", "native"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings
+from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many
 from mixlist.checker.finding_rules import BatchRanges, Tally, classify
 from mixlist.checker.findings import node_findings, tensor_ranges
@@ -100,7 +102,9 @@ class _Check:
 
     def __init__(self, pair: ModelPair, batches: Batches, most: int, timer: PhaseTimer, options: CheckOptions) -> None:
         self.pair, self.batches, self.most, self.timer, self.options = pair, batches, most, timer, options
-        self.accuracies = [OutputAccuracy(name) for name in pair.mixed_observer.output_names]
+        saturated = pair.largest_low if options.saturate else math.inf
+        names = pair.mixed_observer.output_names
+        self.accuracies = [OutputAccuracy(name, saturated=saturated) for name in names]
         self.tallies: dict[TensorRef, Tally] = {}
         self.ranges: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
@@ -173,19 +177,20 @@ class _Check:
                 part.close()
 
     def report(self, policy: Policy) -> CheckReport:
-        """Return the verdict and everything behind it (Rule S8.20)."""
+        """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options, task = self.pair, self.options, self.task
-        outputs = tuple(accuracy.finding(options.output_limits) for accuracy in self.accuracies)
+        outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
         reasons = [self.crash] if self.crash else []
         if too_many(self.exceptions, self.count, options.max_exception_rate):
             rate = describe_rate(self.exceptions, self.count, options.max_exception_rate)
             reasons.append(f"{self.exceptions} of {self.count} batches overflow: {rate}")
-        reasons += [f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if not o.passed]
+        reasons += [f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"]
+        gaps = missing_evidence(outputs, options.max_ignored)
         warnings = [*pair.warnings, *self.batches.notes]
         warnings += [note for part in (*self.accuracies, task) if part is not None for note in part.notes()]
         per_tensor = options.per_tensor or options.full_statistics
         return replace(
-            _report_without_batches(pair.reference.loaded.name, pair.config, policy, options, reasons),
+            _report_without_batches(pair.reference.loaded.name, pair.config, policy, options, reasons, gaps),
             batches=self.count,
             exception_rate=exception_rate(self.exceptions, self.count),
             nodes=node_findings(pair.plan, self.tallies),
@@ -199,13 +204,21 @@ class _Check:
 
 
 def _report_without_batches(
-    model: str, config: SessionConfig, policy: Policy, options: CheckOptions, reasons: Sequence[str]
+    model: str,
+    config: SessionConfig,
+    policy: Policy,
+    options: CheckOptions,
+    reasons: Sequence[str],
+    gaps: Sequence[str] = (),
 ) -> CheckReport:
-    """Return the verdict for these reasons to fail, and what is known before any batch has run."""
+    """Return the verdict, and what is known before any batch has run.
+
+    ``reasons`` say why the check fails; ``gaps``, which count where it does not, why nothing can be concluded.
+    """
     return CheckReport(
         model=model,
-        verdict="fail" if reasons else "pass",
-        reasons=tuple(reasons) or ("no batch overflowed and every output keeps its limits",),
+        verdict="fail" if reasons else "inconclusive" if gaps else "pass",
+        reasons=tuple(reasons or gaps) or ("no batch overflowed and every output keeps its limits",),
         provider=config.provider,
         mode=config.mode,
         precision=policy.mode.low,

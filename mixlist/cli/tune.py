@@ -77,7 +77,7 @@ def command(
     the share of right answers is judged, and outputs have no limits but those that are given.
 
     Ctrl-C ends the search; the best list so far goes to OUT with .partial before its suffix (modify.partial.json).
-    Exit status 0: pass, 1: fail, no list found, or interrupted.
+    Exit status 0: pass, 1: fail, inconclusive, no list found, or interrupted.
 
     \b
     Example:
@@ -123,7 +123,7 @@ def command(
         sys.stderr.write(f"{clean(saved)}\n")
     finally:  # a file that cannot be written after all does not take the report with it
         write_result(report, form, write_tune)
-    return int(report.verdict == "fail")
+    return int(report.verdict != "pass")
 
 
 class _Outputs:
@@ -189,4 +189,5 @@ def _save(report: TuneReport, outputs: _Outputs) -> str:
     if not report.complete:
         return f"interrupted: {wrote}; {outputs.lists} is as it was"
     failed = "; it keeps the limits on the data of the search, but not on that of --validate-on"
-    return f"{wrote}{failed if report.verdict == 'fail' else ''}"
+    unknown = "; on the data of --validate-on too little could be compared"
+    return wrote + {"pass": "", "fail": failed, "inconclusive": unknown}[report.verdict]

@@ -41,6 +41,7 @@ OUTPUT_COLUMNS = (
     "SNR dB",
     "differing",
     "same top-1",
+    "ignored",
     "verdict",
 )
 EMULATED = (
@@ -148,7 +149,8 @@ def output_row(output: OutputFinding) -> tuple[str, ...]:
         figure(output.snr_db, 3),
         share(output.mismatches),
         share(output.top1),
-        "pass" if output.passed else f"fail: {', '.join(output.failed_limits)}",
+        share(output.ignored_share),
+        "pass" if output.passed else f"{output.verdict}: {', '.join(output.failed_limits)}",
     )
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport
     from mixlist.training.result import TrainReport
 
+MARKS = {"pass": "✓", "fail": "✕", "inconclusive": "?"}  # before a verdict
+TAGS = {"pass": "passing", "fail": "failing", "inconclusive": "warning"}  # the class of a verdict in check.css
 TEMPLATES: Path = PACKAGE / "report" / "templates"
 
 
@@ -62,6 +64,8 @@ def render_page(
     return environment.get_template(template).render(
         report=report,
         version=__version__,
+        marks=MARKS,
+        tags=TAGS,
         style=Markup("".join((TEMPLATES / style).read_text("utf-8") for style in styles)),
         script=Markup(code),
         script_digest=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),

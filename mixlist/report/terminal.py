@@ -12,6 +12,7 @@ from mixlist.diagnostics import Diagnostic
 Color = Literal["red", "yellow", "green", "cyan", "bold", "dim"]
 _ANSI = {"red": "31", "yellow": "33", "green": "32", "cyan": "36", "bold": "1", "dim": "2"}
 _SEVERITY: dict[str, Color] = {"error": "red", "warning": "yellow"}
+_VERDICTS: dict[str, Color] = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 _STYLES = {"float16": "green", "bfloat16": "green", "white": "green", "black": "yellow"}
 MOST = 20  # rows of a table that nobody asked for in full
 _SHORT = 14  # cells up to this long stay on one line when others have to be folded
@@ -57,14 +58,14 @@ def heading(text: str, stream: TextIO) -> None:
 
 
 def write_verdict(verdict: str, headline: str, lines: Iterable[str], stream: TextIO) -> None:
-    """Write ``PASS`` or ``FAIL``, what was judged, and the reasons, a line each."""
+    """Write ``PASS``, ``FAIL`` or ``INCONCLUSIVE``, what was judged, and the reasons, a line each."""
     stream.write(f"{paint(verdict.upper(), verdict_color(verdict), stream)}  {clean(headline)}\n")
     stream.writelines(f"      {clean(line)}\n" for line in lines)
 
 
 def verdict_color(verdict: str) -> Color:
     """Return the color of a verdict."""
-    return "green" if verdict == "pass" else "red"
+    return _VERDICTS[verdict]
 
 
 def write_rest(number: int, where: str, stream: TextIO) -> None:

@@ -38,6 +38,8 @@ def trial_line(number: int, trial: Trial) -> str:
 
 
 def _headline(report: TuneReport) -> str:
+    if not report.modify_mixlist and report.verdict == "inconclusive":
+        return f"{report.model}: too little can be compared to find a list"
     if not report.modify_mixlist:
         return f"{report.model}: no list was found"
     if not report.edits:

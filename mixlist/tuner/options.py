@@ -71,6 +71,7 @@ class TuneOptions(JudgingOptions):
             overflow_mode=self.overflow_mode,
             steps=self.steps,
             max_exception_rate=self.max_exception_rate,
+            max_ignored=self.max_ignored,
             limits=self.output_limits,
             labels=self.labels,
             type_hints=self.type_hints,

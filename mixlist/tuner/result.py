@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal
 
-from mixlist.checker.result import CheckReport
+from mixlist.checker.result import CheckReport, Verdict
 from mixlist.errors import FileError, UsageError
 from mixlist.files.whole_writes import write_whole
 
@@ -45,7 +44,7 @@ class TuneReport:
 
     model: str
     objective: str
-    verdict: Literal["pass", "fail"]
+    verdict: Verdict
     complete: bool
     minimal: bool
     reasons: tuple[str, ...]

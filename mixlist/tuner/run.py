@@ -1,4 +1,4 @@
-"""Tune a model: base check, search, final check, and what each edit is for (Rules S9.1 to S9.11)."""
+"""Tune a model: base check, search, final check, and what each edit is for (Rules S9.1 to S9.12)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.keywords import with_keywords
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import run_check
@@ -94,7 +95,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             report = _Search(strategy, base, options.objective, timer).run(final_check)
         finally:
             compiler.close()
-    if options.validate_on is None or report.verdict == "fail":
+    if options.validate_on is None or report.verdict != "pass":
         return report
     return _validated(report, loaded, policy, options, timer)
 
@@ -130,7 +131,7 @@ def _validated(
     if validation.verdict == "pass":
         return replace(report, validation=validation)
     reasons = tuple(f"on the data of --validate-on: {reason}" for reason in validation.reasons)
-    return replace(report, validation=validation, verdict="fail", reasons=reasons)
+    return replace(report, validation=validation, verdict=validation.verdict, reasons=reasons)
 
 
 class _Search:
@@ -141,8 +142,11 @@ class _Search:
         self.compiler, self.trials = strategy.compiler, strategy.trials
 
     def run(self, final_check: Callable[[EditSet], CheckReport]) -> TuneReport:
-        """Search, check, and search again where the check does not agree (Rule S9.8)."""
+        """Search, check, and search again where the check does not agree (Rules S9.8 and S9.12)."""
         goal = self.trials.goal
+        gaps = missing_evidence(self.base.outputs, self.base.limits["max_ignored"])
+        if gaps:  # they are the reference's, so that no list changes them
+            return replace(self._report(None, self.base, *gaps), verdict="inconclusive")
         if self.objective == "min-edits" and not check_reasons(self.base, goal):
             return self._report(NO_EDITS, self.base, minimal=True)
         try:

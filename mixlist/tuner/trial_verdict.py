@@ -79,7 +79,7 @@ class TrialVerdict:
 
 def check_reasons(report: CheckReport, goal: Goal) -> tuple[str, ...]:
     """Return why a check fails the goal, () where it passes."""
-    reasons = report.reasons if report.verdict == "fail" else ()
+    reasons = () if report.verdict == "pass" else report.reasons
     if report.task is None:
         return reasons
     count = report.task.count

@@ -96,7 +96,7 @@ class TrialRunner:
         reference_outputs, mixed_outputs = self._outputs(reference), self._outputs(mixed)
         outputs = []
         for name, output in reference_outputs.items():
-            outputs.append(OutputAccuracy(name, payload.limits))
+            outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.limit))
             outputs[-1].add(output, mixed_outputs[name])
         ambiguous = None if overflow else payload.statistics.ambiguous_ranges(reference, mixed)
         answers = self._answers(batch, reference_outputs, mixed_outputs)

@@ -69,7 +69,8 @@ def test_json(run, planted: Path, data: Path) -> None:
         *("emulated", "cpu"),
     )
     assert (told["batches"], told["exception_rate"]) == (5, 0.2)
-    assert told["limits"] == {"exception_rate": 0.005, "normalized": 0.01, "cosine": 0.999}
+    limits = {"exception_rate": 0.005, "normalized": 0.01, "cosine": 0.999, "max_ignored": 0.5}
+    assert told["limits"] == limits
     (first,) = [node for node in told["nodes"] if node["first"]]
     assert (first["name"], first["kind"], first["batches"]) == ("product", "overflow", [2])
     assert first["max_abs_low"] == "inf"

@@ -1,0 +1,179 @@
+"""A verdict needs values that were compared: what is NaN in the reference, or empty, passes nothing (Rule S8.21)."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+
+import mixlist
+from mixlist.checker.accuracy import Limits, OutputAccuracy
+from mixlist.checker.evidence import missing_evidence
+from mixlist.checker.result import CheckReport, OutputFinding
+from mixlist.files.package_data import folder
+from mixlist.report import check_html, check_terminal, tune_terminal
+from tests.support.builders import model, policy
+from tests.support.local_workers import Here
+
+JUDGE = Draft202012Validator(json.loads((folder("schemas") / "check.json").read_text("utf-8")))
+TWO = "g (float[N,2] x, float[N,2] z) => (float[N,2] y, float[N,2] u) { [m] y = Mul(x, x) [n] u = Mul(z, z) }"
+ONE = np.ones((2, 2), np.float32)
+LISTS = policy(white=["Mul"])
+NAN, INF = math.nan, math.inf
+
+
+def checked(*feeds: dict[str, Any], **options: Any) -> CheckReport:
+    return mixlist.check(model(TWO), LISTS, list(feeds), **options)
+
+
+def with_nan(count: int) -> np.ndarray[Any, Any]:
+    """Ones, of which so many are NaN."""
+    flat = np.ones(4, np.float32)
+    flat[:count] = NAN
+    return flat.reshape(2, 2)
+
+
+def text_of(report: CheckReport) -> str:
+    stream = io.StringIO()
+    check_terminal.write_check(report, stream)
+    return stream.getvalue()
+
+
+def test_nan_everywhere_is_inconclusive_in_every_format() -> None:
+    """Rule S8.21: No evidence is inconclusive."""
+    report = checked({"x": with_nan(4), "z": with_nan(4)})
+    assert report.verdict == "inconclusive"
+    assert report.reasons == ("no value was compared: every output is NaN in the reference or has no elements",)
+    assert [(o.ignored_share, o.passed, o.verdict) for o in report.outputs] == [(1.0, False, "inconclusive")] * 2
+    found = report.to_json()
+    JUDGE.validate(found)
+    assert found["verdict"] == "inconclusive" and [o["ignored_share"] for o in found["outputs"]] == [1.0, 1.0]
+    text = text_of(report)
+    assert text.startswith("INCONCLUSIVE  ") and "inconclusive: max_ignored" in text and "--max-ignored 0.5" in text
+    page = check_html.render(report)
+    assert "<title>INCONCLUSIVE: " in page and 'class="tag warning">? inconclusive: max_ignored' in page
+    assert ">PASS<" not in page and "pass</span>" not in page
+
+
+def test_batches_without_elements_are_inconclusive() -> None:
+    """Rule S8.19: the ignored share of an output without values is 1."""
+    empty = np.ones((0, 2), np.float32)
+    report = checked({"x": empty, "z": empty}, {"x": empty, "z": empty})
+    assert (report.verdict, [o.ignored_share for o in report.outputs]) == ("inconclusive", [1.0, 1.0])
+    some = checked({"x": empty, "z": empty}, {"x": ONE, "z": ONE})
+    assert (some.verdict, [o.ignored_share for o in some.outputs]) == ("pass", [0.0, 0.0])
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(0, "pass"), (2, "pass"), (3, "inconclusive")])
+def test_the_share_that_may_be_ignored(count: int, verdict: str) -> None:
+    """Rule S8.21: more than half of one output is NaN; the other one is judged whole."""
+    report = checked({"x": with_nan(count), "z": ONE})
+    assert report.verdict == verdict
+    assert [o.ignored_share for o in report.outputs] == [count / 4, 0.0]
+    if verdict == "inconclusive":
+        assert report.reasons == ("75.00% of output 'y' is NaN in the reference, the limit is 50.00%",)
+        assert [o.verdict for o in report.outputs] == ["inconclusive", "pass"]
+
+
+def test_the_limit_is_an_option() -> None:
+    """Rule S8.21."""
+    feed = {"x": with_nan(3), "z": ONE}
+    assert checked(feed, max_ignored=0.75).verdict == "pass"
+    assert checked(feed, max_ignored=0.74).limits["max_ignored"] == 0.74
+    whole = {"x": with_nan(4), "z": ONE}
+    assert checked(whole, max_ignored=1.0).verdict == "pass"
+    assert checked(whole).reasons == ("output 'y' was not compared: it is NaN in the reference or has no elements",)
+    assert checked({"x": with_nan(4), "z": with_nan(4)}, max_ignored=1.0).verdict == "inconclusive"
+
+
+def test_a_definite_failure_stays_one() -> None:
+    """Rule S8.21: inconclusive only where no limit breaks."""
+    report = checked({"x": with_nan(4), "z": 300 * ONE})
+    assert report.verdict == "fail"
+    assert [o.verdict for o in report.outputs] == ["inconclusive", "fail"]
+
+
+def test_infinities_of_both_models_agree() -> None:
+    """Rule S8.19: Equal infinities agree."""
+    text = "g (float[2] x) => (float[2] y) { [l] y = Log(x) }"
+    report = mixlist.check(model(text), policy(white=["Log"]), [{"x": np.zeros(2, np.float32)}])
+    (output,) = report.outputs
+    assert report.verdict == "pass" and (output.ignored_share, output.normalized_error) == (0.0, 0.0)
+    saturating = mixlist.check(
+        model(text), policy(white=["Log"]), [{"x": np.zeros(2, np.float32)}], overflow_mode="saturate"
+    )
+    assert saturating.verdict == "pass"  # -65504 is what the accelerator makes of -infinity
+
+
+@pytest.mark.parametrize("other", [-INF, 5.0, NAN, 65504.0])
+def test_another_value_than_the_infinity_of_the_reference_is_an_infinite_error(other: float) -> None:
+    """Rule S8.19."""
+    output = OutputAccuracy("y")
+    output.add(np.array([INF, 1.0]), np.array([other, 1.0]))
+    found = output.finding(Limits())
+    assert found.failed_limits == ("normalized", "cosine") and found.max_abs_error == INF
+    assert output.notes() == (
+        "1 of 2 values of 'y' are infinite in the reference and not the same infinity in the mixed model",
+    )
+
+
+def test_what_saturates_agrees_with_the_same_sign_only() -> None:
+    """Rule S8.19."""
+    for mixed, agrees in [(65504.0, True), (INF, True), (-65504.0, False), (65472.0, False)]:
+        output = OutputAccuracy("y", saturated=65504.0)
+        output.add(np.array([INF, 1.0]), np.array([mixed, 1.0]))
+        assert output.finding(Limits()).passed == agrees, mixed
+
+
+def test_merged_batches_are_ignored_together() -> None:
+    """Rule S8.19: the share is over all batches."""
+    whole, half = OutputAccuracy("y"), OutputAccuracy("y")
+    whole.add(np.array([NAN, NAN]), np.array([NAN, 1.0]))
+    half.add(np.array([NAN, 1.0]), np.array([NAN, 1.0]))
+    whole.merge(half)
+    assert whole.ignored_share == 0.75
+    assert whole.notes() == (
+        "3 of 4 values of 'y' are NaN in the reference and do not count; 1 of them are no NaN in the mixed model",
+    )
+
+
+def test_outputs_that_cannot_be_compared_are_no_lack_of_evidence() -> None:
+    output = OutputAccuracy("y")
+    output.add(np.zeros(2), np.zeros(3))
+    found = output.finding(Limits(), 0.5)
+    assert (found.ignored_share, found.verdict) == (0.0, "fail")
+    assert missing_evidence([found], 0.5) == ()
+
+
+def test_an_inconclusive_search_writes_no_list(tmp_path: Path) -> None:
+    """Rule S9.12: An inconclusive search writes no list."""
+    nan = {"x": with_nan(4), "z": with_nan(4)}
+    for feeds in ([nan], [{"x": with_nan(4), "z": 300 * ONE}]):
+        report = mixlist.tune(model(TWO), LISTS, feeds, executor=Here())
+        assert (report.verdict, report.modify_mixlist, report.trials) == ("inconclusive", "", 0)
+        stream = io.StringIO()
+        tune_terminal.write_tune(report, stream)
+        assert stream.getvalue().startswith("INCONCLUSIVE  ")
+        with pytest.raises(mixlist.MixlistError, match="no list to write"):
+            report.save(tmp_path / "list.json")
+
+
+def test_other_data_that_says_nothing_is_no_pass() -> None:
+    """Rules S9.10 and S8.21: the list is there, and the verdict is not pass."""
+    other = [{"x": with_nan(4), "z": with_nan(4)}]
+    report = mixlist.tune(model(TWO), LISTS, [{"x": ONE, "z": ONE}], executor=Here(), validate_on=other)
+    assert report.verdict == "inconclusive" and report.modify_mixlist
+    assert report.reasons[0].startswith("on the data of --validate-on: no value was compared")
+
+
+def test_the_verdict_of_an_output() -> None:
+    def verdict(*failed: str) -> str:
+        return OutputFinding("y", 0, 0, 0, 1, INF, None, None, not failed, failed).verdict
+
+    assert (verdict(), verdict("max_ignored"), verdict("cosine", "max_ignored")) == ("pass", "inconclusive", "fail")
