@@ -93,7 +93,7 @@ def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, f
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite
     from mixlist.runtime.inputs import model_inputs
-    from mixlist.runtime.random_feeds import check_names
+    from mixlist.runtime.random_feeds import given_sizes
 
     warnings: tuple[Diagnostic, ...] = ()
     if isinstance(rival, Plan):
@@ -105,8 +105,7 @@ def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, f
         feed = next(iter(batches_from(data, original.proto)))
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
     else:
-        dims = sizes_from(data.dims)
-        check_names(model_inputs(original.proto), dims, {})
+        dims = given_sizes(model_inputs(original.proto), sizes_from(data.dims))
     works = work(original, dims, shapes), work(rival, dims, shapes)
     terminal.warn(warnings)
     if form == "json":

@@ -33,15 +33,16 @@ class DataOptions:
     seed: int = option(0, "Of the random data.", "integer", least=0)
     dims: tuple[str, ...] = option(
         (),
-        "A size that the model leaves open, by its name or as INPUT.AXIS, for random data.",
+        "A size that the model leaves open, by its name or as INPUT.AXIS, for random data. In NAME, * and ? match as in"
+        " a shell: 's*=32'. An exact name wins over a pattern, and the first pattern that matches wins.",
         flag="--dim",
         metavar="NAME=SIZE",
         repeatable=True,
     )
     ranges: tuple[str, ...] = option(
         (),
-        "Smallest and largest random value of an input; without it floats are standard normal and integers 0 or 1,"
-        " since larger ones might be no valid index or token.",
+        "Smallest and largest random value of an input; without it floats are standard normal, and integers have the"
+        " range that the graph shows (the rows of a table, positions, flags), or are 0 or 1.",
         flag="--range",
         metavar="INPUT=LOW:HIGH",
         repeatable=True,

@@ -19,6 +19,8 @@ UNKNOWN, FLOAT, INT64, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 7, 10, 11, 16
 ELEMENT = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
 LISTED = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types that lists move between
 FLOATS = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})
+INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13, 21, 22, 25, 26})  # of 2 to 64 bits, signed and unsigned
+BOOL = 9
 _CONTAINERS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse"}  # by the word of a schema
 # The field of a TypeProto that holds a container, and in it the field that has the type of the content.
 _CONTAINER_FIELDS = {

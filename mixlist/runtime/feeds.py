@@ -77,13 +77,12 @@ def random_batches(
 ) -> Batches:
     """Return ``count`` batches of random values; the same arguments give the same values. See ``random_feeds``.
 
-    ``dims``: sizes by symbolic name or ``input.axis``; ``ranges``: smallest and largest value by input. Raises
-    UsageError for sizes that are missing and names that the model does not have.
+    ``dims``: sizes by symbolic name, ``input.axis`` or a pattern; ``ranges``: smallest and largest value by input.
+    Raises UsageError for sizes that are missing and names that the model does not have.
     """
-    inputs = model_inputs(proto)
-    generator = random_feeds.plan(inputs, dims or {}, ranges or {})
+    generator = random_feeds.plan(proto, dims or {}, ranges or {})
     batches = [Source(f"random {at}", partial(generator.feed, seed, at)) for at in range(count)]
-    return Batches(inputs, batches, generator.notes)
+    return Batches(model_inputs(proto), batches, generator.notes)
 
 
 def as_batches(data: object, proto: ModelProto) -> Batches:

@@ -1,36 +1,41 @@
 """Make random data for a model that has none of its own: it shows that a model runs, not what real data would show.
 
-Floats are standard normal; integers are 0 or 1, which is in range wherever an integer is an index, a token number or a
-mask; bools are even; strings are short words. ``ranges`` gives an input other bounds, both included: floats are then
-uniform. A size that the model leaves open is looked up by ``input.axis``, then by its symbolic name. One that is not
-given is 1 if it is the first axis of some input, where a batch is counted, and else an error: a picture or a sentence
-of size 1 would check nothing.
+Floats are standard normal; bools are even; strings are short words. ``ranges`` gives an input other bounds, both
+included: floats are then uniform. An initializer that is also an input keeps its default unless ``ranges`` or ``dims``
+name it.
 
-An initializer that is also an input keeps its default unless ``ranges`` or ``dims`` name it.
+Rule S8.23: Random integers have the range that the graph shows for their input, and are 0 or 1 where it shows none.
+
+Rule S8.24: A size that the model leaves open comes from ``INPUT.AXIS``, else from its symbolic name, else from the
+first pattern that matches the one of these that messages show. A size that is not given is 1 if it is the first axis
+of some input, where a batch is counted, and else an error: a picture or a sentence of size 1 would check nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NoReturn
 
 from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops import types
+from mixlist.patterns.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.runtime.casts import BOOL, STRING, integer_bounds, numpy_type
-from mixlist.runtime.inputs import Input
+from mixlist.runtime.inputs import Input, model_inputs
 
 if TYPE_CHECKING:
     import numpy as np
+    from onnx import ModelProto
 
     from mixlist.runtime.session import Array, Feed
 
 _WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
 _NORMAL = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # ..., float8
 _COMPLEX = frozenset({14, 15})
-_WHOLE = frozenset({2, 3, 4, 5, 6, 7, 12, 13, 21, 22, 25, 26})  # integers of 2 to 64 bits
 _OWN = "give data of your own with --data"
+_CHANGE = "--range gives others"
 
 Bounds = tuple[float, float]
 
@@ -52,15 +57,30 @@ class Plan:
         }
 
 
-def plan(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> Plan:
+def plan(proto: ModelProto, dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> Plan:
     """Decide every shape and range. Raises UsageError that names all missing sizes, or a name that does not exist."""
-    check_names(inputs, dims, ranges)
+    inputs = model_inputs(proto)
+    dims = given_sizes(inputs, dims)
+    _check_ranges(inputs, ranges)
     named = {key.rpartition(".")[0] for key in dims}
     wanted = [i for i in inputs if not i.optional or i.name in ranges or i.name in named]
     for each in wanted:
         _check_kind(each, ranges.get(each.name))
+    shapes, notes = _shapes(wanted, dims)
+    bounds = dict(ranges)
+    open_integers = [i for i in wanted if i.type in types.INTEGERS and i.name not in ranges]
+    if open_integers:
+        found = find_integer_ranges(proto, shapes)
+        for each in open_integers:
+            bounds[each.name], note = _integer_bounds(each, found.get(each.name))
+            notes.append(note)
+    return Plan(tuple([(each, shapes[each.name], bounds.get(each.name)) for each in wanted]), tuple(notes))
+
+
+def _shapes(wanted: Sequence[Input], dims: Mapping[str, int]) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    """Return the shape of each input, and notes on sizes that are assumed. Raises UsageError that names all missing."""
     first = {each.shape[0] for each in wanted if each.shape}
-    entries: list[tuple[Input, tuple[int, ...], Bounds | None]] = []
+    shapes: dict[str, tuple[int, ...]] = {}
     missing: list[str] = []
     assumed: list[str] = []
     for each in wanted:
@@ -74,32 +94,64 @@ def plan(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, 
                 (assumed if ones else missing).append(called)
                 given = 1
             shape.append(given)
-        entries.append((each, tuple(shape), ranges.get(each.name)))
+        shapes[each.name] = tuple(shape)
     if missing:
         sizes = list(dict.fromkeys(missing))
         raise UsageError(
             f"the model leaves sizes open that random data needs: {', '.join(sizes)}",
             hint="give them, for example: " + " ".join(f"--dim {size}=16" for size in sizes[:6]),
         )
-    return Plan(tuple(entries), tuple(f"size {size} is not given: 1 is used" for size in dict.fromkeys(assumed)))
+    return shapes, [f"size {size} is not given: 1 is used" for size in dict.fromkeys(assumed)]
 
 
-def check_names(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> None:
-    """Raises UsageError for a size or an input that the model does not have, and for one that it fixes otherwise."""
+def _integer_bounds(wanted: Input, found: IntegerRange | None) -> tuple[Bounds, str]:
+    """Return the bounds of random integers that no option gives, and a note that says why."""
+    if found is None:
+        return (0, 1), f"input {wanted.name!r}: integers 0 or 1, because the graph shows no range; {_CHANGE}"
+    least, most = integer_bounds(numpy_type(types.element(wanted.type)))
+    low, high = max(found.low, least), min(found.high, most)
+    return (low, high), f"input {wanted.name!r}: integers from {low} to {high}, because {found.reason}; {_CHANGE}"
+
+
+def given_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes that ``dims`` gives by exact names: a pattern is replaced by the open sizes that it matches.
+
+    An exact name wins over a pattern, and of patterns the first that matches wins. Raises UsageError for a name or a
+    pattern that no open size has, and for a size that the model fixes otherwise.
+    """
     sizes: dict[str, int | str | None] = {}
     for each in inputs:
         for axis, size in enumerate(each.shape or ()):
             sizes[f"{each.name}.{axis}"] = size
             if isinstance(size, str):
                 sizes[size] = None
+    is_open = [called for called, size in sizes.items() if size is None]
+    given = {name: wanted for name, wanted in dims.items() if name in sizes}
     for name, wanted in dims.items():
         if name not in sizes:
-            free = ", ".join(called for called, size in sizes.items() if size is None)
-            hint = did_you_mean(name, sizes) or f"sizes are called {free or 'nothing: all are given by the model'}"
-            raise UsageError(f"no input has a size called {name!r}", hint=hint)
-        fixed = sizes[name]
+            matches = [called for called in is_open if _matches(name, called)]
+            if not matches:
+                _refuse_size(name, is_open, sizes)
+            given.update({called: wanted for called in matches if called not in given})
+        fixed = sizes.get(name)
         if isinstance(fixed, int) and fixed != wanted:
             raise UsageError(f"{name} is {fixed} in the model, not {wanted}", hint=f"leave --dim {name} out")
+    return given
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Return whether a name matches, where only ``*`` and ``?`` have a meaning: other characters occur in names."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def _refuse_size(name: str, is_open: Sequence[str], sizes: Iterable[str]) -> NoReturn:
+    what = "size that matches" if any(sign in name for sign in "*?") else "size called"
+    listed = f"sizes are called {', '.join(is_open) or 'nothing: all are given by the model'}"
+    near = did_you_mean(name, sizes) if what == "size called" else None
+    raise UsageError(f"no input has a {what} {name!r}", hint=near or listed)
+
+
+def _check_ranges(inputs: Sequence[Input], ranges: Mapping[str, Bounds]) -> None:
     names = [each.name for each in inputs]
     for name in ranges:
         if name not in names:
@@ -108,7 +160,7 @@ def check_names(inputs: Sequence[Input], dims: Mapping[str, int], ranges: Mappin
 
 def _check_kind(wanted: Input, bounds: Bounds | None) -> None:
     elem = wanted.type
-    if isinstance(elem, tuple) or elem not in _NORMAL | _COMPLEX | _WHOLE | {BOOL, STRING}:
+    if isinstance(elem, tuple) or elem not in _NORMAL | _COMPLEX | types.INTEGERS | {BOOL, STRING}:
         raise UsageError(f"input {wanted} cannot be made at random", hint=_OWN)
     if wanted.shape is None:
         raise UsageError(f"input {wanted} has no shape to make random data of", hint=_OWN)

@@ -78,6 +78,14 @@ def test_random_data(call: Run) -> None:
     ]
 
 
+def test_a_pattern_of_sizes_and_the_range_of_integers(call: Run) -> None:
+    ran = call("--random", 1, "--dim", "*=3", "--dim", "K=2")
+    assert ran.out.splitlines() == [
+        "random 0: x [3, 2], a=b [3]; 0..1",
+        "note: input 'a=b': integers 0 or 1, because the graph shows no range; --range gives others",
+    ]
+
+
 def test_no_data_at_all(call: Run) -> None:
     ran = call()
     assert ran.status == 2
@@ -102,6 +110,7 @@ def test_no_data_at_all(call: Run) -> None:
         (["--random", 1, "--dim", "K=" + "9" * 5000], "is no size"),
         (["--random", 1, "--dim", "K=²"], "is no size"),
         (["--random", 1, "--dim", "k=4"], "did you mean K?"),
+        (["--random", 1, "--dim", "k*=4"], "sizes are called N, K"),
         (["--random", 1, "--range", "x=4"], "'4' is not LOW:HIGH in finite numbers"),
         (["--random", 1, "--range", "x=0:inf"], "'0:inf' is not LOW:HIGH in finite numbers"),
         (["--random", 1, "--range", "x=nan:1"], "is not LOW:HIGH in finite numbers"),

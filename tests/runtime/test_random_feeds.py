@@ -17,6 +17,7 @@ from tests.support.builders import model
 
 PICTURES = "g (float[N, 3, H, ?] x, int64[N, L] ids) => (float[N, 3, H, ?] y) { y = Neg (x) }"
 SIZES = {"H": 5, "x.3": 6, "L": 7}
+UNBOUNDED = "input 'ids': integers 0 or 1, because the graph shows no range; --range gives others"
 
 
 def made(text: str, **options: Any) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def test_sizes_by_name_and_by_position() -> None:
     assert len(batches) == 3
     assert batches.names() == ("random 0", "random 1", "random 2")
     assert [(feed["x"].shape, feed["ids"].shape) for feed in batches] == [((2, 3, 5, 6), (2, 7))] * 3
-    assert batches.notes == ()
+    assert batches.notes == (UNBOUNDED,)
 
 
 def test_a_position_wins_over_a_name() -> None:
@@ -47,10 +48,28 @@ def test_a_position_wins_over_a_name() -> None:
     assert (feed["a"].shape, feed["b"].shape) == ((1, 4), (1, 9))
 
 
+def test_a_pattern_gives_the_sizes_that_it_matches() -> None:
+    """Rule S8.24: A pattern gives several sizes of random data."""
+    text = "float[s10, s12] a, float[?, s86] state, float[batch, s12] b"
+    given = {"s*": 32, "batch": 3, "s12": 5, "s1?": 7, "*": 9}  # an exact name, then the first that matches
+    feed = made(text, dims=given)
+    assert {name: value.shape for name, value in feed.items()} == {"a": (32, 5), "state": (32, 32), "b": (3, 5)}
+    feed = made(text, dims={"state.0": 2, "s1?": 7, "*": 9})
+    assert {name: value.shape for name, value in feed.items()} == {"a": (7, 7), "state": (2, 9), "b": (9, 7)}
+
+
+def test_only_stars_and_question_marks_are_patterns() -> None:
+    proto = takes("float[4, 4] x")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n[0]"
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n0"
+    feed = next(iter(random_batches(proto, 1, dims={"n[0]*": 3, "n?": 5})))
+    assert feed["x"].shape == (3, 5)
+
+
 def test_a_batch_size_that_is_not_given_is_one_and_that_is_told() -> None:
     batches = random_batches(model(PICTURES), 1, dims=SIZES)
     assert next(iter(batches))["x"].shape == (1, 3, 5, 6)
-    assert batches.notes == ("size N is not given: 1 is used",)
+    assert batches.notes == ("size N is not given: 1 is used", UNBOUNDED)
     recurrent = random_batches(takes("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
     assert next(iter(recurrent))["state"].shape == (2, 1, 8)
     assert recurrent.notes == ("size B is not given: 1 is used", "size z.0 is not given: 1 is used")
@@ -118,12 +137,30 @@ def test_ranges() -> None:
     assert feed["n"] == 16000
 
 
+def test_integers_have_the_range_that_the_graph_shows() -> None:
+    """Rule S8.23: Random integers have the range that the graph shows."""
+    text = """g (float[V, 4] table, int64[N, L] ids, int64[N, L] mask, int64 n) => (float[N, L, 4] y, bool[N, L] m) {
+      [look] y = Gather (table, ids) m = Cast<to = 9> (mask) }"""
+    batches = random_batches(model(text), 1, dims={"V": 9, "L": 400, "N": 1}, ranges={"n": (3, 3)})
+    feed = next(iter(batches))
+    assert set(feed["ids"].reshape(-1).tolist()) == set(range(9))
+    assert set(feed["mask"].reshape(-1).tolist()) == {0, 1}
+    assert batches.notes == (
+        "input 'ids': integers from 0 to 8, because Gather look picks from 9; --range gives others",
+        "input 'mask': integers from 0 to 1, because Cast Cast_0 makes bools of them; --range gives others",
+    )
+    narrow = model("g (int8[N] i) => (bool[N] y) <int8 k = {127}> { y = Less (k, i) }")
+    assert next(iter(random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # what the type holds
+
+
 @pytest.mark.parametrize(
     ("options", "says", "hint"),
     [
         ({"dims": {"h": 4}}, "no input has a size called 'h'", "did you mean H?"),
         ({"dims": {"depth": 4}}, "no input has a size called 'depth'", "sizes are called N, H, x.3, L"),
         ({"dims": {"x.1": 4}}, "x.1 is 3 in the model, not 4", "leave --dim x.1 out"),
+        ({"dims": {"z*": 4}}, "no input has a size that matches 'z*'", "sizes are called N, H, x.3, L"),
+        ({"dims": {"x.1*": 4}}, "no input has a size that matches 'x.1*'", "sizes are called N, H, x.3, L"),
         ({"dims": {"x.9": 4}}, "no input has a size called 'x.9'", "sizes are called N, H, x.3, L"),
         ({"ranges": {"IDs": (0, 1)}}, "the model has no input 'IDs'", "did you mean ids?"),
         ({"ranges": {"ids": (0, 1.5)}}, "ids=0:1.5 does not fit int64", "whole numbers"),
@@ -172,5 +209,5 @@ def test_random_data_runs() -> None:
     text = "g (float[V, 4] table, int64[N, L] ids) => (float[N, L, 4] y) { y = Gather (table, ids) }"
     proto = model(text)
     runner = LocalSession(make_session(proto))
-    for feed in random_batches(proto, 4, dims={"V": 10, "L": 6}, ranges={"ids": (0, 9)}):
+    for feed in random_batches(proto, 4, dims={"V": 10, "L": 6}):
         assert runner.run(None, feed)[0].shape == (1, 6, 4)
