@@ -7,6 +7,7 @@ from mixlist.ops import types
 LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127")}
 SMALLEST_NORMAL = {types.FLOAT16: 2.0**-14, types.BFLOAT16: 2.0**-126}
+EXACT_INTEGERS = {types.FLOAT16: 2048, types.BFLOAT16: 256}  # up to this magnitude all integers are exact
 
 
 def overflow_bound(low: int) -> float:

@@ -17,6 +17,7 @@ from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
+from mixlist.patterns.positions import PositionPlan
 from mixlist.resolver.classification import Fact
 from mixlist.resolver.node_rules import Rules
 
@@ -56,7 +57,7 @@ class Solution:
     """The decisions for one Graph; lists are indexed by the id of a Value or Node.
 
     ``decided``: the element type of each value. ``notes``: the constant that keeps a node or slot in high precision.
-    ``callees``: the Solution of each function call.
+    ``callees``: the Solution of each function call. ``positions``: the position arithmetic that the policy protects.
     """
 
     graph: Graph
@@ -69,6 +70,7 @@ class Solution:
     rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the rule of the fact
     callees: dict[int, Solution] = field(default_factory=dict)
     high_by_black: set[int] = field(default_factory=set)  # values, under the policy black-wins (Rule S4.23)
+    positions: PositionPlan | None = None
     number: str = ""  # "#k" where its function has several specializations, in order of first call
 
 

@@ -26,6 +26,7 @@ from mixlist.resolver.classification import Fact, Facts
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.node_rules import Rules
+from mixlist.resolver.position_arithmetic import keep_positions
 from mixlist.resolver.schedule import Schedule, Step, read_by, written_by
 from mixlist.resolver.solve import Resolution, Solver
 from mixlist.resolver.solver_state import CallArguments
@@ -196,6 +197,7 @@ class _IncrementalResolution(Resolution):
         changed = {each.node for each in differences if each.graph == id(graph)}
         for node in changed:
             solver.solution.facts[node.id] = self.changes.get(node, base[node.id]).fact
+        keep_positions(solver.solution, changed)
         below = {each.graph for each in differences if each.graph != id(graph)}
         calls = [n for n in graph.order if n.function is not None and below & incremental.reach[id(n.function)]]
         return incremental.rerun(graph, solver.schedule).run(solver, changed, calls)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from mixlist.graph.model import Node, Value
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.ops import types
+from mixlist.ops.low_precision import EXACT_INTEGERS
 from mixlist.ops.names import in_onnx
 from mixlist.ops.schema import next_opset_allowing
 from mixlist.resolver.classification import Fact
@@ -68,6 +69,8 @@ class ReasonWriter:
             return self._node_rule(node, kept)
         if rule == "shape":
             return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept} (S4.3)"
+        if rule == "position":
+            return self._position(node, kept)
         if rule == "schema":
             return self._refused(node, kept)
         if rule == "constant":
@@ -124,6 +127,16 @@ class ReasonWriter:
         rule = self.rules.rule_of(self.solution.graph, node)
         what = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
         return f"{what}, {kept} ({rule.place}; S4.2)"
+
+    def _position(self, node: Node, kept: str) -> str:
+        plan = self.solution.positions
+        assert plan is not None
+        position = plan.nodes[node.id]
+        if position.source is None:
+            return f"it makes an operand of position arithmetic before {position.reader}: it stays {kept} (S4.38)"
+        way = "it reads" if position.is_reader else f"it brings to {position.reader}"
+        exact = f"{self.low} holds all integers up to {EXACT_INTEGERS[self.low_type]} only"
+        return f"the integers of {position.source!r}, which {way}, are positions, and {exact}: it stays {kept} (S4.38)"
 
     def _refused(self, node: Node, kept: str) -> str:
         opset = self.solution.graph.opsets.get(node.domain, 0)

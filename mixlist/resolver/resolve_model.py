@@ -21,6 +21,7 @@ from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.incremental import IncrementalSolver
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Plan
+from mixlist.resolver.position_arithmetic import position_warnings
 from mixlist.resolver.solve import Resolution
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def _warnings(resolved: Resolved) -> Iterator[Diagnostic]:
     functions = {name for _, name, _ in resolved.graph.functions}
     yield from cross_check(resolved.policy, counts, functions)
     yield from resolved.rules.unmatched()
+    yield from position_warnings(resolved)
 
 
 def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:

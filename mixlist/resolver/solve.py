@@ -27,6 +27,7 @@ from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.function_calls import decide_call
 from mixlist.resolver.gray_policies import mark_high_by_black
 from mixlist.resolver.node_rules import Rules
+from mixlist.resolver.position_arithmetic import keep_positions, protected_positions
 from mixlist.resolver.schedule import Schedule, Step, read_by
 from mixlist.resolver.sequence_groups import SequenceGroup, find_groups, group_of
 from mixlist.resolver.sequence_types import decide_group, decide_member
@@ -45,7 +46,7 @@ class Resolution:
 
     def solve(self, graph: Graph) -> Solution:
         """Decide the main graph."""
-        return self.specialize(graph, CallArguments())
+        return self.specialize(graph, CallArguments(positions=protected_positions(graph, self.facts.policy)))
 
     def fits(self, value: Value) -> bool:
         """Return whether a constant may be converted to the low type under the policy."""
@@ -97,6 +98,8 @@ class Solver:
         self._decide_inputs(call)
         for node_id, fact in state.shared.rules.match(self.graph).items():
             solution.facts[node_id] = fact
+        solution.positions = call.positions
+        keep_positions(solution, self.graph.order)
         schedule.add_scope(self.graph.root)
         solution.links = schedule.links
         state.groups = find_groups(self.graph, solution.links, self._border(call.wanted))

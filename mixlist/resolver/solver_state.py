@@ -5,12 +5,13 @@ It lies below the rules and the solver, so that both can import it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
+from mixlist.patterns.positions import PositionPlan
 from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.sequence_groups import SequenceGroup
 
@@ -25,17 +26,20 @@ class CallArguments:
     ``types``: the decided element type per argument. ``wanted``: the type that the caller needs of each output that is
     a sequence or optional, which no Cast could change; UNDECIDED for other outputs. ``misfits``: why a constant
     argument does not fit the low type, None if it does. ``blacks``: whether an argument is high by black.
+    ``positions``: the position arithmetic in the body; None if there is none or the policy does not protect it.
     """
 
     types: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
     misfits: tuple[str | None, ...] = ()
     blacks: tuple[bool, ...] = ()
+    positions: PositionPlan | None = None
 
     @property
-    def key(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], tuple[bool, ...]]:
+    def key(self) -> Hashable:
         """Equal keys give equal decisions: the text of a misfit does not count."""
-        return self.types, self.wanted, tuple([m is not None for m in self.misfits]), self.blacks
+        misfits = tuple([m is not None for m in self.misfits])
+        return self.types, self.wanted, misfits, self.blacks, self.positions
 
 
 @dataclass(eq=False)

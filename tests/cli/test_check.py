@@ -10,6 +10,8 @@ import onnx
 import pytest
 
 from mixlist.checker.exception_rate import DEFAULT_LIMIT, LARGE_BATCH_LIMIT
+from tests.support.builders import HEAD
+from tests.support.rotary import ROTARY
 
 # 4 products of up to 300 * 300: far beyond 65504 where x is 300, far below where it is 1.
 PLANTED = """
@@ -27,6 +29,14 @@ planted (float[N, 4] x) => (float[N, 4] y)
 def planted(tmp_path: Path) -> Path:
     path = tmp_path / "planted.onnx"
     onnx.save(onnx.parser.parse_model(PLANTED), path)
+    return path
+
+
+@pytest.fixture
+def rotary(tmp_path: Path) -> Path:
+    """A rotary embedding over positions that are given."""
+    path = tmp_path / "rotary.onnx"
+    onnx.save(onnx.parser.parse_model(HEAD + ROTARY), path)
     return path
 
 
@@ -50,6 +60,18 @@ def test_a_planted_overflow_fails(run, planted: Path, data: Path) -> None:
     assert "overflow  product (MatMul)" in ran.out
     assert "1 of 5, first #2" in ran.out
     assert "exception rate 20 % (fails from 0.5 %)" in ran.out
+
+
+def test_random_positions_show_what_float16_makes_of_them(run, rotary: Path) -> None:
+    """Rules S4.38 and S8.23: random positions are large, and a policy protects them."""
+    ran = run("check", rotary, "--random", 2, "--dim", "s=32", "--protect", "none")
+    assert ran.status == 1
+    assert ran.out.startswith("FAIL  ")
+    assert "output 'y' misses" in ran.out
+    assert "input 'position_ids': integers from 0 to 4095, because they are positions, which reach Cos cos" in ran.err
+    ran = run("check", rotary, "--random", 2, "--dim", "s=32")
+    assert ran.status == 0
+    assert ran.out.startswith("PASS  ")
 
 
 def test_without_the_batch_that_overflows_it_passes(run, planted: Path, data: Path) -> None:
