@@ -51,7 +51,7 @@ def _own_result(scope: Scope, wanted: Val, others: Sequence[Val] = ()) -> Val:
 def conditional(s: Scope) -> Any:
     """If on a flag, with one or two outputs; branches capture, and may use the same names."""
     gen = s.gen
-    condition = next((v for v in s.visible() if v.dtype == BOOL and v.shape == () and not v.sequence), None)
+    condition = next((v for v in s.visible() if v.dtype == BOOL and v.shape == () and v.is_tensor), None)
     values = s.floats(bound=STATE_BOUND, error=STATE_ERROR - 4)
     if not values:
         return None
@@ -121,7 +121,7 @@ def loop(s: Scope) -> Any:
             gen.features.add("pass-through output")
         else:
             results.append(_own_result(body, state, results))
-    scans = [v for v in body.own if len(v.shape) == 1 and v.dtype == FLOAT and not v.constant and not v.sequence]
+    scans = [v for v in body.own if len(v.shape) == 1 and v.dtype == FLOAT and not v.constant and v.is_tensor]
     made = {name for node in body.nodes for name in node.output}
     scans = [v for v in scans if v.name in made and v not in results][: gen.integer(0, 1)]
     end = body.one("Identity", [go], replace(go, name="")) if s.function or gen.chance(60) else go

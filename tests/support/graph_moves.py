@@ -89,7 +89,7 @@ def slice_or_gather(s: Scope) -> Made:
 
 
 def where(s: Scope) -> Made:
-    conditions = [v for v in s.visible() if v.dtype == BOOL and not v.sequence and not v.constant]
+    conditions = [v for v in s.visible() if v.dtype == BOOL and v.is_tensor and not v.constant]
     x = any_float(s)
     y = partner(s, x) if x else None
     if x is None or y is None or x.dtype != FLOAT:
@@ -153,7 +153,7 @@ def cast_pair(s: Scope) -> Made:
             x = s.gen.pick(inside)
             return s.one("Cast", [x], rounded(FLOAT, x.shape, x.bound, x.seen), to=TensorProto.FLOAT)
     if kind == "integer":
-        x = next((v for v in s.visible() if v.dtype in (BOOL, INT64) and not v.sequence and not v.constant), None)
+        x = next((v for v in s.visible() if v.dtype in (BOOL, INT64) and v.is_tensor and not v.constant), None)
         if x is not None and x.dtype == BOOL:
             return s.one("Cast", [x], rounded(FLOAT, x.shape, 1.0, 0.0), to=TensorProto.FLOAT)
     values = s.floats()

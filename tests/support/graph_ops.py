@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.support.graph_scope import DOUBLE, FLOAT, FLOAT16, INT64, Ref, Scope, Shape, Val
+from tests.support.graph_scope import BFLOAT16, DOUBLE, FLOAT, FLOAT16, INT64, Ref, Scope, Shape, Val
 
 Made = list[Val] | Val | None
 
@@ -20,7 +20,7 @@ def rounded(dtype: int, shape: Shape, bound: float, error: float, constant: bool
 
 def some_dtype(s: Scope) -> int:
     """Mostly float32; now and then an island, where there is one."""
-    present = [d for d in (DOUBLE, FLOAT16) if s.floats(d)]
+    present = [d for d in (DOUBLE, FLOAT16, BFLOAT16) if s.floats(d)]
     return s.gen.pick(present) if present and s.gen.chance(25) else FLOAT
 
 

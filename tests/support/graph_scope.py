@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -18,9 +19,10 @@ from onnx import TensorProto, helper, numpy_helper
 if TYPE_CHECKING:
     from tests.support.graphs import Generator
 
-FLOAT, FLOAT16, DOUBLE, INT64, BOOL = (
+FLOAT, FLOAT16, BFLOAT16, DOUBLE, INT64, BOOL = (
     TensorProto.FLOAT,
     TensorProto.FLOAT16,
+    TensorProto.BFLOAT16,
     TensorProto.DOUBLE,
     TensorProto.INT64,
     TensorProto.BOOL,
@@ -28,7 +30,14 @@ FLOAT, FLOAT16, DOUBLE, INT64, BOOL = (
 MAX_BOUND = 8.0
 MAX_ERROR = 60.0
 STATE_BOUND, STATE_ERROR = 2.0, 20.0  # what a loop state or a function argument may be, by induction
-NUMPY = {FLOAT: np.float32, FLOAT16: np.float16, DOUBLE: np.float64, INT64: np.int64, BOOL: np.bool_}
+NUMPY = {
+    FLOAT: np.float32,
+    FLOAT16: np.float16,
+    BFLOAT16: ml_dtypes.bfloat16,
+    DOUBLE: np.float64,
+    INT64: np.int64,
+    BOOL: np.bool_,
+}
 
 Dim = int | str
 Shape = tuple[Dim, ...]
@@ -49,6 +58,12 @@ class Val:
     error: float = 0.0
     constant: bool = False
     sequence: bool = False
+    optional: bool = False
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the value is no sequence and no optional."""
+        return not self.sequence and not self.optional
 
     @property
     def seen(self) -> float:
@@ -57,8 +72,10 @@ class Val:
 
     def type_proto(self) -> onnx.TypeProto:
         """The value's ONNX type."""
-        tensor = helper.make_tensor_type_proto(self.dtype, self.shape)
-        return helper.make_sequence_type_proto(tensor) if self.sequence else tensor
+        made = helper.make_tensor_type_proto(self.dtype, self.shape)
+        if self.sequence:
+            made = helper.make_sequence_type_proto(made)
+        return helper.make_optional_type_proto(made) if self.optional else made
 
 
 def value_info(val: Val) -> onnx.ValueInfoProto:
@@ -93,7 +110,7 @@ class Scope:
         return [
             v
             for v in reversed(self.visible())
-            if v.dtype == dtype and not v.constant and not v.sequence and v.bound <= bound and v.error <= error
+            if v.dtype == dtype and not v.constant and v.is_tensor and v.bound <= bound and v.error <= error
         ]
 
     def add(self, val: Val) -> Val:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.support import graph_patterns, graph_sequences
+from tests.support.graph_constants import constant_state, use_constant
 from tests.support.graph_moves import (
     cast_again,
     cast_pair,
@@ -79,4 +81,21 @@ TABLE = [
     Op(compare, since=9, weight=2),
     Op(shape_arithmetic, since=10, weight=1),
     Op(sequence, since=11, weight=3),
+]
+
+DECISIONS = [  # only for graphs whose decisions are compared, not their numbers
+    Op(use_constant, weight=8),
+    Op(constant_state, weight=2),
+    Op(graph_sequences.construct, since=11, weight=6),
+    Op(graph_sequences.change, since=11, weight=8),
+    Op(graph_sequences.read, since=11, weight=8),
+    Op(graph_sequences.optional, since=15, weight=6),
+    Op(graph_sequences.map_sequence, since=17, weight=2),
+    Op(graph_sequences.conditional, since=14, weight=3),
+    Op(graph_sequences.loop, since=14, weight=3),
+    Op(graph_patterns.masked_softmax, weight=4),
+    Op(graph_patterns.positions, weight=4),
+    Op(graph_patterns.contrib, weight=2),
+    Op(graph_patterns.unknown, weight=1),
+    Op(graph_patterns.unknown_or_other, weight=1),
 ]

@@ -16,16 +16,30 @@ import onnx
 from hypothesis import strategies as st
 from onnx import helper
 
+from tests.support import graph_functions
 from tests.support.graph_flow import FLOWS
+from tests.support.graph_functions import FUNCTION_DOMAIN
 from tests.support.graph_moves import sequence
-from tests.support.graph_scope import BOOL, FLOAT, FLOAT16, STATE_BOUND, STATE_ERROR, Scope, Shape, Val, value_info
-from tests.support.graph_table import TABLE
+from tests.support.graph_patterns import MORE_DOMAINS
+from tests.support.graph_scope import (
+    BFLOAT16,
+    BOOL,
+    FLOAT,
+    FLOAT16,
+    INT64,
+    STATE_BOUND,
+    STATE_ERROR,
+    Scope,
+    Shape,
+    Val,
+    value_info,
+)
+from tests.support.graph_table import DECISIONS, TABLE
 
 T = TypeVar("T")
 OPSETS = (17, 13, 11, 18, 21, 22, 9, 7, 8, 10, 12, 14, 15, 16, 19, 20)
 SUFFIXES = ("", "", "", "_float16", "_to_float16", "_cast", "_fp16", "/out", ".1")
 SHAPES: tuple[Shape, ...] = ((2, 4), ("N", 4), (4,), ("N", 2, 4))
-FUNCTION_DOMAIN = "test.functions"
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,7 @@ class Generator:
     opset: int = 17
     ir: int = 8
     flat: bool = False  # no control flow, functions or sequences
+    decisions: bool = False  # also what only decisions are compared on: no runtime need run it
     duplicates: bool = False
     counter: Counter[str] = field(default_factory=Counter)
     features: set[str] = field(default_factory=set)
@@ -74,6 +89,8 @@ class Generator:
     overridable: list[Val] = field(default_factory=list)
     functions: list[tuple[onnx.FunctionProto, Val, bool]] = field(default_factory=list)
     function_attributes: dict[str, dict[str, float]] = field(default_factory=dict)
+    special_functions: list[graph_functions.Function] = field(default_factory=list)
+    declared: list[Val] = field(default_factory=list)  # values of unknown type that get a value_info
 
     def integer(self, low: int, high: int) -> int:
         """An integer from low to high, both included; shrinks to low."""
@@ -117,11 +134,15 @@ def grow(scope: Scope, steps: int) -> None:
     table = [op.make for op in TABLE if op.since <= gen.opset for _ in range(op.weight)]
     if gen.flat:
         table = [make for make in table if make is not sequence]
+    if gen.decisions:
+        table += [op.make for op in DECISIONS if op.since <= gen.opset for _ in range(op.weight)]
     for _ in range(steps):
         flow = not gen.flat and scope.depth < 2 and gen.chance(8 if scope.depth else 14)
         gen.pick([f.make for f in FLOWS if f.since <= gen.opset] if flow else table)(scope)
         if gen.functions and gen.chance(35):
             call(scope)
+        if gen.special_functions and gen.chance(25):
+            graph_functions.call(scope)
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -139,6 +160,8 @@ def define_function(gen: Generator, index: int) -> None:
         assert made is not None
         result = made
     imports = [helper.make_opsetid("", gen.opset), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
+    if gen.decisions:
+        imports += [helper.make_opsetid(domain, 1) for domain in MORE_DOMAINS]
     proto = helper.make_function(FUNCTION_DOMAIN, name, [argument.name], [result.name], scope.nodes, imports)
     if with_alpha and gen.ir >= 9 and gen.chance(50):
         proto.attribute_proto.append(helper.make_attribute("alpha", 0.5))
@@ -174,14 +197,20 @@ def contract(scope: Scope, value: Val, shape: Shape | None = None) -> Val:
 def _inputs(gen: Generator, scope: Scope) -> list[Val]:
     for i in range(gen.integer(1, 3)):
         dtype = FLOAT16 if i == 2 and gen.chance(40) else FLOAT
+        if dtype == FLOAT16 and gen.decisions and gen.opset >= 13 and gen.chance(50):
+            dtype = BFLOAT16
         scope.inputs.append(scope.add(Val(f"in{i}", dtype, gen.pick(SHAPES) if i else ("N", 4), 1.0, 0.0)))
     if gen.chance(60):
         scope.inputs.append(scope.add(Val("flag", BOOL, (), 0.0, 0.0)))
+    if gen.decisions and gen.chance(30):
+        scope.inputs.append(scope.add(Val("ids", INT64, ("N", 4), 0.0, 0.0)))
+    if gen.decisions and gen.opset >= 11 and gen.chance(10):
+        scope.inputs.append(scope.add(Val("list", FLOAT, ("N", 4), 1.0, 0.0, sequence=True)))
     return list(scope.inputs)
 
 
 def _outputs(gen: Generator, scope: Scope) -> list[Val]:
-    candidates = [v for v in reversed(scope.own) if not v.constant and not v.sequence]
+    candidates = [v for v in reversed(scope.own) if not v.constant and v.is_tensor]
     made = [v for v in candidates if v not in scope.inputs] or candidates
     chosen = [gen.pick(made), *(gen.pick(candidates) for _ in range(gen.integer(0, 2)))]
     outputs = list({v.name: v for v in chosen}.values())
@@ -198,25 +227,31 @@ def _outputs(gen: Generator, scope: Scope) -> list[Val]:
     return outputs
 
 
-def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False) -> Case:
+def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False, decisions: bool = False) -> Case:
     """Draw one model."""
-    gen = Generator(draw, flat=flat)
+    gen = Generator(draw, flat=flat, decisions=decisions)
     gen.opset = gen.pick(OPSETS)
     gen.ir = gen.pick([8, 10, 7, 9, 4, 3] if gen.opset <= 12 else [8, 10, 9, 7])
     gen.duplicates = gen.chance(4)
     if not flat and gen.ir >= 8 and gen.opset >= 9 and gen.chance(55):
         for i in range(gen.integer(1, 2)):
             define_function(gen, i)
+        if decisions:
+            graph_functions.define(gen)
     scope = Scope(gen)
     inputs = _inputs(gen, scope)
     grow(scope, gen.integer(1, 14))
     outputs = _outputs(gen, scope)
     graph = helper.make_graph(scope.nodes, "main", [], [value_info(v) for v in outputs], scope.initializers)
     graph.input.extend(value_info(v) for v in [*inputs, *gen.overridable])
+    graph.value_info.extend(value_info(v) for v in gen.declared)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", gen.opset)], ir_version=gen.ir)
-    if gen.functions:
+    if gen.functions or gen.special_functions:
         model.opset_import.append(helper.make_opsetid(FUNCTION_DOMAIN, 1))
         model.functions.extend(f for f, _, _ in gen.functions)
+    if decisions:
+        model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in MORE_DOMAINS)
+        model.functions.extend(f.proto for f in gen.special_functions)
     if gen.chance(30):
         model = onnx.shape_inference.infer_shapes(model)
         gen.features.add("value_info")
@@ -230,6 +265,10 @@ def _seen(model: onnx.ModelProto) -> set[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, flat: bool = False) -> Case:
-    """Random models; ``flat`` ones have no control flow, functions or sequences."""
-    return build(draw, flat=flat)
+def cases(draw: st.DrawFn, *, flat: bool = False, decisions: bool = False) -> Case:
+    """Random models.
+
+    ``flat`` ones have no control flow, functions or sequences. Those for ``decisions`` also hold computed constants,
+    sequences and optionals everywhere, masks, positions and unknown types; their numbers mean nothing.
+    """
+    return build(draw, flat=flat, decisions=decisions)

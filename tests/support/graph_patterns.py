@@ -1,0 +1,200 @@
+"""Patterns that decide a precision by what they mean: masks before a softmax, positions, tensors of unknown type.
+
+These graphs serve the comparison of decisions: a runtime need not run them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.support.graph_constants import plain
+from tests.support.graph_ops import Made
+from tests.support.graph_scope import BOOL, FLOAT, INT64, Scope, Shape, Val
+
+MASKS = (-1e9, -1e5, -3.4028235e38, -65504.0, -30000.0, -10000.0, -np.inf)
+CUSTOM_DOMAIN = "test.custom"
+CONTRIB_DOMAIN = "com.microsoft"
+MORE_DOMAINS = (CUSTOM_DOMAIN, CONTRIB_DOMAIN)
+
+
+# -- masks (Rules S4.35, S4.36) -----------------------------------------------------------------------
+def masked_softmax(s: Scope) -> Made:
+    """Scores that a mask is added to, and a softmax."""
+    scores = [v for v in s.floats() if len(v.shape) >= 1 and isinstance(v.shape[-1], int)]
+    if not scores:
+        return None
+    x: Val | None = s.gen.pick(scores)
+    s.gen.features.add("mask")
+    for _ in range(s.gen.integer(1, 2)):
+        x = _mask(s, x) if x else None
+        x = _carry(s, x) if x and s.gen.chance(40) else x
+    if x is None:
+        return None
+    if s.gen.chance(15):
+        s.one("Tanh", [x], plain(x.shape))  # a second reader, for which the mask is a value like any other
+    return s.one(s.gen.pick(["Softmax", "Softmax", "LogSoftmax"]), [x], plain(x.shape), axis=len(x.shape) - 1)
+
+
+def _mask(s: Scope, x: Val) -> Val | None:
+    """The scores with a mask: added, subtracted, chosen by Where, or as a lower bound."""
+    low = s.gen.pick(MASKS)
+    kind = s.gen.pick(["add", "add", "multiplied", "multiplied", "sub", "where", "chosen", "max"])
+    if kind == "sub":
+        return s.one("Sub", [x, _amount(s, -low)], plain(x.shape))
+    if kind == "multiplied":
+        share = _share(s, x.shape)
+        mask = s.one("Mul", [share, s.constant(low)], plain(x.shape)) if share else None
+        return _add(s, x, mask) if mask else None
+    if kind in ("where", "chosen"):
+        flags = [
+            v for v in s.visible() if v.dtype == BOOL and v.is_tensor and not v.constant and v.shape in ((), x.shape)
+        ]
+        if not flags or s.gen.opset < 9:
+            return None
+        if kind == "where":
+            return s.one("Where", [s.gen.pick(flags), x, _amount(s, low)], plain(x.shape))
+        mask = s.one("Where", [s.gen.pick(flags), s.constant(0.0), _amount(s, low)], plain(x.shape))
+        return _add(s, x, mask) if mask else None
+    if kind == "max" and s.gen.opset >= 8:
+        return s.one("Max", [x, _amount(s, low)], plain(x.shape))
+    return _add(s, x, _amount(s, low))
+
+
+def _add(s: Scope, x: Val, mask: Val) -> Val | None:
+    return s.one("Add", [mask, x] if s.gen.chance(30) else [x, mask], plain(x.shape))
+
+
+def _amount(s: Scope, value: float) -> Val:
+    """A constant, now and then behind a value mover or a product of constants."""
+    k = s.constant(value)
+    if s.gen.chance(20):
+        return s.one("Identity", [k], plain((), constant=True)) or k
+    if s.gen.chance(15):
+        s.gen.features.add("computed constant")
+        return s.one("Mul", [k, s.constant(1.0)], plain((), constant=True)) or k
+    return k
+
+
+def _share(s: Scope, shape: Shape) -> Val | None:
+    """A factor from 0 to 1: a boolean as a number, or one minus it; or any tensor, of which this is not known."""
+    flags = [v for v in s.visible() if v.dtype == BOOL and v.is_tensor and not v.constant and v.shape in ((), shape)]
+    if not flags or s.gen.chance(20):
+        values = [v for v in s.floats() if v.shape == shape]
+        return s.gen.pick(values) if values else None
+    share = s.one("Cast", [s.gen.pick(flags)], plain(shape), to=FLOAT)
+    if share and s.gen.chance(50):
+        share = s.one("Sub", [s.constant(1.0), share], plain(shape))
+    return share
+
+
+def _carry(s: Scope, x: Val) -> Val | None:
+    """A value mover, or an operator that carries no mask."""
+    op = s.gen.pick(["Identity", "Dropout", "Relu", "Neg", "Abs"])
+    return s.one(op, [x], plain(x.shape))
+
+
+# -- positions (Rule S4.38) ---------------------------------------------------------------------------
+def positions(s: Scope) -> Made:
+    """Positions times frequencies, before Sin, Cos or the grid of GridSample."""
+    p = _position(s)
+    if p is None:
+        return None
+    s.gen.features.add("position")
+    x: Val | None = p
+    for _ in range(s.gen.integer(0, 3)):
+        x = _position_step(s, x) if x else None
+    if x is None:
+        return None
+    if s.gen.opset >= 16 and s.gen.chance(20):
+        return _grid(s, x)
+    return s.one(s.gen.pick(["Sin", "Cos", "Sin", "Cos", "Tanh"]), [x], plain(x.shape))
+
+
+def _position(s: Scope) -> Val | None:
+    """Integers as floats, of shape (N,4): an input, a range, or a running sum; or data, which is none."""
+    kind = s.gen.pick(["input", "input", "range", "sum", "data"])
+    ids = [v for v in s.visible() if v.name == "ids"]
+    if kind == "input" and ids:
+        return s.one("Cast", [ids[0]], plain(ids[0].shape), to=FLOAT)
+    if kind == "range" and s.gen.opset >= 11:
+        s.gen.features.add("computed constant")
+        r = s.one("Range", [s.constant(k, INT64) for k in (0, 4, 1)], Val("", INT64, (4,), 0.0, 0.0, True))
+        return s.one("Cast", [r], plain((4,)), to=FLOAT) if r else None
+    if kind == "sum" and ids and s.gen.opset >= 11:
+        total = s.one("CumSum", [ids[0], s.constant(0, INT64)], replace(ids[0], name=""))
+        return s.one("Cast", [total], plain(ids[0].shape), to=FLOAT) if total else None
+    values = s.floats()
+    return s.gen.pick(values) if values and s.gen.chance(30) else None
+
+
+def _position_step(s: Scope, x: Val) -> Val | None:
+    """An operator of position arithmetic, or one that is none."""
+    kind = s.gen.pick(["Mul", "Mul", "Add", "Sub", "Div", "MatMul", "Concat", "Identity", "CumSum", "Relu", "data"])
+    if kind in ("Mul", "Add", "Sub", "Div"):
+        k = s.constant(np.array([1.0, 0.1, 0.01, 0.001]))
+        return s.one(kind, [k, x] if s.gen.chance(30) else [x, k], plain(x.shape))
+    if kind == "MatMul" and len(x.shape) == 2:
+        return s.one(kind, [x, s.constant(np.eye(4))], plain(x.shape))
+    if kind == "Concat" and x.shape[-1] == 4 and s.gen.chance(50):
+        doubled = s.one(kind, [x, x], plain((*x.shape[:-1], 8)), axis=len(x.shape) - 1)
+        half = [s.constant([k], INT64) for k in (0, 4, len(x.shape) - 1)]
+        return s.one("Slice", [doubled, *half], plain(x.shape)) if doubled and s.gen.opset >= 10 else None
+    if kind == "CumSum" and s.gen.opset >= 11:
+        return s.one(kind, [x, s.constant(0, INT64)], plain(x.shape))
+    if kind == "data":
+        fits = [v for v in s.floats() if v.shape == x.shape]
+        return s.one("Add", [x, s.gen.pick(fits)], plain(x.shape)) if fits else None
+    return s.one("Relu" if kind == "Relu" else "Identity", [x], plain(x.shape))
+
+
+def _grid(s: Scope, x: Val) -> Val | None:
+    images = [v for v in s.floats() if v.shape == (2, 4)]
+    if not images:
+        return None
+    grid = s.one("Reshape", [x, s.constant([1, -1, 2, 2], INT64)], plain((1, "M", 2, 2)))
+    image = s.one("Reshape", [s.gen.pick(images), s.constant([1, 1, 2, 4], INT64)], plain((1, 1, 2, 4)))
+    return s.one("GridSample", [image, grid], plain((1, 1, "M", 2))) if grid and image else None
+
+
+# -- unknown types (Rules S4.12, S4.39, S4.40) --------------------------------------------------------
+def unknown(s: Scope) -> Made:
+    """A tensor from a custom operator: its type is not inferred, and now and then declared."""
+    values = s.floats()
+    if not values:
+        return None
+    x = s.gen.pick(values)
+    made = s.emit("Custom", [x], [plain(x.shape)], domain=CUSTOM_DOMAIN)
+    s.gen.features.add("unknown type")
+    if made and not s.function and s.outer is None and s.gen.chance(25):
+        s.gen.declared.append(made[0])
+    return made
+
+
+def unknown_or_other(s: Scope) -> Made:
+    """A reader of two tensors of which one may be unknown, or a Cast of it."""
+    values = s.floats()
+    made = unknown(s)
+    if not made or not isinstance(made, list):
+        return None
+    u = made[0]
+    kind = s.gen.pick(["Add", "Mul", "Cast", "Pow", "Equal"])
+    if kind == "Cast":
+        return s.one(kind, [u], plain(u.shape), to=FLOAT)
+    if kind == "Equal":
+        return s.one(kind, [u, u], Val("", BOOL, u.shape, 0.0, 0.0))
+    other = s.gen.pick([v for v in values if v.shape == u.shape])
+    return s.one(kind, [other, u] if s.gen.chance(50) else [u, other], plain(u.shape))
+
+
+def contrib(s: Scope) -> Made:
+    """An operator of ONNX Runtime's contrib domain, whose types only its schema gives."""
+    values = [v for v in s.floats() if v.shape and v.shape[-1] == 4]
+    if not values:
+        return None
+    x = s.gen.pick(values)
+    op = s.gen.pick(["Gelu", "BiasGelu", "QuickGelu", "FusedMatMul"])
+    second = {"BiasGelu": [s.constant(np.ones(4))], "FusedMatMul": [s.constant(np.eye(4))]}.get(op, [])
+    s.gen.features.add("contrib operator")
+    return s.emit(op, [x, *second], [plain(x.shape)], domain=CONTRIB_DOMAIN)
