@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint check clean
+.PHONY: demo test lint check campaign clean
 
 demo: .venv/installed       ## the main job on the bundled model
 	@$(BIN)/mixlist demo
@@ -17,6 +17,9 @@ lint: .venv/installed-dev
 	$(BIN)/lint-imports
 
 check: lint test            ## what CI runs
+
+campaign: .venv/installed-dev   ## mixlist against the reference of its rules on 5,000 random graphs
+	MIXLIST_EXAMPLES=5000 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/resolver/test_reference.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,117 @@
+"""The package's resolve against an independent reference of the rules, on random graphs of every kind.
+
+``tests/support/reference.py`` decides from the text of docs/semantics.md. MIXLIST_EXAMPLES sets the number of graphs in
+all, ``make campaign`` takes 5,000; MIXLIST_SEED takes others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from hypothesis import strategies as st
+
+import mixlist
+from mixlist.errors import MixlistError
+from mixlist.lists.policy import NodeRule, Policy
+from tests.support.builders import customise, keep, policy
+from tests.support.graphs import Case, cases
+from tests.support.reference import ELEMS, Reference
+from tests.support.reference_compare import differences
+from tests.support.reference_model import Node
+
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "240"))
+SEED = int(os.environ.get("MIXLIST_SEED", "0"))
+GRAY_POLICIES = ["ascend", "ascend", "between", "black-wins", "promote"]
+MODES = ["mixed_float16"] * 5 + ["mixed_bfloat16"] * 2 + ["fp16", "origin", "cube_fp16in_fp32out", "allow_fp32_to_fp16"]
+RULES = (Path(__file__).parents[2] / "docs" / "semantics.md").read_text(encoding="utf-8")
+PLANNED = set(re.findall(r"^### (S\d+\.\d+) .*\nStatus: planned", RULES, re.MULTILINE))
+NEEDS = {"computed constant": "S4.20", "unknown type": "S4.40"}  # the rule that decides a feature of the graphs
+
+
+@st.composite
+def policies(draw: st.DrawFn, case: Case, gray_policy: str) -> Policy:
+    """A policy that names op types, and now and then nodes, of the model."""
+    bare = Reference(case.model, policy())
+    types = sorted({node.op for node in bare.nodes})
+    lists = {op: draw(st.sampled_from(["gray", "white", "black", "gray"])) for op in types}
+    mode = draw(st.sampled_from(MODES))
+    rules: tuple[NodeRule, ...] = ()
+    if bare.nodes and draw(st.integers(0, 3)) == 3:
+        rules = draw(node_rules(bare, "bfloat16" if mode == "mixed_bfloat16" else "float16"))
+    return policy(
+        white=[op for op in types if lists[op] == "white"],
+        black=[op for op in types if lists[op] == "black"],
+        clear=[op for op in types if draw(st.integers(0, 5)) == 5],
+        mode=mode,
+        gray_policy=gray_policy,  # type: ignore[arg-type]
+        constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
+        rules=rules,
+    )
+
+
+@st.composite
+def node_rules(draw: st.DrawFn, bare: Reference, low: str) -> tuple[NodeRule, ...]:
+    """One to three rules by name, pattern or type, in their order of precedence (Rule S6.3)."""
+    found: list[NodeRule] = []
+    for _ in range(draw(st.integers(1, 3))):
+        node = draw(st.sampled_from(bare.nodes))
+        if not any(group.elem in (ELEMS["float32"], ELEMS[low]) for group in bare.groups[node]):
+            continue
+        path = f"{node.scope.path}/{node.name}" if node.scope.path else node.name
+        by_type = draw(st.integers(0, 2)) == 2
+        if draw(st.booleans()):
+            pattern = node.op if by_type else draw(st.sampled_from([node.name, path, f"{node.name[:3]}*"]))
+            found += keep(pattern, by_type=by_type)
+        else:
+            found.append(draw(customised(bare, node, low, by_type)))
+    return tuple(sorted(found, key=lambda rule: (rule.keep, rule.by == "type" and not rule.keep)))
+
+
+@st.composite
+def customised(draw: st.DrawFn, bare: Reference, node: Node, low: str, by_type: bool) -> NodeRule:
+    """A line of customize_dtypes that gives a type to one type parameter."""
+    group = draw(st.sampled_from(bare.groups[node]))
+    dtype = draw(st.sampled_from(["float32", low]))
+    sides: list[list[str | None]] = []
+    for slots in (group.inputs, group.outputs):
+        width = max(slots, default=-1) + 1
+        sides.append([dtype if i in slots and draw(st.integers(0, 4)) else None for i in range(width)])
+    return customise(node.op if by_type else node.name, *sides, by_type=by_type)
+
+
+def compare(case: Case, rules: Policy) -> list[str]:
+    """The differences between mixlist and the reference; a rule that mixlist refuses is no case."""
+    try:
+        plan = mixlist.resolve(case.model, rules)
+    except MixlistError:
+        assume(not rules.rules)
+        raise
+    reference = Reference(case.model, rules)
+    reference.solve()
+    return differences(plan, {node: reference.decided(node) for node in reference.nodes})
+
+
+@pytest.mark.parametrize("part", range(len(GRAY_POLICIES)))
+def test_mixlist_decides_as_the_reference(part: int) -> None:
+    gray_policy = GRAY_POLICIES[part]
+
+    @seed(SEED + part)
+    @settings(
+        max_examples=EXAMPLES // len(GRAY_POLICIES),
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data(), cases(decisions=True))
+    def judge(data: st.DataObject, case: Case) -> None:
+        assume(not any(NEEDS.get(feature) in PLANNED for feature in case.features))
+        if gray_policy != "ascend" and "S4.30" in PLANNED:
+            assume(not case.features & {"sequence", "optional"})
+        assert compare(case, data.draw(policies(case, gray_policy))) == []
+
+    judge()

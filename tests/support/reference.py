@@ -1,0 +1,297 @@
+"""An independent reference of mixlist's decisions, written from docs/semantics.md alone.
+
+It is slow and simple: all functions are written out, and types that feed back are found by brute iteration (Rule
+S4.28: all start undecided, a vote can only raise them, and what no vote decides keeps its authored type). The files
+``reference_*.py`` restate the other rules. ``decide`` returns the precision and the output types of every node.
+
+Rules here: S3.2, S3.4 to S3.7 (modes), S4.2 (node rules), S4.4 (white), S4.5 (black), S4.7 (constants out of range),
+S4.9 (lists act on float32).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+
+from mixlist.lists.policy import NodeRule, Policy
+from tests.support.reference_between import Between
+from tests.support.reference_constants import Constants
+from tests.support.reference_flow import Flow, Shared
+from tests.support.reference_gray import Follower, Types, join
+from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value, expand
+from tests.support.reference_rules import rule_for
+from tests.support.reference_signature import Group, admits, can_be, groups, has_fixed_output
+from tests.support.scopes import dtype_name
+
+AUTHORED = 0  # the wish of a node that keeps its authored type
+ELEMS = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16}
+CUBE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the rules say about one node: its precision, and the type of each output that is in use."""
+
+    precision: str
+    outputs: tuple[str, ...]
+
+
+class Reference:
+    """Decides one model."""
+
+    def __init__(self, model: onnx.ModelProto, policy: Policy) -> None:
+        self.policy = policy
+        self.low = ELEMS[policy.mode.low]
+        self.movable = LISTED if policy.mode.action == "raise" else (FLOAT, self.low)  # Rules S3.6, S4.9
+        self.main = expand(model)
+        self.nodes = list(self.main.walk())
+        self.flow = Flow(self.main)
+        self.constants = Constants()
+        self.follower = Follower(policy, self.low, self.constants)
+        self.groups = {node: groups(node) for node in self.nodes}
+        self.rules = {node: rule_for(node, policy) for node in self.nodes}
+        self.shared_by: dict[Value, Shared] = {v: s for s in self._all_shared() for v in s.members}
+        self.shared_of_node = {node: s for s in self.flow.sequences for node in s.nodes}
+        self.between = self._between() if policy.gray_policy == "between" else None
+        self.state: dict[Shared, int | None] = {s: self._first_type(s) for s in self._all_shared()}
+        self.types: Types = {}
+
+    def _all_shared(self) -> list[Shared]:
+        return [*self.flow.states, *self.flow.sequences]
+
+    # -- the fixpoint (Rule S4.28) --------------------------------------------------------------------
+    def solve(self) -> None:
+        """Decide all types."""
+        while True:
+            self._round()
+            votes = {shared: join([self.state[shared], *self._votes(shared)]) for shared in self.state}
+            if votes == self.state:
+                undecided = [shared for shared, elem in votes.items() if elem is None and shared.elem is not None]
+                if not undecided:
+                    return
+                votes |= {shared: shared.elem for shared in undecided}
+            self.state = votes
+
+    def _round(self) -> None:
+        """Decide every node once, from the present types of states and sequences."""
+        self.types = {v: self.state[s] for v, s in self.shared_by.items()}
+        settled = False
+        while not settled:
+            before, black = dict(self.types), set(self.follower.by_black)
+            for value, sources in self.flow.sources.items():
+                self._cross_border(value, sources)
+            for node in self.nodes:
+                self._visit(node)
+            settled = self.types == before and self.follower.by_black == black
+
+    def _cross_border(self, value: Value, sources: list[Value]) -> None:
+        """Give an output of control flow, or an input of a body, the type of the values that it takes over."""
+        if value not in self.shared_by:
+            elem = join([self._type(v) for v in sources])
+            admitted = elem is None or elem not in LISTED or admits(self.flow.owner[value], elem)
+            self.types[value] = elem if admitted else FLOAT
+        if any(v in self.follower.by_black for v in sources):
+            self.follower.by_black.add(value)
+
+    def _visit(self, node: Node) -> None:
+        if node.is_control_flow or node in self.shared_of_node:
+            return
+        chosen = self._choice(node)
+        for group in self.groups[node]:
+            for i in group.outputs:
+                value = node.outputs[i]
+                assert value is not None
+                self.types[value] = chosen[group.param]
+
+    def _type(self, value: Value) -> int | None:
+        return self.types.get(value, value.elem)
+
+    # -- states and sequences -------------------------------------------------------------------------
+    def _first_type(self, shared: Shared) -> int | None:
+        """Undecided, or the authored type of what cannot change."""
+        if shared.is_fixed or shared.elem not in self.movable:
+            return shared.elem
+        if any(not admits(node, self.low) for node in shared.nodes):
+            return FLOAT
+        return None
+
+    def _votes(self, shared: Shared) -> list[int | None]:
+        """What a state, or connected sequences, hear in this round (Rules S4.27, S4.29, S4.30)."""
+        if self._first_type(shared) is not None:
+            return []
+        operators = [node for node in shared.nodes if not node.is_control_flow]
+        following = [node for node in operators if self._is_gray(node)]
+        votes = [self._type(v) for v in shared.initials if not self.constants.is_constant(v)]
+        votes += [self._type(v) for v in shared.yielded]
+        votes += [self._operator_vote(node, shared) for node in operators if node not in following]
+        if self.policy.gray_policy == "ascend" or self.policy.mode.action != "lists":
+            votes += [self._type(v) for v in shared.collected]
+            votes += [self._first_input(node, shared) for node in following]
+        else:
+            votes.append(self._joint_vote(shared, following))
+        return [*votes, *[FLOAT for v in self._converted(shared) if not self.constants.fits(v, self.low)]]
+
+    def _is_gray(self, node: Node) -> bool:
+        """Whether a node follows what it reads."""
+        ruled = self.rules[node] is not None or self.constants.is_shape_arithmetic(node)
+        return self.policy.mode.action == "lists" and not ruled and self.list_of(node) == "gray"
+
+    def _operator_vote(self, node: Node, shared: Shared) -> int | None:
+        """The vote of an operator on sequences that does not follow."""
+        rule = self._customized(node)
+        if rule is not None:
+            return join(ELEMS[t] for t in (*rule.inputs, *rule.outputs) if t) or shared.elem
+        wish = self._wish(node)
+        return shared.elem if wish == AUTHORED else wish
+
+    def _first_input(self, node: Node, shared: Shared) -> int | None:
+        """The vote of a gray operator under ascend: through no Cast, and none if it reads these sequences first."""
+        first = next(iter(self.follower.float_inputs(node)), None)
+        if first is None:
+            return shared.elem
+        return None if first in shared.members else self._type(first)
+
+    def _joint_vote(self, shared: Shared, following: list[Node]) -> int | None:
+        """The one vote of all gray operators under another gray policy (Rule S4.30)."""
+        put = [v for node in following for v in self.follower.float_inputs(node) if v in shared.inserted]
+        put += shared.collected
+        if self.between is not None and following:
+            return self.low if self.between.is_low(following[0]) else shared.elem
+        if not put:
+            return None
+        found = self.follower.combined(put, [self._type(v) for v in put])
+        if found == FLOAT and self.policy.gray_policy == "black-wins":
+            self.follower.by_black |= set(shared.members)
+        return shared.elem if found == AUTHORED else found
+
+    def _converted(self, shared: Shared) -> list[Value]:
+        """The constants that would become low precision with a state or with sequences (Rule S4.7)."""
+        if self.policy.constants != "keep":
+            return []
+        readers = [node for node in shared.nodes if not node.is_control_flow and self._customized(node) is None]
+        values = [*shared.initials, *(v for node in readers for v in node.inputs if v in shared.inserted)]
+        return [v for v in values if v is not None and self.constants.is_constant(v)]
+
+    def _customized(self, node: Node) -> NodeRule | None:
+        """The rule of customize_dtypes that names a node."""
+        rule = self.rules[node]
+        return None if rule is None or rule.keep else rule
+
+    # -- one node -------------------------------------------------------------------------------------
+    def _choice(self, node: Node) -> dict[str, int | None]:
+        """The type of each type parameter of a node."""
+        found = self.groups[node]
+        authored: dict[str, int | None] = {group.param: group.elem for group in found}
+        rule = self._customized(node)
+        if rule is not None:
+            return authored | self._ruled(node, rule)
+        wish = self._wish(node)
+        if wish == AUTHORED:
+            return authored
+        target = self.low if wish is None else wish
+        possible = [g for g in found if self._moves(g, target) and can_be(node, g, target)]
+        if target == self.low:
+            refused = [g for g in possible if self._reads_misfit(node, g)]
+            if any(not g.is_independent for g in refused):
+                return authored
+            possible = [g for g in possible if g not in refused]
+        return authored | {g.param: wish for g in possible}
+
+    def _moves(self, group: Group, target: int) -> bool:
+        return group.elem in self.movable and target in (FLOAT, self.low)
+
+    def _reads_misfit(self, node: Node, group: Group) -> bool:
+        if self.policy.constants != "keep" or group.elem != FLOAT:
+            return False
+        values = [v for i in group.inputs if (v := node.inputs[i]) is not None]
+        return any(self.constants.is_constant(v) and not self.constants.fits(v, self.low) for v in values)
+
+    def _ruled(self, node: Node, rule: NodeRule) -> dict[str, int | None]:
+        """The types that a customize_dtypes rule gives (Rule S6.2)."""
+        asked: dict[str, int | None] = {}
+        for group in self.groups[node]:
+            for slots, types in ((group.inputs, rule.inputs), (group.outputs, rule.outputs)):
+                for i in slots:
+                    if i < len(types) and types[i] is not None:
+                        asked[group.param] = ELEMS[str(types[i])]
+        return asked
+
+    def _wish(self, node: Node) -> int | None:
+        """The type that a node asks for; AUTHORED, or None where it follows what is not decided yet."""
+        rule, action = self.rules[node], self.policy.mode.action
+        if (rule is not None and rule.keep) or action == "origin" or self.constants.is_shape_arithmetic(node):
+            return AUTHORED
+        if any(v is not None and v.type is None for v in node.inputs):
+            return AUTHORED  # Rule S4.40
+        if action == "raise":
+            return FLOAT
+        if action in ("force", "cube"):
+            return self.low if action == "force" or (node.op in CUBE and node.is_standard) else AUTHORED
+        color = self.list_of(node)
+        if color == "white":
+            return self.low
+        if color == "black":
+            self.follower.by_black |= {v for v in node.outputs if v is not None}
+            return AUTHORED
+        if self.between is not None:
+            return self.low if self.between.is_low(node) else AUTHORED
+        return self.follower.wish(node, self.types)
+
+    def _varies(self, node: Node) -> bool:
+        """Whether the node has a slot whose type may change (Rule S4.1)."""
+        return node in self.shared_of_node or any(g.elem in self.movable for g in self.groups[node])
+
+    def list_of(self, node: Node) -> str:
+        """The list of a node's op type, in ONNX names."""
+        return self.policy.lists.of(node.op)
+
+    def _between(self) -> Between:
+        def color(node: Node) -> str:
+            ends = not self._varies(node) or self.constants.is_shape_arithmetic(node) or self.rules[node] is not None
+            return "end" if ends else self.list_of(node)
+
+        clear = self.policy.lists.library.clear
+        return Between(self.nodes, self.flow, color, lambda n: n.op in clear, lambda n: admits(n, self.low))
+
+    # -- the answer -----------------------------------------------------------------------------------
+    def decided(self, node: Node) -> Decided:
+        """The precision of a node, and the types of its outputs."""
+        types = tuple(_name(self._type(v), v) for v in node.outputs if v is not None)
+        return Decided(self._precision(node), types)
+
+    def _precision(self, node: Node) -> str:
+        if node.is_control_flow or node.op == "Constant":
+            return "none"
+        if has_fixed_output(node):
+            elem = node.outputs[0].elem if node.outputs[0] is not None else None
+            return dtype_name(elem) if elem in (*LISTED, onnx.TensorProto.DOUBLE) else "none"
+        if node in self.shared_of_node:
+            return dtype_name(self.state[self.shared_of_node[node]])
+        ruled = self.rules[node] is not None
+        movable = [g for g in self.groups[node] if ruled or g.elem in self.movable]
+        if not movable:
+            return "none"
+        chosen = self._choice(node)
+        first = min(movable, key=lambda g: (not g.outputs, min([*g.outputs, *g.inputs])))
+        return dtype_name(chosen[first.param])
+
+
+def _name(elem: int | None, value: Value) -> str:
+    """A type as JSON results spell it: seq(...) and optional(...) around the element type."""
+    name, kind = dtype_name(elem), value.type
+    layers = []
+    while kind is not None and kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        is_sequence = kind.WhichOneof("value") == "sequence_type"
+        layers.append("seq" if is_sequence else "optional")
+        kind = kind.sequence_type.elem_type if is_sequence else kind.optional_type.elem_type
+    for layer in reversed(layers):
+        name = f"{layer}({name})"
+    return name
+
+
+def decide(model: onnx.ModelProto, policy: Policy) -> dict[Node, Decided]:
+    """What the rules say about every node of every scope instance."""
+    reference = Reference(model, policy)
+    reference.solve()
+    return {node: reference.decided(node) for node in reference.nodes}

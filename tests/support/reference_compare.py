@@ -1,0 +1,59 @@
+"""Compare mixlist's plan with the reference, node by node in every scope instance.
+
+mixlist decides a function once for all calls that are equal, the reference once for each call: every call is compared
+with the specialization that names it among its callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.support.reference import Decided
+from tests.support.reference_model import Node, Scope
+
+if TYPE_CHECKING:
+    from mixlist.resolver import Decision, Plan
+
+
+def differences(plan: Plan, decided: dict[Node, Decided]) -> list[str]:
+    """One line for each node that the two decide differently."""
+    by_scope: dict[str, list[Decision]] = {}
+    for decision in plan.nodes:
+        by_scope.setdefault(decision.scope, []).append(decision)
+    main = next(iter(decided)).scope if decided else None
+    while main is not None and (main.outer or main.caller):
+        main = main.outer or (main.caller.scope if main.caller else None)
+    return list(_compare(main, "", by_scope, decided)) if main else []
+
+
+def _compare(
+    scope: Scope, path: str, by_scope: dict[str, list[Decision]], decided: dict[Node, Decided]
+) -> Iterator[str]:
+    found = {(d.name, tuple(d.outputs)): d for d in by_scope.get(path, [])}
+    for node in scope.nodes:
+        expected = decided[node]
+        names = tuple(name for name in node.proto.output if name)
+        actual = found.get((node.name, names))
+        where = f"{path}/{node.name} ({node.op})"
+        outputs = dict(zip(names, expected.outputs, strict=True))
+        if actual is None:
+            yield f"{where}: mixlist has no decision"
+        elif (actual.precision, dict(actual.outputs)) != (expected.precision, outputs):
+            yield (
+                f"{where}: mixlist says {actual.precision} {dict(actual.outputs)} by rule {actual.rule}, "
+                f"the reference says {expected.precision} {outputs}"
+            )
+        inner = f"{path}/{node.name}" if path else node.name
+        for name, body in node.bodies.items():
+            yield from _compare(body, f"{inner}/{name}", by_scope, decided)
+        if node.call is not None:
+            yield from _compare(node.call, _specialization(node.call, inner, by_scope), by_scope, decided)
+
+
+def _specialization(call: Scope, caller: str, by_scope: dict[str, list[Decision]]) -> str:
+    """The scope path of the specialization that serves a call."""
+    for path, decisions in by_scope.items():
+        if path.split("#")[0] == call.path and "#" in path and caller in decisions[0].callers:
+            return path
+    return call.path

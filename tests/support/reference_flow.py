@@ -1,0 +1,171 @@
+"""What shares one type across bodies, sequences and optionals.
+
+Rule S4.26: an If output needs all branches. Rule S4.27: a loop state has one type. Rule S4.29: all elements of a
+sequence, and an optional and its content, share one type. A group here is such a state, or such a set of connected
+sequences and optionals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.support.reference_model import LISTED, Node, Scope, Value
+from tests.support.reference_signature import has_fixed_output
+
+
+@dataclass(eq=False)
+class Shared:
+    """Values that have one type.
+
+    ``initials`` are a state's first values, which do not vote if they are constants; ``yielded`` is what a body yields
+    for the state; ``inserted`` are the tensors that operators put into sequences, ``collected`` those that control flow
+    puts there; ``nodes`` are the loop, or the operators on sequences.
+    """
+
+    members: list[Value] = field(default_factory=list)
+    initials: list[Value] = field(default_factory=list)
+    yielded: list[Value] = field(default_factory=list)
+    inserted: list[Value] = field(default_factory=list)
+    collected: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    is_fixed: bool = False
+
+    @property
+    def elem(self) -> int | None:
+        """The authored type."""
+        return next((v.elem for v in self.members if v.elem is not None), None)
+
+
+class Flow:
+    """The borders of all bodies of a model."""
+
+    def __init__(self, main: Scope) -> None:
+        self.sources: dict[Value, list[Value]] = {}  # what an output of control flow or a body input takes over
+        self.owner: dict[Value, Node] = {}  # the control flow of each of these
+        self.states: list[Shared] = []
+        self._links: list[tuple[Value, Value]] = []  # pairs of sequences that are connected
+        self._elements: list[tuple[Value, Value]] = []  # a sequence, and the input of a body that gets its elements
+        self._collected: list[tuple[Value, Value]] = []  # a sequence, and the output of a body that becomes its element
+        self.main = main
+        for node in main.walk():
+            if node.is_standard:
+                {"If": self._if, "Loop": self._loop, "Scan": self._scan, "SequenceMap": self._map}.get(
+                    node.op, self._operator
+                )(node)
+        self.sequences = list(self._sequences())
+
+    # -- control flow ---------------------------------------------------------------------------------
+    def _if(self, node: Node) -> None:
+        for i, result in enumerate(node.outputs):
+            if result is not None:
+                self._takes(node, result, [body.outputs[i] for body in node.bodies.values()])
+
+    def _loop(self, node: Node) -> None:
+        body = node.bodies["body"]
+        states = node.inputs[2:]
+        for i, initial in enumerate(states):
+            self._state(node, initial, body.inputs[i + 2], body.outputs[i + 1], _at(node.outputs, i))
+        for i, collected in enumerate(body.outputs[len(states) + 1 :]):
+            self._takes(node, _at(node.outputs, len(states) + i), [collected])
+
+    def _scan(self, node: Node) -> None:
+        body = node.bodies["body"]
+        attribute = node.attribute("num_scan_inputs")
+        assert attribute is not None
+        first = 1 if node.scope.opsets[""] == 8 else 0
+        states = node.inputs[first : len(node.inputs) - attribute.i]
+        for i, initial in enumerate(states):
+            self._state(node, initial, body.inputs[i], body.outputs[i], _at(node.outputs, i))
+        for inner, outer in zip(body.inputs[len(states) :], node.inputs[first + len(states) :], strict=True):
+            self._takes(node, inner, [outer])
+        for i, collected in enumerate(body.outputs[len(states) :]):
+            self._takes(node, _at(node.outputs, len(states) + i), [collected])
+
+    def _map(self, node: Node) -> None:
+        body = node.bodies["body"]
+        for inner, outer in zip(body.inputs, node.inputs, strict=True):
+            if outer is not None and not outer.is_tensor:
+                self._elements.append((outer, inner))
+            else:
+                self._takes(node, inner, [outer])
+        for collected, result in zip(body.outputs, node.outputs, strict=True):
+            if result is not None:
+                self._collected.append((result, collected))
+
+    def _state(self, node: Node, initial: Value | None, inner: Value, yielded: Value, result: Value | None) -> None:
+        if not inner.is_tensor:
+            self._links += [(inner, v) for v in (initial, yielded, result) if v is not None]
+            return
+        state = Shared([inner], [initial] if initial else [], [yielded], nodes=[node])
+        for value in [inner, result] if result else [inner]:
+            self.owner[value] = node
+            self.sources[value] = [*state.initials, yielded]
+        state.members += [result] if result else []
+        self.states.append(state)
+
+    def _takes(self, node: Node, result: Value | None, sources: list[Value | None]) -> None:
+        if result is None:
+            return
+        present = [v for v in sources if v is not None]
+        if result.is_tensor:
+            self.sources[result], self.owner[result] = present, node
+        else:
+            self._links += [(result, v) for v in present]
+
+    # -- sequences ------------------------------------------------------------------------------------
+    def _operator(self, node: Node) -> None:
+        """Connect the sequences and optionals that one operator reads and makes."""
+        values = [v for v in (*node.inputs, *node.outputs) if v is not None and not v.is_tensor]
+        self._links += [(values[0], v) for v in values[1:]]
+
+    def _sequences(self) -> Iterator[Shared]:
+        everything = {v: [v] for scope in all_scopes(self.main) for v in _values(scope) if not v.is_tensor}
+        for a, b in self._links:
+            if everything[a] is not everything[b]:
+                everything[a].extend(everything[b])
+                for value in everything[b]:
+                    everything[value] = everything[a]
+        for members in {id(m): m for m in everything.values()}.values():
+            if members[0].elem in LISTED:
+                yield self._sequence(members)
+
+    def _sequence(self, members: list[Value]) -> Shared:
+        inside = set(members)
+        shared = Shared(list(members))
+        for node in self.main.walk():
+            if node.call is not None or not inside & {*node.inputs, *node.outputs}:
+                continue
+            shared.nodes.append(node)
+            if node.is_control_flow:
+                continue
+            floats = [v for v in node.inputs if v is not None and v.is_tensor and v.elem in LISTED]
+            shared.inserted += floats
+            shared.members += [v for v in node.outputs if v is not None and v.is_tensor and v.elem in LISTED]
+            shared.is_fixed = shared.is_fixed or has_fixed_output(node) or node.schema() is None or _says_type(node)
+        shared.members += [element for sequence, element in self._elements if sequence in inside]
+        shared.collected += [element for sequence, element in self._collected if sequence in inside]
+        borders = {*self.main.outputs, *self.main.inputs}
+        shared.is_fixed = shared.is_fixed or bool(inside & borders)
+        return shared
+
+
+def _says_type(node: Node) -> bool:
+    """Whether an Optional without content gives its type."""
+    return node.op == "Optional" and node.attribute("type") is not None
+
+
+def _at(values: list[Value | None], index: int) -> Value | None:
+    return values[index] if index < len(values) else None
+
+
+def all_scopes(main: Scope) -> Iterator[Scope]:
+    """Every scope instance."""
+    yield main
+    for node in main.nodes:
+        for inner in (*node.bodies.values(), *([node.call] if node.call else [])):
+            yield from all_scopes(inner)
+
+
+def _values(scope: Scope) -> Iterator[Value]:
+    yield from scope.values.values()

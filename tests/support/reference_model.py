@@ -1,0 +1,360 @@
+"""The scopes, nodes and values of a model, with every function written out at each of its calls.
+
+Rule S4.10: nodes in topological order. Rule S4.12: a type comes from ONNX's inference or the schema, else from the
+declaration. Rule S4.25: the producer of a captured value is the outer node. Rule S4.31: a function is decided for each
+call, with its own opset. Rule S4.39: a slot that shares a type parameter with a tensor of known type has that type.
+
+An argument of a function is the caller's value itself, and an output of a call is the value that the body yields.
+Inlining a function therefore changes no decision of the reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support import scopes
+
+FLOAT, FLOAT16, BFLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
+LISTED = (FLOAT, FLOAT16, BFLOAT16)
+CONTRIB_DOMAIN = "com.microsoft"
+CONTRIB = Path(__file__).parents[2] / "mixlist" / "ops" / "data" / "contrib_schemas.json"
+CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
+
+
+@cache
+def contrib_schemas() -> dict[str, onnx.defs.OpSchema]:
+    """The schemas of ONNX Runtime's contrib operators, by op type."""
+    found = {}
+    for entry in json.loads(CONTRIB.read_text(encoding="utf-8"))["schemas"]:
+        sides = [[_formal(*slot) for slot in entry[side]] for side in ("inputs", "outputs")]
+        constraints = [(param, allowed, "") for param, allowed in entry["allowed"].items()]
+        found[entry["op_type"]] = onnx.defs.OpSchema(
+            entry["op_type"],
+            CONTRIB_DOMAIN,
+            entry["since"],
+            inputs=sides[0],
+            outputs=sides[1],
+            type_constraints=constraints,
+        )
+    return found
+
+
+def _formal(param: str, is_variadic: bool, is_homogeneous: bool) -> onnx.defs.OpSchema.FormalParameter:
+    options = onnx.defs.OpSchema.FormalParameterOption
+    option = options.Variadic if is_variadic else options.Optional
+    return onnx.defs.OpSchema.FormalParameter("x", param, "", param_option=option, is_homogeneous=is_homogeneous)
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor, sequence or optional of one scope instance; ``elem`` is its authored element type."""
+
+    name: str
+    type: onnx.TypeProto | None = None
+    declared: onnx.TypeProto | None = None  # what the file says, where nothing can be inferred
+    producer: Node | None = None
+    slot: int = 0
+    array: np.ndarray | None = None  # of an initializer
+    is_input: bool = False
+    readers: list[tuple[Node, int]] = field(default_factory=list)
+
+    @property
+    def elem(self) -> int | None:
+        """The authored element type, through sequences and optionals; None where unknown."""
+        return scopes.elem_type(self.type)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the value is no sequence and no optional, as far as is known."""
+        return self.type is None or self.type.WhichOneof("value") not in ("sequence_type", "optional_type")
+
+    def __repr__(self) -> str:
+        return f"Value({self.name})"
+
+
+@dataclass(eq=False)
+class Node:
+    """One node of one scope instance."""
+
+    proto: onnx.NodeProto
+    name: str
+    scope: Scope
+    inputs: list[Value | None]
+    outputs: list[Value | None] = field(default_factory=list)
+    bodies: dict[str, Scope] = field(default_factory=dict)
+    call: Scope | None = None
+
+    @property
+    def op(self) -> str:
+        """The op type."""
+        return self.proto.op_type
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether the operator is of the standard domain."""
+        return self.proto.domain in ("", "ai.onnx")
+
+    @property
+    def is_user_cast(self) -> bool:
+        """Whether the node is a Cast that the author wrote."""
+        return self.op == "Cast" and self.is_standard and not scopes.is_marked(self.proto)
+
+    @property
+    def is_control_flow(self) -> bool:
+        """Whether the node carries no precision itself (Rule S4.25)."""
+        return self.call is not None or (self.op in CONTROL_FLOW and self.is_standard)
+
+    def attribute(self, name: str) -> onnx.AttributeProto | None:
+        """An attribute of the node, None where it is not given."""
+        return next((a for a in self.proto.attribute if a.name == name), None)
+
+    def schema(self) -> onnx.defs.OpSchema | None:
+        """The schema at the opset of the model or function; None where there is none."""
+        domain = self.proto.domain if not self.is_standard else ""
+        if domain == CONTRIB_DOMAIN:
+            return contrib_schemas().get(self.op)
+        try:
+            return onnx.defs.get_schema(self.op, self.scope.opsets.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return None
+
+    def __repr__(self) -> str:
+        return f"Node({self.scope.path}/{self.name}: {self.op})"
+
+
+@dataclass(eq=False)
+class Scope:
+    """One instance of a graph, body or function; ``caller`` is the node that calls a function."""
+
+    path: str
+    outer: Scope | None
+    opsets: Mapping[str, int]
+    caller: Node | None = None
+    values: dict[str, Value] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+
+    def find(self, name: str) -> Value | None:
+        """The value that a name means here."""
+        if not name:
+            return None
+        if name in self.values:
+            return self.values[name]
+        return self.outer.find(name) if self.outer else None
+
+    def function(self) -> Scope:
+        """The main graph or function instance that holds this scope."""
+        return self.outer.function() if self.outer else self
+
+    def walk(self) -> Iterator[Node]:
+        """All nodes in order of computation: those of bodies and called functions come before their owner."""
+        for node in self.nodes:
+            for inner in (*node.bodies.values(), *([node.call] if node.call else [])):
+                yield from inner.walk()
+            yield node
+
+
+class Expansion:
+    """Expands one model."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.declared = {v.name: v.type for g in _graphs(model.graph) for v in (*g.value_info, *g.output)}
+        self.model = scopes.without_value_info(model)
+        self.functions = {scopes.function_key(f): f for f in self.model.functions}
+        opsets = {o.domain: o.version for o in self.model.opset_import}
+        typed = onnx.shape_inference.infer_shapes(self.model, check_type=False, strict_mode=False)
+        self.main = Scope("", None, opsets)
+        self._fill(self.main, self.model.graph, typed.graph, [])
+        unify(self.main)
+
+    def _fill(
+        self, scope: Scope, body: onnx.GraphProto, typed: onnx.GraphProto, arguments: list[Value | None] | None
+    ) -> None:
+        """Read the nodes and values of one graph; ``arguments`` are a function's."""
+        types = {v.name: v.type for v in (*typed.value_info, *typed.output, *typed.input) if v.type.WhichOneof("value")}
+        for i, info in enumerate(body.input):
+            value = arguments[i] if arguments and i < len(arguments) else Value(info.name, types.get(info.name))
+            if value is not None:
+                scope.values[info.name] = value
+                value.is_input = value.is_input or (scope.outer is None and scope.caller is None)
+                scope.inputs.append(value)
+        for tensor in body.initializer:
+            kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            value = scope.values.setdefault(tensor.name, Value(tensor.name, kind))
+            value.array = numpy_helper.to_array(tensor)
+        plain = scopes.Scope(body, scope.path)
+        names = scopes.node_names(plain)
+        typed_nodes = {id(node): twin for node, twin in zip(plain.nodes, typed.node, strict=True)}
+        for proto in scopes.sorted_nodes(plain):
+            node = Node(proto, names[id(proto)], scope, [scope.find(name) for name in proto.input])
+            scope.nodes.append(node)
+            self._add_bodies(node, typed_nodes[id(proto)])
+            self._add_outputs(node, types)
+        scope.outputs = [value for info in body.output if (value := scope.find(info.name)) is not None]
+
+    def _add_bodies(self, node: Node, typed: onnx.NodeProto) -> None:
+        scope = node.scope
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                value.readers.append((node, slot))
+        typed_bodies = dict(scopes.subgraphs(typed))
+        for name, graph in scopes.subgraphs(node.proto):
+            path = "/".join(part for part in (scope.path, node.name, name) if part)
+            node.bodies[name] = Scope(path, scope, scope.opsets)
+            self._fill(node.bodies[name], graph, typed_bodies[name], None)
+        function = self.functions.get(scopes.function_key(node.proto))
+        if function is not None:
+            node.call = self._call(node, function)
+
+    def _add_outputs(self, node: Node, types: dict[str, onnx.TypeProto]) -> None:
+        for slot, name in enumerate(node.proto.output):
+            if node.call is not None and name:
+                yielded = node.call.outputs[slot]
+                node.outputs.append(yielded)
+                node.scope.values[name] = yielded
+            elif name:
+                value = Value(name, types.get(name), self.declared.get(name), node, slot)
+                node.outputs.append(value)
+                node.scope.values[name] = value
+            else:
+                node.outputs.append(None)
+
+    def _call(self, node: Node, function: onnx.FunctionProto) -> Scope:
+        """Write a function out as a graph with the types of the arguments."""
+        arguments = [*node.inputs, *[None] * (len(function.input) - len(node.inputs))]
+        given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.proto.attribute}
+        nodes = [scopes.bound(inner, given) for inner in function.node]
+        graph = onnx.GraphProto(name=function.name, node=nodes)
+        for name, value in zip(function.input, arguments, strict=True):
+            graph.input.append(onnx.ValueInfoProto(name=name, type=value.type if value else None))
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
+        model = onnx.ModelProto(ir_version=self.model.ir_version, graph=graph)
+        model.opset_import.extend(function.opset_import)
+        model.functions.extend(f for f in self.model.functions if f is not function)
+        typed = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
+        opsets = {o.domain: o.version for o in function.opset_import}
+        instance = Scope(f"function:{function.domain}:{function.name}", None, opsets, caller=node)
+        self._fill(instance, graph, typed.graph, arguments)
+        return instance
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for _, inner in scopes.subgraphs(node):
+            yield from _graphs(inner)
+
+
+# -- types that inference does not give -----------------------------------------------------------
+def slot_params(node: Node) -> list[tuple[Value, str, bool, int]]:
+    """The value, type parameter, side (True: output) and index of each slot that is in use.
+
+    Every slot of a variadic parameter whose elements may differ has a parameter of its own.
+    """
+    schema = node.schema()
+    if schema is None:
+        return []
+    found = []
+    for is_output, values, formals in ((False, node.inputs, schema.inputs), (True, node.outputs, schema.outputs)):
+        for i, value in enumerate(values):
+            if value is None or not formals:
+                continue
+            formal = formals[min(i, len(formals) - 1)]
+            param = formal.type_str
+            if formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous:
+                param = f"{param}#{i}"
+            found.append((value, param, is_output, i))
+    return found
+
+
+def unify(main: Scope) -> None:
+    """Give types to values of unknown type (Rules S4.12, S4.39).
+
+    First the schemas say what follows from the inputs, then the file's declarations count, then the tensors around.
+    """
+    nodes = list(main.walk())
+    for step in ("forward", "declared", "around"):
+        if step == "declared":
+            for value in {v for n in nodes for v in n.outputs if v is not None and v.type is None}:
+                value.type = value.declared
+        while any(_unify_node(node, backward=step == "around") for node in nodes):
+            pass
+
+
+def _unify_node(node: Node, *, backward: bool) -> bool:
+    schema = node.schema()
+    if node.bodies:
+        return any(_yield(node, i) for i in range(len(node.outputs)))
+    if schema is None or node.is_control_flow:
+        return False
+    slots, changed = slot_params(node), _wrap(node)
+    single = {
+        c.type_param_str: c.allowed_type_strs[0] for c in schema.type_constraints if len(c.allowed_type_strs) == 1
+    }
+    for value, param, is_output, _ in slots:
+        if value.elem is not None or not value.is_tensor or not (is_output or backward):
+            continue
+        known = [v.elem for v, p, _, _ in slots if p == param and v.elem is not None and v.is_tensor]
+        elem = known[0] if known else _fixed_elem(single.get(param, param))
+        if elem is not None:
+            value.type = helper.make_tensor_type_proto(elem, None)
+            changed = True
+    return changed
+
+
+def _yield(node: Node, i: int) -> bool:
+    """Give an output of If, Loop, Scan or SequenceMap the type of what a body yields for it."""
+    result = node.outputs[i]
+    if result is None or result.type is not None or not node.is_control_flow:
+        return False
+    first = 1 if node.op == "Loop" else 0
+    for body in node.bodies.values():
+        yielded = body.outputs[i + first].type
+        if yielded is not None and node.op == "SequenceMap":
+            result.type = helper.make_sequence_type_proto(yielded)
+        elif yielded is not None:
+            is_tensor = yielded.WhichOneof("value") == "tensor_type"
+            result.type = helper.make_tensor_type_proto(yielded.tensor_type.elem_type, None) if is_tensor else yielded
+    return result.type is not None
+
+
+def _wrap(node: Node) -> bool:
+    """Give the type of an output that holds, or is held by, an input of known type; also that of a Cast."""
+    first = node.inputs[0].type if node.inputs and node.inputs[0] is not None else None
+    result = node.outputs[0] if node.outputs else None
+    if result is None or result.type is not None or not node.is_standard:
+        return False
+    if node.op == "Cast":
+        target = node.attribute("to")
+        result.type = helper.make_tensor_type_proto(target.i, None) if target else None
+    elif first is not None and node.op in ("SequenceConstruct", "SplitToSequence"):
+        result.type = helper.make_sequence_type_proto(first)
+    elif first is not None and node.op == "Optional":
+        result.type = helper.make_optional_type_proto(first)
+    elif first is not None and node.op in ("SequenceAt", "ConcatFromSequence"):
+        result.type = first.sequence_type.elem_type
+    elif first is not None and node.op in ("SequenceInsert", "SequenceErase", "Identity"):
+        result.type = first
+    elif first is not None and node.op == "OptionalGetElement":
+        result.type = first.optional_type.elem_type if first.WhichOneof("value") == "optional_type" else first
+    return result.type is not None
+
+
+def _fixed_elem(param: str) -> int | None:
+    """The element type of a slot that admits just one type."""
+    names = {"float": FLOAT, "double": TensorProto.DOUBLE, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
+    return names.get(param[7:-1]) if param.startswith("tensor(") else None
+
+
+def expand(model: onnx.ModelProto) -> Scope:
+    """The main scope of a model with everything below it."""
+    return Expansion(model).main
