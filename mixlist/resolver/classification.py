@@ -49,12 +49,14 @@ class Fact:
     """The classification of a node.
 
     ``list``: the list, or ``none``. ``kind``: how the precision is found. ``rule``: the rule as the report names it.
+    ``mask``: the mask because of which a node does not become low precision; empty for another node of that mask's way.
     """
 
     list: str
     kind: Kind
     rule: str
     listed: Listed | None = None
+    mask: str | None = None
 
 
 class Facts:

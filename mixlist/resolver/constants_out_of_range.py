@@ -39,11 +39,14 @@ def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> As
     signature = node.signature
     assert signature is not None
     kept: list[int] = []  # groups of slots
+    reduced = state.solution.reduced.get(node, ())  # Rule S4.36: the constant of a mask comes into range
     for index, group in enumerate(signature.groups):
         if assignment.elements[index] != state.low or group.authored == state.low:
             continue
-        for value in [node.inputs[slot] for slot in group.inputs]:
-            why = misfit(value, state) if value is not None and value.constant else None
+        for slot in group.inputs:
+            value = node.inputs[slot]
+            examined = value is not None and value.constant and slot not in reduced
+            why = misfit(value, state) if value is not None and examined else None
             if why:
                 kept.append(index)
                 state.solution.notes[node.id] = why

@@ -25,6 +25,7 @@ from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Fact, Facts
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.function_calls import settle_constant_arguments
+from mixlist.resolver.masks import Masks, kept_facts
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.position_arithmetic import keep_positions
 from mixlist.resolver.schedule import Schedule, Step, read_by, written_by
@@ -62,6 +63,7 @@ class IncrementalSolver:
         self.reach = {key: frozenset(map(id, reachable_graphs(each))) for key, each in self.graphs.items()}
         self._reruns: dict[int, _Rerun] = {}
         self._interned: dict[tuple[Node, Fact], NodeClassification] = {}
+        self._with_mask: dict[tuple[NodeClassification, str], NodeClassification] = {}
         facts = Facts(base)
         self.cast_is_black = facts.cast_is_black
         self.classified = {key: self._classify(each, facts) for key, each in self.graphs.items()}
@@ -120,6 +122,13 @@ class IncrementalSolver:
             self._reruns[id(graph)] = _Rerun(schedule)
         return self._reruns[id(graph)]
 
+    def with_mask(self, classification: NodeClassification, mask: str) -> NodeClassification:
+        """Return a classification of a node whose mask is kept (Rule S4.35)."""
+        key = classification, mask
+        if key not in self._with_mask:
+            self._with_mask[key] = replace(classification, fact=replace(classification.fact, mask=mask))
+        return self._with_mask[key]
+
     def _intern(self, graph: int, node: Node, fact: Fact) -> NodeClassification:
         return self._interned.setdefault((node, fact), NodeClassification(graph, node, fact))
 
@@ -169,10 +178,20 @@ class _IncrementalResolution(Resolution):
         self.needs_fresh_start = policy.gray_policy == "between" or facts.cast_is_black != incremental.cast_is_black
 
     def specialize(self, graph: Graph, call: CallArguments) -> Solution:
+        return self.settle_masks(graph, call)
+
+    def fact(self, graph: Graph, node: Node) -> Fact:
+        return self._classification(graph, node).fact
+
+    def decide(self, graph: Graph, call: CallArguments, masks: Masks) -> Solution:
         incremental = self.incremental
-        key = (id(graph), call.key)
+        # What is decided with more masks kept starts from the same, so that few nodes differ.
+        key = (id(graph), call.key, masks.is_repeated)
         reach = incremental.reach[id(graph)]
-        changes = frozenset([each for each in self.changes.values() if each.graph in reach])
+        changed = {node: each for node, each in self.changes.items() if each.graph in reach}
+        for node, mask in kept_facts(masks.kept):
+            changed[node] = incremental.with_mask(self._classification(graph, node), mask)
+        changes = frozenset(changed.values())
         start: _Outcome | None = None  # the most similar outcome
         differences = frozenset[NodeClassification]()
         for outcome in incremental.outcomes.get(key, ()):
@@ -183,20 +202,27 @@ class _IncrementalResolution(Resolution):
             return start.solver.solution
         if start is None or start.solver.start is None or self.needs_fresh_start:
             solver, start, decided_again = Solver(self, graph), None, frozenset[Node]()
-            solver.run(call)
+            solver.run(call, masks)
         else:
-            solver = _copy(start.solver, self)
-            decided_again = self._update(solver, differences)
+            solver = _copy(start.solver, self, masks)
+            decided_again = self._update(solver, differences, changed)
         incremental.remember(key, _Outcome(solver, changes), start, decided_again)
         return solver.solution
 
-    def _update(self, solver: Solver, differences: frozenset[NodeClassification]) -> frozenset[Node]:
-        """Apply the differences to a copy of an earlier outcome; return the nodes that may have other types."""
+    def _classification(self, graph: Graph, node: Node) -> NodeClassification:
+        """Return a node's classification under the policy, without its masks."""
+        return self.changes.get(node) or self.incremental.classified[id(graph)][node.id]
+
+    def _update(self, solver: Solver, differences: frozenset[NodeClassification], current: Changes) -> frozenset[Node]:
+        """Apply the differences to a copy of an earlier outcome; return the nodes that may have other types.
+
+        ``current`` are the changes, masks included, to bring about.
+        """
         graph, incremental = solver.graph, self.incremental
         base = incremental.classified[id(graph)]
         changed = {each.node for each in differences if each.graph == id(graph)}
         for node in changed:
-            solver.solution.facts[node.id] = self.changes.get(node, base[node.id]).fact
+            solver.solution.facts[node.id] = current.get(node, base[node.id]).fact
         keep_positions(solver.solution, changed)
         below = {each.graph for each in differences if each.graph != id(graph)}
         calls = [n for n in graph.order if n.function is not None and below & incremental.reach[id(n.function)]]
@@ -296,7 +322,7 @@ def _forget(solver: Solver, step: Step, written: list[Value]) -> None:
         solution.rules.pop(step.id, None)
 
 
-def _copy(before: Solver, shared: Resolution) -> Solver:
+def _copy(before: Solver, shared: Resolution, masks: Masks) -> Solver:
     """Return a solver with the outcome of another; parameters have the types of their arguments again."""
     assert before.start is not None
     old = before.solution
@@ -310,6 +336,8 @@ def _copy(before: Solver, shared: Resolution) -> Solver:
         rules=old.rules.copy(),
         callees=old.callees.copy(),
         high_by_black=old.high_by_black.copy(),
+        kept_masks=masks.kept,
+        reduced=masks.reduced,
     )
     for value in old.graph.root.inputs:
         solution.decided[value.id] = before.start.decided[value.id]

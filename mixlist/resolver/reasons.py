@@ -46,8 +46,12 @@ class ReasonWriter:
         """Return the reason; ``follows`` names the producer that a gray node follows and the node that decided."""
         text = self._by_rule(node, follows)
         note = self.solution.notes.get(node.id)
-        if note and rule_name(self.solution, node) != "constant":
+        if note and rule_name(self.solution, node) not in ("constant", "mask"):
             text += f"; its slot stays float32 because {note} (S4.7)"
+        for slot, limit in self.solution.reduced.get(node, {}).items():
+            value = node.inputs[slot]
+            if value is not None and value.tensor is not None:
+                text += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"
         entry = self.solution.facts[node.id].listed
         if entry is not None and entry.note and entry.source:
             text += f"; {entry.note} (S5.4)"
@@ -76,6 +80,8 @@ class ReasonWriter:
         if rule == "constant":
             why = self.solution.notes.get(node.id, "a constant does not fit")
             return f"{entry}, but {why}: it stays {kept} (S4.7)"
+        if rule == "mask":
+            return f"{entry}, but {self.solution.notes[node.id]}: it stays {kept} ({self._mask_rule(node)})"
         if rule == "mode":
             mode = self.policy.mode
             return f"precision mode {mode.name} makes it {kept} ({_MODE_RULES[mode.action]})"
@@ -137,6 +143,10 @@ class ReasonWriter:
         way = "it reads" if position.is_reader else f"it brings to {position.reader}"
         exact = f"{self.low} holds all integers up to {EXACT_INTEGERS[self.low_type]} only"
         return f"the integers of {position.source!r}, which {way}, are positions, and {exact}: it stays {kept} (S4.38)"
+
+    def _mask_rule(self, node: Node) -> str:
+        reducible = any(group.reducible for group in self.solution.kept_masks if node in group.exceeding)
+        return "S4.35" if reducible else "S4.36: no constant of the mask can be reduced"
 
     def _refused(self, node: Node, kept: str) -> str:
         opset = self.solution.graph.opsets.get(node.domain, 0)

@@ -19,6 +19,7 @@ from mixlist.resolver.classification import Facts
 from mixlist.resolver.decisions import Resolved, Solution, reached
 from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.incremental import IncrementalSolver
+from mixlist.resolver.masks import groups_of, mask_warnings
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Plan
 from mixlist.resolver.position_arithmetic import position_warnings
@@ -60,7 +61,7 @@ class Resolver:
         settle_constant_arguments(main, resolution.fits, set())
         solutions = _numbered(main)
         resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, facts.cast_is_black)
-        return Plan(self.loaded.name, policy, tuple(_warnings(resolved)), resolved)
+        return Plan(self.loaded.name, policy, tuple(_warnings(resolved, self.ranges)), resolved)
 
 
 def resolve(
@@ -93,13 +94,23 @@ def _numbered(main: Solution) -> tuple[Solution, ...]:
     return tuple(solutions)
 
 
-def _warnings(resolved: Resolved) -> Iterator[Diagnostic]:
+def _warnings(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic]:
     yield from _other_policy(resolved)
     counts = Counter((n.domain, n.op_type) for s in resolved.solutions for n in s.graph.order)
     functions = {name for _, name, _ in resolved.graph.functions}
     yield from cross_check(resolved.policy, counts, functions)
     yield from resolved.rules.unmatched()
     yield from position_warnings(resolved)
+    yield from _broken_masks(resolved, ranges)
+
+
+def _broken_masks(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic]:
+    """Warn if a fully masked row becomes NaN: no policy protects it (Rule S4.34), or a node rule decides otherwise."""
+    policy = resolved.policy
+    for solution in resolved.solutions:
+        groups = groups_of(solution.graph, ranges, policy)
+        unprotected = solution.kept_masks if "masks" in policy.protect else groups
+        yield from mask_warnings(solution, unprotected, resolved.low)
 
 
 def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:

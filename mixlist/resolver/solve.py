@@ -14,18 +14,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from mixlist.graph.control_flow import Link
-from mixlist.graph.model import Graph, Scope, Value
+from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.between import low_gray_nodes
-from mixlist.resolver.classification import Facts, is_control_flow
+from mixlist.resolver.classification import Fact, Facts, is_control_flow
 from mixlist.resolver.control_flow import decide_link
 from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.function_calls import decide_call
 from mixlist.resolver.gray_policies import mark_high_by_black
+from mixlist.resolver.masks import Masks, kept_after, kept_at_first, kept_facts, protected_groups, reduced_constants
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.position_arithmetic import keep_positions, protected_positions
 from mixlist.resolver.schedule import Schedule, Step, read_by
@@ -57,8 +59,28 @@ class Resolution:
         key = (id(graph), call.key)
         known = self._specialized.get(key)
         if known is None:
-            known = self._specialized[key] = Solver(self, graph).run(call)
+            known = self._specialized[key] = self.settle_masks(graph, call)
         return known
+
+    def settle_masks(self, graph: Graph, call: CallArguments) -> Solution:
+        """Decide a graph, and again while more of its masks have to stay as authored (Rule S4.35)."""
+        groups = protected_groups(graph, self.ranges, self.facts.policy)
+        kept = kept_at_first(groups, lambda node: self.fact(graph, node))
+        for attempt in count(1):
+            solution = self.decide(graph, call, Masks(kept, reduced_constants(groups, kept), attempt > 1))
+            after = kept_after(groups, kept, solution, self.facts.low, attempt)
+            if after == kept:
+                break
+            kept = after
+        return solution
+
+    def fact(self, graph: Graph, node: Node) -> Fact:
+        """Return a node's fact under the lists and node rules of the policy."""
+        return self.rules.match(graph).get(node.id) or self.facts.of(graph, node)
+
+    def decide(self, graph: Graph, call: CallArguments, masks: Masks) -> Solution:
+        """Decide a graph with some masks kept."""
+        return Solver(self, graph).run(call, masks)
 
 
 @dataclass(frozen=True)
@@ -89,7 +111,7 @@ class Solver:
         self.schedule = Schedule()
         self.start: StartState | None = None
 
-    def run(self, call: CallArguments) -> Solution:
+    def run(self, call: CallArguments, masks: Masks) -> Solution:
         """Decide the graph for one kind of call."""
         state, solution, schedule = self.state, self.solution, self.schedule
         inputs = self.graph.root.inputs
@@ -100,6 +122,9 @@ class Solver:
             solution.facts[node_id] = fact
         solution.positions = call.positions
         keep_positions(solution, self.graph.order)
+        for node, mask in kept_facts(masks.kept):
+            solution.facts[node.id] = replace(solution.facts[node.id], mask=mask)
+        solution.kept_masks, solution.reduced = masks.kept, masks.reduced
         schedule.add_scope(self.graph.root)
         solution.links = schedule.links
         state.groups = find_groups(self.graph, solution.links, self._border(call.wanted))

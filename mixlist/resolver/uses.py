@@ -19,13 +19,17 @@ from mixlist.resolver.decisions import Solution, join
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """``node`` reads ``value`` at ``slot``; with ``node`` None it is output ``slot`` of ``scope``."""
+    """``node`` reads ``value`` at ``slot``; with ``node`` None it is output ``slot`` of ``scope``.
+
+    ``limit`` is not zero if the reader wants a constant whose magnitudes are reduced to it (Rule S4.36).
+    """
 
     value: Value
     want: int | None
     scope: Scope
     node: Node | None
     slot: int
+    limit: float = 0.0
 
 
 def uses(solution: Solution, *, plain: bool = True) -> Iterator[Use]:
@@ -67,12 +71,14 @@ def node_uses(solution: Solution, node: Node) -> Iterator[Use]:
     """Yield the uses of a node's inputs."""
     assignment = solution.assignments[node.id]
     wanted = assignment.inputs if assignment is not None else ()
+    limits = solution.reduced.get(node, {})
     for slot, value in enumerate(node.inputs):
         if value is None:
             continue
         want = wanted[slot] if slot < len(wanted) else None
         if want is not None:
-            yield Use(value, types.element(want), node.scope, node, slot)
+            limit = limits.get(slot, 0.0) if limits and value.tensor is not None else 0.0
+            yield Use(value, types.element(want), node.scope, node, slot, limit)
         elif node.op_type == "Cast" and value.tensor is not None and types.element(value.type) in types.LISTED:
             # a user's Cast of a constant keeps its rounding: it reads the number that was written
             yield Use(value, types.element(value.type), node.scope, node, slot)

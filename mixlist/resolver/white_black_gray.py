@@ -8,6 +8,8 @@ Rule S4.5: A black node keeps the type that the model was authored in, which nee
 Rule S4.6: A gray node takes the type that ``gray_policies`` finds, or keeps its authored type if it cannot have that
 type.
 
+Rule S4.35: A node stays as authored with rule `mask` if it carries a mask out of range; ``masks`` finds these nodes.
+
 Rule S4.9: Lists move slots between float32 and the low type only.
 
 ``classification`` finds the list of a node. The modes without lists (S3.4 to S3.7) come here as white, black, or as
@@ -77,6 +79,10 @@ def _aim(node: Node, target: int, state: SolverState) -> Assignment:
     if refused:
         state.solution.rules[node.id] = "schema"
         return assignment
+    if target == low and (mask := state.solution.facts[node.id].mask):
+        state.solution.rules[node.id] = "mask"
+        state.solution.notes[node.id] = mask
+        return signature.authored()
     return keep_constants(node, assignment, state) if target == low else assignment
 
 

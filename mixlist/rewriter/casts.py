@@ -43,11 +43,15 @@ class NewCast:
 
 @dataclass(frozen=True)
 class Converted:
-    """A constant that is wanted as ``elem``: as a new tensor ``name``, or in place where ``name`` is its own."""
+    """A constant that is wanted as ``elem``: as a new tensor ``name``, or in place where ``name`` is its own.
+
+    ``limit``: the largest magnitude that its finite values keep; 0 if it is not reduced (Rule S4.36).
+    """
 
     value: Value
     elem: int
     name: str
+    limit: float = 0.0
 
 
 @dataclass
@@ -188,17 +192,19 @@ class _Chooser:
     def _constant(self, value: Value, found: list[Use]) -> None:
         own = types.element(value.type)
         self._point([u for u in found if u.want == own and (u.node, u.scope, u.slot) in self.redirected], value.name)
-        wanted = sorted({u.want for u in found if u.want is not None and u.want != own})
+        variants = {(u.want, u.limit) for u in found if u.want is not None}
+        wanted = sorted(variants - {(own, 0.0)})
         if not wanted:
             return
-        if not any(u.want == own for u in found) and value.name not in self.trained:
-            in_place = wanted.pop(0)
-            self.layout.elements[value.id] = in_place
-            self.layout.converted.append(Converted(value, in_place, value.name))
-        for elem in wanted:
-            name = self.new.make(f"{value.name}_{types.type_name(elem)}")
-            self.layout.converted.append(Converted(value, elem, name))
-            self._point([u for u in found if u.want == elem], name)
+        if (own, 0.0) not in variants and value.name not in self.trained:
+            elem, limit = wanted.pop(0)
+            self.layout.elements[value.id] = elem
+            self.layout.converted.append(Converted(value, elem, value.name, limit))
+        for elem, limit in wanted:
+            kind = "mask_" if limit else ""
+            name = self.new.make(f"{value.name}_{kind}{types.type_name(elem)}")
+            self.layout.converted.append(Converted(value, elem, name, limit))
+            self._point([u for u in found if (u.want, u.limit) == (elem, limit)], name)
 
     # --- everything else ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic
@@ -28,9 +29,13 @@ def convert_constants(
     messages: Mapping[Scope, ScopeProto],
     new: NewNames,
     clamp: bool,
+    folder: Path | None,
     reports: dict[Hashable, ConstantReport],
 ) -> NewConstants:
-    """Convert the constants of a layout in the messages of its scopes; return the new Constant nodes by scope."""
+    """Convert the constants of a layout in the messages of its scopes; return the new Constant nodes by scope.
+
+    ``folder`` is where the model's other files lie; a mask's constant is brought in from there.
+    """
     from onnx import SparseTensorProto
 
     nodes: NewConstants = {}
@@ -38,7 +43,7 @@ def convert_constants(
     for item in sorted(layout.converted, key=lambda c: c.name == c.value.name):  # copies first, then in place
         value, message = item.value, messages[item.value.scope]
         assert value.tensor is not None
-        converted, report = converted_tensor(value.tensor, item.elem, clamp, item.name)
+        converted, report = converted_tensor(value.tensor, item.elem, clamp, item.name, item.limit, folder)
         in_place = item.name == value.name
         if report is not None:
             reports[item.name, id(value.tensor)] = report  # two scopes may have a constant of one name

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class ConstantReport:
-    """What conversion did to one constant: numbers of elements, and the largest finite magnitude before it."""
+    """What conversion did to one constant: numbers of elements, and the largest finite magnitude before it.
+
+    ``masked``: values of a mask that were reduced (Rule S4.36).
+    """
 
     name: str
     flushed: int = 0
     clamped: int = 0
     overflowed: int = 0
     max_abs: float = 0.0
+    masked: int = 0
 
 
 def numpy_type(elem: int) -> np.dtype[np.generic]:
@@ -114,12 +118,13 @@ def _half_session() -> InferenceSession:
 
 
 def converted_tensor(
-    tensor: ConstantProto, elem: int, clamp: bool, name: str
+    tensor: ConstantProto, elem: int, clamp: bool, name: str, limit: float = 0.0, folder: Path | None = None
 ) -> tuple[TensorProto | SparseTensorProto, ConstantReport | None]:
     """Return a new TensorProto (or SparseTensorProto) that holds the constant in ``elem``, and the report.
 
     ``tensor`` is a TensorProto, a Constant's attribute, or a SparseTensorProto; ``name`` the new tensor's name. A
-    tensor in another file stays there, marked as pending, and has no report yet: ``stream`` converts it.
+    tensor in another file stays there, marked as pending, and has no report yet: ``stream`` converts it. With a
+    ``limit``, finite magnitudes are reduced to it (Rule S4.36), and a tensor in another file of ``folder`` is read.
     """
     from onnx import SparseTensorProto, TensorProto
 
@@ -127,7 +132,7 @@ def converted_tensor(
 
     if isinstance(tensor, SparseTensorProto):
         sparse = copied(tensor)
-        values, report = converted_tensor(tensor.values, elem, clamp, name)
+        values, report = converted_tensor(tensor.values, elem, clamp, name, limit, folder)
         assert isinstance(values, TensorProto)
         sparse.values.CopyFrom(values)
         return sparse, report
@@ -137,16 +142,32 @@ def converted_tensor(
         made.doc_string = tensor.doc_string
     elif tensor.name == "value_floats":
         made.dims.append(len(tensor.floats))
-    if weights.is_external(tensor):
+    if weights.is_external(tensor) and not limit:
         made.data_location = TensorProto.EXTERNAL
         made.external_data.extend(tensor.external_data)
         made.external_data.add(key=weights.PENDING, value=str(tensor.data_type))
         return made, None
     report = ConstantReport(name)
     many = weights.element_count(tensor) >= _MANY
-    parts = [convert_piece(p, elem, clamp, report, many).tobytes() for p in weights.pieces(tensor, None)]
+    found = weights.pieces(tensor, folder)
+    if limit:
+        found = (reduce_piece(piece, limit, report) for piece in found)
+    parts = [convert_piece(piece, elem, clamp, report, many).tobytes() for piece in found]
     made.raw_data = b"".join(parts)
     return made, report
+
+
+def reduce_piece(piece: NDArray[np.generic], limit: float, report: ConstantReport) -> NDArray[np.generic]:
+    """Return one flat piece of a mask's constant without finite magnitudes above ``limit``; infinities stay."""
+    import numpy as np
+
+    wide = np.array(piece, np.float32)
+    beyond = np.isfinite(wide) & (np.abs(wide) > limit)
+    if beyond.any():
+        report.max_abs = max(report.max_abs, float(np.abs(wide[beyond]).max()))
+        report.masked += int(np.count_nonzero(beyond))
+        wide[beyond] = np.copysign(np.float32(limit), wide[beyond])
+    return wide
 
 
 def stream(

@@ -91,7 +91,7 @@ def _rewrite(plan: Plan, loaded: Loaded, model: ModelProto, keep: KeepTypes) -> 
         layout = lay_out(solution, new, resolved.cast_is_black, resolved.low, None if function else keep)
         casts += sum(map(len, layout.casts.values()))
         messages = scope_messages(solution.graph.root, scope)
-        constants = convert_constants(layout, messages, new, clamp, reports)
+        constants = convert_constants(layout, messages, new, clamp, loaded.folder, reports)
         sensitive.update(sensitive_readers(solution, layout))
         Emitter(solution, layout, names.calls(solution)).emit(messages, constants)
         if layout.casts:

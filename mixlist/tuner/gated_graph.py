@@ -22,7 +22,7 @@ from mixlist.graph.traversal import is_graph
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
-from mixlist.rewriter.convert import ConstantReport, convert_piece
+from mixlist.rewriter.convert import ConstantReport, convert_piece, reduce_piece
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class GateBuilder(Emulation):
         self.calls: Calls = ()
         self.gates: dict[str, Gate] = {}  # by the names of their flags
         self.functions: list[FunctionProto] = []
-        self.rounded: dict[tuple[int, int, bool], str] = {}  # weights, by id of the tensor, low type and clamp
+        self.rounded: dict[tuple[int, int, bool, float], str] = {}  # weights, by id of the tensor and the treatment
 
     def build(self) -> GatedGraph:
         """Return the graph in which every scope is gated."""
@@ -240,29 +240,33 @@ class GateBuilder(Emulation):
     ) -> dict[int, str]:
         """Return what the node reads by slot; the nodes that make it are added."""
         found: dict[int, str] = {}
-        done: dict[tuple[str, int], str] = {}
+        done: dict[tuple[str, int, float], str] = {}
         for slot, value in enumerate(node.inputs):
             if value is None or plain.input[slot] != value.name:
                 continue  # left out, or fitted to another type already
             elem = rounding.inputs[slot] if rounding is not None else 0
-            key = (value.name, elem)
+            limit = rounding.limits[slot] if rounding is not None and rounding.limits else 0.0
+            key = (value.name, elem, limit)
             if key not in done:
-                done[key] = self._read(value, elem, nodes, bool(graph.path))
+                done[key] = self._read(value, elem, nodes, bool(graph.path), limit)
             found[slot] = done[key]
         return found
 
-    def _read(self, value: Value, elem: int, nodes: list[NodeProto], in_function: bool) -> str:
-        """Return the name of a value as it is or rounded; small constants are copied, as kernels may want constants."""
+    def _read(self, value: Value, elem: int, nodes: list[NodeProto], in_function: bool, limit: float = 0.0) -> str:
+        """Return the name of a value as it is or rounded; small constants are copied, as kernels may want constants.
+
+        With a ``limit`` the value is a mask's constant, whose magnitudes are reduced.
+        """
         from onnx import AttributeProto, TensorProto
 
         tensor = value.tensor
         if isinstance(tensor, TensorProto | AttributeProto) and value.kind != "overridable":
-            if element_count(tensor) <= SMALL:
+            if element_count(tensor) <= SMALL or (limit and in_function):
                 name = self.new.make(f"{value.name}_here")
-                nodes.append(self._constant(tensor, elem, name))
+                nodes.append(self._constant(tensor, elem, name, limit))
                 return name
-            if elem and not in_function:
-                return self._weight(value.name, tensor, elem, self.clamp)
+            if (elem or limit) and not in_function:
+                return self._weight(value.name, tensor, elem, self.clamp, limit)
         if not elem:
             return value.name
         carried = self._carried(value) if not in_function and not self.saturate else None
@@ -293,31 +297,38 @@ class GateBuilder(Emulation):
             return None
         return at if types.element(at.type) == types.FLOAT else None
 
-    def _weight(self, name: str, tensor: TensorProto | AttributeProto, elem: int, clamp: bool) -> str:
+    def _weight(
+        self, name: str, tensor: TensorProto | AttributeProto, elem: int, clamp: bool, limit: float = 0.0
+    ) -> str:
         """Return the initializer that holds a weight rounded; the weight itself where that changes nothing."""
         from onnx import numpy_helper
 
-        key = (id(tensor), elem, clamp)
+        key = (id(tensor), elem, clamp, limit)
         if key not in self.rounded:
-            exact, rounded = self._numbers(tensor, 0, clamp), self._numbers(tensor, elem, clamp)
+            exact, rounded = self._numbers(tensor, 0, clamp), self._numbers(tensor, elem, clamp, limit)
             self.rounded[key] = name
             if exact.tobytes() != rounded.tobytes():
-                self.rounded[key] = self.new.make(f"{name}_{types.type_name(elem)}")
+                self.rounded[key] = self.new.make(f"{name}_{types.type_name(elem) if elem else 'mask'}")
                 self.proto.graph.initializer.append(numpy_helper.from_array(rounded, self.rounded[key]))
         return self.rounded[key]
 
-    def _constant(self, tensor: TensorProto | AttributeProto, elem: int, name: str) -> NodeProto:
+    def _constant(self, tensor: TensorProto | AttributeProto, elem: int, name: str, limit: float) -> NodeProto:
         from onnx import TensorProto, helper, numpy_helper
 
         node = self.new.node("Constant", [], name)
-        if elem or (isinstance(tensor, TensorProto) and (tensor.data_type in LOW or is_external(tensor))):
-            tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp))
+        if elem or limit or (isinstance(tensor, TensorProto) and (tensor.data_type in LOW or is_external(tensor))):
+            tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp, limit))
         # A Constant's number or list of numbers is an attribute itself.
         node.attribute.append(helper.make_attribute("value", tensor) if isinstance(tensor, TensorProto) else tensor)
         return node
 
-    def _numbers(self, tensor: TensorProto | AttributeProto, elem: int, clamp: bool) -> NDArray[np.generic]:
-        """Return the numbers of a constant in its shape: rounded to ``elem`` and float32 again, or (0) as they are."""
+    def _numbers(
+        self, tensor: TensorProto | AttributeProto, elem: int, clamp: bool, limit: float = 0.0
+    ) -> NDArray[np.generic]:
+        """Return the numbers of a constant in its shape: rounded to ``elem`` and float32 again, or (0) as they are.
+
+        A ``limit`` that is not zero reduces them first.
+        """
         import numpy as np
         from onnx import TensorProto
 
@@ -325,9 +336,11 @@ class GateBuilder(Emulation):
             dims, is_low = list(tensor.dims), tensor.data_type in LOW
         else:
             dims, is_low = [len(tensor.floats)] if tensor.name == "value_floats" else [], False
+        report = ConstantReport("")
         parts = [np.asarray(p) for p in pieces(tensor, self.loaded.folder)]
+        if limit:
+            parts = [reduce_piece(p, limit, report) for p in parts]
         if elem:
-            report = ConstantReport("")
             parts = [convert_piece(p, elem, clamp, report).astype(np.float32) for p in parts]
         elif is_low:
             parts = [p.astype(np.float32) for p in parts]

@@ -44,14 +44,18 @@ class RoundingPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Element types that a node's inputs and outputs are rounded to, by slot; 0 where they are not."""
+    """Element types that a node's inputs and outputs are rounded to, by slot; 0 where they are not.
+
+    ``limits``: by input slot the magnitude to which a mask's constant is reduced, 0 where it is not; () for none.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...] = ()
+    limits: tuple[float, ...] = ()
 
     def covers(self, other: Rounding) -> bool:
         """Return whether this one serves for the other: rounding what is rounded already changes nothing."""
-        return self.outputs == other.outputs and all(
+        return (self.outputs, self.limits) == (other.outputs, other.limits) and all(
             needed in (0, elem) for elem, needed in zip(self.inputs, other.inputs, strict=True)
         )
 
@@ -159,7 +163,7 @@ class RoundingPlanner:
         if types_of is None:
             types_of = self._types_of[node] = _types_of(filter(None, (*node.inputs, *node.outputs)))
         assignment = solution.assignments[node.id]
-        key = node, every, id(assignment), types_of(solution.decided)
+        key = node, every, id(assignment), types_of(solution.decided), node in solution.reduced
         known = self._of_node.get(key)
         if known is None:  # with the assignment, which keeps its id then
             known = self._of_node[key] = assignment, _rounding(solution, node, every)
@@ -191,14 +195,17 @@ def _linked(solution: Solution) -> Iterator[Value]:
 
 def _rounding(solution: Solution, node: Node, every: bool) -> Rounding | None:
     """Return what a node rounds by itself; None for nothing."""
-    inputs = [0] * len(node.inputs)
+    inputs, limits = [0] * len(node.inputs), [0.0] * len(node.inputs)
     low = set()
     for use in node_uses(solution, node):
-        elem = inputs[use.slot] = _read_as(use, solution, every)
+        elem, limits[use.slot] = _read_as(use, solution, every), use.limit
+        inputs[use.slot] = elem
         if elem or (solution.decided[use.value.id] if use.want is None else use.want) in LOW:
             low.add(use.slot)
     outputs = () if _moves_low(node, low) or node.op_type == "Constant" else _output_types(solution, node)
-    return Rounding(tuple(inputs), outputs) if any(inputs) or any(outputs) else None
+    if not (any(inputs) or any(outputs) or any(limits)):
+        return None
+    return Rounding(tuple(inputs), outputs, tuple(limits) if any(limits) else ())
 
 
 def _parameter_types(solution: Solution) -> list[int]:

@@ -68,7 +68,9 @@ def test_report(run, model_path: Path, out: Path) -> None:
     assert list(told) == ["format", "casts_inserted", "counts", "constants", "warnings"]
     assert told["format"] == "mixlist.apply/1"
     assert told["counts"] == {"float16": 2, "float32": 1}
-    assert told["constants"] == [{"name": "w", "flushed": 0, "clamped": 0, "overflowed": 0, "max_abs": 4.0}]
+    assert told["constants"] == [
+        {"name": "w", "flushed": 0, "clamped": 0, "overflowed": 0, "max_abs": 4.0, "masked": 0}
+    ]
     ran = run("apply", model_path, "-o", out, "--report", "-", "--dry-run", "--force")
     assert json.loads(ran.out) == told
 

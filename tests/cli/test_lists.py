@@ -92,6 +92,7 @@ def test_invalid_mixlist_is_unusable_input(run, library: Path) -> None:
         (("--mixlist", "nothing.json"), "nothing.json: no such file"),
         (("--mixlist", "."), "is a directory"),
         (("--gray-policy", "grey"), "'grey'"),
+        (("--protect", "masks,quantized"), "--protect has no value 'quantized'"),
         (("--op-names", "onnx", "--ops-info", "ascend910b"), "written in ascend names"),
     ],
 )

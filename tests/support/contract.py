@@ -56,7 +56,9 @@ def check_contract(
     contract_casts.check(old, new, cast_is_black=cast_is_black)
     check_nodes_kept(pairing)
     check_islands(pairing, low)
-    contract_constants.check(pairing, low, constants)
+    solutions = plan.solution.solutions if plan else ()
+    limits = {limit for each in solutions for slots in each.reduced.values() for limit in slots.values()}
+    contract_constants.check(pairing, low, constants, limits)
     check_carried(before, after)
     if plan:
         check_plan(pairing, plan)

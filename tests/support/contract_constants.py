@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import ml_dtypes
 import numpy as np
@@ -16,19 +16,24 @@ Key = tuple[int, tuple[int, ...], bytes]
 NUMPY = {TensorProto.FLOAT16: np.float16, TensorProto.BFLOAT16: ml_dtypes.bfloat16, TensorProto.FLOAT: np.float32}
 
 
-def check(pairing: Pairing, low: int, constants: str) -> None:
-    """Every constant of the result is an original one, bit for bit, or the conversion of one."""
+def check(pairing: Pairing, low: int, constants: str, limits: Set[float] = frozenset()) -> None:
+    """Every constant of the result is an original one, bit for bit, or the conversion of one.
+
+    ``limits`` are the magnitudes to which the constants of masks are reduced.
+    """
     old = [entry for scope in pairing.before.scopes() for entry in held(scope)]
     allowed = {key(array, elem) for _, array, elem in old}
     for _, array, elem in old:
         for target in (low, TensorProto.FLOAT):
             if elem in (TensorProto.FLOAT, low) and elem != target:
                 allowed.add(key(convert(array, target, constants), target))
+            if elem == TensorProto.FLOAT:
+                allowed |= {key(convert(reduced, target, constants), target) for reduced in _reduced(array, limits)}
     now = {key(array, elem): (scope, name) for scope in pairing.after.scopes() for name, array, elem in held(scope)}
     for found, (scope, name) in now.items():
         where = f"constant {name!r} in {scope.path!r}"
         assert found in allowed, f"point 7: {where} is neither an original constant nor a conversion of one"
-    _check_same_names(pairing, low, constants)
+    _check_same_names(pairing, low, constants, limits)
     _check_leftovers(pairing)
 
 
@@ -74,7 +79,13 @@ def convert(array: np.ndarray, target: int, constants: str) -> np.ndarray:
         return np.asarray(array.astype(dtype))
 
 
-def _check_same_names(pairing: Pairing, low: int, constants: str) -> None:
+def _reduced(array: np.ndarray, limits: Set[float]) -> list[np.ndarray]:
+    """A constant whose finite magnitudes do not exceed each of the limits."""
+    finite = np.isfinite(array)
+    return [np.where(finite, np.clip(array, -limit, limit), array).astype(array.dtype) for limit in sorted(limits)]
+
+
+def _check_same_names(pairing: Pairing, low: int, constants: str, limits: Set[float]) -> None:
     for pair in pairing.pairs:
         before = {name: (array, elem) for name, array, elem in held(pair.before)}
         for name, array, elem in held(pair.after):
@@ -85,7 +96,8 @@ def _check_same_names(pairing: Pairing, low: int, constants: str) -> None:
             if had != elem:
                 assert {had, elem} == {TensorProto.FLOAT, low}, f"point 7: {where} changed its type"
                 want = convert(want, elem, constants)
-            assert key(want, elem) == key(array, elem), f"point 7: {where} changed its values"
+            reduced = [key(convert(each, elem, constants), elem) for each in _reduced(before[name][0], limits)]
+            assert key(array, elem) in [key(want, elem), *reduced], f"point 7: {where} changed its values"
 
 
 def _check_leftovers(pairing: Pairing) -> None:

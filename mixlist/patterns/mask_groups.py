@@ -1,0 +1,315 @@
+"""Find the masks of a graph that leave the range of a low type, and everything that they pass on the way to a softmax.
+
+Rule S4.35: A mask is a large negative constant that Add, Sub, Max, Where and value movers carry to a softmax. A Mul may
+scale it on the way, for example by 0 where nothing is masked.
+
+Rule S4.37: The scores that are added to a mask are between -16000 and 16000.
+
+This module knows no policy. ``resolver.masks`` decides for each group of connected nodes what happens to its mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.weights import element_count
+from mixlist.ops import types
+from mixlist.ops.low_precision import FINITE_MAX
+from mixlist.ops.traits import Trait, operators
+from mixlist.patterns.constants import ConstantRanges
+
+LEAST = 1e4  # the smallest number that models write as a mask
+SCORES = 16000.0  # the largest magnitude of what is added to a mask (Rule S4.37)
+MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
+_SOFTMAX = operators(Trait.SOFTMAX)
+_ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
+# ScatterElements and ScatterND write a mask into a part of another one, as torch exports masked_fill of a slice.
+_PASSES = operators(Trait.MOVES_VALUES) | {"Max", "Cast", "ScatterElements", "ScatterND"}
+_CARRIERS = _PASSES | {"Add", "Sub", "Mul"}
+_LONGEST_FACTOR = 100  # values that a factor may be made of
+_KEEPS_INDICATOR = operators(Trait.MOVES_VALUES) | {"Sub", "Mul", "Min", "Max"}
+
+Limits = dict[int, float]  # by input slot
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """The mask in a value: the sum of its constants' magnitudes, and how often the changed constant is added up.
+
+    ``has_scores``: whether something else was added, so that the value may be larger by ``SCORES``.
+    """
+
+    total: float
+    weight: float = 1.0
+    has_scores: bool = False
+
+    def exceeds(self, low: int) -> bool:
+        """Return whether the low type cannot hold the values."""
+        return self.total + (SCORES if self.has_scores else 0.0) > FINITE_MAX[low]
+
+
+@dataclass(eq=False)
+class MaskGroup:
+    """The nodes that masks connect, of which at least one reads or makes what the low type does not hold.
+
+    ``exceeding``: these nodes, softmaxes included. ``limits``: by node the slots that read a constant of the mask, with
+    the largest magnitude that the constant keeps if a softmax is low precision. ``reducible``: whether all masks come
+    from such constants. ``total``: the largest magnitude. ``source``: the first constant or node of the mask.
+    """
+
+    softmaxes: list[Node] = field(default_factory=list)
+    exceeding: list[Node] = field(default_factory=list)
+    limits: dict[Node, Limits] = field(default_factory=dict)
+    reducible: bool = True
+    source: str = ""
+    total: float = 0.0
+    limit: float = 0.0
+
+
+_GROUPS: WeakKeyDictionary[Graph, dict[int, tuple[MaskGroup, ...]]] = WeakKeyDictionary()
+
+
+def find_mask_groups(graph: Graph, ranges: ConstantRanges, low: int) -> tuple[MaskGroup, ...]:
+    """Return the groups of a graph whose masks leave the range of the low type, in order; they are found once."""
+    known = _GROUPS.setdefault(graph, {})
+    if low not in known:
+        known[low] = _Finder(graph, ranges, low).find()
+    return known[low]
+
+
+class _Finder:
+    """Follows the constants of one graph: back from the softmaxes, then forward with the numbers.
+
+    ``path``: the nodes that carry a value to a softmax. ``flows``: the mask in each value. ``constants``: the slots
+    that read a constant of a mask, and whether a tensor of the file is there to be changed.
+    """
+
+    def __init__(self, graph: Graph, ranges: ConstantRanges, low: int) -> None:
+        self.graph, self.ranges, self.low = graph, ranges, low
+        self.softmaxes = {n for n in graph.order if n.op_type in _SOFTMAX and _is_standard(n) and n.inputs}
+        self.path: set[Node] = set()
+        self.flows: dict[Value, _Flow] = {}
+        self.constants: dict[tuple[Node, int], bool] = {}
+        self.unsound: set[Node] = set()  # nodes whose mask no constant's change keeps in range
+        self.sources: dict[Node, tuple[str, float]] = {}
+        self.leaders: dict[Node, Node] = {}  # of the groups, as a union-find forest
+
+    def find(self) -> tuple[MaskGroup, ...]:
+        """Return the groups in the order of their first node."""
+        if not self.softmaxes:
+            return ()
+        self._trace_back()
+        for node in self.graph.order:
+            if node in self.path:
+                self._carry(node)
+        if not any(flow.exceeds(self.low) for flow in self.flows.values()):
+            return ()
+        self._connect()
+        return tuple(self._groups())
+
+    def _trace_back(self) -> None:
+        """Find the nodes on a way to a softmax, from the end."""
+        leading: set[Value] = set()
+        for node in reversed(self.graph.order):
+            if node in self.softmaxes:
+                leading.update(_float32(node.inputs[:1]))
+            elif node.op_type in _CARRIERS and _is_standard(node) and not leading.isdisjoint(_float32(node.outputs)):
+                self.path.add(node)
+                leading.update(_float32(node.inputs))
+            elif node.op_type == "ConstantOfShape" and not leading.isdisjoint(_float32(node.outputs)):
+                self.path.add(node)
+
+    # --- the numbers ---
+
+    def _carry(self, node: Node) -> None:
+        """Find the mask in what a node makes."""
+        if node.op_type == "ConstantOfShape":
+            flow = self._filled(node)
+        else:
+            read = {slot: flow for slot, flow in self._read(node) if flow is not None}
+            flow = self._combined(node, read) if read else None
+        if flow is not None:
+            self.flows.update(dict.fromkeys(_float32(node.outputs), flow))
+
+    def _read(self, node: Node) -> Iterator[tuple[int, _Flow | None]]:
+        for slot, value in enumerate(node.inputs):
+            if value is None or types.element(value.type) != types.FLOAT:
+                continue
+            flow = self.flows.get(value)
+            if value.constant and (flow is None or value.tensor is not None):
+                flow = self._constant(node, slot, value)
+            elif flow is not None and value.constant:
+                self.constants[node, slot] = True
+            yield slot, flow
+
+    def _constant(self, node: Node, slot: int, value: Value) -> _Flow | None:
+        """Return the mask in a constant that no node of the path makes, if it holds numbers of that size."""
+        known = self.ranges.of(value)
+        if known is None or known.max_abs < LEAST:
+            return None
+        tensor = value.tensor
+        held = tensor is not None and value.kind != "overridable" and element_count(tensor) <= MOST_ELEMENTS
+        held = held and tensor is not None and tensor.DESCRIPTOR.name != "SparseTensorProto"
+        self.constants[node, slot] = held
+        if not held:
+            self.unsound.add(node)
+        self.sources.setdefault(node, (f"constant {value.name!r}", known.max_abs))
+        return _Flow(known.max_abs)
+
+    def _filled(self, node: Node) -> _Flow | None:
+        """Return the mask that a ConstantOfShape makes; its number is no constant that could be changed."""
+        from onnx import numpy_helper
+
+        number = next((float(numpy_helper.to_array(a.t).flat[0]) for a in node.proto.attribute if a.name == "value"), 0)
+        if not LEAST <= abs(number) < float("inf"):
+            return None
+        self.unsound.add(node)
+        name = node.outputs[0].name if node.outputs and node.outputs[0] is not None else ""
+        self.sources[node] = (f"tensor {name!r}", abs(number))
+        return _Flow(abs(number))
+
+    def _combined(self, node: Node, read: Mapping[int, _Flow]) -> _Flow:
+        flows = list(read.values())
+        if node.op_type == "Mul":
+            return self._scaled(node, read)
+        if node.op_type in ("Add", "Sub"):
+            return _Flow(sum(flow.total for flow in flows), sum(flow.weight for flow in flows), True)
+        return _Flow(
+            max(flow.total for flow in flows),
+            max(flow.weight for flow in flows),
+            any(flow.has_scores for flow in flows),
+        )
+
+    def _scaled(self, node: Node, read: Mapping[int, _Flow]) -> _Flow:
+        """Return a mask times a factor. An unknown factor may be a score: then no reduced constant would be right."""
+        flow = next(iter(read.values()))
+        others = [value for slot, value in enumerate(node.inputs) if value is not None and slot not in read]
+        if len(read) > 1 or not others:
+            self.unsound.add(node)
+            return flow
+        factor = others[0]
+        known = self.ranges.of(factor) if factor.constant else None
+        if known is not None:
+            return _Flow(flow.total * known.max_abs, flow.weight * max(known.max_abs, 1.0), flow.has_scores)
+        if not self._is_indicator(factor):
+            self.unsound.add(node)
+        return flow
+
+    def _is_indicator(self, value: Value) -> bool:
+        """Return whether a value is made of integers or booleans and of constants from -1 to 1, as ``1 - mask`` is."""
+        from_integers = False
+        waiting, seen = [value], {value}
+        while waiting:
+            if len(seen) > _LONGEST_FACTOR:
+                return False
+            value = waiting.pop()
+            node = value.producer
+            if value.constant:
+                known = self.ranges.of(value)
+                if known is None or known.max_abs > 1:
+                    return False
+            elif node is None or not _is_standard(node):
+                return False
+            elif node.op_type == "Cast" and not any(True for _ in _floats(node.inputs)):
+                from_integers = True
+            elif node.op_type in _KEEPS_INDICATOR or node.op_type == "Cast":
+                fresh = [source for source in _floats(node.inputs) if source not in seen]
+                waiting += fresh
+                seen.update(fresh)
+            else:
+                return False
+        return from_integers
+
+    # --- the groups ---
+
+    def _connect(self) -> None:
+        """Join the nodes that a mask connects; a value of it that is read elsewhere cannot be changed."""
+        for node in self.graph.order:
+            is_on_path = node in self.softmaxes or (node in self.path and self._carries(node))
+            for slot, value in enumerate(node.inputs):
+                if value is None or value not in self.flows or value.producer is None:
+                    continue
+                if is_on_path and (node not in self.softmaxes or slot == 0):
+                    self._join(value.producer, node)
+                elif node.op_type not in _ONLY_SHAPE or node.domain:
+                    self.unsound.add(value.producer)
+        for value in self._handed_out():
+            if value in self.flows and value.producer is not None:
+                self.unsound.add(value.producer)
+
+    def _carries(self, node: Node) -> bool:
+        return any(value in self.flows for value in _float32(node.outputs))
+
+    def _handed_out(self) -> Iterator[Value]:
+        """Yield the outputs of the graph and of all bodies."""
+        yield from self.graph.root.outputs
+        for node in self.graph.order:
+            for body in node.bodies.values():
+                yield from body.outputs
+
+    def _leader(self, node: Node) -> Node:
+        while (above := self.leaders.get(node, node)) is not node:
+            self.leaders[node] = self.leaders.get(above, above)
+            node = above
+        return node
+
+    def _join(self, one: Node, other: Node) -> None:
+        first, second = self._leader(one), self._leader(other)
+        if first is not second:
+            self.leaders[max(first, second, key=_order)] = min(first, second, key=_order)
+
+    def _groups(self) -> Iterator[MaskGroup]:
+        """Yield the groups of which a value leaves the range."""
+        groups: dict[Node, MaskGroup] = {}
+        weights: dict[Node, float] = {}
+        for node in self.graph.order:
+            read = [self.flows[value] for value in _float32(node.inputs) if value in self.flows]
+            if node in self.softmaxes and read:
+                group = groups.setdefault(self._leader(node), MaskGroup())
+                group.softmaxes.append(node)
+            elif node in self.path and self._carries(node):
+                group = groups.setdefault(self._leader(node), MaskGroup())
+                read += [self.flows[value] for value in _float32(node.outputs)]
+            else:
+                continue
+            leader = self._leader(node)
+            weights[leader] = max([weights.get(leader, 1.0), *(flow.weight for flow in read)])
+            group.total = max([group.total, *(flow.total for flow in read)])
+            group.reducible &= node not in self.unsound
+            if node in self.sources and not group.source:
+                group.source = self.sources[node][0]
+            if node in self.softmaxes or any(flow.exceeds(self.low) for flow in read):
+                group.exceeding.append(node)
+        for leader, group in groups.items():
+            group.limit = FINITE_MAX[self.low] / 2 / weights[leader]
+            group.reducible &= group.limit >= LEAST
+        for node, slot in self.constants:
+            if self._carries(node):
+                limits = groups[self._leader(node)].limits.setdefault(node, {})
+                limits[slot] = groups[self._leader(node)].limit
+        for group in groups.values():
+            if any(flow.exceeds(self.low) for flow in self._flows_of(group)):
+                yield group
+
+    def _flows_of(self, group: MaskGroup) -> Iterator[_Flow]:
+        for node in group.exceeding:
+            yield from (self.flows[value] for value in _float32([*node.inputs, *node.outputs]) if value in self.flows)
+
+
+def _order(node: Node) -> int:
+    return node.id
+
+
+def _is_standard(node: Node) -> bool:
+    return not node.domain and not node.bodies and node.function is None
+
+
+def _float32(values: Iterable[Value | None]) -> list[Value]:
+    return [value for value in values if value is not None and types.element(value.type) == types.FLOAT]
+
+
+def _floats(values: Iterable[Value | None]) -> Iterator[Value]:
+    return (value for value in values if value is not None and types.element(value.type) in types.FLOATS)

@@ -1,0 +1,127 @@
+"""Masks: a fully masked row must not become NaN because the mask leaves the range of the low type.
+
+Rule S4.34: `--protect masks` turns the rules on. Without it nothing changes, and a mask that breaks is a warning.
+
+Rule S4.35: If every softmax that a mask reaches is high precision, a node that would become low precision stays as
+authored with rule `mask` if it reads or makes a mask out of range.
+
+Rule S4.36: If one of these softmaxes is low precision, the finite constants of the mask are reduced, and count as
+fitting. A mask without a constant to reduce keeps its readers, the softmaxes included, in high precision.
+
+A gray softmax may follow the nodes that the mask keeps. So a graph is decided first as if the constants were reduced. A
+group of nodes whose softmaxes all came out high is *kept*, and the graph is decided again. A kept node only
+makes other nodes high precision, so no group has to be released, and the result does not depend on any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.graph.model import Graph, Node
+from mixlist.graph.naming import node_ref
+from mixlist.lists.policy import Policy
+from mixlist.ops import types
+from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.mask_groups import Limits, MaskGroup, find_mask_groups
+from mixlist.resolver.classification import Fact
+from mixlist.resolver.decisions import UNDECIDED, Solution
+
+if TYPE_CHECKING:
+    from mixlist.resolver.classification import Kind
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The treatment of the masks of one graph while it is decided.
+
+    ``kept`` and ``reduced`` are those of a Solution; ``is_repeated``: whether more groups are kept than at first.
+    """
+
+    kept: frozenset[MaskGroup]
+    reduced: Mapping[Node, Limits]
+    is_repeated: bool
+
+
+Groups = tuple[MaskGroup, ...]
+KeptGroups = frozenset[MaskGroup]
+
+ROUNDS = 4  # in which groups may turn out to be kept; then all of them are
+_NEVER_LOW: frozenset[Kind] = frozenset({"none", "cast", "shape", "authored", "schema"})
+
+
+def protected_groups(graph: Graph, ranges: ConstantRanges, policy: Policy) -> Groups:
+    """Return the mask groups of a graph that the policy protects."""
+    return groups_of(graph, ranges, policy) if "masks" in policy.protect else ()
+
+
+def groups_of(graph: Graph, ranges: ConstantRanges, policy: Policy) -> Groups:
+    """Return the mask groups of a graph if the policy's mode can make their nodes low precision."""
+    if policy.mode.action not in ("lists", "force"):
+        return ()
+    return find_mask_groups(graph, ranges, types.ELEMENT[policy.mode.low])
+
+
+def kept_at_first(groups: Groups, fact_of: Callable[[Node], Fact]) -> KeptGroups:
+    """Return the groups that are kept under all decisions: no constant to reduce, or no softmax that can be low."""
+    return frozenset([g for g in groups if not g.reducible or all(fact_of(n).kind in _NEVER_LOW for n in g.softmaxes)])
+
+
+def kept_after(groups: Groups, kept: KeptGroups, solution: Solution, low: int, rounds: int) -> KeptGroups:
+    """Return the kept groups after a graph was decided: those before, and those whose softmaxes all came out high."""
+    if len(kept) == len(groups):
+        return kept
+    high = {group for group in groups if group not in kept and not _has_low_softmax(group, solution, low)}
+    if not high:
+        return kept
+    return kept | high if rounds < ROUNDS else frozenset(groups)
+
+
+def _has_low_softmax(group: MaskGroup, solution: Solution, low: int) -> bool:
+    """Return whether some softmax is low precision, or may become so when a function's caller is decided."""
+    outputs = [value for node in group.softmaxes for value in node.outputs if value is not None]
+    return any(solution.decided[value.id] in (low, UNDECIDED) for value in outputs)
+
+
+def kept_facts(kept: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
+    """Yield the nodes of kept groups with their ``Fact.mask``: why a node stays as authored, else an empty text."""
+    for group in kept:
+        note = _note(group)
+        yield from ((node, "") for node in group.limits.keys() - group.exceeding)
+        yield from ((node, note) for node in group.exceeding)
+
+
+def reduced_constants(groups: Groups, kept: AbstractSet[MaskGroup]) -> dict[Node, Limits]:
+    """Return the slots that read a reduced constant, by node, each with the largest magnitude that is left."""
+    return {node: limits for group in groups if group not in kept for node, limits in group.limits.items()}
+
+
+def _note(group: MaskGroup) -> str:
+    softmax = group.softmaxes[0]
+    text = f"a mask of magnitude {group.total:.6g} ({group.source}) passes it on the way to {softmax.op_type}"
+    name = softmax.proto.name
+    return f"{text} {name!r}" if name else text
+
+
+def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> Iterator[Diagnostic]:
+    """Yield a warning for those of the groups of a graph, none reduced, that the low type breaks."""
+    broken = [g for g in groups if any(_is_low(solution, node, low) for node in g.exceeding)]
+    if broken:
+        node = next(node for node in broken[0].exceeding if _is_low(solution, node, low))
+        name, count = types.type_name(low), sum(len(group.softmaxes) for group in broken)
+        yield Diagnostic(
+            "ML508",
+            "warning",
+            f"a mask of magnitude {broken[0].total:.6g} ({broken[0].source}) leaves the range of {name} at "
+            f"{node_ref(solution.graph, node)} ({node.op_type}): a row that is masked as a whole becomes NaN "
+            f"in {count} {'softmax' if count == 1 else 'softmaxes'}",
+            hint="--protect masks keeps such nodes in high precision, or reduces the constant",
+        )
+
+
+def _is_low(solution: Solution, node: Node, low: int) -> bool:
+    assignment = solution.assignments[node.id]
+    return assignment is not None and low in assignment.elements

@@ -1,0 +1,270 @@
+"""Rules S4.34 to S4.37: masks that leave the range of the low type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+import mixlist
+from mixlist.emulation.emulate import emulate
+from mixlist.graph.io import load
+from mixlist.lists.policy import Policy
+from tests.resolver.test_incremental import Both
+from tests.support.attention import Attention, attention, attentions, mask_policies
+from tests.support.builders import customise, keep, model, policy
+from tests.support.evaluation import run_ort, run_reference
+from tests.support.resolver_cases import nodes, plan, precisions
+from tests.support.rewriter_cases import Case, case
+from tests.tuner.test_gated_graph import PROFILE, Bench, subset
+
+PRODUCT = """g (float[4,4] x, float[4,4] k, int64[4,4] mask) => (float[4,4] y)
+  <float c = {-1e9}, float one = {1.0}> { f = Cast<to=1>(mask) [sub] inv = Sub(one, f) [mul] m = Mul(inv, c)
+  [scores] s = MatMul(x, k) [add] a = Add(s, m) [softmax] p = Softmax(a) [out] y = Relu(p) }"""
+WHERE = """g (float[4,4] x, float[4,4] k, bool[4,4] b) => (float[4,4] y) <float c = {-1e9}> {
+  [scores] s = MatMul(x, k) [where] a = Where(b, c, s) [softmax] y = Softmax(a) }"""
+WHITE = ["MatMul", "Add", "Mul", "Where"]
+
+
+def masked(text: str, **settings: Any) -> dict[str, str]:
+    """The precisions by node name under `--protect masks`, with ``mask`` where that rule decided."""
+    found = nodes(text, protect=["masks"], **settings)
+    return {name: "mask" if d.rule == "mask" else d.precision for name, d in found.items()}
+
+
+def constants(made: Case) -> dict[str, float]:
+    """The initializers of the result that hold one number."""
+    return {t.name: float(numpy_helper.to_array(t)) for t in made.after.graph.initializer}
+
+
+# -- a softmax in high precision ------------------------------------------------------------------
+def test_the_way_of_a_mask_to_a_high_softmax_stays_as_authored() -> None:
+    """Rule S4.35: A mask before a float32 softmax stays as authored."""
+    found = masked(PRODUCT, white=WHITE, black=["Softmax"], constants="ieee")
+    assert (found["scores"], found["mul"], found["add"], found["softmax"]) == ("float16", "mask", "mask", "float32")
+    without = precisions(PRODUCT, white=WHITE, black=["Softmax"], constants="ieee")
+    assert (without["mul"], without["add"]) == ("float16", "float16")
+
+
+def test_the_reason_names_the_mask_and_the_softmax() -> None:
+    """Rule S4.33: Every decision carries its reason."""
+    found = nodes(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"])
+    assert found["add"].reason == (
+        "white by library test (Add), but a mask of magnitude 1e+09 (constant 'c') passes it on the way to Softmax "
+        "'softmax': it stays float32 (S4.35)"
+    )
+
+
+@pytest.mark.parametrize("constant", ["-65504", "-50000", "-49505"])
+def test_a_mask_counts_with_the_scores_that_are_added(constant: str) -> None:
+    """Rule S4.37: -65504 is a float16, and -65504 - 16000 is none."""
+    text = PRODUCT.replace("-1e9", constant)
+    found = masked(text, white=WHITE, black=["Softmax"])
+    assert (found["add"], found["mul"]) == ("mask", "float16")
+    assert masked(WHERE.replace("-1e9", constant), white=WHITE, black=["Softmax"])["where"] == "float16"
+
+
+@pytest.mark.parametrize(("constant", "mode"), [("-49504", "mixed_float16"), ("-1e9", "mixed_bfloat16")])
+def test_a_mask_in_range_changes_nothing(constant: str, mode: str) -> None:
+    text = PRODUCT.replace("-1e9", constant)
+    settings = {"white": WHITE, "black": ["Softmax"], "mode": mode}
+    assert masked(text, **settings) == precisions(text, **settings)
+
+
+def test_the_lowest_float32_is_out_of_the_range_of_bfloat16() -> None:
+    text = PRODUCT.replace("-1e9", "-3.4028235e38")
+    assert masked(text, white=WHITE, black=["Softmax"], mode="mixed_bfloat16")["add"] == "mask"
+
+
+def test_an_infinity_of_the_author_is_no_reason() -> None:
+    """Rule S4.36: Infinities of the author stay."""
+    infinite = model(WHERE)
+    infinite.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(-np.inf, np.float32), "c"))
+    made = case(infinite, white=[*WHITE, "Softmax"], protect=["masks"])
+    assert made.low == {"scores", "where", "softmax"}
+    assert constants(made) == {"c": -np.inf}
+
+
+# -- a softmax in low precision -------------------------------------------------------------------
+LOW = [*WHITE, "Softmax"]
+
+
+@pytest.mark.parametrize("treatment", ["keep", "ieee", "clamp"])
+@pytest.mark.parametrize(("mode", "limit"), [("mixed_float16", -32752.0), ("mixed_bfloat16", -1.6947657e38)])
+def test_the_constant_becomes_half_the_lowest_value(treatment: str, mode: str, limit: float) -> None:
+    """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
+    text = PRODUCT.replace("-1e9", "-3.4028235e38")
+    made = case(text, white=LOW, protect=["masks"], constants=treatment, mode=mode)
+    assert {"mul", "add", "softmax"} <= made.low
+    assert constants(made)["c"] == pytest.approx(limit)
+
+
+def test_the_constant_is_reduced_where_its_reader_is_high() -> None:
+    """Mul follows an integer's Cast: it stays float32, and what it hands to the low Add is in range."""
+    made = case(PRODUCT, white=["MatMul", "Add", "Softmax"], protect=["masks"])
+    assert {"add", "softmax"} <= made.low and "mul" not in made.low
+    assert made.initializers()["c"] == "float32"
+    (report,) = mixlist.rewrite(made.before, made.plan).constants
+    assert (report.name, report.masked, report.max_abs) == ("c", 1, 1e9)
+    assert "constant 'c' of a mask is reduced to magnitude 32752 (S4.36)" in made.nodes["mul"].reason
+
+
+def test_other_readers_of_the_constant_keep_it() -> None:
+    """Rule S7.6: A constant exists once per type that is read."""
+    text = WHERE.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)")
+    text = text.replace(" }", " [other] z = Max(x, c) }")
+    made = case(text, white=LOW, protect=["masks"])
+    assert constants(made) == {"c": -1e9, "c_mask_float16": -32752.0}
+    assert made.nodes["other"].precision == "float32"
+
+
+def test_masks_that_are_added_share_the_half() -> None:
+    """Rule S4.36: Two masks that are added are -32752 together."""
+    text = PRODUCT.replace("[softmax]", "[again] t = Add(a, m) [softmax]").replace("Softmax(a)", "Softmax(t)")
+    made = case(text, white=LOW, protect=["masks"])
+    assert constants(made)["c"] == -16376.0
+    assert "again" in made.low
+
+
+UNREDUCED = {
+    "a factor that may be a score": PRODUCT.replace("Mul(inv, c)", "Mul(k, c)"),
+    "a graph output": PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] m)"),
+    "another reader": PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] z)").replace(
+        "[out]", "[neg] z = Neg(m) [out]"
+    ),
+    "a filled tensor": WHERE.replace("bool[4,4] b", "bool[4,4] b, int64[2] d")
+    .replace("[where]", "[fill] e = ConstantOfShape<value=float[1] {-1e9}>(d) [where]")
+    .replace("Where(b, c,", "Where(b, e,"),
+    "four masks": PRODUCT.replace("[softmax]", "t = Add(a, m) u = Add(t, m) v = Add(u, m) [softmax]").replace(
+        "Softmax(a)", "Softmax(v)"
+    ),
+    "a default of an input": WHERE.replace("bool[4,4] b)", "bool[4,4] b, float c)"),
+}
+
+
+@pytest.mark.parametrize("why", UNREDUCED)
+def test_a_mask_without_a_constant_to_reduce_keeps_its_readers_high(why: str) -> None:
+    """Rule S4.36: A mask that cannot be reduced keeps its readers, the softmax included, in high precision."""
+    found = nodes(UNREDUCED[why], white=LOW, protect=["masks"])
+    name = "where" if "where" in found else "add"
+    assert (found[name].rule, found["softmax"].rule, found["scores"].precision) == ("mask", "mask", "float16")
+    assert "S4.36" in found["softmax"].reason
+
+
+# -- the circle -----------------------------------------------------------------------------------
+def test_a_gray_softmax_follows_what_the_mask_leaves_low() -> None:
+    """Add is low, so that the gray Softmax is; Softmax is low, so that Add may be."""
+    assert masked(PRODUCT, white=WHITE)["softmax"] == "float16"
+    assert masked(PRODUCT, white=["Mul", "MatMul"], black=["Add"])["softmax"] == "float32"
+
+
+def test_a_node_rule_turns_the_group() -> None:
+    """Rule S4.2: A node rule wins."""
+    found = masked(PRODUCT, white=LOW, rules=keep("softmax"))
+    assert (found["add"], found["mul"], found["softmax"]) == ("mask", "mask", "float32")
+    low = (customise("add", ["float16", "float16"], ["float16"]),)
+    assert masked(PRODUCT, white=WHITE, black=["Softmax"], rules=low)["add"] == "float16"
+
+
+def test_one_low_softmax_of_a_shared_mask_decides() -> None:
+    """The mask is reduced for both: a float32 softmax of -32752 is as good."""
+    both = attention("product", ["add", "add"], -1e9)
+    next(node for node in both.model.graph.node if node.op_type == "Softmax").name = "first"
+    made = mixlist.resolve(both.model, policy(white=LOW, protect=["masks"], rules=keep("first")))
+    assert [d.precision for d in made.nodes if d.op_type == "Softmax"] == ["float32", "float16"]
+    assert {d.precision for d in made.nodes if d.op_type == "Add"} == {"float16"}
+
+
+# -- bodies and functions -------------------------------------------------------------------------
+def test_in_the_body_of_a_function() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+      g (float[4,4] x, bool[4,4] b) => (float[4,4] y) { [low] l = Exp(x) y = f.F(l, b) }
+      <domain: "f", opset_import: ["" : 17]> F (s, b) => (p) {
+        c = Constant<value_float=-1e9>() [where] a = Where(b, c, s) [softmax] p = Softmax(a) }"""
+    high = masked(text, white=["Exp", "Where"], black=["Softmax"])
+    assert high["function:f:F/where"] == "mask"
+    made = case(text, white=["Exp", "Where", "Softmax"], protect=["masks"])
+    assert {"function:f:F/where", "function:f:F/softmax"} <= made.low
+
+
+def test_a_mask_that_a_branch_captures() -> None:
+    text = """g (float[4,4] x, int64[4,4] mask, bool d) => (float[4,4] y) <float c = {-1e9}, float one = {1.0}> {
+      f = Cast<to=1>(mask) [sub] i = Sub(one, f) [mul] m = Mul(i, c)
+      y = If(d) <then_branch = t () => (float[4,4] p) { [add] a = Add(x, m) [softmax] p = Softmax(a) },
+                 else_branch = e () => (float[4,4] q) { [neg] q = Neg(x) }> }"""
+    assert masked(text, white=["Add", "Mul"], black=["Softmax"])["If_0/then_branch/add"] == "mask"
+    made = case(text, white=["Add", "Mul", "Softmax"], protect=["masks"])
+    assert {"mul", "If_0/then_branch/add", "If_0/then_branch/softmax"} <= made.low
+
+
+# -- without protection ---------------------------------------------------------------------------
+def test_without_protection_a_mask_that_breaks_warns() -> None:
+    """Rule S4.34: Protections are part of the policy; libraries of engines warn instead."""
+    (warning,) = plan(PRODUCT, white=WHITE, black=["Softmax"]).warnings
+    assert warning.code == "ML508"
+    assert "magnitude 1e+09 (constant 'c') leaves the range of float16 at add (Add)" in warning.message
+    assert plan(PRODUCT, white=["MatMul"], black=["Softmax", "Add"]).warnings == ()
+    assert plan(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"]).warnings == ()
+
+
+def test_a_node_rule_that_breaks_a_mask_warns() -> None:
+    low = (customise("add", ["float16", "float16"], ["float16"]),)
+    (warning,) = plan(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"], rules=low).warnings
+    assert warning.code == "ML508"
+
+
+# -- numbers --------------------------------------------------------------------------------------
+def not_a_number(outputs: list[Any]) -> bool:
+    return any(bool(np.isnan(output).any()) for output in outputs)
+
+
+@PROFILE
+@given(attentions(), mask_policies())
+def test_no_row_becomes_nan(drawn: Attention, rules: Policy) -> None:
+    """Rule S4.37: No NaN from a fully masked row."""
+    if not_a_number(run_ort(drawn.model, drawn.feed)):
+        return  # two masks of float32's lowest value are -infinity in float32 already
+    mixed = mixlist.rewrite(drawn.model, mixlist.resolve(drawn.model, rules)).model
+    assert not not_a_number(run_ort(emulate(load(mixed)), drawn.feed))
+
+
+@pytest.mark.parametrize("shared", ["product", "choice"])
+@pytest.mark.parametrize("black", [[], ["Softmax"]])
+def test_no_row_becomes_nan_in_float16_itself(shared: str, black: list[str]) -> None:
+    """Rule S4.37: No NaN from a fully masked row."""
+    drawn = attention(shared, ["add", "where"], -3.4028235e38)
+    for protect in (["masks"], []):
+        rules = policy(white=[op for op in LOW if op not in black], black=black, constants="ieee", protect=protect)
+        mixed = mixlist.rewrite(drawn.model, mixlist.resolve(drawn.model, rules)).model
+        assert not_a_number(run_reference(mixed, drawn.feed)) == (not protect)
+
+
+@PROFILE
+@given(attentions(), mask_policies(), st.data())
+def test_a_choice_after_others_is_decided_as_if_it_were_the_first(
+    drawn: Attention, rules: Policy, data: st.DataObject
+) -> None:
+    """A trial that turns Softmax black or white turns its mask, too."""
+    if rules.mode.action != "lists":
+        return
+    both = Both(drawn.model, rules)
+    units = both.units()
+    for _ in range(4):
+        both.compare(subset(data, units))
+
+
+@settings(PROFILE, max_examples=PROFILE.max_examples // 4)
+@given(attentions(), mask_policies(), st.data())
+def test_trials_round_as_the_rewritten_model_does(drawn: Attention, rules: Policy, data: st.DataObject) -> None:
+    if rules.mode.action != "lists":
+        return
+    bench = Bench(drawn.model, rules, drawn.feed)
+    try:
+        for _ in range(3):
+            bench.compare(subset(data, (*bench.candidates(), *bench.nodes())))
+    finally:
+        bench.close()
