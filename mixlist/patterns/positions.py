@@ -13,7 +13,7 @@ are wanted decides which of its nodes lead to a reader.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,7 +30,8 @@ _COUNTERS = frozenset({"CumSum", "Range"})
 _COUNTED = types.INTEGERS | {types.BOOL}
 _ARITHMETIC = operators(Trait.MOVES_VALUES) | {"Add", "Div", "Einsum", "Gemm", "MatMul", "Mul", "Sub"}
 
-# What the walk forward knows of a float value. A value only rises, so that loops settle.
+# What the walk forward knows of a float value. A value only rises, so that loops settle. Data, by far the most values
+# of a model, are not noted.
 _UNKNOWN, _FIXED, _POSITION, _OTHER = range(4)
 _MOVED = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
 _Step = Node | Link
@@ -122,17 +123,29 @@ class _Walk:
         self.feeds: dict[Value, list[Value]] = {}  # what control flow hands to a value
         self.callees: dict[Node, _Walk] = {}
         self._plans: dict[tuple[bool, ...], PositionPlan] = {}
-        for slot, value in enumerate(graph.root.inputs):
-            default = _FIXED if value.constant else _OTHER
-            self.kinds[value] = arguments[slot] if slot < len(arguments) else default
-            self.integers[value] = value
+        for value, kind in zip(graph.root.inputs, arguments, strict=False):
+            if _is_float(value):
+                self.kinds[value], self.integers[value] = kind, value
+        owners = {node.op_type for node in graph.order if node.bodies}
+        if not owners:
+            for node in graph.order:
+                if not self._reads_data_first(node):
+                    self._evaluate(node)
+            return
         steps = list(self._steps(graph.root))
         for step in steps:
             self._evaluate(step)
-        if any(node.bodies and node.op_type != "If" for node in graph.order):
+        if owners != {"If"}:
             self._settle(steps)
 
     # --- forward: which floats are positions ---
+
+    def _reads_data_first(self, node: Node) -> bool:
+        """Return whether a node makes data of data, as most nodes of a model do."""
+        first = node.inputs[0] if node.inputs else None
+        if first is None or node.function is not None or first in self.kinds:
+            return False
+        return not first.constant and first.type in types.FLOATS
 
     def _steps(self, scope: Scope) -> Iterator[_Step]:
         """Yield the nodes of a scope and what is below; the links of a body come before and after it."""
@@ -142,6 +155,9 @@ class _Walk:
                 continue
             own = list(links(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
             for link in own:
+                for read in link.reads:
+                    if read.value.scope is read.body and _is_float(read.value):
+                        self.kinds[read.value] = _UNKNOWN  # until the body has been walked
                 for target in link.targets:
                     self.feeds.setdefault(target, []).extend(read.value for read in link.reads)
             yield from own
@@ -149,7 +165,7 @@ class _Walk:
                 yield from self._steps(body)
             yield from own
 
-    def _settle(self, steps: list[_Step]) -> None:
+    def _settle(self, steps: Sequence[_Step]) -> None:
         """Evaluate steps again until nothing changes: the states of loops feed back."""
         readers: dict[Value, list[_Step]] = {}
         for step in dict.fromkeys(steps):
@@ -192,10 +208,11 @@ class _Walk:
     def _raise(self, values: Iterable[Value | None], kind: int, integers: Value | None) -> list[Value]:
         changed = []
         for value in values:
+            before = self.kinds.get(value) if value is not None else None
             if value is None or not _is_float(value):
                 continue
             settled = _FIXED if kind == _OTHER and (value.constant or value.from_shape) else kind
-            if settled > self.kinds.get(value, _UNKNOWN):
+            if settled != _OTHER if before is None else settled > before:
                 self.kinds[value] = settled
                 if settled == _POSITION:
                     self.integers[value] = integers or value
@@ -204,37 +221,34 @@ class _Walk:
 
     def _made_by(self, node: Node) -> tuple[int, Value | None]:
         """Return what the outputs of a node are, and the integers that they derive from."""
-        floats = floats_of(node.inputs)
-        kinds = [self._kind(value) for value in floats]
+        kinds, kind, is_unknown, is_fixed = self.kinds, _FIXED, False, True
+        floats = []
+        for value in node.inputs:
+            if value is None:
+                continue
+            known = kinds.get(value)
+            if known is None and not value.constant:
+                if _is_float(value):
+                    return _OTHER, None  # data, as in most nodes
+                is_fixed = is_fixed and value.from_shape
+            elif known is not None:
+                floats.append(value)
+                is_unknown = is_unknown or known == _UNKNOWN
+                kind = max(kind, known)
         op_type = node.op_type if not node.domain and not node.bodies else ""
-        if op_type == "Cast" and not floats:
-            return self._made_by_cast(node)
-        kind = max(kinds, default=_FIXED)
-        if kind != _OTHER and _UNKNOWN in kinds:
-            return _UNKNOWN, None
-        if op_type in _COUNTERS and kind != _OTHER:
+        if op_type == "Cast" and node.inputs and node.inputs[0] is not None and not _is_float(node.inputs[0]):
+            return self._made_by_cast(node.inputs[0])
+        if kind == _OTHER or is_unknown:
+            return (_OTHER if kind == _OTHER else _UNKNOWN), None
+        if op_type in _COUNTERS or (kind == _POSITION and (op_type in _ARITHMETIC or op_type == "Cast")):
             return _POSITION, self._first_integers(floats)
-        if kind == _POSITION and (op_type in _ARITHMETIC or op_type == "Cast"):
-            return _POSITION, self._first_integers(floats)
-        others = [v for v in node.inputs if v is not None and not _is_float(v)]
-        is_fixed = kind == _FIXED and not node.bodies and not is_random(node)
-        return _FIXED if is_fixed and all(v.constant or v.from_shape for v in others) else _OTHER, None
+        return _FIXED if kind == _FIXED and is_fixed and not node.bodies and not is_random(node) else _OTHER, None
 
-    def _made_by_cast(self, node: Node) -> tuple[int, Value | None]:
-        source = node.inputs[0]
-        counts = source is not None and types.element(source.type) in _COUNTED
-        return (_POSITION, source) if counts else (_OTHER, None)
+    def _made_by_cast(self, source: Value) -> tuple[int, Value | None]:
+        return (_POSITION, source) if types.element(source.type) in _COUNTED else (_OTHER, None)
 
     def _kind(self, value: Value) -> int:
-        kind = self.kinds.get(value)
-        if kind is not None:
-            return kind
-        if value.constant and value.producer is None:
-            return _FIXED
-        owner = value.scope.owner
-        comes_later = value in self.feeds or value.producer is not None
-        is_handed_in = owner is None or (owner.op_type in CONTROL_FLOW and not owner.domain)
-        return _UNKNOWN if comes_later and is_handed_in else _OTHER
+        return self.kinds.get(value, _FIXED if value.constant else _OTHER)
 
     def _first_integers(self, values: Iterable[Value]) -> Value | None:
         return next((self.integers[v] for v in values if self.kinds.get(v) == _POSITION and v in self.integers), None)
@@ -325,4 +339,4 @@ class _Trace:
 
 
 def _is_float(value: Value) -> bool:
-    return types.element(value.type) in types.FLOATS
+    return (value.type if isinstance(value.type, int) else types.element(value.type)) in types.FLOATS

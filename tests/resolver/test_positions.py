@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import numpy as np
+import onnx
+import onnx.inliner
 import pytest
 from onnx.reference import ReferenceEvaluator
 
 import mixlist
 from mixlist.lists.policy import GrayPolicy
-from tests.resolver.test_incremental import Both
+from mixlist.resolver import Plan
+from mixlist.resolver.decisions import Solution
+from mixlist.resolver.reasons import rule_name
+from tests.resolver.test_incremental import EXAMPLES, Both
 from tests.support.builders import apply, customise, keep, model, policy
 from tests.support.resolver_cases import nodes, one, precisions
 from tests.support.rotary import ARITHMETIC, ROTARY, late_positions
@@ -75,6 +83,10 @@ def test_cosines_at_late_positions_are_exact(mode: str) -> None:
         ("i = CumSum (n, zero) p = Cast<to = 1> (i) [a] a = Mul (p, k) [r] y = Sin (a)", "a r"),
         # What computes an operand of the arithmetic is part of it.
         ("p = Cast<to = 1> (n) [f] f = Exp (k) [a] a = Mul (p, f) [r] y = Sin (a)", "f a r"),
+        (
+            "p = Cast<to = 1> (n) z = Size (x) s = Cast<to = 1> (z) f = Sqrt (s) [a] a = Mul (p, f) [r] y = Sin (a)",
+            "a r",
+        ),
         # The nodes after a reader follow the lists.
         ("p = Cast<to = 1> (n) [a] a = Mul (p, k) [r] s = Sin (a) [z] y = Mul (s, x)", "a r"),
         # No reader, or other operators on the way.
@@ -193,6 +205,75 @@ def test_a_function_that_only_counts_and_one_that_only_reads() -> None:
     ]
 
 
+def _random_body(rng: random.Random, floats: list[str], integers: list[str], functions: int, size: int) -> list[str]:
+    """Lines of random operators over tensors of one shape; names are numbered, and ``floats`` grows."""
+    lines = []
+    for at in range(size):
+        made, one, two = f"t{at}", rng.choice(floats), rng.choice(floats)
+        if functions and rng.random() < 0.3:
+            line = f"{made} = d.F{rng.randrange(functions)} ({one}, {two}, {rng.choice(integers)})"
+        else:
+            line = made + " = " + rng.choice([
+                f"Cast<to = 1> ({rng.choice(integers)})", f"Mul ({one}, {two})", f"Add ({one}, {two})", f"Exp ({one})",
+                f"Sin ({one})", f"Cos ({one})", f"Neg ({one})", f"Identity ({one})", "Constant<value_float = 0.5> ()",
+            ])  # fmt: skip
+        lines.append(line)
+        floats.append(made)
+    return lines
+
+
+def _random_calls(seed: int) -> onnx.ModelProto:
+    """A model with functions that call each other, over float and integer inputs."""
+    rng = random.Random(seed)
+    functions = []
+    for at in range(3):
+        floats = ["u", "v"]
+        body = _random_body(rng, floats, ["i"], at, 4)
+        functions.append(
+            f'<domain: "d", opset_import: ["" : 17, "d" : 1]> F{at} (u, v, i) => (w)\n'
+            f"{{ {' '.join(body)} w = {rng.choice(['Mul', 'Add'])} ({rng.choice(floats)}, {floats[-1]}) }}"
+        )
+    floats = ["x", "k"]
+    body = _random_body(rng, floats, ["n", "m"], 3, 9)
+    outputs = [name for name in floats[2:] if rng.random() < 0.3] or floats[-1:]
+    shown = ", ".join(f"float[N] {name}" for name in outputs)
+    head = '<ir_version: 8, opset_import: ["" : 17, "d" : 1]>'
+    return model(
+        f"{head} g (float[N] x, int64[N] n, bool[N] m) => ({shown}) <float[1] k = {{2}}> {{ {' '.join(body)} }}\n"
+        + "\n".join(functions),
+        check=False,
+    )
+
+
+def _rules_of_calls(plan: Plan) -> Counter[tuple[str, str]]:
+    """How often each operator was decided by each rule, where a function counts for each call."""
+
+    def count(solution: Solution) -> Counter[tuple[str, str]]:
+        found: Counter[tuple[str, str]] = Counter()
+        for node in solution.graph.order:
+            if node.function is None:
+                found[node.op_type, rule_name(solution, node)] += 1
+            else:
+                found += count(solution.callees[node.id])
+        return found
+
+    return count(plan.solution.solutions[0])
+
+
+@pytest.mark.parametrize("gray", ["ascend", "promote"])
+def test_inlining_functions_changes_no_rule(gray: GrayPolicy) -> None:
+    """Rule S4.38: A position computation stays as authored, for each call as if it were inlined."""
+    lists = policy(white=["Mul", "Sin", "Exp"], black=["Cos"], protect=["positions"], gray_policy=gray)
+    protected = 0
+    for seed in range(EXAMPLES):
+        proto = _random_calls(seed)
+        called = _rules_of_calls(mixlist.resolve(proto, lists))
+        inlined = _rules_of_calls(mixlist.resolve(onnx.inliner.inline_local_functions(proto), lists))
+        assert called == inlined, seed
+        protected += sum(number for (_, rule), number in called.items() if rule == "position")
+    assert protected > EXAMPLES / 2
+
+
 def test_a_policy_that_does_not_protect_warns() -> None:
     """Rule S4.34: a library that models an engine warns where positions become low precision."""
     options = {"white": ["MatMul", "Mul", "Sin"], "protect": ["masks"]}
@@ -218,3 +299,14 @@ def test_tune_decides_alike(text: str) -> None:
     both.compare(frozenset(edits[:3]))
     both.compare(frozenset())
     assert both.halfway
+
+
+@pytest.mark.parametrize("gray", ["ascend", "between", "black-wins", "promote"])
+def test_tune_decides_random_calls_alike(gray: GrayPolicy) -> None:
+    lists = policy(white=["Mul", "Sin"], black=["Cos"], protect=["positions"], gray_policy=gray)
+    for seed in range(1 + EXAMPLES // 20):
+        rng = random.Random(seed)
+        both = Both(_random_calls(seed), lists)
+        edits = [unit.edit for unit in both.units()]
+        for _ in range(4):
+            both.compare(frozenset(edit for edit in edits if rng.random() < 0.4))
