@@ -60,8 +60,8 @@ _MEASURING = {
     ("", "RNN", 4): ("layout", 0),
     ("", "ReverseSequence", 1): ("time_axis", 0),
 }
-# Comparisons by the slot of the input: whether equality falls on the side of the smaller integers, so that both
-# outcomes are possible up to the other operand itself, or only up to the number after it.
+# Comparisons by the slot of the input: whether equality falls on the side of the smaller integers, so that the outcome
+# changes from the other operand to the number after it, and not from the number before it.
 _COMPARING = {
     ("Equal", 0): False, ("Equal", 1): False,
     ("Less", 0): False, ("Less", 1): True,
@@ -205,14 +205,15 @@ class _Uses:
         return _converted(graph, node, slot, reader)
 
     def _compared(self, graph: Graph, node: Node, slot: int, reader: str) -> tuple[_Use, IntegerRange] | None:
-        """Return the range in which a comparison has both outcomes; of counted numbers, at least one that is true."""
+        """Return the integers around which the outcome changes; for counted numbers, those with a true comparison."""
         others = self._elements(graph, node.inputs[1 - slot])
         if not others:
             return None
         after = int(_COMPARING[node.op_type, slot])
         low, high = min(others), max(others)
         if low == high:
-            return _Use.COMPARED, IntegerRange(0, max(1, high + after), f"{reader} compares them with {high}")
+            most = max(1, high + after)
+            return _Use.COMPARED, IntegerRange(most - 1, most, f"{reader} compares them with {high}")
         reason = f"{reader} compares them with {low} to {high}"
         return _Use.COMPARED, IntegerRange(max(0, low + after), max(0, high + after), reason)
 

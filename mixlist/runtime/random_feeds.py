@@ -110,7 +110,8 @@ def _integer_bounds(wanted: Input, found: IntegerRange | None) -> tuple[Bounds, 
         return (0, 1), f"input {wanted.name!r}: integers 0 or 1, because the graph shows no range; {_CHANGE}"
     least, most = integer_bounds(numpy_type(types.element(wanted.type)))
     low, high = max(found.low, least), min(found.high, most)
-    return (low, high), f"input {wanted.name!r}: integers from {low} to {high}, because {found.reason}; {_CHANGE}"
+    shown = "0 or 1" if (low, high) == (0, 1) else f"from {low} to {high}"
+    return (low, high), f"input {wanted.name!r}: integers {shown}, because {found.reason}; {_CHANGE}"
 
 
 def given_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, int]:

@@ -35,8 +35,9 @@ def found(body: str, kind: str = "int64[N, L]", shape: tuple[int, ...] = (2, 16)
         ("[q] a = Equal (i, one)", 0, 1, "Equal q compares them with 1"),
         ("[q] a = Equal (i, zero)", 0, 1, "Equal q compares them with 0"),
         ("[q] a = Greater (i, zero)", 0, 1, "Greater q compares them with 0"),
-        ("[q] a = Less (i, five)", 0, 5, "Less q compares them with 5"),
-        ("[q] a = Less (five, i)", 0, 6, "Less q compares them with 5"),
+        ("[q] a = Less (i, five)", 4, 5, "Less q compares them with 5"),
+        ("[q] a = Less (five, i)", 5, 6, "Less q compares them with 5"),
+        ("a = Equal (i, one) [q] b = Equal (i, five)", 0, 5, "Equal q compares them with 5"),
         ("c = Cast<to = 1> (i) [q] a = Equal (c, fone)", 0, 1, "Equal q compares them with 1"),
         # Lengths and places along an axis that is counted: at least one comparison is true.
         ("n = Size (f) r = Range (zero, n, one) v = Unsqueeze (i, axis) [q] a = Less (r, v)", 1, 48,

@@ -147,7 +147,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
     assert set(feed["mask"].reshape(-1).tolist()) == {0, 1}
     assert batches.notes == (
         "input 'ids': integers from 0 to 8, because Gather look picks from 9; --range gives others",
-        "input 'mask': integers from 0 to 1, because Cast Cast_0 makes bools of them; --range gives others",
+        "input 'mask': integers 0 or 1, because Cast Cast_0 makes bools of them; --range gives others",
     )
     narrow = model("g (int8[N] i) => (bool[N] y) <int8 k = {127}> { y = Less (k, i) }")
     assert next(iter(random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # what the type holds
