@@ -27,8 +27,8 @@ MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
 _SOFTMAX = operators(Trait.SOFTMAX)
 _ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
 # ScatterElements and ScatterND write a mask into a part of another one, as torch exports masked_fill of a slice.
-_PASSES = operators(Trait.MOVES_VALUES) | {"Max", "Cast", "ScatterElements", "ScatterND"}
-_CARRIERS = _PASSES | {"Add", "Sub", "Mul"}
+_PASSES = operators(Trait.MOVES_VALUES) | {"Max", "ScatterElements", "ScatterND"}
+_PARTS = _PASSES | _SOFTMAX | {"Add", "Sub", "Mul", "ConstantOfShape"}
 _LONGEST_FACTOR = 100  # values that a factor may be made of
 _KEEPS_INDICATOR = operators(Trait.MOVES_VALUES) | {"Sub", "Mul", "Min", "Max"}
 
@@ -83,28 +83,26 @@ def find_mask_groups(graph: Graph, ranges: ConstantRanges, low: int) -> tuple[Ma
 class _Finder:
     """Follows the constants of one graph: back from the softmaxes, then forward with the numbers.
 
-    ``path``: the nodes that carry a value to a softmax. ``flows``: the mask in each value. ``constants``: the slots
-    that read a constant of a mask, and whether a tensor of the file is there to be changed.
+    ``path``: the nodes that could carry a mask to a softmax. ``carrying``: those that do. ``flows``: the mask in each
+    value. ``constants``: the slots that read a constant of a mask.
     """
 
     def __init__(self, graph: Graph, ranges: ConstantRanges, low: int) -> None:
         self.graph, self.ranges, self.low = graph, ranges, low
-        self.softmaxes = {n for n in graph.order if n.op_type in _SOFTMAX and _is_standard(n) and n.inputs}
-        self.path: set[Node] = set()
-        self.flows: dict[Value, _Flow] = {}
-        self.constants: dict[tuple[Node, int], bool] = {}
+        self.softmaxes: set[Node] = set()
+        self.path: list[Node] = []
+        self.flows: dict[Value | None, _Flow] = {}
+        self.carrying: set[Node] = set()
+        self.constants: list[tuple[Node, int]] = []
         self.unsound: set[Node] = set()  # nodes whose mask no constant's change keeps in range
         self.sources: dict[Node, tuple[str, float]] = {}
         self.leaders: dict[Node, Node] = {}  # of the groups, as a union-find forest
 
     def find(self) -> tuple[MaskGroup, ...]:
         """Return the groups in the order of their first node."""
-        if not self.softmaxes:
-            return ()
         self._trace_back()
-        for node in self.graph.order:
-            if node in self.path:
-                self._carry(node)
+        for node in self.path:
+            self._carry(node)
         if not any(flow.exceeds(self.low) for flow in self.flows.values()):
             return ()
         self._connect()
@@ -112,15 +110,17 @@ class _Finder:
 
     def _trace_back(self) -> None:
         """Find the nodes on a way to a softmax, from the end."""
-        leading: set[Value] = set()
+        leading: set[Value | None] = set()
         for node in reversed(self.graph.order):
-            if node in self.softmaxes:
+            if node.op_type not in _PARTS or not _is_standard(node):
+                continue
+            if node.op_type in _SOFTMAX:
+                self.softmaxes.add(node)
                 leading.update(_float32(node.inputs[:1]))
-            elif node.op_type in _CARRIERS and _is_standard(node) and not leading.isdisjoint(_float32(node.outputs)):
-                self.path.add(node)
+            elif not leading.isdisjoint(node.outputs):
+                self.path.append(node)
                 leading.update(_float32(node.inputs))
-            elif node.op_type == "ConstantOfShape" and not leading.isdisjoint(_float32(node.outputs)):
-                self.path.add(node)
+        self.path.reverse()
 
     # --- the numbers ---
 
@@ -132,17 +132,18 @@ class _Finder:
             read = {slot: flow for slot, flow in self._read(node) if flow is not None}
             flow = self._combined(node, read) if read else None
         if flow is not None:
+            self.carrying.add(node)
             self.flows.update(dict.fromkeys(_float32(node.outputs), flow))
 
     def _read(self, node: Node) -> Iterator[tuple[int, _Flow | None]]:
         for slot, value in enumerate(node.inputs):
-            if value is None or types.element(value.type) != types.FLOAT:
+            if value is None or value.type != types.FLOAT:
                 continue
             flow = self.flows.get(value)
             if value.constant and (flow is None or value.tensor is not None):
                 flow = self._constant(node, slot, value)
             elif flow is not None and value.constant:
-                self.constants[node, slot] = True
+                self.constants.append((node, slot))
             yield slot, flow
 
     def _constant(self, node: Node, slot: int, value: Value) -> _Flow | None:
@@ -153,7 +154,7 @@ class _Finder:
         tensor = value.tensor
         held = tensor is not None and value.kind != "overridable" and element_count(tensor) <= MOST_ELEMENTS
         held = held and tensor is not None and tensor.DESCRIPTOR.name != "SparseTensorProto"
-        self.constants[node, slot] = held
+        self.constants.append((node, slot))
         if not held:
             self.unsound.add(node)
         self.sources.setdefault(node, (f"constant {value.name!r}", known.max_abs))
@@ -227,28 +228,23 @@ class _Finder:
 
     def _connect(self) -> None:
         """Join the nodes that a mask connects; a value of it that is read elsewhere cannot be changed."""
+        values = self.flows.keys()
+        handed_out = [self.graph.root.outputs]
         for node in self.graph.order:
-            is_on_path = node in self.softmaxes or (node in self.path and self._carries(node))
-            for slot, value in enumerate(node.inputs):
-                if value is None or value not in self.flows or value.producer is None:
+            handed_out += [body.outputs for body in node.bodies.values()]
+            if values.isdisjoint(node.inputs):
+                continue
+            is_on_way = node in self.carrying or node in self.softmaxes
+            for value in node.inputs:
+                if value is None or value not in values or value.producer is None:
                     continue
-                if is_on_path and (node not in self.softmaxes or slot == 0):
+                if is_on_way:
                     self._join(value.producer, node)
                 elif node.op_type not in _ONLY_SHAPE or node.domain:
                     self.unsound.add(value.producer)
-        for value in self._handed_out():
-            if value in self.flows and value.producer is not None:
+        for value in (value for outputs in handed_out for value in outputs):
+            if value in values and value.producer is not None:
                 self.unsound.add(value.producer)
-
-    def _carries(self, node: Node) -> bool:
-        return any(value in self.flows for value in _float32(node.outputs))
-
-    def _handed_out(self) -> Iterator[Value]:
-        """Yield the outputs of the graph and of all bodies."""
-        yield from self.graph.root.outputs
-        for node in self.graph.order:
-            for body in node.bodies.values():
-                yield from body.outputs
 
     def _leader(self, node: Node) -> Node:
         while (above := self.leaders.get(node, node)) is not node:
@@ -265,38 +261,32 @@ class _Finder:
         """Yield the groups of which a value leaves the range."""
         groups: dict[Node, MaskGroup] = {}
         weights: dict[Node, float] = {}
-        for node in self.graph.order:
-            read = [self.flows[value] for value in _float32(node.inputs) if value in self.flows]
-            if node in self.softmaxes and read:
-                group = groups.setdefault(self._leader(node), MaskGroup())
-                group.softmaxes.append(node)
-            elif node in self.path and self._carries(node):
-                group = groups.setdefault(self._leader(node), MaskGroup())
-                read += [self.flows[value] for value in _float32(node.outputs)]
-            else:
-                continue
+        leaving: set[Node] = set()  # the leaders of groups with a value out of range
+        for node in sorted(self.carrying | self.softmaxes, key=_order):
+            found = [flow for value in (*node.inputs, *node.outputs) if (flow := self.flows.get(value)) is not None]
+            if not found:
+                continue  # a softmax without a mask
             leader = self._leader(node)
-            weights[leader] = max([weights.get(leader, 1.0), *(flow.weight for flow in read)])
-            group.total = max([group.total, *(flow.total for flow in read)])
+            group = groups.setdefault(leader, MaskGroup())
+            if node in self.softmaxes:
+                group.softmaxes.append(node)
+            weights[leader] = max(weights.get(leader, 1.0), *(flow.weight for flow in found))
+            group.total = max(group.total, *(flow.total for flow in found))
             group.reducible &= node not in self.unsound
             if node in self.sources and not group.source:
                 group.source = self.sources[node][0]
-            if node in self.softmaxes or any(flow.exceeds(self.low) for flow in read):
+            exceeds = any(flow.exceeds(self.low) for flow in found)
+            if exceeds:
+                leaving.add(leader)
+            if exceeds or node in self.softmaxes:
                 group.exceeding.append(node)
         for leader, group in groups.items():
             group.limit = FINITE_MAX[self.low] / 2 / weights[leader]
             group.reducible &= group.limit >= LEAST
         for node, slot in self.constants:
-            if self._carries(node):
-                limits = groups[self._leader(node)].limits.setdefault(node, {})
-                limits[slot] = groups[self._leader(node)].limit
-        for group in groups.values():
-            if any(flow.exceeds(self.low) for flow in self._flows_of(group)):
-                yield group
-
-    def _flows_of(self, group: MaskGroup) -> Iterator[_Flow]:
-        for node in group.exceeding:
-            yield from (self.flows[value] for value in _float32([*node.inputs, *node.outputs]) if value in self.flows)
+            group = groups[self._leader(node)]
+            group.limits.setdefault(node, {})[slot] = group.limit
+        yield from (group for leader, group in groups.items() if leader in leaving)
 
 
 def _order(node: Node) -> int:
@@ -308,7 +298,7 @@ def _is_standard(node: Node) -> bool:
 
 
 def _float32(values: Iterable[Value | None]) -> list[Value]:
-    return [value for value in values if value is not None and types.element(value.type) == types.FLOAT]
+    return [value for value in values if value is not None and value.type == types.FLOAT]
 
 
 def _floats(values: Iterable[Value | None]) -> Iterator[Value]:
