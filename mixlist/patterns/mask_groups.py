@@ -27,7 +27,7 @@ MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
 _SOFTMAX = operators(Trait.SOFTMAX)
 _ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
 # ScatterElements and ScatterND write a mask into a part of another one, as torch exports masked_fill of a slice.
-_PASSES = operators(Trait.MOVES_VALUES) | {"Max", "ScatterElements", "ScatterND"}
+_PASSES = operators(Trait.MOVES_VALUES) | {"Max", "Cast", "ScatterElements", "ScatterND"}
 _PARTS = _PASSES | _SOFTMAX | {"Add", "Sub", "Mul", "ConstantOfShape"}
 _LONGEST_FACTOR = 100  # values that a factor may be made of
 _KEEPS_INDICATOR = operators(Trait.MOVES_VALUES) | {"Sub", "Mul", "Min", "Max"}
@@ -201,7 +201,6 @@ class _Finder:
 
     def _is_indicator(self, value: Value) -> bool:
         """Return whether a value is made of integers or booleans and of constants from -1 to 1, as ``1 - mask`` is."""
-        from_integers = False
         waiting, seen = [value], {value}
         while waiting:
             if len(seen) > _LONGEST_FACTOR:
@@ -215,14 +214,14 @@ class _Finder:
             elif node is None or not _is_standard(node):
                 return False
             elif node.op_type == "Cast" and not any(True for _ in _floats(node.inputs)):
-                from_integers = True
+                continue
             elif node.op_type in _KEEPS_INDICATOR or node.op_type == "Cast":
                 fresh = [source for source in _floats(node.inputs) if source not in seen]
                 waiting += fresh
                 seen.update(fresh)
             else:
                 return False
-        return from_integers
+        return True
 
     # --- the groups ---
 

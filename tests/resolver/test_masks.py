@@ -130,6 +130,32 @@ def test_masks_that_are_added_share_the_half() -> None:
     assert "again" in made.low
 
 
+REDUCED = {
+    "a factor that Where makes": PRODUCT.replace("inv = Sub(one, f)", "inv = Where(b, one, nil)")
+    .replace("int64[4,4] mask", "bool[4,4] b, int64[4,4] mask")
+    .replace("float one = {1.0}", "float one = {1.0}, float nil = {0.0}"),
+    "a factor of a factor": PRODUCT.replace("[mul] m = Mul(inv, c)", "g = Mul(inv, f) [mul] m = Mul(g, c)"),
+    "a Cast to float32": PRODUCT.replace("[softmax]", "t = Cast<to=1>(a) [softmax]").replace(
+        "Softmax(a)", "Softmax(t)"
+    ),
+    "a shape": PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, int64[2] z)").replace(
+        "[out]", "z = Shape(m) [out]"
+    ),
+    "three masks": PRODUCT.replace("[softmax]", "t = Add(a, m) u = Add(t, m) [softmax]").replace(
+        "Softmax(a)", "Softmax(u)"
+    ),
+    "a Concat of masks": PRODUCT.replace("m = Mul(inv, c)", "h = Mul(inv, c) m = Concat<axis=0>(h)"),
+}
+
+
+@pytest.mark.parametrize("how", REDUCED)
+def test_a_mask_with_a_constant_is_reduced(how: str) -> None:
+    """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
+    made = case(REDUCED[how], white=LOW, protect=["masks"], black=["Sub"])
+    assert {"scores", "add", "softmax"} <= made.low
+    assert constants(made)["c"] == {"three masks": np.float16(-65504 / 6)}.get(how, -32752.0)
+
+
 UNREDUCED = {
     "a factor that may be a score": PRODUCT.replace("Mul(inv, c)", "Mul(k, c)"),
     "a graph output": PRODUCT.replace("=> (float[4,4] y)", "=> (float[4,4] y, float[4,4] m)"),

@@ -26,11 +26,13 @@ LAYERS = {
     "twice": "t# = Add(s#, m) a# = Add(t#, m)",
     "reshaped": "u# = Reshape(m, shape) t# = Add(s#, u#) a# = Reshape(t#, shape)",
     "scaled": "t# = Add(s#, m) a# = Mul(t#, half)",
+    "cast": "t# = Add(s#, m) a# = Cast<to=1>(t#)",
     "both": "z# = Where(b, c, zero) t# = Add(s#, z#) a# = Where(b, c, t#)",
 }
 SHARED = {
     "product": "m = Mul(inv, c)",
     "choice": "m = Where(b, c, zero)",
+    "switched": "i = Where(b, one, zero) m = Mul(i, c)",
     "filled": "e = ConstantOfShape<value=float[1] {@}>(shape) m = Mul(inv, e)",
     "float mask": "i = Sub(one, given) m = Mul(i, c)",
 }
