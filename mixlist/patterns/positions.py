@@ -59,7 +59,6 @@ class PositionPlan:
     that it reaches.
     """
 
-    graph: Graph
     nodes: dict[int, Position] = field(default_factory=dict)
     sources: dict[Node, str] = field(default_factory=dict)
     calls: dict[int, PositionPlan] = field(default_factory=dict)
@@ -259,7 +258,7 @@ class _Walk:
         """Return the arithmetic before the readers; ``wanted`` has for each output the reader that it reaches."""
         key = tuple([reader is not None for reader in wanted])
         if key not in self._plans:
-            plan = self._plans[key] = PositionPlan(self.graph)
+            plan = self._plans[key] = PositionPlan()
             _Trace(self, plan).run(wanted)
         return self._plans[key]
 

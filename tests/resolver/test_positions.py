@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -13,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import mixlist
 from mixlist.lists.policy import GrayPolicy
-from mixlist.resolver import Plan
+from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import Solution
 from mixlist.resolver.reasons import rule_name
 from tests.resolver.test_incremental import EXAMPLES, Both
@@ -99,6 +101,7 @@ def test_cosines_at_late_positions_are_exact(mode: str) -> None:
         ("p = Cast<to = 1> (n) [a] a = Mul (p, k) [w] w = Add (a, x) [r] y = Sin (w)", ""),
         ("[a] a = CumSum (x, zero) [r] y = Sin (a)", ""),
         # A row of a float table that data picks is data.
+        ("p = Cast<to = 1> (m) t = Gather (table, n) [a] a = Mul (t, p) [r] y = Sin (a)", ""),
         ("[g] t = Gather (table, n) [a] a = Mul (t, k) [r] y = Sin (a)", ""),
     ],
 )
@@ -121,6 +124,15 @@ def test_the_grid_of_grid_sample() -> None:
         name: each.rule for name, each in nodes(turned, white=["Mul", "GridSample"], protect=["positions"]).items()
     }
     assert rules["a"] == rules["r"] == "white"  # an image of integers is no grid
+
+
+def test_what_is_found_lives_as_long_as_the_model() -> None:
+    resolver = Resolver(model(ROTARY))
+    resolver.plan(policy(**MATRIX))
+    graph = weakref.ref(resolver.graph)
+    del resolver
+    gc.collect()
+    assert graph() is None
 
 
 def test_node_rules_win() -> None:
