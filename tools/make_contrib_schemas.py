@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Write mixlist/ops/data/contrib_schemas.json: the com.microsoft operator schemas of the installed ONNX Runtime.
+"""Write mixlist/ops/data/contrib_schemas.json: the operator schemas that only ONNX Runtime has.
+
+These are the schemas of com.microsoft, and those of the standard domain ("domain": "") that ONNX does not define at
+their version: ONNX Runtime's optimizer writes such operators.
 
 Usage: python tools/make_contrib_schemas.py [OUT]. Needs onnxruntime. Only what decides types is kept.
 """
@@ -11,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from onnx import defs
+
 from mixlist.ops.schema import TYPE_ATTRIBUTES
 
 DEFAULT = Path(__file__).parent.parent / "mixlist" / "ops" / "data" / "contrib_schemas.json"
@@ -21,27 +26,34 @@ def slots(formals: Any) -> list[list[object]]:
     return [[f.typeStr, f.option.name == "Variadic", f.isHomogeneous] for f in formals]
 
 
+def is_only_of_onnx_runtime(schema: Any) -> bool:
+    """Whether the file needs the schema."""
+    if schema.domain == "":
+        return not schema.deprecated and not defs.has(schema.name, schema.since_version, "")
+    return bool(schema.domain == "com.microsoft")
+
+
 def make() -> dict[str, Any]:
     """The file's content."""
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    newest: dict[str, Any] = {}
-    for schema in state.get_all_operator_schema():
-        if schema.domain == "com.microsoft":
-            old = newest.get(schema.name)
-            if old is None or schema.since_version > old.since_version:
-                newest[schema.name] = schema
+    newest: dict[tuple[str, str], Any] = {}
+    for schema in filter(is_only_of_onnx_runtime, state.get_all_operator_schema()):
+        old = newest.get((schema.domain, schema.name))
+        if old is None or schema.since_version > old.since_version:
+            newest[schema.domain, schema.name] = schema
     rows = [
         {
             "op_type": name,
+            "domain": domain,
             "since": schema.since_version,
             "inputs": slots(schema.inputs),
             "outputs": slots(schema.outputs),
             "allowed": {c.type_param_str: sorted(c.allowed_type_strs) for c in schema.type_constraints},
             "fixing": [a for a in sorted(TYPE_ATTRIBUTES) if a in schema.attributes],
         }
-        for name, schema in sorted(newest.items())
+        for (domain, name), schema in sorted(newest.items(), key=lambda item: item[0][::-1])
     ]
     return {"source": f"onnxruntime {onnxruntime.__version__}, get_all_operator_schema()", "schemas": rows}
 

@@ -12,6 +12,7 @@ from mixlist.graph.link import DEEPEST, called, domain_of, link, new_value, read
 from mixlist.graph.messages import copied
 from mixlist.graph.model import Graph, Node, Scope, Value, function_key
 from mixlist.graph.traversal import is_graph, linked_scopes
+from mixlist.graph.type_unification import unify_types
 from mixlist.ops import types
 from mixlist.ops.schema import Schema
 from mixlist.ops.signature import Signature, key_of, make_signature
@@ -37,11 +38,17 @@ def build_main(model: ModelProto, hints: dict[str, types.Type] | None = None, *,
 
 
 def build_function(
-    caller: Graph, function: FunctionProto, call: Node, attributes: dict[str, AttributeProto], depth: int
+    caller: Graph,
+    function: FunctionProto,
+    call: Node,
+    attributes: dict[str, AttributeProto],
+    depth: int,
+    results: tuple[types.Type, ...] = (),
 ) -> Graph:
     """The Graph of a model-local function's body for a call's arguments: their authored types and flags.
 
-    ``attributes`` are those of the call, by name, with the function's defaults.
+    ``attributes`` are those of the call, by name, with the function's defaults. ``results`` are the types that the
+    caller proves of outputs whose types the body does not tell.
     """
     if depth > DEEPEST:
         raise ModelError(
@@ -60,18 +67,23 @@ def build_function(
         hints=caller.hints,
     )
     for index, name in enumerate(function.input):
-        value = new_value(graph, graph.root, name, "input")
-        graph.root.inputs.append(value)
         given = call.inputs[index] if index < len(call.inputs) else None
+        value = new_value(graph, graph.root, name, "input" if given is not None else "absent")
+        graph.root.inputs.append(value)
         if given is not None:
             value.type, value.constant, value.from_shape = call.types[index], given.constant, given.from_shape
-    _fill(graph, depth)
+    _fill(graph, depth, results)
     return graph
 
 
-def _fill(graph: Graph, depth: int = 0) -> None:
+def _fill(graph: Graph, depth: int = 0, results: tuple[types.Type, ...] = ()) -> None:
     link(graph, graph.root, depth)
     _type_scope(graph, graph.root, depth)
+    for value, proven in zip(graph.root.outputs, results, strict=False):
+        value.type = value.type or proven
+    if unify_types(graph, lambda node: _retype(graph, node, depth)):
+        for scope in linked_scopes(graph.root):
+            _set_yields(graph, scope)
 
 
 def _opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
@@ -88,11 +100,7 @@ def _resolved(node: NodeProto, outer: Mapping[str, AttributeProto]) -> Iterator[
 
 def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
     for node in scope.nodes:
-        node.types = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
-        if graph.marked_types:
-            node.types = tuple(
-                [_authored(graph, n, v, t) for n, v, t in zip(node.proto.input, node.inputs, node.types, strict=True)]
-            )
+        _type_slots(graph, node)
         if node.bodies:
             _type_control_flow(graph, node, depth)
         else:
@@ -107,10 +115,37 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
     for value, declared in zip(scope.outputs, scope.output_types, strict=True):
         if value.type == types.UNKNOWN:
             value.type = declared
+    _set_yields(graph, scope)
+
+
+def _type_slots(graph: Graph, node: Node) -> None:
+    """Note the type that each input slot of a node was authored to read."""
+    node.types = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
+    if graph.marked_types:
+        node.types = tuple(
+            [_authored(graph, n, v, t) for n, v, t in zip(node.proto.input, node.inputs, node.types, strict=True)]
+        )
+
+
+def _set_yields(graph: Graph, scope: Scope) -> None:
+    """Note the type that each output slot of a scope was authored to hand out."""
     scope.yields = [v.type for v in scope.outputs]
     if graph.marked_types and scope.owner is not None:
         slots = zip(scope.output_names(), scope.outputs, scope.yields, strict=True)
         scope.yields = [_authored(graph, n, v, t) for n, v, t in slots]
+
+
+def _retype(graph: Graph, node: Node, depth: int) -> None:
+    """Infer the types of a node's outputs again, after the types of its inputs or of values in its bodies changed."""
+    _type_slots(graph, node)
+    if node.function is not None:
+        _type_call(graph, node, graph.functions[node.proto.domain, node.op_type, node.proto.overload], depth)
+    elif node.bodies:
+        for body in node.bodies.values():
+            _set_yields(graph, body)
+        _type_outputs(graph, node)
+    else:
+        _type_node(graph, node)
 
 
 def _authored(graph: Graph, name: str, value: Value | None, value_type: types.Type) -> types.Type:
@@ -136,13 +171,17 @@ def _type_node(graph: Graph, node: Node) -> None:
     node.signature = signature
     for value, value_type in zip(node.outputs, signature.outputs, strict=False):
         if value is not None:
-            value.type = value_type if value_type != types.UNKNOWN else _declared(graph, node.scope, value.name)
+            value.type = value_type or _declared(graph, node.scope, value.name) or value.type
     if node.op_type == "Constant" and node.domain == "":
         _type_constant(node, proto, references)
-    constant, shaped = is_constant(node), is_from_shape(node)
+    if not node.bodies:
+        _flag_outputs(node, is_constant(node), is_from_shape(node))
+
+
+def _flag_outputs(node: Node, constant: bool, from_shape: bool) -> None:
     for value in node.outputs:
         if value is not None:
-            value.constant, value.from_shape = constant, shaped
+            value.constant, value.from_shape = constant, from_shape
 
 
 def _signature(
@@ -232,8 +271,14 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
         for value, value_type in zip(body.inputs, given.get(name, ()), strict=False):
             value.type = value_type or value.type
         _type_scope(graph, body, depth)
+    _type_outputs(graph, node)
     inside = (inner for body in node.bodies.values() for scope in linked_scopes(body) for inner in scope.nodes)
     constant = all(v.constant for v in reads(node)) and not any(map(is_random, inside))
+    _flag_outputs(node, constant, False)
+
+
+def _type_outputs(graph: Graph, node: Node) -> None:
+    """Type the outputs of a node with bodies, once the bodies are typed."""
     if node.domain or node.op_type not in control_flow.CONTROL_FLOW:
         _type_node(graph, node)  # an ordinary operator that happens to have bodies
         outputs: list[types.Type] = []
@@ -242,8 +287,7 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
     for slot, out in enumerate(node.outputs):
         if out is not None:
             told = outputs[slot] if slot < len(outputs) else out.type
-            out.type = told or _declared(graph, node.scope, out.name)
-            out.constant, out.from_shape = constant, False
+            out.type = told or _declared(graph, node.scope, out.name) or out.type
 
 
 def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) -> None:
@@ -258,8 +302,16 @@ def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) ->
     body = graph.calls.get(key)
     if body is None:
         body = graph.calls[key] = build_function(graph, function, node, attributes, depth + 1)
+    pairs = zip(node.outputs, body.root.outputs, strict=False)
+    unknown = [value if source.type == types.UNKNOWN else None for value, source in pairs]
+    results = tuple(
+        [v.type or _declared(graph, node.scope, v.name) if v is not None else types.UNKNOWN for v in unknown]
+    )
+    if any(results):  # the caller knows more than the body
+        if (key, results) not in graph.calls:
+            graph.calls[key, results] = build_function(graph, function, node, attributes, depth + 1, results)
+        body = graph.calls[key, results]
     node.function = body
-    for slot, value in enumerate(node.outputs):
-        if value is not None and slot < len(body.root.outputs):
-            source = body.root.outputs[slot]
+    for value, source in zip(node.outputs, body.root.outputs, strict=False):
+        if value is not None:
             value.type, value.constant, value.from_shape = source.type, source.constant, source.from_shape

@@ -134,7 +134,7 @@ def link(graph: Graph, scope: Scope, depth: int) -> None:
                 raise ModelError(
                     f"{called(node)} reads {name!r}, which nothing defines", hint="check the model with onnx.checker"
                 )
-            inputs.append(value)
+            inputs.append(value if value.kind != "absent" else None)
             made = value.producer
             if made is not None and made.scope is scope and made.position >= node.position:
                 scope.sorted = False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MARK = "pkg.mixlist.cast"  # metadata key of a Cast that mixlist made; its value is what the Cast serves
 POLICY_KEY = "pkg.mixlist.policy"  # model metadata: the digest of the policy that was applied
 FunctionKey = tuple[str, str, str]  # domain, name, overload
-Kind = Literal["input", "overridable", "initializer", "node"]
+Kind = Literal["input", "overridable", "initializer", "node", "absent"]
 
 
 def function_key(function: FunctionProto) -> FunctionKey:
@@ -37,7 +37,8 @@ class Value:
 
     ``name`` is the tensor's own name, ``file_name`` the name it has in the file (they differ where
     mixlist made a graph output's Cast). ``type`` is the authored type. ``tensor`` is the initializer's or
-    Constant's TensorProto. ``constant`` is defined by Rule S4.15, ``from_shape`` by Rule S4.3.
+    Constant's TensorProto. A function's parameter without an argument is ``absent``: what reads it has a hole there.
+    ``constant`` is defined by Rule S4.15, ``from_shape`` by Rule S4.3.
     """
 
     id: int

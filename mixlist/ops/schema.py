@@ -2,6 +2,9 @@
 
 Standard domains: ``onnx.defs`` at the model's opset, never a hand-written table. ``com.microsoft``:
 ONNX Runtime's own schemas, kept as data (tools/make_contrib_schemas.py writes the file).
+
+Rule S4.39: An operator that ONNX Runtime writes into the standard domain, where ONNX has no schema of it at the model's
+opset, takes the schema that ONNX Runtime has for it there (``SimplifiedLayerNormalization``).
 """
 
 from __future__ import annotations
@@ -68,13 +71,13 @@ class Schema:
 def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     """The schema of an operator at an opset version; None where nobody defines one."""
     if domain == "com.microsoft":
-        return _contrib().get(op_type)
+        return _contrib().get((domain, op_type))
     from onnx import defs
 
     try:
         native = defs.get_schema(op_type, opset, domain)
     except defs.SchemaError:
-        return None
+        return _contrib().get((domain, op_type))
     return _from_onnx(native)
 
 
@@ -119,10 +122,11 @@ def _slot(formal: OpSchema.FormalParameter) -> Slot:
 
 
 @cache
-def _contrib() -> dict[str, Schema]:
+def _contrib() -> dict[tuple[str, str], Schema]:
+    """Return the schemas that only ONNX Runtime has, by domain and op type."""
     rows = json.loads((Path(__file__).parent / "data" / "contrib_schemas.json").read_text(encoding="utf-8"))["schemas"]
     return {
-        row["op_type"]: Schema(
+        (row["domain"], row["op_type"]): Schema(
             since=row["since"],
             inputs=tuple(Slot(*slot) for slot in row["inputs"]),
             outputs=tuple(Slot(*slot) for slot in row["outputs"]),

@@ -8,6 +8,11 @@ attribute, keep that type; such an operator without the attribute and without a 
 
 Rule S4.14: A node stays as authored with rule `schema` if no schema of its operator is known.
 
+Rule S4.40: A node that reads a tensor whose type is still unknown stays as authored with rule `unknown-type`.
+
+Rule S3.8: Under `mixed_float16` with a library in Ascend names, a white node that was authored in bfloat16 becomes
+float16.
+
 Rule S3.4: Under `fp16` every node that can be float16 is float16, whatever the lists say.
 
 Rule S3.5: Under `origin` every node keeps its authored type, except a node that `customize_dtypes` names.
@@ -39,7 +44,9 @@ from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
 
 # How a node's precision is found. Only `gray` looks at other nodes.
-Kind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema"]
+Kind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
+
+_FLOAT_OR_UNKNOWN = types.LISTED | {types.UNKNOWN}
 
 _KINDS: dict[ListName, Kind] = {"white": "low", "black": "authored", "gray": "gray"}
 
@@ -67,8 +74,11 @@ class Facts:
         self.low = types.ELEMENT[policy.mode.low]
         raises = policy.mode.action == "raise"  # brings up either low type; lists leave the other one alone
         self.movable = types.LISTED if raises else frozenset({types.FLOAT, self.low})
+        in_lists = policy.mode.action == "lists"
+        self.lowers_bfloat16 = in_lists and policy.space == "ascend" and self.low == types.FLOAT16  # Rule S3.8
+        self.movable_if_white = types.LISTED if self.lowers_bfloat16 else self.movable
         self._facts: dict[tuple[str, str, int | None], Fact] = {}
-        self.cast_is_black = policy.mode.action == "lists" and self.by_list("", "Cast").list == "black"
+        self.cast_is_black = in_lists and self.by_list("", "Cast").list == "black"
 
     def by_list(self, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None) -> Fact:
         """Return the fact for nodes of an operator by its list in the policy's name space alone."""
@@ -92,16 +102,20 @@ class Facts:
             by_list = self._by_mode(action, node)
         if signature.fixed:
             return Fact(by_list.list, "cast", "cast", by_list.listed)
-        if not any(g.authored in self.movable for g in signature.groups):
-            is_custom = signature.schema is None and any(
-                v is not None and types.element(v.type) in types.LISTED for v in node.inputs
-            )
-            if is_custom:
+        if unknown_inputs(node):
+            return Fact(by_list.list, "unknown", "unknown-type", by_list.listed)
+        movable = self.movable_by(by_list)
+        if not any(g.authored in movable for g in signature.groups):
+            if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _read_types(node)):
                 return Fact(by_list.list, "schema", "schema", by_list.listed)
             return Fact(by_list.list, "none", "no-float", by_list.listed)
         if is_shape_arithmetic(node):
             return Fact(by_list.list, "shape", "shape", by_list.listed)
         return by_list
+
+    def movable_by(self, fact: Fact) -> frozenset[int]:
+        """Return the authored types that a node with this fact may give up."""
+        return self.movable_if_white if fact.kind == "low" else self.movable
 
     def _by_mode(self, action: str, node: Node) -> Fact:
         in_cube = node.op_type in _CUBE and node.domain == ""
@@ -112,6 +126,25 @@ class Facts:
 def is_control_flow(node: Node) -> bool:
     """Return whether the node is one of ONNX's own operators with bodies."""
     return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
+
+
+def unknown_inputs(node: Node) -> list[Value]:
+    """Return the inputs of unknown type at slots that admit float32 or a low type (Rule S4.40)."""
+    signature = node.signature
+    if types.UNKNOWN not in node.types or signature is None or signature.schema is None or signature.reads_any:
+        return []
+    schema = signature.schema
+    formal = schema.parameters(schema.inputs, len(node.inputs))
+    slots = zip(node.inputs, node.types, formal, strict=False)
+    unknown = [(value, slot.parameter) for value, known, slot in slots if value is not None and known == types.UNKNOWN]
+    return [
+        v for v, parameter in unknown if not types.LISTED.isdisjoint(map(types.element, schema.types_of(parameter)))
+    ]
+
+
+def _read_types(node: Node) -> list[types.Type]:
+    """Return the types of a node's inputs, without the holes."""
+    return [value.type for value in node.inputs if value is not None]
 
 
 def rank_of(graph: Graph, node: Node) -> int | None:

@@ -12,7 +12,7 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import EXACT_INTEGERS
 from mixlist.ops.names import in_onnx
 from mixlist.ops.schema import next_opset_allowing
-from mixlist.resolver.classification import Fact
+from mixlist.resolver.classification import Fact, unknown_inputs
 from mixlist.resolver.decisions import Resolved, Solution, precision
 from mixlist.resolver.gray_policies import is_followed
 
@@ -82,6 +82,9 @@ class ReasonWriter:
             return f"{entry}, but {why}: it stays {kept} (S4.7)"
         if rule == "mask":
             return f"{entry}, but {self.solution.notes[node.id]}: it stays {kept} ({self._mask_rule(node)})"
+        if rule == "unknown-type":
+            names = ", ".join(repr(value.name) for value in unknown_inputs(node))
+            return f"nothing tells the type of {names}, so it stays as authored; --type-hints can give the type (S4.40)"
         if rule == "mode":
             mode = self.policy.mode
             return f"precision mode {mode.name} makes it {kept} ({_MODE_RULES[mode.action]})"

@@ -15,7 +15,7 @@ from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.crosscheck import cross_check
 from mixlist.patterns.constants import ConstantRanges, Progress
-from mixlist.resolver.classification import Facts
+from mixlist.resolver.classification import Facts, unknown_inputs
 from mixlist.resolver.decisions import Resolved, Solution, reached
 from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.incremental import IncrementalSolver
@@ -27,6 +27,8 @@ from mixlist.resolver.solve import Resolution
 
 if TYPE_CHECKING:
     from mixlist.graph.protos import ModelSource
+
+_SHOWN = 5  # names in a warning
 
 
 class Resolver:
@@ -102,6 +104,7 @@ def _warnings(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic
     yield from resolved.rules.unmatched()
     yield from position_warnings(resolved)
     yield from _broken_masks(resolved, ranges)
+    yield from _unknown_types(resolved)
 
 
 def _broken_masks(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic]:
@@ -111,6 +114,30 @@ def _broken_masks(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagno
         groups = groups_of(solution.graph, ranges, policy)
         unprotected = solution.kept_masks if "masks" in policy.protect else groups
         yield from mask_warnings(solution, unprotected, resolved.low)
+
+
+def _unknown_types(resolved: Resolved) -> Iterator[Diagnostic]:
+    """Warn about the nodes that stay as authored because of tensors of unknown type, and name these (Rule S4.40)."""
+    readers = [
+        node
+        for solution in resolved.solutions
+        for node, fact in zip(solution.graph.order, solution.facts, strict=True)
+        if fact.kind == "unknown"
+    ]
+    if not readers:
+        return
+    affected = set(readers)
+    unknown = [value for node in readers for value in unknown_inputs(node)]
+    # A type behind another reader follows as soon as the type before it is known.
+    sources = dict.fromkeys(v.name for v in unknown if v.producer is None or v.producer not in affected)
+    shown = ", ".join(map(repr, [*sources][:_SHOWN])) + (", ..." if len(sources) > _SHOWN else "")
+    nodes = "1 node stays" if len(readers) == 1 else f"{len(readers)} nodes stay"
+    yield Diagnostic(
+        "ML409",
+        "warning",
+        f"nothing tells the type of {shown}: {nodes} as authored",
+        hint='give the types with --type-hints, a JSON file such as {"tensor": "float32"}',
+    )
 
 
 def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:

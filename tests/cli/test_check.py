@@ -320,7 +320,7 @@ def test_type_hints(run, tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
     g (float[1,16,1,2] x) => (float[1,16,1,2] y) {
       r = com.microsoft.nchwc.ReorderInput(x) a = com.microsoft.nchwc.ReorderOutput<channels=16>(r)
-      [product] b = MatMul(a, a) [after] y = Tanh(b) }"""
+      [product] b = MatMul(a, a) [after] c = Tanh(b) y = Cast<to = 1>(c) }"""
     onnx.save(onnx.parser.parse_model(text.replace("1,2]", "2,2]")), path)
     np.savez(data, x=np.full((1, 16, 2, 2), 300, np.float32))
     hints.write_text('{"a": "float32"}')

@@ -11,11 +11,10 @@ import pytest
 CUSTOM = """
 <ir_version: 8, opset_import: ["" : 17, "my.ops" : 1]>
 g (float[2, 2] x) => (float[2, 2] y)
-<float[2, 2] w = {1, 2, 3, 4}>
 {
     [custom] a = my.ops.Thing (x)
     [follower] b = Relu (a)
-    y = MatMul (b, w)
+    y = my.ops.Thing (b)
 }
 """
 

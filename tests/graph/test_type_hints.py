@@ -13,11 +13,11 @@ from mixlist.graph.io import load
 from mixlist.graph.type_hints import hinted
 from tests.support.builders import model, policy
 
-# Operators of ONNX Runtime that it runs and gives no schema of: the type of `a` can only be told.
+# Operators of ONNX Runtime that it runs and gives no schema of: nothing but a hint tells the type of `a`.
 CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
 g (float[1,16,1,2] x) => (float[1,16,1,2] y) {
   [there] r = com.microsoft.nchwc.ReorderInput(x) [back] a = com.microsoft.nchwc.ReorderOutput<channels=16>(r)
-  [square] b = Mul(a, a) [after] y = Neg(b) }"""
+  [square] b = Mul(a, a) [after] c = Neg(b) [cast] y = Cast<to = 1>(c) }"""
 FEED = {"x": np.full((1, 16, 1, 2), 300, np.float32)}
 
 
@@ -31,7 +31,7 @@ def test_a_hint_lets_a_node_be_low_and_observed() -> None:
     blind = mixlist.check(proto, policy(white=["Mul"]), [FEED])
     assert kinds(blind) == {} and any("no node is low" in w for w in blind.warnings)
     told = mixlist.check(proto, policy(white=["Mul"]), [FEED], type_hints={"a": "float32"})
-    assert kinds(told) == {"square": "overflow", "after": "propagated"}
+    assert kinds(told) == {"square": "overflow", "after": "propagated", "cast": "propagated"}
     assert proto.SerializeToString() == before
     with pytest.raises(UsageError, match="floaty"):
         mixlist.check(proto, policy(), [FEED], type_hints={"a": "floaty"})

@@ -1,0 +1,165 @@
+"""Types that no inference, hint or declaration gives, proven by the tensors around them (Rules S4.12, S4.39)."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from hypothesis import given, settings
+
+from mixlist.graph import build, type_unification
+from mixlist.graph.build import build_main
+from mixlist.graph.model import Graph, Node
+from mixlist.ops import types
+from tests.support.builders import model
+from tests.support.graphs import Case, cases
+from tests.test_properties import EXAMPLES
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "c" : 1, "f" : 1, "com.microsoft" : 1]>\n'
+WEIGHT = "<float[2,2] w = {1,2,3,4}, int64 n = {3}, bool go = {1}>"
+
+
+def types_in(text: str, hints: dict[str, types.Type] | None = None) -> dict[str, str]:
+    """The types by tensor name, of the main graph, its bodies and the functions that it calls."""
+    return type_names(build_main(model(HEAD + text, check=False), hints))
+
+
+def type_names(graph: Graph) -> dict[str, str]:
+    found = {value.name: types.type_name(value.type) for value in graph.values}
+    for node in graph.order:
+        if node.function is not None:
+            found |= type_names(node.function)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ("u = c.Foo(x) y = MatMul(u, w)", "u y"),
+        ("u = c.Foo(x) a = Relu(u) b = Neg(a) y = MatMul(b, w)", "u a b y"),
+        ("u = c.Foo(x) v = c.Foo(u) a = Add(u, v) b = Mul(v, w) y = Neg(a)", "u v a b y"),
+        ("u = c.Foo(x) a = Relu(u) y = Exp(a) b = MatMul(a, w)", "u a y b"),
+        ("u = c.Foo(x) s = SequenceConstruct(u, w) v = c.Foo(s) y = Add(v, w)", "v y"),
+        ("u, k = c.Foo(x) y = com.microsoft.BiasGelu(u, w)", "u y"),
+    ],
+)
+def test_a_type_parameter_proves_unknown_types(body: str, known: str) -> None:
+    """Rule S4.39: Unknown types are unified first."""
+    found = types_in(f"g (float[2,2] x) => (y) {WEIGHT} {{ {body} }}")
+    assert {name: found[name] for name in known.split()} == dict.fromkeys(known.split(), "float32")
+
+
+def test_a_slot_that_admits_one_type_has_it() -> None:
+    """Rule S4.39: Unknown types are unified first."""
+    found = types_in("g (float[2,2] x) => (y) { u, v = c.Foo(x) a = Reshape(x, u) y = Where(v, a, a) }")
+    assert (found["u"], found["v"], found["y"]) == ("int64", "bool", "float32")
+
+
+def test_a_type_that_nothing_proves_stays_unknown() -> None:
+    found = types_in("g (float[2,2] x) => (y) { u = c.Foo(x) a = Add(u, u) y = c.Foo(a) }")
+    assert (found["u"], found["a"], found["y"]) == ("unknown", "unknown", "unknown")
+
+
+def test_tensors_that_contradict_each_other_prove_nothing() -> None:
+    text = "g (float[2,2] x, int64[2,2] k) => (y) { u = c.Foo(x) y = Sum(u, x, k) }"
+    assert types_in(text)["u"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        """y = If(go) <then_branch = t () => (p) { p = Relu(u) }, else_branch = e () => (q) { q = Mul(w, w) }>""",
+        """z = Loop(n, go, u) <body = b (int64 i, bool c, s) => (bool c, t) { t = MatMul(s, w) }> y = Neg(z)""",
+        """z = Loop(n, go, u) <body = b (int64 i, bool c, s) => (bool c, t) { t = c.Foo(s) }> y = MatMul(z, w)""",
+        """z, o = Scan <num_scan_inputs = 1, body = b (s, r) => (t, k) { t = Identity(s) k = Add(r, s) }> (w, u)
+           y = Neg(o)""",
+    ],
+)
+def test_a_type_passes_the_border_of_a_body(body: str) -> None:
+    """Rule S4.39: Unknown types are unified first."""
+    found = types_in(f"g (float[2,2] x) => (y) {WEIGHT} {{ u = c.Foo(x) {body} }}")
+    inside = {name: found[name] for name in found if name not in ("n", "go", "i", "c")}
+    assert inside == dict.fromkeys(inside, "float32")
+
+
+def test_a_function_proves_the_type_of_its_argument() -> None:
+    """Rule S4.39: Unknown types are unified first."""
+    found = types_in(
+        "g (float[2,2] x) => (y) { u = c.Foo(x) v = f.F(u) a = Relu(u) y = Neg(v) }"
+        '<domain: "f", opset_import: ["" : 17]> F (p) => (q) { k = Constant<value = float {2.0}>() q = Mul(p, k) }'
+    )
+    assert found == dict.fromkeys(found, "float32")
+
+
+def test_a_caller_proves_the_types_in_a_function() -> None:
+    """Rule S4.39: Inlining a function changes no type."""
+    text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
+    <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { r = c.Foo(p) q = Relu(r) }"""
+    found = types_in(text)
+    assert (found["r"], found["q"], found["v"]) == ("float32", "float32", "float32")
+
+
+def test_hints_and_declarations_come_first() -> None:
+    """Rule S4.12: Types that no schema gives come from hints and declarations."""
+    body = "{ u = c.Foo(x) a = Neg(u) y = c.Foo(a) }"
+    assert types_in(f"g (float[2,2] x) => (y) <double[2,2] u> {body}")["a"] == "float64"
+    assert types_in(f"g (float[2,2] x) => (y) <double[2,2] u> {body}", {"u": types.FLOAT16})["a"] == "float16"
+
+
+@pytest.mark.parametrize("version", [11, 13, 17])
+def test_an_operator_of_onnx_runtime_in_the_standard_domain_has_a_schema(version: int) -> None:
+    """Rule S4.39: Unknown types are unified first."""
+    head = f'<ir_version: 7, opset_import: ["" : {version}, "c" : 1]>'
+    text = "g (float[2,4] x, float[4] s) => (y) { u = c.Foo(x) a = SimplifiedLayerNormalization(u, s) y = Neg(a) }"
+    graph = build_main(model(head + text, check=False))
+    found = type_names(graph)
+    assert (found["a"], found["y"]) == ("float32", "float32")
+    assert graph.order[1].signature is not None and graph.order[1].signature.schema is not None
+
+
+def custom_inputs(original: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which each float input of the graph passes a custom operator, whose output nothing declares."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(original)
+    copy.opset_import.add(domain="c", version=1)
+    del copy.graph.value_info[:]
+    floats = [i.name for i in copy.graph.input if i.type.tensor_type.elem_type in types.LISTED]
+    for index, name in enumerate(set(floats) - {tensor.name for tensor in copy.graph.initializer}):
+        for info in copy.graph.input:
+            if info.name == name:
+                info.name = f"given_{index}"
+        node = onnx.helper.make_node("Foo", [f"given_{index}"], [name], domain="c")
+        copy.graph.node.insert(0, node)
+    return copy
+
+
+@settings(max_examples=EXAMPLES // 4, deadline=None, derandomize=True)
+@given(cases())
+def test_what_is_proven_is_true(case: Case) -> None:
+    """Rule S4.39: a proven type is the one that the value has where every type is known."""
+    true, proven = type_names(build_main(case.model)), type_names(build_main(custom_inputs(case.model)))
+    wrong = {name: (proven[name], true[name]) for name in true if proven.get(name) not in ("unknown", true[name])}
+    assert not wrong
+
+
+def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node is visited a few times, though the type is proven at the end of the chain."""
+    length, visits = 1000, []
+    nodes = [onnx.helper.make_node("Foo", ["x"], ["t0"], domain="c")]
+    nodes += [onnx.helper.make_node("Add", [f"t{i}", f"t{i}"], [f"t{i + 1}"]) for i in range(length)]
+    nodes.append(onnx.helper.make_node("MatMul", [f"t{length}", "w"], ["y"]))
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [1, 1], [1.0])
+    info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1])
+    graph = onnx.helper.make_graph(nodes, "g", [info], [onnx.ValueInfoProto(name="y")], [weight])
+    imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("c", 1)]
+
+    def count(graph: Graph, infer_outputs: type_unification.Callable[[Node], None]) -> bool:
+        def counted(node: Node) -> None:
+            visits.append(node)
+            infer_outputs(node)
+
+        return type_unification.unify_types(graph, counted)
+
+    monkeypatch.setattr(build, "unify_types", count)
+    built = build_main(onnx.helper.make_model(graph, opset_imports=imports))
+    assert all(value.type == types.FLOAT for value in built.values)
+    assert len(visits) <= 4 * length

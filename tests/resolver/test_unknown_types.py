@@ -1,0 +1,162 @@
+"""Rules S4.39 and S4.40: types that nothing declares, proven or left alone, and results that ONNX Runtime loads."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import mixlist
+from tests.graph.test_type_unification import custom_inputs
+from tests.support.builders import apply, customise, keep, model, policy
+from tests.support.contract import check_idempotent
+from tests.support.graphs import Case, cases
+from tests.support.loading import Loader
+from tests.test_properties import EXAMPLES
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "c" : 1, "com.microsoft" : 1, "com.microsoft.nchwc" : 1]>\n'
+BEHIND_CUSTOM = (
+    HEAD
+    + """g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1,2,3,4}> {
+  [f] u = c.Foo(x) [r] r = Relu(u) [m] m = MatMul(r, w) [n] y = Neg(m) }"""
+)
+UNKNOWN = (
+    HEAD
+    + """g (float[2,2] x) => (y) {
+  [f] u = c.Foo(x) [a] a = Add(u, u) [b] b = Neg(a) [w] low = Exp(x) [p] p = Pow(low, b) [l] y = c.Foo(p) }"""
+)
+
+
+def resolve(text: str, **arguments: object) -> mixlist.Plan:
+    return mixlist.resolve(model(text, check=False), policy(**arguments))  # type: ignore[arg-type]
+
+
+def test_a_proven_type_is_decided_like_any_other() -> None:
+    """Rule S4.39: Unknown types are unified first."""
+    plan = resolve(BEHIND_CUSTOM, white=["MatMul"])
+    found = {node.name: (node.precision, node.rule) for node in plan.nodes}
+    assert found == {
+        "f": ("float32", "schema"),
+        "r": ("float32", "follow"),
+        "m": ("float16", "white"),
+        "n": ("float16", "follow"),
+    }
+    made = apply(model(BEHIND_CUSTOM, check=False), policy(white=["MatMul"]))
+    matmul = next(node for node in made.graph.node if node.op_type == "MatMul")
+    assert matmul.input[0] == "r_float16"
+
+
+def test_a_reader_of_an_unknown_type_stays_as_authored() -> None:
+    """Rule S4.40: A reader of an unknown type stays as authored."""
+    plan = resolve(UNKNOWN, white=["Exp", "Add", "Neg", "Pow"])
+    found = {node.name: (node.precision, node.rule) for node in plan.nodes}
+    assert found["a"] == found["b"] == ("none", "unknown-type")
+    assert found["p"] == ("float32", "unknown-type")
+    reason = next(node.reason for node in plan.nodes if node.name == "p")
+    assert "'b'" in reason and "--type-hints" in reason and "S4.40" in reason
+    (warning,) = plan.warnings
+    assert warning.code == "ML409"
+    assert warning.message == "nothing tells the type of 'u': 3 nodes stay as authored"
+    assert "--type-hints" in (warning.hint or "")
+
+
+def test_what_is_known_is_cast_back_and_what_is_not_is_never_cast() -> None:
+    """Rule S4.40: A reader of an unknown type stays as authored."""
+    made = apply(model(UNKNOWN, check=False), policy(white=["Exp", "Add", "Neg", "Pow"]))
+    nodes = {node.name or node.output[0]: node for node in made.graph.node}
+    assert (nodes["a"].input[0], nodes["b"].input[0]) == ("u", "a")
+    assert list(nodes["p"].input) == ["low_float32", "b"]
+    assert sorted(node.input[0] for node in made.graph.node if node.op_type == "Cast") == ["low", "x"]
+
+
+def test_a_hint_makes_the_warning_go_away() -> None:
+    """Rule S4.40: A reader of an unknown type stays as authored."""
+    plan = mixlist.resolve(model(UNKNOWN, check=False), policy(white=["Add"]), type_hints={"u": "float32"})
+    assert not plan.warnings
+    assert next(node for node in plan.nodes if node.name == "a").precision == "float16"
+
+
+def test_a_node_rule_for_a_node_of_unknown_type() -> None:
+    with pytest.raises(mixlist.MixlistError, match="nothing tells the type of 'u'") as caught:
+        resolve(UNKNOWN, rules=(customise("a", ["float16"], ["float16"]),))
+    assert "--type-hints" in (caught.value.hint or "")
+    assert [warning.code for warning in resolve(UNKNOWN, rules=keep("a")).warnings] == ["ML306", "ML409"]
+
+
+def test_a_custom_operator_of_an_unknown_tensor_is_a_matter_of_schemas() -> None:
+    plan = resolve(HEAD + "g (float[2,2] x) => (y) { u = c.Foo(x) [v] y = c.Bar(u) }")
+    assert (plan.nodes[1].rule, plan.warnings) == ("schema", ())
+
+
+@settings(max_examples=EXAMPLES // 4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_applying_again_changes_nothing(case: Case) -> None:
+    """Rule S7.9: The same input gives the same bytes."""
+    for gray_policy in ("ascend", "between", "black-wins", "promote"):
+        rules = policy(white=["MatMul", "Exp", "Mul"], black=["Add"], gray_policy=gray_policy)  # type: ignore[arg-type]
+        again = partial(apply, rules=rules)
+        check_idempotent(again(custom_inputs(case.model)), again)
+
+
+# --- models as ONNX Runtime's optimizer writes them, without declarations ---
+
+SIMPLIFIED = (
+    HEAD
+    + """g (float[2,4] x, float[4] s) => (float[2,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
+{ [n] a = SimplifiedLayerNormalization<axis = -1>(x, s) [m] b = MatMul(a, w) [e] y = Neg(b) }"""
+)
+LAYER_NORMALIZATION = SIMPLIFIED.replace('"" : 17', '"" : 13').replace("Simplified", "")
+QUERY = (
+    HEAD
+    + """g (float[1,2,16] q, float[1,2,16] k, float[1,2,16] v, int32[1] seq, int32 total) => (float[1,2,16] y, cache)
+<float[16,16] w> {
+  [m] a = MatMul(q, w)
+  [g] b, p, r = com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 2>(a, k, v, , , seq, total)
+  [o] y = MatMul(b, w) [c] c = Add(p, r) [d] cache = Neg(c) }"""
+)
+CUSTOM = (
+    HEAD
+    + """g (float[1,8,4,4] x) => (float[1,8,4,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> {
+  [i] a = com.microsoft.nchwc.ReorderInput(x) [o] b = com.microsoft.nchwc.ReorderOutput<channels = 8>(a)
+  [m] c = MatMul(b, w) [n] y = Neg(c) }"""
+)
+NOTHING_PROVEN = (
+    HEAD
+    + """g (float[1,8,4,4] x) => (y) {
+  [i] a = com.microsoft.nchwc.ReorderInput(x) [o] b = com.microsoft.nchwc.ReorderOutput<channels = 8>(a)
+  [r] r = Relu(b) [p] p = Exp(x) [q] q = Pow(p, r) [n] y = Add(r, r) }"""
+)
+
+
+def loadable(text: str) -> onnx.ModelProto:
+    made = model(text, check=False)
+    if text is QUERY:
+        made.graph.initializer.append(onnx.helper.make_tensor("w", 1, [16, 16], [0.0] * 256))
+    return made
+
+
+@pytest.mark.parametrize("text", [SIMPLIFIED, LAYER_NORMALIZATION, QUERY, CUSTOM, NOTHING_PROVEN])
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"white": ["MatMul"]},
+        {"white": ["MatMul", "Add", "Exp", "Pow", "Relu"]},
+        {"white": ["MatMul", "GroupQueryAttention", "SimplifiedLayerNormalization", "LayerNormalization", "Exp"]},
+        {"mode": "fp16"},
+    ],
+)
+def test_onnx_runtime_loads_the_result(text: str, lists: dict[str, object], tmp_path: Path) -> None:
+    """Rules S4.39, S4.40, S7.1."""
+    original = loadable(text)
+    with Loader(tmp_path) as loader:
+        assert loader.load(original) == "ok"
+        assert loader.load(apply(original, policy(**lists))) == "ok"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", [SIMPLIFIED, LAYER_NORMALIZATION, QUERY, CUSTOM])
+def test_what_is_proven_becomes_low(text: str) -> None:
+    plan = mixlist.resolve(loadable(text), policy(white=["MatMul"]))
+    assert next(node for node in plan.nodes if node.name == "m").precision == "float16"
