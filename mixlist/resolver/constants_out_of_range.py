@@ -20,7 +20,10 @@ from mixlist.resolver.solver_state import SolverState
 
 def misfit(value: Value, state: SolverState) -> str | None:
     """Return why a constant does not fit the low type; None if it fits, is converted anyway, or is no constant."""
-    if not value.constant or state.policy.constants != "keep" or types.element(value.type) != types.FLOAT:
+    if not value.constant or state.policy.constants != "keep":
+        return None
+    elem = types.element(value.type)
+    if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.shared.facts.lowers_bfloat16):
         return None
     # A function does not know the numbers of its arguments: its caller has judged them.
     for origin in origins(value) if state.argument_misfits else ():

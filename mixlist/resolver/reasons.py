@@ -89,7 +89,8 @@ class ReasonWriter:
             mode = self.policy.mode
             return f"precision mode {mode.name} makes it {kept} ({_MODE_RULES[mode.action]})"
         if rule == "white":
-            return f"{entry}: computed in {self.low} (S4.4)"
+            number = "S3.8" if _is_lowered_bfloat16(node, kept) else "S4.4"
+            return f"{entry}: computed in {self.low} ({number})"
         if rule == "black":
             return f"{entry}: keeps the type it was authored in, {kept} (S4.5)"
         return self._gray(node, follows, kept)
@@ -170,3 +171,9 @@ def _shown_entry(fact: Fact) -> str:
     if entry.source:
         return f"{fact.list} by {entry.source} ({entry.op})"
     return f"{fact.list} ({entry.note})" if entry.note else fact.list
+def _is_lowered_bfloat16(node: Node, kept: str) -> bool:
+    """Return whether a node was authored in bfloat16 and is float16 (Rule S3.8)."""
+    primary = node.signature.primary if node.signature is not None else None
+    return primary is not None and primary.authored == types.BFLOAT16 and kept == "float16"
+
+

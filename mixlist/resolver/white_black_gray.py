@@ -43,11 +43,11 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
         solution.followed[node.id] = source
         if target == UNDECIDED:
             return []
-        assignment = _aim(node, target, state)
+        assignment = _aim(node, target, state.shared.facts.movable, state)
     elif kind == "low":
-        assignment = _aim(node, state.low, state)
+        assignment = _aim(node, state.low, state.shared.facts.movable_if_white, state)
     elif kind == "raise":
-        assignment = _aim(node, types.FLOAT, state)
+        assignment = _aim(node, types.FLOAT, state.shared.facts.movable, state)
     elif kind == "rule":
         assignment = state.shared.rules.assignment(state.graph, node)
     else:
@@ -60,9 +60,11 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     return state.raise_types(node.outputs, elements)
 
 
-def _aim(node: Node, target: int, state: SolverState) -> Assignment:
-    """Return the node's types if it goes for ``target``, as far as schema and constants admit it."""
-    signature, low, movable = node.signature, state.low, state.shared.facts.movable
+def _aim(node: Node, target: int, movable: frozenset[int], state: SolverState) -> Assignment:
+    """Return the node's types if its slots of a ``movable`` type go for ``target``, as far as schema and constants
+    admit it.
+    """
+    signature, low = node.signature, state.low
     assert signature is not None
     answer = signature.memo.get((target, low, movable))
     if answer is None:
