@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         *PLAN_OPTIONS,
         format_option("table", "json", "csv"),
         click.Option(
-            ["--explain"], metavar="NODE", help="Walk from this node to the one that decided (scope/name narrows)."
+            ["--explain"],
+            metavar="NODE",
+            help="Walk from this node to the one that decided (scope/name narrows, ./name is the main graph).",
         ),
         click.Option(
             ["--provider"],

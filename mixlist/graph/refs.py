@@ -24,6 +24,19 @@ class NodeRef(NamedTuple):
         return qualified_name(self.scope, self.name)
 
 
+def typed_names(ref: NodeRef) -> tuple[str, ...]:
+    """Return the texts that name a node in node rules and ``--explain``: ``NAME`` in any scope, and one for its scope.
+
+    ``scope/NAME`` is the latter in a body or function, ``./NAME`` in the main graph (Rule S6.5).
+    """
+    return ref.name, only_name(ref)
+
+
+def only_name(ref: NodeRef) -> str:
+    """Return the text that names a node in its scope only."""
+    return qualified_name(ref.scope or ".", ref.name)
+
+
 @dataclass(frozen=True)
 class NodeResult:
     """What an analysis says of one node: its identity and operator, and in subclasses the result."""

@@ -31,7 +31,8 @@ class Decision:
 
     ``follows`` is empty, or holds the immediate producer and the node that decided. ``outputs`` maps the name of each
     output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
-    names the calls of this specialization if its function has several specializations.
+    names the calls of this specialization if its function has several specializations. ``producer`` and ``decider`` are
+    the nodes that ``follows`` names: None for a graph input or a function's argument.
     """
 
     scope: str
@@ -46,6 +47,8 @@ class Decision:
     outputs: Mapping[str, str]
     reason: str
     callers: tuple[str, ...] = ()
+    producer: NodeRef | None = None
+    decider: NodeRef | None = None
 
     @property
     def ref(self) -> NodeRef:

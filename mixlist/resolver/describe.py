@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from mixlist.errors import UsageError
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
-from mixlist.graph.refs import NodeRef
+from mixlist.graph.refs import NodeRef, only_name, typed_names
 from mixlist.graph.traversal import linked_scopes
 from mixlist.resolver.decisions import Decision, Resolved, Solution, precision
 from mixlist.resolver.reasons import ReasonWriter, rule_name, shown_type
@@ -25,30 +25,33 @@ def describe(resolved: Resolved) -> tuple[Decision, ...]:
 
 def chain(decisions: Sequence[Decision], name: str) -> list[Decision]:
     """Return the decisions from the named node up to the one that decided; raise UsageError if no node has the name."""
+    by_ref = {decision.ref: decision for decision in reversed(decisions)}
+    links = [_named(decisions, name)]
+    decider, seen = links[0].decider, {links[0].ref}
+    while links[-1].producer is not None and links[-1].ref != decider and links[-1].producer not in seen:
+        links.append(by_ref[links[-1].producer])
+        seen.add(links[-1].ref)
+    return links
+
+
+def _named(decisions: Sequence[Decision], name: str) -> Decision:
+    """Return the decision for the node that a text names (Rules S6.4, S6.5)."""
     by_name: dict[str, list[Decision]] = {}
     for decision in decisions:
-        by_name.setdefault(decision.name, []).append(decision)
-        if decision.scope:
-            by_name.setdefault(str(decision.ref), []).append(decision)
+        for typed in typed_names(decision.ref):
+            by_name.setdefault(typed, []).append(decision)
     named = by_name.get(name, [])
     if not named:
-        near = get_close_matches(name, by_name, n=3, cutoff=0.4)
+        texts = [text for text in by_name if text.startswith("./") == name.startswith("./")]
+        near = get_close_matches(name, texts, n=3, cutoff=0.4)
         raise UsageError(
             f"no node is called {name!r}", hint=f"did you mean {', '.join(near)}?" if near else "see mixlist resolve"
         )
-    if len({d.scope for d in named}) > 1:
-        places = ", ".join(str(d.ref) for d in named)
+    in_one_scope = [decision for decision in named if only_name(decision.ref) == name]
+    if not in_one_scope and len({decision.scope for decision in named}) > 1:
+        places = ", ".join(only_name(decision.ref) for decision in named)
         raise UsageError(f"several nodes are called {name!r}", hint=f"say which: {places}")
-    links = [named[0]]
-    seen = {named[0].ref}
-    while links[-1].follows:
-        producers = by_name.get(links[-1].follows[0], [])
-        producer = next((d for d in producers if d.scope == links[-1].scope), producers[0] if producers else None)
-        if producer is None or producer.ref in seen:
-            break
-        links.append(producer)
-        seen.add(producer.ref)
-    return links
+    return (in_one_scope or named)[0]
 
 
 def _callers(resolved: Resolved) -> dict[Solution, list[str]]:
@@ -75,8 +78,8 @@ def _decisions(resolved: Resolved, solution: Solution, callers: tuple[str, ...])
     for scope in linked_scopes(solution.graph.root):
         path = _scope_path(solution, scope)
         for node in scope.nodes:
-            source = _followed(solution, node)
-            follows = () if source is None else (_producer_name(source), deciders[node.id])
+            source, decider = _followed(solution, node), deciders[node.id]
+            follows = () if source is None else (_shown_maker(_maker(source)), _shown_maker(decider))
             yield Decision(
                 scope=path,
                 name=label(node),
@@ -90,21 +93,28 @@ def _decisions(resolved: Resolved, solution: Solution, callers: tuple[str, ...])
                 outputs={v.name: shown_type(solution, v) for v in node.outputs if v is not None},
                 reason=reasons.reason(node, follows),
                 callers=callers,
+                producer=None if source is None else _ref(solution, _maker(source)),
+                decider=None if source is None else _ref(solution, decider),
             )
 
 
-def _deciders(solution: Solution) -> dict[int, str]:
-    """Return, by node id, the name of the node or input that decided: the end of the chain of gray nodes."""
-    deciders: dict[int, str] = {}
-    for node in solution.graph.order:  # a node comes after its producers
-        source = _followed(solution, node)
-        if source is None:
-            deciders[node.id] = label(node)
-        elif source.producer is None or source.producer.bodies or source.producer.function is not None:
-            deciders[node.id] = _producer_name(source)
-        else:
-            deciders[node.id] = deciders[source.producer.id]
-    return deciders
+def _deciders(solution: Solution) -> dict[int, Node | Value]:
+    """Return, by node id, the node, graph input or argument that decided: the end of the chain of followed values.
+
+    Operators on sequences may follow each other in a circle; then the chain ends where it comes back.
+    """
+    ends: dict[int, Node | Value] = {}
+    for node in solution.graph.order:
+        path: list[Node] = []
+        at: Node | Value = node
+        while isinstance(at, Node) and at.id not in ends:
+            ends[at.id] = at
+            path.append(at)
+            source = _followed(solution, at)
+            at = at if source is None else _maker(source)
+        end = ends[at.id] if isinstance(at, Node) else at
+        ends.update((each.id, end) for each in path)
+    return ends
 
 
 def _followed(solution: Solution, node: Node) -> Value | None:
@@ -119,8 +129,14 @@ def _is_changed(solution: Solution, node: Node) -> bool:
     return any(e != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))
 
 
-def _producer_name(value: Value) -> str:
-    """Return the name of the node that makes a value, the control-flow node that hands it in, or the graph input."""
-    if value.producer is not None:
-        return label(value.producer)
-    return label(value.scope.owner) if value.scope.owner is not None else value.name
+def _maker(value: Value) -> Node | Value:
+    """Return the node that makes a value, the control-flow node that hands it in, or the graph input itself."""
+    return value.producer or value.scope.owner or value
+
+
+def _shown_maker(maker: Node | Value) -> str:
+    return label(maker) if isinstance(maker, Node) else maker.name
+
+
+def _ref(solution: Solution, maker: Node | Value) -> NodeRef | None:
+    return NodeRef(_scope_path(solution, maker.scope), label(maker)) if isinstance(maker, Node) else None

@@ -9,13 +9,18 @@ each group the first rule that names the node decides.
 Rule S6.4: A node name matches in every scope, `scope/name` narrows it to one scope, `*` and `?` match as in a shell,
 and a node without a name is called `OpType_k`.
 
-Rule S6.6: A name that matches no node warns, and a type that matches no node whose type may vary is an error.
+Rule S6.5: `./NAME` names the node of that name in the main graph only.
+
+Rule S6.6: A name that matches no node warns, and a type that no node has is an error; so is, in `customize_dtypes`, a
+type of which no node may vary.
 
 Rule S6.7: A rule is an error if the schema or the inference does not allow its types, if two slots of one type
 parameter get different types, or if the node has no such slot.
 
-Rule S6.8: A rule that names exactly a node with nothing to vary is an error; a pattern or an op type passes over such
-a node.
+Rule S6.8: A rule of `customize_dtypes` that names exactly a node with nothing to vary is an error; a pattern or an op
+type passes over such a node.
+
+Rule S6.9: A `keep_dtype` line that names a node, or a type of nodes, with nothing to vary warns and has no effect.
 """
 
 from __future__ import annotations
@@ -28,13 +33,13 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.graph.model import Graph, Node, Scope
 from mixlist.graph.naming import label, scope_path
-from mixlist.graph.refs import NodeRef
+from mixlist.graph.refs import NodeRef, typed_names
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import in_ascend, in_onnx, listed
 from mixlist.ops.signature import Assignment
-from mixlist.resolver.classification import Fact
+from mixlist.resolver.classification import Fact, unknown_inputs
 
 
 class Rules:
@@ -49,12 +54,13 @@ class Rules:
         self._facts: dict[int, dict[int, Fact]] = {}
         self._matched: set[NodeRule] = set()
         self._suited: set[NodeRule] = set()
+        self._idle: dict[NodeRule, Diagnostic] = {}  # of keep_dtype, for nodes that keep their type in any case
 
     def match(self, graph: Graph) -> dict[int, Fact]:
         """Return the facts of the nodes that a rule names, by node id; the first rule that names a node decides.
 
-        Raises ListError if two nodes of one scope share a name, or if a rule names a node that has no type to choose
-        (Cast, control flow, integer operators).
+        Raises ListError if two nodes of one scope share a name, or if a rule of customize_dtypes names a node that has
+        no type to choose (Cast, control flow, integer operators).
         """
         if id(graph) in self._facts:  # the graph of a function is matched once for all its specializations
             return self._facts[id(graph)]
@@ -66,10 +72,7 @@ class Rules:
                 continue
             if not _can_vary(node):
                 if rule.by == "name" and not _is_pattern(rule.pattern):
-                    raise ListError(
-                        f"{rule.place}: {_shown(graph, node)} has no float type that a rule can choose: {_why(node)}",
-                        hint="remove the rule",
-                    )
+                    self._refuse(rule, graph, node)
                 continue
             self._suited.add(rule)
             self._chosen[id(graph), node.id] = rule
@@ -100,20 +103,30 @@ class Rules:
             )
         return assignment
 
-    def unmatched(self) -> Iterator[Diagnostic]:
-        """Yield a warning per name that matched no node; raise ListError for a type that matched none."""
+    def findings(self) -> Iterator[Diagnostic]:
+        """Yield a warning per rule without effect; raise ListError for a type that no node has."""
+        yield from self._idle.values()
         for rule in self._rules:
             if rule in self._suited:
                 continue
-            if rule.by == "type":
+            if rule.by == "type" and rule.keep and rule in self._matched:
+                yield _without_effect(rule, f"no {rule.pattern} has a float type that may vary")
+            elif rule.by == "type":
                 what = "has no float type that a rule can choose" if rule in self._matched else "is not in the model"
                 raise ListError(
                     f"{rule.place}: op type {rule.pattern!r} {what}", hint="remove the line or correct the name"
                 )
-            if rule not in self._matched:
+            elif rule not in self._matched:
                 message = f"no node is called {rule.pattern!r}: the rule does nothing"
                 hint = "see mixlist resolve for the names"
                 yield rule.place.finding("ML305", "warning", message, hint)
+
+    def _refuse(self, rule: NodeRule, graph: Graph, node: Node) -> None:
+        """Note a warning for a line of keep_dtype that names a node with nothing to vary; else raise ListError."""
+        message = f"{_shown(graph, node)} has no float type that a rule can choose: {_why(node)}"
+        if not rule.keep:
+            raise ListError(f"{rule.place}: {message}", hint=_remedy(node))
+        self._idle.setdefault(rule, _without_effect(rule, message))
 
     def _pairs(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
         """Yield each rule with each node that it names, by rule, then by scope."""
@@ -150,7 +163,7 @@ class Rules:
 
 
 class _ScopeNodes:
-    """The nodes of one scope, also by every name that a rule may have for them: ``NAME`` and ``SCOPE/NAME``.
+    """The nodes of one scope, also by every name that a rule may have for them: those of ``typed_names``.
 
     There may be as many rules for single nodes as there are nodes, so that a rule must not look at all of them.
     """
@@ -159,7 +172,7 @@ class _ScopeNodes:
         self.path, self.nodes = scope_path(graph, scope), scope.nodes
         self.by_name: dict[str, list[Node]] = {}
         for node in scope.nodes:
-            for name in {label(node), str(NodeRef(self.path, label(node)))}:
+            for name in typed_names(NodeRef(self.path, label(node))):
                 self.by_name.setdefault(name, []).append(node)
 
     def matching(self, pattern: re.Pattern[str]) -> list[Node]:
@@ -189,7 +202,19 @@ def _why(node: Node) -> str:
         return "control flow and function calls carry no precision themselves"
     if node.signature is not None and node.signature.fixed:
         return f"an attribute fixes the output type of {node.op_type}"
+    if unknown := unknown_inputs(node):
+        return f"nothing tells the type of {', '.join(repr(value.name) for value in unknown)}"
     return f"this {node.op_type} computes no float32, float16 or bfloat16 that may vary"
+
+
+def _remedy(node: Node) -> str:
+    if unknown_inputs(node):
+        return "give the type with --type-hints, or remove the rule"
+    return "remove the rule"
+
+
+def _without_effect(rule: NodeRule, message: str) -> Diagnostic:
+    return rule.place.finding("ML306", "warning", f"{message}: the rule does nothing", "remove the line")
 
 
 def _shown(graph: Graph, node: Node) -> str:

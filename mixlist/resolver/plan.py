@@ -40,8 +40,8 @@ class Plan:
     def explain(self, name: str) -> list[Decision]:
         """Return the chain from the named node up to the node that decided for it.
 
-        ``name`` is a node's name or ``scope/name``. Raises UsageError with the nearest names if no node has the name,
-        and with the candidates if several scopes have such a node.
+        ``name`` is a node's name, ``scope/name``, or ``./name`` for the main graph. Raises UsageError with the nearest
+        names if no node has the name, and with the candidates if several scopes have such a node.
         """
         return chain(self.nodes, name)
 
@@ -58,8 +58,11 @@ class Plan:
         }
 
 
+_NO_FIELDS = ("callers", "producer", "decider")  # callers only where there are some
+
+
 def node_json(node: Decision) -> dict[str, Any]:
     """Return one element of ``nodes`` in the ``mixlist.resolve/1`` object."""
-    fields = {name: getattr(node, name) for name in Decision.__slots__ if name != "callers"}
+    fields = {name: getattr(node, name) for name in Decision.__slots__ if name not in _NO_FIELDS}
     fields |= {"follows": list(node.follows), "outputs": dict(node.outputs)}
     return fields | {"callers": list(node.callers)} if node.callers else fields

@@ -101,7 +101,7 @@ def _warnings(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic
     counts = Counter((n.domain, n.op_type) for s in resolved.solutions for n in s.graph.order)
     functions = {name for _, name, _ in resolved.graph.functions}
     yield from cross_check(resolved.policy, counts, functions)
-    yield from resolved.rules.unmatched()
+    yield from resolved.rules.findings()
     yield from position_warnings(resolved)
     yield from _broken_masks(resolved, ranges)
     yield from _unknown_types(resolved)

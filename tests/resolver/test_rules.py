@@ -1,10 +1,11 @@
-"""Rules S4.1 to S4.5, S4.7 and S6.3 to S6.8: nodes without a choice, node rules, shapes, white, black, constants."""
+"""Rules S4.1 to S4.5, S4.7 and S6.3 to S6.9: nodes without a choice, node rules, shapes, white, black, constants."""
 
 from __future__ import annotations
 
 import pytest
 
 from mixlist.errors import MixlistError
+from mixlist.lists.policy import NodeRule
 from tests.support.builders import customise, keep
 from tests.support.resolver_cases import nodes, one, plan, precisions
 
@@ -72,7 +73,24 @@ def test_without_its_attribute_such_an_op_is_ordinary(op: str) -> None:
 def test_a_node_rule_for_a_node_without_choice_is_an_error(text: str) -> None:
     """Rule S6.8: A rule for a node with nothing to vary is an error."""
     with pytest.raises(MixlistError, match="n"):
-        plan(text, rules=keep("n"))
+        plan(text, rules=(customise("n", ["float16"], ["float16"]),))
+
+
+@pytest.mark.parametrize("rules", [keep("n"), keep("Add", by_type=True)])
+def test_keep_dtype_for_a_node_without_choice_warns(rules: tuple[NodeRule, ...]) -> None:
+    """Rule S6.9: keep_dtype on a node with nothing to vary warns."""
+    found = plan("g (int64[4] x) => (int64[4] y) { [n] y = Add(x, x) }", rules=rules)
+    (warning,) = found.warnings
+    assert (warning.code, warning.severity, warning.line) == ("ML306", "warning", 1)
+    assert "Add" in warning.message and "does nothing" in warning.message
+    assert found.nodes[0].rule == "no-float"
+
+
+def test_a_type_that_no_node_has_is_an_error_in_both_files() -> None:
+    """Rule S6.6: A rule without a node warns or fails."""
+    for rule in (*keep("Conv", by_type=True), customise("Conv", ["float16"], [], by_type=True)):
+        with pytest.raises(MixlistError, match="is not in the model"):
+            plan(UNARY, rules=(rule,))
 
 
 # -- rule 2: node rules ---------------------------------------------------------------------------
