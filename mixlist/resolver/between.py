@@ -1,75 +1,96 @@
 """Rule S4.22: between, where a gray node is low precision only between white nodes (TensorFlow).
 
-Under `between`, a gray node that a black node reaches forward through gray nodes is high precision; any other gray
-node is low precision exactly if gray paths lead back to a white node and forward to a white node. Casts, graph inputs,
-shape arithmetic and calls of functions end a path. An op type of the library's *clear* list, which only the built-in
-library `tensorflow` has, is also low precision if a neighbor is, unless a black node reaches it.
+Under `between`, a gray node that a black node reaches forward through gray nodes keeps its authored type; any other
+gray node is low precision exactly if gray paths lead back to a white node and forward to a white node, and keeps its
+authored type otherwise. Casts, graph inputs, shape arithmetic, calls of functions, nodes without a precision (S4.1),
+nodes that a node rule names, and outputs of control flow that cannot be low precision end a path. An op type of the
+library's *clear* list, which only the built-in library `tensorflow` has, is also low precision if a neighbor is, unless
+a black node reaches it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
-from mixlist.graph.model import Graph, Node
-from mixlist.ops import types
-from mixlist.resolver.decisions import Solution
+from mixlist.graph.model import Node, Value, floats_of
+from mixlist.resolver.decisions import UNDECIDED
+from mixlist.resolver.sequence_groups import is_container
 from mixlist.resolver.solver_state import SolverState
 
 Edges = dict[int, list[int]]  # ids of nodes, or of values, by the id of one
 
 
 def low_gray_nodes(state: SolverState) -> set[int]:
-    """Return the ids of the gray nodes that are low precision."""
+    """Return the ids of the gray nodes that are low precision; a group of sequences is one node (Rule S4.30)."""
     graph, facts = state.graph, state.solution.facts
-    readers, producers = _neighbors(graph, state.solution)
+    groups = dict.fromkeys(state.groups.values())
+    stand_ins = {n.id: g.place for g in groups for n in g.nodes if facts[n.id].kind == "gray"}
+    readers, producers = _neighbors(state, stand_ins)
     neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
     clear_ops = state.policy.lists.library.clear
-    white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state.low)}
+    white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state)}
     black = {n.id for n in graph.order if facts[n.id].kind == "authored" and facts[n.id].list == "black"}
-    gray = {n.id for n in graph.order if facts[n.id].kind == "gray"}
-    after_black = _reach(black, readers, gray)
-    able = {i for i in gray - after_black if _can_be_low(graph.order[i], state.low)}
+    grays = {n.id: [n] for n in graph.order if facts[n.id].kind == "gray" and n.id not in stand_ins}
+    grays |= {g.place: [n for n in g.nodes if n.id in stand_ins] for g in groups}
+    after_black = _reach(black, readers, grays)
+    can_be_low = {i for i, nodes in grays.items() if all(_can_be_low(n, state) for n in nodes)}
+    can_be_low -= {g.place for g in groups if g.fixed not in (UNDECIDED, state.low)}
+    able = can_be_low - after_black
     behind_white = _reach(white, readers, able)
     before_white = _reach(white, producers, able)
     low = (behind_white & before_white) | white
-    clear = {i for i in able if (entry := facts[i].listed) is not None and entry.op in clear_ops}
-    return (low | _reach(low, neighbors, clear)) & gray
+    clear = {i for i in able if grays[i] and all(_entry(n, state) in clear_ops for n in grays[i])}
+    return (low | _reach(low, neighbors, clear)) & grays.keys()
 
 
-def _can_be_low(node: Node, low: int) -> bool:
-    signature = node.signature
+def _entry(node: Node, state: SolverState) -> str | None:
+    """Return the name on the policy's lists that decides a node's list."""
+    listed = state.solution.facts[node.id].listed
+    return None if listed is None else listed.op
+
+
+def _can_be_low(node: Node, state: SolverState) -> bool:
+    signature, movable = node.signature, state.shared.facts.movable_by(state.solution.facts[node.id])
     if signature is None or not signature.groups:
         return False
-    wish = tuple([low if g.authored in (types.FLOAT, low) else g.authored for g in signature.groups])
-    return low in signature.assign(wish).elements
+    wish = tuple([state.low if g.authored in movable else g.authored for g in signature.groups])
+    return state.low in signature.assign(wish).elements
 
 
-def _neighbors(graph: Graph, solution: Solution) -> tuple[Edges, Edges]:
+def _neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges, Edges]:
     """Return the nodes that read the float outputs of each node, and those that make its float inputs.
 
-    Links of control flow connect nodes as well.
+    Links of control flow connect nodes as well. ``stand_ins`` has the id of the node that stands for a gray operator on
+    sequences.
     """
+    graph = state.graph
     made_by: Edges = {}  # producers by the id of a value
     for node in graph.order:
         if not node.bodies:
             for output in node.outputs:
                 if output is not None:
-                    made_by[output.id] = [node.id]
+                    made_by[output.id] = [stand_ins.get(node.id, node.id)]
     feeds: Edges = {}  # the values that control flow hands to a value
-    for link in solution.links:
+    put_in: list[tuple[int, Value]] = []  # tensors that control flow puts into a group, by the group's place
+    for link in state.solution.links:
         for target in link.targets:
-            feeds.setdefault(target.id, []).extend(r.value.id for r in link.reads)
+            group = state.groups.get(target)
+            if group is not None and not any(is_container(read.value) for read in link.reads):
+                made_by[target.id] = [group.place]
+                put_in += [(group.place, read.value) for read in link.reads]
+            else:
+                feeds.setdefault(target.id, []).extend(r.value.id for r in link.reads)
+    edges = [(_producers(value.id, made_by, feeds), place) for place, value in put_in]
+    for node in graph.order:
+        if not node.bodies and node.signature is not None:
+            reader = stand_ins.get(node.id, node.id)
+            edges += [(_producers(v.id, made_by, feeds), reader) for v in floats_of(node.inputs)]
     readers: Edges = {}
     producers: Edges = {}
-    for node in graph.order:
-        if node.bodies or node.signature is None:
-            continue
-        for value in node.inputs:
-            if value is None or types.element(value.type) not in types.FLOATS:
-                continue
-            for producer in _producers(value.id, made_by, feeds):
-                readers.setdefault(producer, []).append(node.id)
-                producers.setdefault(node.id, []).append(producer)
+    for makers, reader in edges:
+        for producer in makers:
+            readers.setdefault(producer, []).append(reader)
+            producers.setdefault(reader, []).append(producer)
     return readers, producers
 
 

@@ -39,9 +39,17 @@ def follow(node: Node, state: SolverState) -> tuple[int, Value | None]:
     producers = [followed_value(v, state) for v in node.inputs if v is not None and is_followed(v)]
     if not producers:
         return authored_type(node), None
-    if policy == "promote":
+    elem, source = follow_all(producers, authored_type(node), state)
+    if source is not None and is_high_by_black(source, state.solution, state.low):
+        mark_high_by_black(node.outputs, [True] * len(node.outputs), state)
+    return elem, source
+
+
+def follow_all(producers: list[Value], authored: int, state: SolverState) -> tuple[int, Value | None]:
+    """Return what a gray node that follows all of ``producers`` takes, under ``promote`` and ``black-wins``."""
+    if state.policy.gray_policy == "promote":
         return _follow_widest(producers, state)
-    return _follow_unless_black(node, producers, state)
+    return _follow_unless_black(producers, authored, state)
 
 
 def is_followed(value: Value) -> bool:
@@ -76,11 +84,10 @@ def _wider(one: int, other: int) -> int:
     return types.DOUBLE if types.DOUBLE in (one, other) else types.FLOAT
 
 
-def _follow_unless_black(node: Node, producers: list[Value], state: SolverState) -> tuple[int, Value | None]:
+def _follow_unless_black(producers: list[Value], authored: int, state: SolverState) -> tuple[int, Value | None]:
     first_low = None
     for value in producers:
         if is_high_by_black(value, state.solution, state.low):
-            state.solution.high_by_black.update(v.id for v in node.outputs if v is not None)
             return types.FLOAT, value
         if state.decided[value.id] == state.low and first_low is None:
             first_low = value
@@ -88,7 +95,7 @@ def _follow_unless_black(node: Node, producers: list[Value], state: SolverState)
         return state.low, first_low
     if any(state.decided[v.id] == UNDECIDED for v in producers):
         return UNDECIDED, producers[0]
-    return authored_type(node), None
+    return authored, None
 
 
 def is_high_by_black(value: Value, solution: Solution, low: int) -> bool:

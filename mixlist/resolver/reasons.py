@@ -7,6 +7,7 @@ producer that it follows, the node that decided, and the schema's refusal, if an
 from __future__ import annotations
 
 from mixlist.graph.model import Node, Value
+from mixlist.graph.naming import label
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.ops import types
 from mixlist.ops.low_precision import EXACT_INTEGERS
@@ -15,6 +16,7 @@ from mixlist.ops.schema import next_opset_allowing
 from mixlist.resolver.classification import Fact, unknown_inputs
 from mixlist.resolver.decisions import Resolved, Solution, precision
 from mixlist.resolver.gray_policies import is_followed
+from mixlist.resolver.sequence_groups import is_container
 
 
 def rule_name(solution: Solution, node: Node) -> str:
@@ -61,7 +63,8 @@ class ReasonWriter:
         fact, rule, kept = self.solution.facts[node.id], rule_name(self.solution, node), precision(self.solution, node)
         entry = _shown_entry(fact)
         if rule == "control-flow" and node.signature is not None:
-            return f"{entry}, but all elements of a sequence or optional share one type: {kept} (S4.29)"
+            shared = self._of_sequence(node, kept, follows)
+            return f"{entry}, but all elements of a sequence or optional share one type: {shared}"
         if rule == "control-flow":
             number = "S4.25" if node.function is None else "S4.31"
             return f"{node.op_type} carries no precision itself; each output has the type of what it yields ({number})"
@@ -95,8 +98,21 @@ class ReasonWriter:
             return f"{entry}: keeps the type it was authored in, {kept} (S4.5)"
         return self._gray(node, follows, kept)
 
+    def _of_sequence(self, node: Node, kept: str, follows: tuple[str, ...]) -> str:
+        """Return the type of a node's sequences, the value that gave them the type, the decider, and the rule."""
+        source = self.solution.followed[node.id]
+        number = "S4.29" if self.policy.gray_policy == "ascend" else "S4.29, S4.30"
+        if source is None:
+            return f"{kept} ({number})"
+        maker = source.producer or source.scope.owner
+        made_by = f" of {label(maker)}" if maker is not None else ""
+        decided = f", which {follows[1]} decided" if follows and follows[0] != follows[1] else ""
+        return f"{kept}, the type of {source.name!r}{made_by}{decided} ({number})"
+
     def _gray(self, node: Node, follows: tuple[str, ...], kept: str) -> str:
         entry, policy = _shown_entry(self.solution.facts[node.id]), self.policy.gray_policy
+        if any(map(is_container, (*node.inputs, *node.outputs))):
+            return f"{entry}: its sequences are {self._of_sequence(node, kept, follows)}"
         if policy == "between":
             where = "lies" if kept == self.low else "does not lie"
             black = "" if kept == self.low else ", or black reaches it"
@@ -163,6 +179,12 @@ class ReasonWriter:
         return f"{_shown_entry(self.solution.facts[node.id])}, but {refusal}: it stays {kept}{advice} (S4.11)"
 
 
+def _is_lowered_bfloat16(node: Node, kept: str) -> bool:
+    """Return whether a node was authored in bfloat16 and is float16 (Rule S3.8)."""
+    primary = node.signature.primary if node.signature is not None else None
+    return primary is not None and primary.authored == types.BFLOAT16 and kept == "float16"
+
+
 def _shown_entry(fact: Fact) -> str:
     """Return the list of a node, and the entry that put its op type on it."""
     entry = fact.listed
@@ -171,9 +193,3 @@ def _shown_entry(fact: Fact) -> str:
     if entry.source:
         return f"{fact.list} by {entry.source} ({entry.op})"
     return f"{fact.list} ({entry.note})" if entry.note else fact.list
-def _is_lowered_bfloat16(node: Node, kept: str) -> bool:
-    """Return whether a node was authored in bfloat16 and is float16 (Rule S3.8)."""
-    primary = node.signature.primary if node.signature is not None else None
-    return primary is not None and primary.authored == types.BFLOAT16 and kept == "float16"
-
-

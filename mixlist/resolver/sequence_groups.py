@@ -14,6 +14,8 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 from mixlist.resolver.decisions import UNDECIDED, join
 
+Vote = tuple[int, Value | None]  # an element type, and the value that gives it: None for the border of the graph
+
 
 @dataclass(frozen=True, eq=False)
 class CallArgument:
@@ -29,8 +31,12 @@ class SequenceGroup:
     """Sequences and optionals (``values``) that nodes and control flow connect.
 
     ``nodes`` touch them; ``tensors`` enter them through ``links`` or come from calls. ``fixed`` is the type that the
-    border of the graph or an attribute imposes, else UNDECIDED.
+    border of the graph or an attribute imposes, else UNDECIDED. ``gray_vote`` is the vote of the gray operators as one
+    node, under the gray policies other than ``ascend``; ``place`` is the id of that node, which no node of the graph
+    has. ``source`` is the value that gave the group its type, as far as it is decided.
     """
+
+    place: int
 
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -38,6 +44,8 @@ class SequenceGroup:
     links: list[Link] = field(default_factory=list)
     arguments: list[CallArgument] = field(default_factory=list)
     fixed: int = UNDECIDED
+    gray_vote: Vote = (UNDECIDED, None)
+    source: Value | None = None
 
 
 def is_container(value: Value | None) -> bool:
@@ -66,7 +74,10 @@ def find_groups(graph: Graph, links: list[Link], border: Iterable[tuple[Value, i
         _unite(parent, [v for v in (*link.targets, *(r.value for r in link.reads)) if is_container(v)])
     by_root: dict[Value, SequenceGroup] = {}
     for value in parent:
-        by_root.setdefault(_root(parent, value), SequenceGroup()).values.append(value)
+        root = _root(parent, value)
+        if root not in by_root:
+            by_root[root] = SequenceGroup(len(graph.order) + len(by_root))
+        by_root[root].values.append(value)
     groups = {value: by_root[_root(parent, value)] for value in parent}
     for node in graph.order:
         _attach_node(node, groups)
