@@ -58,7 +58,8 @@ def test_an_unknown_operator_stays_as_authored_and_its_neighbours_are_rewritten(
     proto = model(CUSTOM)
     plan = mixlist.resolve(proto, policy(white=["Exp"]))
     found = {n.name: n for n in plan.nodes}
-    assert (found["e"].precision, found["r"].precision) == ("float16", "float32")  # the graph output proves what r reads
+    # The declared type of the graph output proves what r reads.
+    assert (found["e"].precision, found["r"].precision) == ("float16", "float32")
     assert found["c"].rule == "schema" and "no schema is known for my.domain::Thing" in found["c"].reason
     written = mixlist.rewrite(proto, plan).model
     reads = {i: n.op_type for n in written.graph.node for i in n.input if n.op_type == "Thing"}
