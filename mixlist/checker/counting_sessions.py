@@ -13,7 +13,7 @@ import numpy as np
 
 from mixlist.checker.finding_rules import BatchRanges, Tally
 from mixlist.checker.model_pair import ModelPair, ObservedModel
-from mixlist.checker.result import ValueCounts
+from mixlist.checker.result import Kind, ValueCounts
 from mixlist.checker.value_counts import (
     NO_SMALLEST,
     SMALLEST,
@@ -37,6 +37,9 @@ from mixlist.patterns.masks import Mask, find_masks
 if TYPE_CHECKING:
     from mixlist.runtime.feeds import Batches
     from mixlist.runtime.session import Feed
+
+
+_UNCOUNTED: tuple[Kind, ...] = ("intended", "refused")
 
 
 class CountingSession:
@@ -204,12 +207,13 @@ class FullStatistics:
 def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally]) -> None:
     """Count the values behind the findings, in the first batch where each arose.
 
-    Those of an intended finding are not worth two sessions: masked values are as many as the data masks.
+    Those of an intended finding are not worth two sessions: masked values are as many as the data masks. A refused run
+    has no values.
     """
     chosen: dict[int, set[TensorRef]] = {}  # by batch
     for tensor, tally in tallies.items():
         for kind, indices in tally.batches.items():
-            if kind != "intended":
+            if kind not in _UNCOUNTED:
                 chosen.setdefault(indices[0], set()).add(tensor)
     if not chosen:
         return
@@ -221,7 +225,7 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
             totals = mixed.count(feed), reference.count(feed)
             for tensor in chosen[index]:
                 for kind, indices in tallies[tensor].batches.items():
-                    if index in indices and kind != "intended":
+                    if index in indices and kind not in _UNCOUNTED:
                         tallies[tensor].add_count(kind, finding_count(kind, tensor, *totals))
     mixed.close()
     reference.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from mixlist.checker.counting_sessions import FullStatistics
@@ -14,7 +15,8 @@ from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Facts, rank_of
 
 ORDER: tuple[Kind, ...] = (
-    "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended", "internal-risk",
+    "refused", "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended",
+    "internal-risk",
 )  # fmt: skip
 RangePairs = Mapping[TensorRef, tuple[ObservedRange, ObservedRange]]  # in the reference and in the mixed model
 
@@ -46,14 +48,14 @@ def _finding(tally: Tally, kind: Kind, decision: Decision | None, facts: Facts |
         op_type=node.op_type,
         tensor=value.name if value is not None else "",
         kind=kind,
-        first=kind == "overflow",
+        first=kind in ("refused", "overflow"),
         count=tally.counts.get(kind),
         batches=tuple(tally.batches[kind]),
         max_abs_fp32=tally.reference,
-        max_abs_low=tally.mixed,
+        max_abs_low=tally.mixed if kind != "refused" else math.nan,
         list=decision.list if decision is not None else "none",
         source=decision.reason if decision is not None else "",
-        suggestion=_suggestion(tally.node, decision, facts) if kind in ("overflow", "saturated") else "",
+        suggestion=_suggestion(tally.node, decision, facts) if kind in ("refused", "overflow", "saturated") else "",
     )
 
 

@@ -10,7 +10,15 @@ from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
 
 Verdict = Literal["pass", "fail", "inconclusive"]  # of check, tune and train (Rules S8.20, S8.21)
 Kind = Literal[
-    "overflow", "propagated", "preexisting", "intended", "underflow", "near-limit", "saturated", "internal-risk"
+    "overflow",
+    "propagated",
+    "preexisting",
+    "intended",
+    "underflow",
+    "near-limit",
+    "saturated",
+    "internal-risk",
+    "refused",
 ]
 
 
@@ -20,7 +28,8 @@ class NodeFinding(NodeResult):
 
     ``first``: among the first offenders, whose inputs were all finite. ``count``: values concerned in the worst
     batch, None where only the range was looked at. ``batches``: indices of the batches where it happened, from 0.
-    ``max_abs_fp32`` and ``max_abs_low``: largest magnitude in float32 and in the mixed model (inf where it overflowed).
+    ``max_abs_fp32`` and ``max_abs_low``: largest magnitude in float32 and in the mixed model (inf where it overflowed,
+    NaN where ``refused`` tells that it was not computed).
     ``list``: white, black, gray or none; ``source``: the list entry or rule that made it low; ``suggestion``: the
     smallest list change that would keep it high ("" where there is none to give).
     """

@@ -23,6 +23,7 @@ from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.model_pair import ModelPair, SessionConfig, make_pair
 from mixlist.checker.options import CheckOptions
+from mixlist.checker.refused_batches import RefusedBatches
 from mixlist.checker.result import CheckReport, NodeError
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observed
@@ -34,6 +35,7 @@ from mixlist.lists.policy import Policy
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.phase_timer import PhaseTimer
+from mixlist.runtime.refused_run import RunRefused
 from mixlist.runtime.subprocess_session import SessionProcess
 from mixlist.runtime.worker_process import WorkerDied
 
@@ -112,28 +114,33 @@ class _Check:
         self.masked_overflows = MaskedOverflowFinder(pair.nodes, lows, pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
-        self.exceptions, self.count, self.crash = 0, 0, ""
+        self.refused = RefusedBatches(pair.nodes)
+        self.exceptions, self.count, self.crash = 0, 0, ""  # ``count``: batches that both models have run
 
     def run(self, feeds: Iterable[Feed]) -> None:
         """Run both models on every batch, until one crashes."""
-        for index, feed, reference, mixed in _ahead(self.pair, feeds):
+        index = -1
+        for index, feed, reference, mixed in _ahead(self.pair, feeds):  # noqa: B007 - says whether there was a batch
             try:
                 self._add_batch(index, feed, reference, mixed)
             except WorkerDied as problem:
                 self.crash = str(problem)
                 return
-            self.count += 1
             if self.options.progress is not None:
                 self.options.progress(1)
-        if not self.count:
+        if index < 0:
             raise UsageError("there is no batch to check", hint="give --data or --random")
 
     def _add_batch(self, index: int, feed: Feed, run_reference: Run, run_mixed: Run) -> None:
         pair, timer = self.pair, self.timer
         with timer.phase("reference"):
             reference_outputs, reference = run_reference()
-        with timer.phase("mixed"):
-            mixed_outputs, mixed = run_mixed()
+        try:
+            with timer.phase("mixed"):
+                mixed_outputs, mixed = run_mixed()
+        except RunRefused as refused:
+            self.refused.add(index, refused, reference, self.tallies)
+            return
         mixed = pair.mixed.merge_specializations(mixed)
         if pair.config.wide:
             reference = {t: span.in_float32() if t in pair.low else span for t, span in reference.items()}
@@ -154,6 +161,7 @@ class _Check:
             accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
         if self.task is not None:
             self.task.add(reference_outputs, mixed_outputs)
+        self.count += 1
 
     def analyze_findings(self) -> None:
         """Count values, look into operators and rank layers, as far as no session crashes."""
@@ -167,7 +175,7 @@ class _Check:
                 find_internal_risks(pair, self.batches, tallies, self.most if self.full_statistics is not None else 1)
             masks = {tensor for tensor, tally in tallies.items() if "intended" in tally.batches}
             self.errors = rank_layers(pair, self.batches, self.most, masks) if self.options.layerwise else ()
-        except WorkerDied as problem:
+        except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(f"the look at the findings ended early: {problem}")
 
     def close(self) -> None:
@@ -180,7 +188,7 @@ class _Check:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options, task = self.pair, self.options, self.task
         outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
-        reasons = [self.crash] if self.crash else []
+        reasons = [*([self.crash] if self.crash else ()), *self.refused.reasons()]
         if too_many(self.exceptions, self.count, options.max_exception_rate):
             rate = describe_rate(self.exceptions, self.count, options.max_exception_rate)
             reasons.append(f"{self.exceptions} of {self.count} batches overflow: {rate}")

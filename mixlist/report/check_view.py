@@ -23,6 +23,7 @@ class Meaning:
 
 # In the order in which a reader wants them.
 KINDS: dict[Kind, Meaning] = {
+    "refused": Meaning("failing", "ONNX Runtime refuses to run it in the mixed model, and runs it in float32"),
     "overflow": Meaning("failing", "finite in float32, not finite in low precision, though all its inputs are finite"),
     "saturated": Meaning("failing", "held at the largest finite value; float32 is beyond it"),
     "propagated": Meaning("note", "not finite because an input is not"),
@@ -92,7 +93,7 @@ def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict
         "operator": found.op_type,
         "tensor": found.tensor,
         "reference": figure(found.max_abs_fp32),
-        "mixed": figure(found.max_abs_low),
+        "mixed": "not computed" if found.kind == "refused" else figure(found.max_abs_low),
         "count": figure(found.count),
         "worst": worst,
         "batches": in_batches(found, report) if report is not None else "",

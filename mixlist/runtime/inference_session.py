@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import MixlistError, ModelError, UsageError
 from mixlist.runtime.model_files import outgrows_protobuf, readable_in_place, write_model
+from mixlist.runtime.refused_run import RunRefused, read_refusal
 from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
 from mixlist.targets.providers import PROVIDERS, providers
 
@@ -146,7 +147,7 @@ def _no_provider(provider: str, reason: str) -> UsageError:
 def runtime_errors(action: str) -> Iterator[None]:
     """Turn errors of ONNX Runtime into ModelError: it has no base class for them and raises RuntimeError, ValueError.
 
-    ``action`` says what was attempted: "load the model".
+    ``action`` says what was attempted: "load the model". An operator that refuses its input raises RunRefused.
     """
     try:
         yield
@@ -154,4 +155,5 @@ def runtime_errors(action: str) -> Iterator[None]:
         raise
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        raise ModelError(f"ONNX Runtime cannot {action}: {lines[0]}") from error
+        message, refusal = f"ONNX Runtime cannot {action}: {lines[0]}", read_refusal(lines[0])
+        raise (RunRefused(message, refusal) if refusal is not None else ModelError(message)) from error

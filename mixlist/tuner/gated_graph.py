@@ -43,6 +43,7 @@ class GatedGraph:
     ``flags`` is a name for all of them together, which ``split`` gives each piece as an input. ``outputs`` are the
     names of the graph's outputs, in the model's order: one that may be rounded has another name. ``kinds`` are the
     types of the main graph's tensors; ``constants`` those that nodes compute of constants alone, rounded or not.
+    ``origins``: which node of the model is behind a gate, by the name of each copy of it.
     """
 
     proto: ModelProto
@@ -52,6 +53,7 @@ class GatedGraph:
     outputs: tuple[str, ...]
     kinds: Mapping[str, types.Type]
     constants: frozenset[str]
+    origins: Mapping[str, NodeRef]
 
     @cached_property
     def _flags_of(self) -> dict[RoundingPoint, list[int]]:
@@ -81,6 +83,7 @@ class GateBuilder(Emulation):
         self.clamp = clamp
         self.calls: Calls = ()
         self.gates: dict[str, Gate] = {}  # by the names of their flags
+        self.origins: dict[str, NodeRef] = {}  # of the copies in branches
         self.functions: list[FunctionProto] = []
         self.rounded: dict[tuple[int, int, bool, float], str] = {}  # weights, by id of the tensor and the treatment
 
@@ -98,7 +101,8 @@ class GateBuilder(Emulation):
         values = self.graph.root.values
         kinds = {name: _as_float32(value.type) for name, value in values.items()}
         constants = frozenset(name for name, value in values.items() if value.constant and value.kind == "node")
-        return GatedGraph(proto, flags, tuple(self.gates.values()), tuple(self.gates), outputs, kinds, constants)
+        gates, names = tuple(self.gates.values()), tuple(self.gates)
+        return GatedGraph(proto, flags, gates, names, outputs, kinds, constants, self.origins)
 
     # --- what is gated ---
 
@@ -218,6 +222,8 @@ class GateBuilder(Emulation):
         for made in nodes:
             copy = copied(made)
             copy.name = self.new.make(made.name or made.op_type)
+            if made is plain:
+                self.origins[copy.name] = node_ref(graph, node)
             for slot, name in enumerate(made.input):
                 copy.input[slot] = read[slot] if made is plain and slot in read else names.get(name, name)
             for slot, name in enumerate(made.output):

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.keywords import with_keywords
-from mixlist.checker.result import CheckReport
+from mixlist.checker.result import CheckReport, TensorRange
 from mixlist.checker.run import run_check
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.save import content_digest
+from mixlist.lists.modes import V2
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime import executors
-from mixlist.runtime.feeds import as_batches, digest
+from mixlist.runtime.feeds import Batches, as_batches, digest
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.tuner.candidate_ranking import CandidateRanking
 from mixlist.tuner.candidates import EditSet
@@ -66,8 +67,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     trial_log = TrialLog(options.state, _search_key(loaded, policy, feeds, goal, options))
     with timer.phase("base check"):
         base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
-    if not base.batches:
-        raise ModelError(f"{loaded.name} cannot be tuned: {base.reasons[0]}")
+        tensors = base.tensors if base.batches == len(feeds) else _tensors_in_float32(loaded, policy, batches, options)
 
     def final_check(edits: EditSet) -> CheckReport:
         with timer.phase("final check"):
@@ -80,7 +80,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             resolver,
             policy,
             feeds,
-            base.tensors,
+            tensors,
             labels=options.labels,
             saturate=check_options.saturate,
             threads=workers.threads,
@@ -98,6 +98,20 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     if options.validate_on is None or report.verdict != "pass":
         return report
     return _validated(report, loaded, policy, options, timer)
+
+
+def _tensors_in_float32(
+    loaded: Loaded, policy: Policy, batches: Batches, options: TuneOptions
+) -> tuple[TensorRange, ...]:
+    """Return what the values of the reference are like, where the mixed model did not run on all batches.
+
+    Raises ModelError if the model does not run in float32 either.
+    """
+    high = replace(policy, mode=V2["cube_fp16in_fp32out"], rules=())
+    report = run_check(loaded, high, batches, replace(options.of_check(), per_tensor=True))
+    if not report.batches:
+        raise ModelError(f"{loaded.name} cannot be tuned: {report.reasons[0]}")
+    return report.tensors
 
 
 def _search_key(

@@ -129,7 +129,10 @@ class TrialCompiler:
         return pack(flags, len(self.gated.gates))
 
     def classify(self, edits: EditSet, index: int, batch: BatchResult) -> BatchResult:
-        """Return a batch of a trial whose ambiguous ranges are masks or an overflow."""
+        """Return a batch of a trial whose ambiguous ranges are masks or an overflow, and whose nodes are the model's."""
+        if batch.refusal is not None and self.gated is not None:
+            node = self.gated.origins.get(batch.refusal.node, batch.refusal.node)
+            return replace(batch, refusal=replace(batch.refusal, node=str(node)))
         if batch.ambiguous is None:
             return batch
         overflow = self.classifier.first_overflow(self.feeds[index], batch.ambiguous, self.solution(edits))

@@ -54,8 +54,11 @@ class TrialVerdict:
         self.answers: Answers = (0, 0, 0)
 
     def add(self, index: int, batch: BatchResult) -> Outcome | None:
-        """Add a batch; return the outcome as soon as it is certain."""
+        """Add a batch; return the outcome as soon as it is certain. A refused batch fails the trial (Rule S9.13)."""
         self.added += 1
+        if batch.refusal is not None:
+            which = f" on batch {index}" if self.batches > 1 else ""
+            return Outcome(False, f"ONNX Runtime refuses it{which}, {batch.refusal}", index)
         if batch.overflow:
             self.overflows += 1
             if too_many(self.overflows, self.batches, self.goal.exception_rate):

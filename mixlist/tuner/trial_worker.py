@@ -20,6 +20,7 @@ from mixlist.runtime.executors import content
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.lru_cache import LruCache
+from mixlist.runtime.refused_run import Refusal, RunRefused
 from mixlist.runtime.session import Array, Feed, SessionOptions
 from mixlist.tuner.graph_partition import Segment
 from mixlist.tuner.trial_statistics import TrialStatistics
@@ -62,13 +63,14 @@ class BatchResult:
 
     ``answers``: how many are right in the reference, how many in the trial, and how many labels there are.
     ``ambiguous``: the ranges in the reference and in the trial, if an infinity among them may be an overflow or a
-    mask's.
+    mask's. ``refusal``: where ONNX Runtime refused the trial, None where it ran.
     """
 
     overflow: str
     outputs: tuple[OutputAccuracy, ...] = ()
     answers: Answers = (0, 0, 0)
     ambiguous: tuple[Ranges, Ranges] | None = None
+    refusal: Refusal | None = None
 
 
 class TrialRunner:
@@ -85,14 +87,17 @@ class TrialRunner:
         self.lock = threading.RLock()
 
     def run(self, flags: bytes, batch: int) -> BatchResult:
-        """Run one batch; ``flags`` are packed bits, one per gate."""
+        """Run one batch; ``flags`` are packed bits, one per gate. Raises ModelError where the reference is refused."""
         payload, reference, mixed, overflow = self.payload, self._reference(batch), Values(), ""
         unpacked = np.unpackbits(np.frombuffer(flags, np.uint8), count=payload.flag_count).astype(bool)
-        for made in self._run_pieces(unpacked, batch):
-            mixed.update(made)
-            overflow = overflow or payload.statistics.first_overflow(reference, made)
-            if overflow and payload.first_counts:
-                return BatchResult(overflow)
+        try:
+            for made in self._run_pieces(unpacked, batch):
+                mixed.update(made)
+                overflow = overflow or payload.statistics.first_overflow(reference, made)
+                if overflow and payload.first_counts:
+                    return BatchResult(overflow)
+        except RunRefused as refused:
+            return BatchResult(overflow, refusal=refused.refusal)
         reference_outputs, mixed_outputs = self._outputs(reference), self._outputs(mixed)
         outputs = []
         for name, output in reference_outputs.items():

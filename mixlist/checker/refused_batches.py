@@ -1,0 +1,44 @@
+"""Record the batches on which ONNX Runtime refuses to run the mixed model, though it runs the reference.
+
+Rule S8.25: Such a batch is a finding ``refused`` at the node where the run ended, and fails the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mixlist.checker.finding_rules import Tally
+from mixlist.emulation.observer import Ranges
+from mixlist.graph.dataflow import DataflowNode
+from mixlist.graph.refs import TensorRef
+from mixlist.runtime.refused_run import Refusal, RunRefused
+
+
+class RefusedBatches:
+    """The refused batches of one check; ``nodes`` are those of the original model."""
+
+    def __init__(self, nodes: Sequence[DataflowNode]) -> None:
+        self._nodes = nodes
+        self._refusals: dict[int, Refusal] = {}  # by the index of the batch
+
+    def add(self, index: int, refused: RunRefused, reference: Ranges, tallies: dict[TensorRef, Tally]) -> None:
+        """Add a batch, and its finding to the tallies; ``reference`` are the ranges of the reference."""
+        refusal = self._refusals[index] = refused.refusal
+        # An operator that ONNX Runtime made (a fusion), or one without a name, is in the reason alone.
+        named = (n for n in self._nodes if n.ref.name == refusal.node and n.node.op_type == refusal.op_type)
+        node = next(named, None)
+        if node is None:
+            return
+        tensor = TensorRef(*node.ref, 0)
+        tally = tallies.setdefault(tensor, Tally(node, tensor))
+        tally.batches.setdefault("refused", []).append(index)
+        if tensor in reference:
+            tally.reference = max(tally.reference, reference[tensor].magnitude)
+
+    def reasons(self) -> list[str]:
+        """Return why the check fails: one sentence, [] where no batch was refused."""
+        if not self._refusals:
+            return []
+        first, refusal = next(iter(self._refusals.items()))
+        more = f", and {len(self._refusals) - 1} more" if len(self._refusals) > 1 else ""
+        return [f"ONNX Runtime runs the reference and refuses the mixed model on batch {first}{more}, {refusal}"]

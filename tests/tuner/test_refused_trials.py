@@ -1,0 +1,44 @@
+"""A trial that ONNX Runtime refuses has failed, and the search goes on (Rule S9.13)."""
+
+from __future__ import annotations
+
+import pytest
+
+import mixlist
+from mixlist.errors import ModelError
+from mixlist.tuner.trials import Trial
+from tests.checker.test_refused_batches import RULES, TEXT, feeds
+from tests.support.builders import model, policy
+from tests.support.local_workers import trials
+
+
+def test_a_refused_trial_fails_and_names_the_node() -> None:
+    tried = trials(model(TEXT), RULES, feeds(3.0, 7.999))
+    outcome = tried.outcome(frozenset())
+    tried.compiler.close()
+    assert not outcome.passed and outcome.batch == 1
+    assert outcome.why.startswith("ONNX Runtime refuses it on batch 1, at pick (Gather): ")
+
+
+def test_the_node_behind_a_gate_has_the_name_of_the_model() -> None:
+    """With Gather low too, the gated graph has two copies of it."""
+    tried = trials(model(TEXT), policy(white=["Add", "Gather"]), feeds(7.999))
+    outcome = tried.outcome(frozenset())
+    tried.compiler.close()
+    assert outcome.why.startswith("ONNX Runtime refuses it, at pick (Gather): ")
+
+
+@pytest.mark.parametrize("values", [(7.999, 3.0), (7.999, 7.9995)])
+def test_the_search_finds_the_list(values: tuple[float, ...]) -> None:
+    """Also where no batch runs under the base lists."""
+    seen: list[Trial] = []
+    report = mixlist.tune(model(TEXT), RULES, feeds(*values), told=seen.append)
+    assert (report.verdict, [(edit.op, edit.after) for edit in report.edits]) == ("pass", [("Add", "black")])
+    assert "ONNX Runtime refuses it" in report.edits[0].without
+    assert any("at pick (Gather)" in str(trial["why"]) and not trial["passed"] for trial in report.log)
+    assert len(seen) == len(report.log)
+
+
+def test_a_model_that_is_refused_in_float32_cannot_be_tuned() -> None:
+    with pytest.raises(ModelError, match="out of data bounds"):
+        mixlist.tune(model(TEXT), RULES, feeds(9.0))
