@@ -87,12 +87,11 @@ class TaskAccuracy:
     def result(self) -> Task:
         """Return the shares of right answers; 0 where there are no answers."""
         reference, mixed = (right / max(self.count, 1) for right in self.right)
-        return Task(reference=reference, mixed=mixed, count=self.count)
+        return Task(reference, mixed, self.count, self.used)
 
     def notes(self) -> tuple[str, ...]:
         """Return what the figures leave out, one sentence each."""
-        left = len(self._labels) - self.used
-        return (f"{left} of {len(self._labels)} labels have no sample in the data",) if left else ()
+        return unused_labels_note(self.used, len(self._labels))
 
     def _fitting(self, outputs: Mapping[str, Array]) -> str:
         """Return the first output that can answer, one with a class for every label before any other."""
@@ -115,6 +114,11 @@ class TaskAccuracy:
             f"no output fits labels of shape {list(self._labels.shape)}: the outputs of a batch are {shapes}",
             hint="an output needs the axes of the labels and one more over the classes",
         )
+
+
+def unused_labels_note(used: int, count: int) -> tuple[str, ...]:
+    """Return the note that some of ``count`` labels have no sample; () where all are ``used``."""
+    return (f"{count - used} of {count} labels have no sample in the data",) if count > used else ()
 
 
 def _fits(array: Array, labels: Labels) -> bool:

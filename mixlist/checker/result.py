@@ -143,11 +143,15 @@ class NodeError(NodeResult):
 
 @dataclass(frozen=True)
 class Task:
-    """Task accuracy with ``--labels``: share of right answers of the reference and of the mixed model."""
+    """Task accuracy with ``--labels``: share of right answers of the reference and of the mixed model.
+
+    ``count``: labels that counted. ``used``: labels that had their samples, those of padding too.
+    """
 
     reference: float
     mixed: float
     count: int
+    used: int
 
 
 @dataclass(frozen=True)

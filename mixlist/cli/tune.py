@@ -72,8 +72,9 @@ def command(
     """Find the smallest change of the lists under which MODEL keeps the limits of 'mixlist check' on data.
 
     OUT replaces the modify_mixlist file that was given, FILE the customize_dtypes file; all other options of the
-    policy stay as they were. Both are written only if a check of its own says that the result keeps the limits. If it
-    does not do so on the data of --validate-on, they are written all the same, and the verdict is fail. With --labels
+    policy stay as they were. Both are written only if a check of its own says that the result keeps the limits. From
+    four batches on the last quarter is held out of the search, unless --validate-on gives other data. If the result
+    does not keep the limits on that data, it is written all the same, and the verdict is fail. With --labels
     the share of right answers is judged, and outputs have no limits but those that are given.
 
     Ctrl-C ends the search; the best list so far goes to OUT with .partial before its suffix (modify.partial.json).
@@ -188,6 +189,6 @@ def _save(report: TuneReport, outputs: _Outputs) -> str:
     wrote = f"wrote {lists}" if rules is None else f"wrote {lists} and {rules}"
     if not report.complete:
         return f"interrupted: {wrote}; {outputs.lists} is as it was"
-    failed = "; it keeps the limits on the data of the search, but not on that of --validate-on"
-    unknown = "; on the data of --validate-on too little could be compared"
+    failed = "; it keeps the limits on the data of the search, but not on that of the validation"
+    unknown = "; on the data of the validation too little could be compared"
     return wrote + {"pass": "", "fail": failed, "inconclusive": unknown}[report.verdict]

@@ -23,7 +23,7 @@ def write_tune(report: TuneReport, stream: TextIO) -> None:
     _write_edits(report, stream)
     _write_share(report, stream)
     first = "Final check" if "final check" in report.seconds else "The lists as they were"
-    for title, held in ((first, report.check), ("Validation", report.validation)):
+    for title, held in ((first, report.check), (_validation_title(report), report.validation)):
         if held is not None:
             _write_check(title, held, stream)
     _write_search(report, stream)
@@ -99,6 +99,12 @@ def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
         stream.write(f"  right answers: {before} before, {after} after, of {pluralize(held.task.count, 'label')}\n")
     for found in words.first_offenders(held)[:MOST]:
         stream.write(f"  {found.kind} at {clean(str(found.ref))}, batches {words.in_batches(found, held)}\n")
+
+
+def _validation_title(report: TuneReport) -> str:
+    if not report.held_out:
+        return "Validation"
+    return f"Validation on {pluralize(len(report.held_out), 'batch')} that the search did not see"
 
 
 def _badness(output: OutputFinding) -> tuple[bool, float]:

@@ -49,6 +49,10 @@ class Batches:
                 self._losses.setdefault(name, f"{source.name}: input {name!r}: {loss} (told once for this input)")
             yield feed
 
+    def part(self, indices: Iterable[int]) -> Batches:
+        """Return the batches at these positions."""
+        return Batches(self.inputs, [self._sources[at] for at in indices], self._notes)
+
     def names(self) -> tuple[str, ...]:
         """Return what messages call each batch: its file, or ``random 0``."""
         return tuple(source.name for source in self._sources)

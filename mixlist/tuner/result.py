@@ -39,7 +39,8 @@ class TuneReport:
     lost by it. ``modify_mixlist`` and ``customize_dtypes``: the texts of the files that take the place of the base's
     own, the first empty where no list keeps the limits.
     ``low_share``: share of matrix and convolution work in low precision under the base lists and under the result, None
-    where there is none. ``trials`` were run, ``remembered`` came from the state.
+    where there is none. ``trials`` were run, ``remembered`` came from the state. ``validation``: the check on data that
+    the search did not see, and ``held_out`` its batches where they were taken from the data of the search.
     """
 
     model: str
@@ -56,6 +57,7 @@ class TuneReport:
     remembered: int
     check: CheckReport | None
     validation: CheckReport | None = None
+    held_out: tuple[str, ...] = ()
     log: tuple[dict[str, object], ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)

@@ -1,16 +1,16 @@
-"""Tune a model: base check, search, final check, and what each edit is for (Rules S9.1 to S9.12)."""
+"""Tune a model: base check, search, final check, and what each edit is for (Rules S9.1 to S9.14)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.keywords import with_keywords
-from mixlist.checker.result import CheckReport, TensorRange
+from mixlist.checker.label_accuracy import unused_labels_note
+from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.save import content_digest
@@ -32,6 +32,7 @@ from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import Goal, check_reasons
 from mixlist.tuner.trials import Trials
+from mixlist.tuner.validation import Validation, describe_missing, split_batches
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
@@ -62,12 +63,17 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     loaded, check_options = resolver.loaded, options.of_check()
     accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
     goal = Goal(options.output_limits, options.max_exception_rate, accuracy_loss)
-    batches = as_batches(data, loaded.proto)
-    feeds = list(islice(batches, options.steps))
+    batches, validation = split_batches(as_batches(data, loaded.proto), loaded, options)
+    feeds = list(batches)
     trial_log = TrialLog(options.state, _search_key(loaded, policy, feeds, goal, options))
     with timer.phase("base check"):
         base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
-        tensors = base.tensors if base.batches == len(feeds) else _tensors_in_float32(loaded, policy, batches, options)
+        exact = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
+    if validation is not None and validation.held_out and options.labels is not None and exact.task is not None:
+        # The labels run over all batches: those of the held-out ones are no labels without a sample.
+        unused = unused_labels_note(exact.task.used, len(options.labels))
+        base = replace(base, warnings=tuple(warning for warning in base.warnings if warning not in unused))
+        validation = replace(validation, labels=options.labels[exact.task.used :])
 
     def final_check(edits: EditSet) -> CheckReport:
         with timer.phase("final check"):
@@ -80,7 +86,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             resolver,
             policy,
             feeds,
-            tensors,
+            exact.tensors,
             labels=options.labels,
             saturate=check_options.saturate,
             threads=workers.threads,
@@ -95,15 +101,16 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             report = _Search(strategy, base, options.objective, timer).run(final_check)
         finally:
             compiler.close()
-    if options.validate_on is None or report.verdict != "pass":
+    if report.verdict != "pass":
         return report
-    return _validated(report, loaded, policy, options, timer)
+    if validation is None:
+        return replace(report, warnings=(*report.warnings, *describe_missing(feeds, options)))
+    with timer.phase("validation"):
+        return _validated(report, validation, loaded, policy, options, goal)
 
 
-def _tensors_in_float32(
-    loaded: Loaded, policy: Policy, batches: Batches, options: TuneOptions
-) -> tuple[TensorRange, ...]:
-    """Return what the values of the reference are like, where the mixed model did not run on all batches.
+def _check_in_float32(loaded: Loaded, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:
+    """Return a check of the original against itself, where the mixed model did not run on all batches.
 
     Raises ModelError if the model does not run in float32 either.
     """
@@ -111,7 +118,7 @@ def _tensors_in_float32(
     report = run_check(loaded, high, batches, replace(options.of_check(), per_tensor=True))
     if not report.batches:
         raise ModelError(f"{loaded.name} cannot be tuned: {report.reasons[0]}")
-    return report.tensors
+    return report
 
 
 def _search_key(
@@ -131,21 +138,21 @@ def _search_key(
 
 
 def _validated(
-    report: TuneReport, loaded: Loaded, policy: Policy, options: TuneOptions, timer: PhaseTimer
+    report: TuneReport, validation: Validation, loaded: Loaded, policy: Policy, options: TuneOptions, goal: Goal
 ) -> TuneReport:
-    """Return the report with the verdict on the data of ``validate_on``, all of it, without labels."""
-    check_options = replace(options.of_check(), labels=None, steps=None)
+    """Return the report with the verdict on data that the search did not see (Rules S9.10 and S9.14)."""
+    report = replace(report, held_out=validation.held_out)
     try:
-        with timer.phase("validation"):
-            tuned = read_back(policy, report.modify_mixlist, report.customize_dtypes)
-            validation = run_check(loaded, tuned, as_batches(options.validate_on, loaded.proto), check_options)
+        tuned = read_back(policy, report.modify_mixlist, report.customize_dtypes)
+        checked = validation.check(loaded, tuned, options)
     except KeyboardInterrupt:
         stopped = "interrupted: the list keeps the limits, but was not validated on other data"
         return replace(report, complete=False, verdict="fail", reasons=(stopped,))
-    if validation.verdict == "pass":
-        return replace(report, validation=validation)
-    reasons = tuple(f"on the data of --validate-on: {reason}" for reason in validation.reasons)
-    return replace(report, validation=validation, verdict=validation.verdict, reasons=reasons)
+    reasons = validation.reasons(checked, goal)
+    if reasons:
+        verdict: Verdict = "inconclusive" if checked.verdict == "inconclusive" else "fail"
+        report = replace(report, verdict=verdict, reasons=reasons)
+    return replace(report, validation=checked)
 
 
 class _Search:

@@ -129,7 +129,7 @@ class TrialCompiler:
         return pack(flags, len(self.gated.gates))
 
     def classify(self, edits: EditSet, index: int, batch: BatchResult) -> BatchResult:
-        """Return a batch of a trial whose ambiguous ranges are masks or an overflow, and whose nodes are the model's."""
+        """Return a batch of a trial: ambiguous ranges classified, and a refused node under its name in the model."""
         if batch.refusal is not None and self.gated is not None:
             node = self.gated.origins.get(batch.refusal.node, batch.refusal.node)
             return replace(batch, refusal=replace(batch.refusal, node=str(node)))
