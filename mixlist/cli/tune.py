@@ -16,6 +16,7 @@ from mixlist.checker.accuracy import Limits
 from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
+from mixlist.cli.next_command import next_command
 from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
 from mixlist.cli.outputs import check_outputs, write_result, write_warnings
 from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, PATH, values_of_type
@@ -118,6 +119,7 @@ def command(
     )
     with _watched(trace) as told:
         report = run_tune(source, policy, batches, replace(options, told=told))
+    report = replace(report, next_command=_next_command(report, output))
     write_warnings(report)
     try:
         saved = _save(report, outputs)
@@ -125,6 +127,16 @@ def command(
     finally:  # a file that cannot be written after all does not take the report with it
         write_result(report, form, write_tune)
     return int(report.verdict != "pass")
+
+
+def _next_command(report: TuneReport, output: str) -> str:
+    """Return the command line that writes the other result where it is recommended, else ""."""
+    other = report.alternative
+    if other is None or not other.recommended:
+        return ""
+    rules = Path(output).with_suffix(".nodes.txt")
+    more = ("--objective", other.objective, "--node-rules", str(rules), "--force")
+    return next_command(command, *more, without=("objective", "force", "form", "trace"))
 
 
 class _Outputs:

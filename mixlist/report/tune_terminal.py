@@ -11,17 +11,23 @@ from mixlist.report.terminal import MOST, clean, heading, paint, table, verdict_
 
 if TYPE_CHECKING:
     from mixlist.checker.result import CheckReport, OutputFinding
-    from mixlist.tuner.result import TunedEdit, TuneReport
+    from mixlist.tuner.result import TunedEdit, TunedList, TuneReport
     from mixlist.tuner.trials import Trial
 
 COLUMNS = ("edit", "from", "to", "nodes", "matrix work", "why", "without it")
 
 
 def write_tune(report: TuneReport, stream: TextIO) -> None:
-    """Write the whole report. Warnings are not part of it: they go to stderr."""
-    write_verdict(report.verdict, _headline(report), report.reasons, stream)
-    _write_edits(report, stream)
-    _write_share(report, stream)
+    """Write the whole report, the recommended result first. Warnings are not part of it: they go to stderr."""
+    other = report.alternative
+    lines = report.reasons if other is None else (*report.reasons, _comparison(report, other))
+    write_verdict(report.verdict, _headline(report), lines, stream)
+    if other is not None and other.recommended:
+        _write_alternative(report, other, stream)
+    _write_edits("Edits" if other is None else "Lists alone", report, stream)
+    _write_share(report.low_share.get("tuned"), report, stream)
+    if other is not None and not other.recommended:
+        _write_alternative(report, other, stream)
     first = "Final check" if "final check" in report.seconds else "The lists as they were"
     for title, held in ((first, report.check), (_validation_title(report), report.validation)):
         if held is not None:
@@ -47,10 +53,33 @@ def _headline(report: TuneReport) -> str:
     return f"{report.model} with {pluralize(len(report.edits), 'edit')}"
 
 
-def _write_edits(report: TuneReport, stream: TextIO) -> None:
+def _comparison(report: TuneReport, other: TunedList) -> str:
+    """Return what the other result gains, and whether it is recommended."""
+    kept, kept_by_rules = share(report.low_share.get("tuned")), share(other.low_share)
+    advice = "recommended" if other.recommended else "not recommended, since it does not pass the validation"
+    return (
+        f"lists alone keep {kept} of the matrix and convolution work in low precision,"
+        f" rules of single nodes {kept_by_rules} ({advice})"
+    )
+
+
+def _write_alternative(report: TuneReport, other: TunedList, stream: TextIO) -> None:
+    """Write the result with node rules, and the command that writes its files."""
+    title = "with rules of single nodes"
+    _write_edits(f"Recommended: {title}" if other.recommended else title.capitalize(), other, stream)
+    _write_share(other.low_share, report, stream)
+    for title, held in (("final check", other.check), ("validation", other.validation)):
+        if held is not None:
+            verdict = paint(held.verdict, verdict_color(held.verdict), stream)
+            stream.write(f"  {title}: {verdict}, {_conditions(held)}\n")
+    if report.next_command:
+        stream.write(f"  to write it: {clean(report.next_command)}\n")
+
+
+def _write_edits(title: str, report: TuneReport | TunedList, stream: TextIO) -> None:
     if not report.edits:
         return
-    heading("Edits", stream)
+    heading(title, stream)
     table(COLUMNS, [_row(edit) for edit in report.edits], stream)
     if report.minimal:
         stream.write("  Each was left out once; the last column is what broke then.\n")
@@ -70,8 +99,8 @@ def _work(cost: float | None) -> str:
     return share(0.0) if cost == 0 else f"{'-' if cost > 0 else '+'}{share(abs(cost))}"
 
 
-def _write_share(report: TuneReport, stream: TextIO) -> None:
-    before, after = report.low_share.get("base"), report.low_share.get("tuned")
+def _write_share(after: float | None, report: TuneReport, stream: TextIO) -> None:
+    before = report.low_share.get("base")
     if before is None or not report.modify_mixlist:
         return
     stream.write(
@@ -86,7 +115,7 @@ def _write_share(report: TuneReport, stream: TextIO) -> None:
 def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
     heading(title, stream)
     verdict = paint(held.verdict, verdict_color(held.verdict), stream)
-    stream.write(f"  {verdict}: {words.conditions(held)}, {words.exceptions(held)}\n")
+    stream.write(f"  {verdict}: {_conditions(held)}\n")
     if held.outputs:
         worst = max(held.outputs, key=_badness)
         other = f"; {share(worst.mismatches)} of it differs" if worst.mismatches is not None else ""
@@ -105,6 +134,10 @@ def _validation_title(report: TuneReport) -> str:
     if not report.held_out:
         return "Validation"
     return f"Validation on {pluralize(len(report.held_out), 'batch')} that the search did not see"
+
+
+def _conditions(held: CheckReport) -> str:
+    return f"{words.conditions(held)}, {words.exceptions(held)}"
 
 
 def _badness(output: OutputFinding) -> tuple[bool, float]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mixlist.tuner.candidates import Candidate, Edit, EditSet, NodeEdit
 from mixlist.tuner.result import TunedEdit
 from mixlist.tuner.strategy import Strategy
 
 NOT_NEEDED = "keeps the limits too"  # what happens without an edit that could go
+
+
+def is_minimal(explained: Iterable[TunedEdit]) -> bool:
+    """Return whether every edit is needed, after each was left out once."""
+    return all(edit.without != NOT_NEEDED for edit in explained)
 
 
 def explain_edits(edits: EditSet, strategy: Strategy, *, minimal: bool) -> tuple[TunedEdit, ...]:

@@ -31,6 +31,31 @@ class TunedEdit:
 
 
 @dataclass(frozen=True)
+class TunedList:
+    """Another result, with rules of single nodes, where the lists alone keep too little work in low precision.
+
+    ``objective``: that of its search. ``recommended``: it keeps the limits on all data that was checked. ``low_share``:
+    as ``tuned`` of a TuneReport's. The other fields are those of a TuneReport.
+    """
+
+    objective: str
+    recommended: bool
+    minimal: bool
+    edits: tuple[TunedEdit, ...]
+    modify_mixlist: str
+    customize_dtypes: str
+    low_share: float | None
+    check: CheckReport
+    validation: CheckReport | None = None
+
+    def save(
+        self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False
+    ) -> None:
+        """Write the two files as ``TuneReport.save`` does."""
+        _save(self, path, node_rules, force)
+
+
+@dataclass(frozen=True)
 class TuneReport:
     """The list that was found, and what it rests on.
 
@@ -41,6 +66,8 @@ class TuneReport:
     ``low_share``: share of matrix and convolution work in low precision under the base lists and under the result, None
     where there is none. ``trials`` were run, ``remembered`` came from the state. ``validation``: the check on data that
     the search did not see, and ``held_out`` its batches where they were taken from the data of the search.
+    ``alternative``: another result with node rules, where the lists alone keep too little work in low precision.
+    ``next_command``: the command line that writes it, "" from Python.
     """
 
     model: str
@@ -58,6 +85,8 @@ class TuneReport:
     check: CheckReport | None
     validation: CheckReport | None = None
     held_out: tuple[str, ...] = ()
+    alternative: TunedList | None = None
+    next_command: str = ""
     log: tuple[dict[str, object], ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
@@ -72,24 +101,35 @@ class TuneReport:
         """
         if not self.modify_mixlist:
             raise UsageError(f"there is no list to write: {self.reasons[0]}")
-        if node_rules is None and any(edit.node for edit in self.edits):
-            raise UsageError("the result has node rules, and no file was named for them", hint="give node_rules")
-        texts = {} if node_rules is None else {os.fspath(node_rules): self.customize_dtypes}
-        texts[os.fspath(path)] = self.modify_mixlist
-        for name in texts:
-            if not force and Path(name).exists():
-                raise FileError(f"{name} exists", hint="remove it, or replace it with --force")
-        for name, text in texts.items():
-            write_whole(name, text.encode())
+        _save(self, path, node_rules, force)
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
         return {"format": "mixlist.tune/1", **{each.name: _plain(getattr(self, each.name)) for each in fields(self)}}
 
 
+def _save(
+    result: TuneReport | TunedList,
+    path: str | os.PathLike[str],
+    node_rules: str | os.PathLike[str] | None,
+    force: bool,
+) -> None:
+    if node_rules is None and any(edit.node for edit in result.edits):
+        raise UsageError("the result has node rules, and no file was named for them", hint="give node_rules")
+    texts = {} if node_rules is None else {os.fspath(node_rules): result.customize_dtypes}
+    texts[os.fspath(path)] = result.modify_mixlist
+    for name in texts:
+        if not force and Path(name).exists():
+            raise FileError(f"{name} exists", hint="remove it, or replace it with --force")
+    for name, text in texts.items():
+        write_whole(name, text.encode())
+
+
 def _plain(value: object) -> object:
     if isinstance(value, CheckReport):
         return value.to_json()
+    if isinstance(value, TunedList):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, TunedEdit):
         return asdict(value)
     return list(map(_plain, value)) if isinstance(value, tuple) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mixlist.checker.evidence import missing_evidence
@@ -23,11 +23,11 @@ from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.tuner.candidate_ranking import CandidateRanking
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.cost_model import CostModel
-from mixlist.tuner.edit_report import NOT_NEEDED, explain_edits
+from mixlist.tuner.edit_report import explain_edits, is_minimal
 from mixlist.tuner.options import Objective, TuneOptions
 from mixlist.tuner.output_files import mixlist_text, read_back, rules_text
-from mixlist.tuner.result import TuneReport
-from mixlist.tuner.strategy import NO_EDITS, Strategy
+from mixlist.tuner.result import TunedList, TuneReport
+from mixlist.tuner.strategy import NO_EDITS, Strategy, alternatives
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import Goal, check_reasons
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 SEARCHES = 5  # each but the first after a final check that did not agree
+WORTHWHILE = 0.9  # of the matrix work that the base lists made low: where lists keep less, node rules are searched
 
 
 @with_keywords(TuneOptions)
@@ -97,8 +98,9 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             ranking = CandidateRanking(base, compiler.low, compiler.costs)
             trials = Trials(compiler, goal, workers, trial_log, options.told)
             cost = CostModel(compiler, options.provider)
-            strategy = Strategy(trials, ranking, cost, node_rules=options.node_rules)
-            report = _Search(strategy, base, options.objective, timer).run(final_check)
+            tuning = _Tuning(trials, ranking, cost, base, timer, final_check)
+            gaps = missing_evidence(exact.outputs, options.max_ignored)
+            report = tuning.run(options.objective, node_rules=options.node_rules, gaps=gaps)
         finally:
             compiler.close()
     if report.verdict != "pass":
@@ -152,71 +154,167 @@ def _validated(
     if reasons:
         verdict: Verdict = "inconclusive" if checked.verdict == "inconclusive" else "fail"
         report = replace(report, verdict=verdict, reasons=reasons)
-    return replace(report, validation=checked)
+    report = replace(report, validation=checked)
+    if report.alternative is None:
+        return report
+    alternative = _validated_list(report.alternative, validation, loaded, policy, options, goal)
+    return replace(report, alternative=alternative)
 
 
-class _Search:
-    """The search of one tuning, and the report that it ends in."""
+def _validated_list(
+    found: TunedList, validation: Validation, loaded: Loaded, policy: Policy, options: TuneOptions, goal: Goal
+) -> TunedList:
+    """Return the other result with the check on that data; it is not recommended if that fails or is interrupted."""
+    try:
+        tuned = read_back(policy, found.modify_mixlist, found.customize_dtypes)
+        checked = validation.check(loaded, tuned, options)
+    except KeyboardInterrupt:
+        return replace(found, recommended=False)
+    return replace(found, validation=checked, recommended=not validation.reasons(checked, goal))
 
-    def __init__(self, strategy: Strategy, base: CheckReport, objective: Objective, timer: PhaseTimer) -> None:
-        self.strategy, self.base, self.objective, self.timer = strategy, base, objective, timer
-        self.compiler, self.trials = strategy.compiler, strategy.trials
 
-    def run(self, final_check: Callable[[EditSet], CheckReport]) -> TuneReport:
-        """Search, check, and search again where the check does not agree (Rules S9.8 and S9.12)."""
-        goal = self.trials.goal
-        gaps = missing_evidence(self.base.outputs, self.base.limits["max_ignored"])
-        if gaps:  # they are the reference's, so that no list changes them
-            return replace(self._report(None, self.base, *gaps), verdict="inconclusive")
-        if self.objective == "min-edits" and not check_reasons(self.base, goal):
-            return self._report(NO_EDITS, self.base, minimal=True)
+@dataclass(frozen=True)
+class _Found:
+    """What a search ended with: ``check`` is the final check; ``edits`` are None where ``failures`` say why."""
+
+    edits: EditSet | None
+    check: CheckReport
+    failures: tuple[str, ...] = ()
+
+
+class _Tuning:
+    """The searches of one tuning, and the report that they end in."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        ranking: CandidateRanking,
+        cost: CostModel,
+        base: CheckReport,
+        timer: PhaseTimer,
+        final_check: Callable[[EditSet], CheckReport],
+    ) -> None:
+        self.trials, self.ranking, self.cost, self.base, self.timer = trials, ranking, cost, base, timer
+        self.compiler, self.final_check = trials.compiler, final_check
+
+    def run(self, objective: Objective, *, node_rules: bool, gaps: Sequence[str]) -> TuneReport:
+        """Search for the best list, and for node rules where lists alone cost too much (Rule S9.15).
+
+        ``gaps``: why nothing can be concluded. They are the reference's, so that no list changes them (Rule S9.12).
+        """
+        strategy = self._strategy(node_rules=node_rules)
+        if gaps:
+            report = self._report(strategy, objective, _Found(None, self.base, tuple(gaps)), minimal=False)
+            return replace(report, verdict="inconclusive")
+        if objective == "min-edits" and not check_reasons(self.base, self.trials.goal):
+            return self._report(strategy, objective, _Found(NO_EDITS, self.base))
         try:
             with self.timer.phase("search"):
                 reference = self.trials.reference()
             if not reference.passed:
                 missed = f"the limits are missed with every node in float32 too ({reference.why})"
-                return self._report(None, self.base, f"{missed}: data or limits are wrong")
-            for _ in range(SEARCHES):
-                with self.timer.phase("search"):
-                    edits = self.strategy.run(self.objective)
-                if edits is None:
-                    return self._report(None, self.base, *self.strategy.notes)
-                report = final_check(edits)
-                reasons = check_reasons(report, goal)
-                if not reasons:
-                    return self._report(edits, report, minimal=True)
-                self.trials.forget(edits, f"the check of the whole: {reasons[0]}")
-            return self._report(None, report, "the final check contradicts the search", *reasons)
+                found = _Found(None, self.base, (f"{missed}: data or limits are wrong",))
+            else:
+                found = self._search(strategy, objective)
+            report = self._report(strategy, objective, found)
         except KeyboardInterrupt:
-            best = min(self.trials.passing, key=self.strategy.merit, default=None)
-            reason = "interrupted: the best list so far, not minimal and not checked"
-            if best is None:
-                reason = "interrupted before any list kept the limits"
-            return replace(self._report(best, None, reason), complete=False)
+            return self._interrupted(strategy, objective)
+        if found.edits is None or node_rules:
+            return report
+        try:
+            alternative = self._alternative(found.edits, objective)
+        except KeyboardInterrupt:
+            note = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
+            return replace(report, warnings=(*report.warnings, note))
+        return self._counted(replace(report, alternative=alternative))
+
+    def _strategy(self, *, node_rules: bool) -> Strategy:
+        return Strategy(self.trials, self.ranking, self.cost, node_rules=node_rules)
+
+    def _search(self, strategy: Strategy, objective: Objective) -> _Found:
+        """Search, check, and search again where the check does not agree (Rule S9.8)."""
+        for _ in range(SEARCHES):
+            with self.timer.phase("search"):
+                edits = strategy.run(objective)
+            if edits is None:
+                return _Found(None, self.base, tuple(strategy.notes))
+            check = self.final_check(edits)
+            reasons = check_reasons(check, self.trials.goal)
+            if not reasons:
+                return _Found(edits, check)
+            self.trials.forget(edits, f"the check of the whole: {reasons[0]}")
+        return _Found(None, check, ("the final check contradicts the search", *reasons))
+
+    def _alternative(self, edits: EditSet, objective: Objective) -> TunedList | None:
+        """Return a result with node rules that keeps more work low, where the lists keep too little (Rule S9.15)."""
+        share, best = self.compiler.share, None
+        worthwhile = WORTHWHILE * (share(NO_EDITS) or 0.0)
+        kept = share(edits) or 0.0
+        for other in alternatives(objective) if kept < worthwhile else ():
+            strategy = self._strategy(node_rules=True)
+            found = self._search(strategy, other)
+            if found.edits is not None and (share(found.edits) or 0.0) > kept:
+                best, kept = (strategy, other, found), share(found.edits) or 0.0
+            if kept >= worthwhile:
+                break
+        if best is None:
+            return None
+        with self.timer.phase("search"):
+            return self._tuned_list(*best)
+
+    def _tuned_list(self, strategy: Strategy, objective: Objective, found: _Found) -> TunedList:
+        assert found.edits is not None
+        explained = explain_edits(found.edits, strategy, minimal=True)
+        policy = self.compiler.base
+        return TunedList(
+            objective=objective,
+            recommended=True,
+            minimal=is_minimal(explained),
+            edits=explained,
+            modify_mixlist=mixlist_text(policy, found.edits),
+            customize_dtypes=rules_text(policy, found.edits),
+            low_share=self.compiler.share(found.edits),
+            check=found.check,
+        )
+
+    def _interrupted(self, strategy: Strategy, objective: Objective) -> TuneReport:
+        """Return the best list so far, which nobody has checked (Rule S9.11)."""
+        best = min(self.trials.passing, key=strategy.merit, default=None)
+        reason = "interrupted: the best list so far, not minimal and not checked"
+        if best is None:
+            reason = "interrupted before any list kept the limits"
+        report = self._report(strategy, objective, _Found(best, self.base, (reason,)), minimal=False)
+        return replace(report, complete=False, check=None)
 
     def _report(
-        self, edits: EditSet | None, report: CheckReport | None, *failures: str, minimal: bool = False
+        self, strategy: Strategy, objective: Objective, found: _Found, *, minimal: bool = True
     ) -> TuneReport:
-        policy, share = self.compiler.base, self.compiler.share
-        reasons = failures or ("the lists keep every limit",)
+        policy, share, edits = self.compiler.base, self.compiler.share, found.edits
+        reasons = found.failures or ("the lists keep every limit",)
         chosen = edits or NO_EDITS
-        explained = explain_edits(chosen, self.strategy, minimal=minimal)
-        remembered = sum(trial.remembered for trial in self.trials.log)
-        return TuneReport(
+        explained = explain_edits(chosen, strategy, minimal=minimal)
+        report = TuneReport(
             model=self.compiler.resolver.loaded.name,
-            objective=self.objective,
-            verdict="fail" if failures else "pass",
+            objective=objective,
+            verdict="fail" if found.failures else "pass",
             complete=True,
-            minimal=minimal and all(edit.without != NOT_NEEDED for edit in explained),
+            minimal=minimal and edits is not None and is_minimal(explained),
             reasons=reasons,
             edits=explained,
             modify_mixlist="" if edits is None else mixlist_text(policy, edits),
             customize_dtypes="" if edits is None else rules_text(policy, edits),
             low_share={"base": share(NO_EDITS), "tuned": share(chosen)},
-            trials=len(self.trials.log) - remembered,
-            remembered=remembered,
-            check=report,
-            log=tuple(trial.to_json() for trial in self.trials.log),
-            warnings=(*self.base.warnings, *(note for note in self.strategy.notes if note not in reasons)),
+            trials=0,
+            remembered=0,
+            check=found.check,
+            warnings=(*self.base.warnings, *(note for note in strategy.notes if note not in reasons)),
             seconds=self.timer.seconds,
         )
+        return self._counted(report)
+
+    def _counted(self, report: TuneReport) -> TuneReport:
+        """Return the report with all trials so far."""
+        log = self.trials.log
+        remembered = sum(trial.remembered for trial in log)
+        entries = tuple(trial.to_json() for trial in log)
+        return replace(report, trials=len(log) - remembered, remembered=remembered, log=entries)

@@ -26,6 +26,11 @@ FEW = 0.5  # of an op type's low nodes: more by rule than that, and the list say
 NO_EDITS: EditSet = frozenset()
 
 
+def alternatives(objective: Objective) -> tuple[Objective, ...]:
+    """Return under which objectives node rules are searched where lists alone keep too little work low (Rule S9.15)."""
+    return ("min-edits", "max-low") if objective == "min-edits" else (objective,)
+
+
 class Strategy:
     """One search. ``node_rules``: single nodes may be kept in float32. ``notes``: why no set of edits was found."""
 

@@ -1,0 +1,45 @@
+"""Write the command line that a report recommends, from the options that the running command was given."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Container, Iterator
+
+import click
+
+from mixlist.cli.parameters import CONFIG, CONFIG_PATH, on_command_line
+
+
+def next_command(command: click.Command, *more: str, without: Container[str] = ()) -> str:
+    """Return a command line of ``command`` with what the running command was given, and ``more`` arguments.
+
+    Left out are the options that ``command`` does not take, and those whose names are in ``without``.
+    """
+    context = click.get_current_context()
+    taken = {name for parameter in command.params for name in parameter.opts}
+    arguments = [
+        argument
+        for parameter in context.command.params
+        if not taken.isdisjoint(parameter.opts) and parameter.name not in without
+        for argument in _given(context, parameter)
+    ]
+    return shlex.join(["mixlist", command.name or "", *arguments, *more])
+
+
+def _given(context: click.Context, parameter: click.Parameter) -> Iterator[str]:
+    """Yield the arguments of one parameter, nothing where the command line does not have it."""
+    name = parameter.name or ""
+    if parameter is CONFIG:
+        path = context.meta.get(CONFIG_PATH)
+        yield from ("--config", path) if path is not None else ()
+        return
+    if not on_command_line(name):
+        return
+    value = context.params[name]
+    for each in value if isinstance(value, tuple) else (value,):
+        if isinstance(parameter, click.Argument):
+            yield str(each)
+        elif isinstance(each, bool):
+            yield parameter.opts[-1] if each else parameter.secondary_opts[-1]
+        else:
+            yield from (parameter.opts[-1], str(each))
