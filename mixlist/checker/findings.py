@@ -4,47 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from mixlist.checker.advice import Advisor
 from mixlist.checker.counting_sessions import FullStatistics
 from mixlist.checker.finding_rules import Tally
-from mixlist.checker.result import Kind, NodeFinding, TensorRange
+from mixlist.checker.result import Kind, NodeError, NodeFinding, TensorRange
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.resolver import Decision, Plan
-from mixlist.resolver.classification import Facts, rank_of
+from mixlist.graph.refs import TensorRef
 
 ORDER: tuple[Kind, ...] = (
     "refused", "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended",
     "internal-risk",
 )  # fmt: skip
+FAILING: tuple[Kind, ...] = ("refused", "overflow", "saturated")  # kinds that fail a check
 RangePairs = Mapping[TensorRef, tuple[ObservedRange, ObservedRange]]  # in the reference and in the mixed model
 
 
-def node_findings(plan: Plan | None, tallies: Mapping[TensorRef, Tally]) -> tuple[NodeFinding, ...]:
+def node_findings(advisor: Advisor, tallies: Mapping[TensorRef, Tally]) -> tuple[NodeFinding, ...]:
     """Return a finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
-    decisions = {_without_specialization(d.ref): d for d in plan.nodes} if plan is not None else {}
-    facts = Facts(plan.policy) if plan is not None else None
     return tuple(
-        _finding(tally, kind, decisions.get(tally.tensor.producer), facts)
-        for kind in ORDER
-        for tally in tallies.values()
-        if kind in tally.batches
+        _finding(tally, kind, advisor) for kind in ORDER for tally in tallies.values() if kind in tally.batches
     )
 
 
-def _without_specialization(node: NodeRef) -> NodeRef:
-    """Return the node without the number of a function's specialization in its scope."""
-    head, slash, rest = node.scope.partition("/")
-    return NodeRef(f"{head.partition('#')[0]}{slash}{rest}", node.name) if head.startswith("function:") else node
-
-
-def _finding(tally: Tally, kind: Kind, decision: Decision | None, facts: Facts | None) -> NodeFinding:
-    node = tally.node.node
-    value = node.outputs[tally.tensor.slot]
+def _finding(tally: Tally, kind: Kind, advisor: Advisor) -> NodeFinding:
+    node, ref = tally.node.node, tally.node.ref
+    value, decision = node.outputs[tally.tensor.slot], advisor.decision(ref)
+    is_failing = kind in FAILING
+    source = None
+    if is_failing:
+        source = advisor.integer_source(ref) if kind == "refused" else advisor.low_source(ref)
+    suggestion = source.suggestion if source is not None else advisor.suggestion(ref)
     return NodeFinding(
-        scope=tally.tensor.scope,
-        name=tally.tensor.node,
+        scope=ref.scope,
+        name=ref.name,
         op_type=node.op_type,
         tensor=value.name if value is not None else "",
         kind=kind,
@@ -55,23 +50,19 @@ def _finding(tally: Tally, kind: Kind, decision: Decision | None, facts: Facts |
         max_abs_low=tally.mixed if kind != "refused" else math.nan,
         list=decision.list if decision is not None else "none",
         source=decision.reason if decision is not None else "",
-        suggestion=_suggestion(tally.node, decision, facts) if kind in ("refused", "overflow", "saturated") else "",
+        suggestion=suggestion if is_failing else "",
+        low_source=source,
     )
 
 
-def _suggestion(node: DataflowNode, decision: Decision | None, facts: Facts | None) -> str:
-    """Return the smallest change that keeps the node high (Rule S8.22).
-
-    The operator is called by its name in the lists: Conv2D in an Ascend library.
-    """
-    if decision is None or facts is None:
-        return ""
-    entry = facts.by_list(decision.domain, decision.op_type, lambda: rank_of(node.graph, node.node)).listed
-    if decision.list in ("white", "gray") and entry is not None:
-        return f'add "{entry.op}" to black-list to-add, or the node "{decision.ref}" to a keep_dtype file'
-    if decision.list != "black":
-        return f'add the node "{decision.ref}" to a keep_dtype file'
-    return f'the node is high; what it reads is cast to low: see "{decision.ref}" with mixlist resolve --explain'
+def with_advice(errors: Iterable[NodeError], advisor: Advisor) -> tuple[NodeError, ...]:
+    """Return the errors of nodes with what made each node low, and what keeps it high."""
+    advised = []
+    for error in errors:
+        decision = advisor.decision(error.ref)
+        source = decision.reason if decision is not None else ""
+        advised.append(replace(error, source=source, suggestion=advisor.suggestion(error.ref)))
+    return tuple(advised)
 
 
 def tensor_ranges(

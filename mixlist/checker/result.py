@@ -23,6 +23,14 @@ Kind = Literal[
 
 
 @dataclass(frozen=True)
+class LowSource(NodeResult):
+    """The low node whose values a high node computes with: what made it low, and what would keep it high."""
+
+    source: str
+    suggestion: str
+
+
+@dataclass(frozen=True)
 class NodeFinding(NodeResult):
     """One node and what happened to its output ``tensor`` in low precision.
 
@@ -31,7 +39,8 @@ class NodeFinding(NodeResult):
     ``max_abs_fp32`` and ``max_abs_low``: largest magnitude in float32 and in the mixed model (inf where it overflowed,
     NaN where ``refused`` tells that it was not computed).
     ``list``: white, black, gray or none; ``source``: the list entry or rule that made it low; ``suggestion``: the
-    smallest list change that would keep it high ("" where there is none to give).
+    smallest list change that would keep it high ("" where there is none to give). Where the node is high already, or is
+    refused because of an integer, ``low_source`` is the low node upstream, and ``suggestion`` is about that one.
     """
 
     tensor: str
@@ -44,6 +53,7 @@ class NodeFinding(NodeResult):
     list: str
     source: str
     suggestion: str
+    low_source: LowSource | None = None
 
 
 @dataclass(frozen=True)
@@ -136,9 +146,14 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class NodeError(NodeResult):
-    """The error that one node adds when all its inputs are exact (``--layerwise``), as normalised error."""
+    """The error that one node adds when all its inputs are exact (``--layerwise``), as normalised error.
+
+    ``source``: the list entry or rule that made it low; ``suggestion``: the smallest change that would keep it high.
+    """
 
     normalized_error: float
+    source: str = ""
+    suggestion: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,7 +185,9 @@ class CheckReport:
     ``mode``: ``emulated`` (float32 with rounding) or ``native`` (real low precision on ``provider``).
     ``exception_rate``: share of batches with at least one overflow or saturation. ``limits``: name to value.
     ``reasons``: why the verdict is what it is, one sentence each. ``precision``: the low type. ``emulated``: the
-    emulation beside a native check, where it was asked for; it changes no verdict.
+    emulation beside a native check, where it was asked for; it changes no verdict. ``layerwise`` is filled where it was
+    asked for, and where nothing but the limits of outputs is missed. ``next_command``: the command line that searches a
+    list that passes, "" from Python and where there is none.
     """
 
     model: str
@@ -189,6 +206,7 @@ class CheckReport:
     task: Task | None = None
     emulated: Comparison | None = None
     warnings: tuple[str, ...] = ()
+    next_command: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
 
     def to_json(self) -> dict[str, Any]:

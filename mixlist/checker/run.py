@@ -11,12 +11,13 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from mixlist.checker.accuracy import OutputAccuracy
+from mixlist.checker.advice import Advisor
 from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings
 from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many
 from mixlist.checker.finding_rules import BatchRanges, Tally, classify
-from mixlist.checker.findings import node_findings, tensor_ranges
+from mixlist.checker.findings import node_findings, tensor_ranges, with_advice
 from mixlist.checker.function_body_overflow import find_internal_risks
 from mixlist.checker.keywords import with_keywords
 from mixlist.checker.label_accuracy import TaskAccuracy
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 Run = Callable[[], Observed]
 
+RANKED = 3  # batches on which nodes are ranked where nobody asked for it
+FAST = 1.0  # seconds of one run of the mixed model up to which they are
 QUICK = 20  # batches from which optimized sessions pay: they load 60 ms slower and run 3 ms faster (nudenet_320n)
 
 
@@ -120,7 +123,7 @@ class _Check:
     def run(self, feeds: Iterable[Feed]) -> None:
         """Run both models on every batch, until one crashes."""
         index = -1
-        for index, feed, reference, mixed in _ahead(self.pair, feeds):  # noqa: B007 - says whether there was a batch
+        for index, feed, reference, mixed in _ahead(self.pair, feeds):
             try:
                 self._add_batch(index, feed, reference, mixed)
             except WorkerDied as problem:
@@ -173,10 +176,18 @@ class _Check:
                 if self.full_statistics is None:
                     count_findings(pair, self.batches, tallies)
                 find_internal_risks(pair, self.batches, tallies, self.most if self.full_statistics is not None else 1)
-            masks = {tensor for tensor, tally in tallies.items() if "intended" in tally.batches}
-            self.errors = rank_layers(pair, self.batches, self.most, masks) if self.options.layerwise else ()
+            steps = self.most if self.options.layerwise else RANKED if self._misses_outputs_alone() else 0
+            if steps:
+                masks = {tensor for tensor, tally in tallies.items() if "intended" in tally.batches}
+                self.errors = rank_layers(pair, self.batches, steps, masks)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(f"the look at the findings ended early: {problem}")
+
+    def _misses_outputs_alone(self) -> bool:
+        """Return whether limits of outputs are all that fails, of a model that runs fast enough to rank its nodes."""
+        if self.count < self.most or self.exceptions or self.timer.seconds.get("mixed", 0.0) > FAST * self.count:
+            return False
+        return not all(accuracy.finding(self.options.output_limits).passed for accuracy in self.accuracies)
 
     def close(self) -> None:
         """Release the sessions."""
@@ -197,14 +208,15 @@ class _Check:
         warnings = [*pair.warnings, *self.batches.notes]
         warnings += [note for part in (*self.accuracies, task) if part is not None for note in part.notes()]
         per_tensor = options.per_tensor or options.full_statistics
+        advisor = Advisor(pair.plan, pair.nodes, {tensor.producer for tensor, t in self.tallies.items() if t.batches})
         return replace(
             _report_without_batches(pair.reference.loaded.name, pair.config, policy, options, reasons, gaps),
             batches=self.count,
             exception_rate=exception_rate(self.exceptions, self.count),
-            nodes=node_findings(pair.plan, self.tallies),
+            nodes=node_findings(advisor, self.tallies),
             outputs=outputs,
             tensors=tensor_ranges(pair.nodes, self.ranges, pair.low, self.full_statistics) if per_tensor else (),
-            layerwise=self.errors,
+            layerwise=with_advice(self.errors, advisor),
             task=task.result() if task is not None else None,
             warnings=tuple(warnings),
             seconds=self.timer.seconds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,10 +11,15 @@ from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, declared
+from mixlist.cli.index import load_command
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
+from mixlist.cli.next_command import next_command
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, take_policy, take_type_hints
 from mixlist.cli.outputs import check_outputs, write_report
 from mixlist.cli.parameters import CONFIG, FILE
+
+if TYPE_CHECKING:
+    from mixlist.graph.io import Loaded
 
 
 @click.command(
@@ -70,5 +76,18 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     options = build(CheckOptions(), given, limits=limits, labels=answers, type_hints=hints, isolate=process)
     with count_bar("checking", min(len(batches), options.steps or len(batches))) as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
+    if report.verdict == "fail" and options.against is None and policy.mode.action == "lists":
+        report = replace(report, next_command=_tune_command(source))
     write_report(report, form, html, check_html.render, check_terminal.write_check)
     return int(report.verdict != "pass")
+
+
+def _tune_command(source: Loaded) -> str:
+    """Return the command line of ``tune`` for the same model, data and limits.
+
+    Only rules of nodes raise what the model has in a low type itself.
+    """
+    from mixlist.emulation.emulate import holds_low
+
+    rules = ("--node-rules", "nodes.txt") if holds_low(source.proto) else ()
+    return next_command(load_command("tune"), "-o", "modify.json", *rules, without=("form",))

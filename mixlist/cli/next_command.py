@@ -7,13 +7,14 @@ from collections.abc import Container, Iterator
 
 import click
 
-from mixlist.cli.parameters import CONFIG, CONFIG_PATH, on_command_line
+_GIVEN = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP)  # the second: by --config
 
 
 def next_command(command: click.Command, *more: str, without: Container[str] = ()) -> str:
     """Return a command line of ``command`` with what the running command was given, and ``more`` arguments.
 
-    Left out are the options that ``command`` does not take, and those whose names are in ``without``.
+    Left out are the options that ``command`` does not take, and those whose names are in ``without``. What a
+    configuration gives is written out, since each command has its own table there.
     """
     context = click.get_current_context()
     taken = {name for parameter in command.params for name in parameter.opts}
@@ -27,19 +28,15 @@ def next_command(command: click.Command, *more: str, without: Container[str] = (
 
 
 def _given(context: click.Context, parameter: click.Parameter) -> Iterator[str]:
-    """Yield the arguments of one parameter, nothing where the command line does not have it."""
+    """Yield the arguments of one parameter, nothing where the user did not give it."""
     name = parameter.name or ""
-    if parameter is CONFIG:
-        path = context.meta.get(CONFIG_PATH)
-        yield from ("--config", path) if path is not None else ()
-        return
-    if not on_command_line(name):
+    if context.get_parameter_source(name) not in _GIVEN or name not in context.params:
         return
     value = context.params[name]
     for each in value if isinstance(value, tuple) else (value,):
         if isinstance(parameter, click.Argument):
             yield str(each)
         elif isinstance(each, bool):
-            yield parameter.opts[-1] if each else parameter.secondary_opts[-1]
+            yield from parameter.opts[-1:] if each else parameter.secondary_opts[-1:]
         else:
             yield from (parameter.opts[-1], str(each))

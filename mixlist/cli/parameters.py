@@ -96,15 +96,11 @@ def one_standard_input() -> None:
         )
 
 
-CONFIG_PATH = "mixlist.config"  # of a context's ``meta``
-
-
 def _read_config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
     """Make the options of a configuration the defaults of the command."""
     if path is not None:
         from mixlist.cli.config import defaults
 
-        context.meta[CONFIG_PATH] = path
         context.default_map = defaults(path, context)
 
 

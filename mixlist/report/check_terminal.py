@@ -33,6 +33,7 @@ def write_check(report: CheckReport, stream: TextIO) -> None:
     if report.seconds:
         heading("Time", stream)
         write_seconds(report.seconds, stream)
+    _write_advice(report, stream)
 
 
 def write_offender(found: Mapping[str, str], precision: str, stream: TextIO) -> None:
@@ -45,6 +46,11 @@ def write_offender(found: Mapping[str, str], precision: str, stream: TextIO) -> 
         "low by": found["low_by"],
         "to keep it high": found["suggestion"],
     }
+    _write_details(details, stream)
+
+
+def _write_details(details: Mapping[str, str], stream: TextIO) -> None:
+    """Write those details that have a text, a line each."""
     for title, text in details.items():
         if text:
             stream.write(f"      {title + ':':<16} {clean(text)}\n")
@@ -101,3 +107,17 @@ def _write_layerwise(report: CheckReport, stream: TextIO) -> None:
     rows = [(str(node.ref), node.op_type, figure(node.normalized_error)) for node in report.layerwise[:MOST]]
     table(("node", "op", "error"), rows, stream)
     write_rest(len(report.layerwise) - MOST, ALL, stream)
+
+
+def _write_advice(report: CheckReport, stream: TextIO) -> None:
+    """Write what to do: about the nodes that add most error, and the command that searches a list."""
+    worst = words.worst_nodes(report)
+    if worst:
+        heading("These nodes add most error", stream)
+    for error in worst:
+        name = paint(clean(str(error.ref)), "bold", stream)
+        stream.write(f"  {figure(error.normalized_error, 2)}  {name} ({clean(error.op_type)})\n")
+        _write_details({"low by": error.source, "to keep it high": error.suggestion}, stream)
+    if report.next_command:
+        heading("To search a list that passes", stream)
+        stream.write(f"  {clean(report.next_command)}\n")

@@ -8,7 +8,15 @@ from typing import Literal
 
 from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions
-from mixlist.checker.result import CheckReport, Kind, NodeFinding, OutputFinding, TensorRange, ValueCounts
+from mixlist.checker.result import (
+    CheckReport,
+    Kind,
+    NodeError,
+    NodeFinding,
+    OutputFinding,
+    TensorRange,
+    ValueCounts,
+)
 from mixlist.option_fields import command_line_forms
 from mixlist.report.number_text import cosine, figure, pluralize, share
 
@@ -45,6 +53,7 @@ OUTPUT_COLUMNS = (
     "ignored",
     "verdict",
 )
+WORST = 3  # nodes that are shown with advice
 EMULATED = (
     "Emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32 and drops the Casts between them,"
     " so the mixed model itself would show no overflow there. Instead a float32 model ran in which every"
@@ -80,6 +89,8 @@ def in_batches(found: NodeFinding, report: CheckReport) -> str:
     if not found.batches:
         return "-"
     first = f", first #{found.batches[0]}" if report.batches > 1 else ""
+    if found.kind == "refused":  # these are not among the batches that the report compares
+        return f"{len(found.batches)}, first #{found.batches[0]}"
     return f"{len(found.batches)} of {report.batches}{first}"
 
 
@@ -97,9 +108,25 @@ def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict
         "count": figure(found.count),
         "worst": worst,
         "batches": in_batches(found, report) if report is not None else "",
-        "low_by": found.source or found.list,
+        "low_by": _low_by(found),
         "suggestion": found.suggestion if report is not None else "",
     }
+
+
+def _low_by(found: NodeFinding) -> str:
+    """Return what made a node low; of a node that is high, which low node upstream it computes with, and what did."""
+    source = found.low_source
+    if source is None:
+        return found.source or found.list
+    depends = "it depends on an integer made of" if found.kind == "refused" else "it is high, and computes with"
+    return f"{depends} values of {source.ref} ({source.op_type}), {source.source}"
+
+
+def worst_nodes(report: CheckReport) -> list[NodeError]:
+    """Return the nodes that add most error, where outputs miss their limits and nodes were ranked."""
+    if all(output.passed for output in report.outputs):
+        return []
+    return [error for error in report.layerwise[:WORST] if error.normalized_error]
 
 
 def first_offenders(report: CheckReport) -> list[NodeFinding]:

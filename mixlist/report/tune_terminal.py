@@ -128,6 +128,13 @@ def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
         stream.write(f"  right answers: {before} before, {after} after, of {pluralize(held.task.count, 'label')}\n")
     for found in words.first_offenders(held)[:MOST]:
         stream.write(f"  {found.kind} at {clean(str(found.ref))}, batches {words.in_batches(found, held)}\n")
+        if found.low_source is not None:
+            stream.write(f"    it computes with values of {clean(str(found.low_source.ref))}\n")
+        if found.suggestion:
+            stream.write(f"    to keep it high: {clean(found.suggestion)}\n")
+    for error in words.worst_nodes(held):
+        added = f"adds an error of {figure(error.normalized_error, 2)}"
+        stream.write(f"  {clean(str(error.ref))} {added}; to keep it high: {clean(error.suggestion or '-')}\n")
 
 
 def _validation_title(report: TuneReport) -> str:

@@ -11,7 +11,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from mixlist.checker.finding_rules import EXCEPTIONS, SENTINEL
+from mixlist.checker.finding_rules import SENTINEL
+from mixlist.checker.findings import FAILING
 from mixlist.checker.result import CheckReport
 from mixlist.cost.estimate import Costs
 from mixlist.graph.naming import node_ref
@@ -19,14 +20,20 @@ from mixlist.graph.refs import NodeRef
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.tuner.candidates import Candidate
 
+_VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refused by ONNX Runtime"}
+
 
 class CandidateRanking:
     """What a check under the base lists says of every node; ``low`` is the low type, ``costs`` those of the model."""
 
     def __init__(self, report: CheckReport, low: int, costs: Costs) -> None:
         bound = overflow_bound(low)
-        self.offenders = {node.ref for node in report.nodes if node.kind in EXCEPTIONS}
-        self.beyond = {t.producer for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL}
+        failing = [node for node in report.nodes if node.kind in FAILING]
+        self.offenders = {node.ref: _VERBS[node.kind] for node in failing}
+        # A high offender computes with what a low node made: the edit that may help is about that node.
+        self.sources = {node.low_source.ref: node for node in failing if node.low_source is not None}
+        beyond = (t.producer for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL)
+        self.beyond = dict.fromkeys(beyond, "has values beyond the range")
         self.errors = {error.ref: error.normalized_error for error in report.layerwise}
         self._matrix_flops = _matrix_flops(costs)
 
@@ -50,11 +57,15 @@ class CandidateRanking:
 
     def explain(self, candidate: Candidate) -> str:
         """Return why the candidate may cause the failure, in words."""
-        for verb, group in (("overflows", self.offenders), ("has values beyond the range", self.beyond)):
+        for node in candidate.nodes:
+            if node in self.sources:
+                offender = self.sources[node]
+                return f"{offender.ref}, which computes with values of {node}, {_VERBS[offender.kind]}"
+        for group in (self.offenders, self.beyond):
             hit = [node for node in candidate.nodes if node in group]
             if hit:
                 more = f" and {len(hit) - 1} more" if len(hit) > 1 else ""
-                return f"{hit[0]}{more} {verb}"
+                return f"{hit[0]}{more} {group[hit[0]]}"
         error, node = max(((self.errors.get(n, 0.0), n) for n in candidate.nodes), default=(0.0, NodeRef("", "")))
         if not math.isfinite(error):
             return f"{node} overflows on exact inputs"
@@ -63,7 +74,7 @@ class CandidateRanking:
     def _rank(self, candidate: Candidate) -> tuple[int, float]:
         """Return 0 for first offenders, 1 for what passes the range, 2 for others; and the error of its nodes."""
         nodes = set(candidate.nodes)
-        step = 0 if nodes & self.offenders else 1 if nodes & self.beyond else 2
+        step = 0 if nodes & (self.offenders.keys() | self.sources.keys()) else 1 if nodes & self.beyond.keys() else 2
         return step, sum(self.errors.get(node, 0.0) ** 2 for node in nodes)
 
 

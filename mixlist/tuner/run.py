@@ -286,9 +286,7 @@ class _Tuning:
         report = self._report(strategy, objective, _Found(best, self.base, (reason,)), minimal=False)
         return replace(report, complete=False, check=None)
 
-    def _report(
-        self, strategy: Strategy, objective: Objective, found: _Found, *, minimal: bool = True
-    ) -> TuneReport:
+    def _report(self, strategy: Strategy, objective: Objective, found: _Found, *, minimal: bool = True) -> TuneReport:
         policy, share, edits = self.compiler.base, self.compiler.share, found.edits
         reasons = found.failures or ("the lists keep every limit",)
         chosen = edits or NO_EDITS

@@ -37,7 +37,7 @@ def test_a_refused_batch_fails_the_check_and_names_the_node(isolate: bool) -> No
     report = mixlist.check(model(TEXT), RULES, feeds(7.999, 3.0), isolate=isolate)
     assert (report.verdict, report.batches, report.exception_rate) == ("fail", 1, 0.0)
     (reason,) = report.reasons
-    assert reason.startswith("ONNX Runtime runs the reference and refuses the mixed model on batch 0, at pick (Gather): ")
+    assert reason.startswith("ONNX Runtime runs the reference and refuses the mixed model on batch 0, at pick (Gather)")
     assert "out of data bounds" in reason
     (found,) = report.nodes
     assert (found.name, found.kind, found.first, found.batches) == ("pick", "refused", True, (0,))

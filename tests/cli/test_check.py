@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,11 @@ planted (float[N, 4] x) => (float[N, 4] y)
     [product] a = MatMul (x, w)
     [scaled] y = Tanh (a)
 }
+"""
+
+HALF = """
+<ir_version: 8, opset_import: ["" : 17]>
+half (float16[2] x) => (float16[2] y) { [m] y = Mul (x, x) }
 """
 
 
@@ -80,6 +86,36 @@ def test_without_the_batch_that_overflows_it_passes(run, planted: Path, data: Pa
     assert ran.out.startswith("PASS  ")
     assert "2 batches" in ran.out
     assert "First offenders" not in ran.out
+
+
+def test_a_failure_names_the_search_that_may_help(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    """The command has what ``tune`` takes too, and nothing else."""
+    given = ("check", planted, "--data", data, "--overflow-mode", "saturate", "--large-batch", "--full-statistics")
+    ran = run(*given, "--format", "json")
+    command = json.loads(ran.out)["next_command"]
+    assert shlex.split(command) == [
+        *("mixlist", "tune", str(planted), "--data", str(data), "--overflow-mode", "saturate"),
+        *("--large-batch", "-o", "modify.json"),
+    ]
+    assert f"To search a list that passes\n  {command}\n" in run(*given).out
+    assert json.loads(run("check", planted, "--data", data, "--steps", 2, "--format", "json").out)["next_command"] == ""
+    out = tmp_path / "m.json"
+    assert run(*(str(out) if word == "modify.json" else word for word in shlex.split(command)[1:])).status == 0
+    config = tmp_path / "mixlist.toml"
+    config.write_text(f'ops-info = "mindspore-o3"\n[check]\ndata = "{data}"\n')
+    command = json.loads(run("check", planted, "--config", config, "--format", "json").out)["next_command"]
+    assert shlex.split(command)[2:] == [
+        *(str(planted), "--ops-info", "mindspore-o3", "--data", str(data), "-o", "modify.json"),
+    ]
+
+
+def test_what_a_model_has_in_float16_needs_node_rules(run, tmp_path: Path) -> None:
+    path, data = tmp_path / "half.onnx", tmp_path / "x.npz"
+    onnx.save(onnx.parser.parse_model(HALF), path)
+    np.savez(data, x=np.full(2, 300, np.float16))
+    report = json.loads(run("check", path, "--data", data, "--format", "json").out)
+    assert "mixlist tune --node-rules" in report["nodes"][0]["suggestion"]
+    assert report["next_command"].endswith("-o modify.json --node-rules nodes.txt")
 
 
 def test_json(run, planted: Path, data: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -195,7 +196,7 @@ def test_labels(run, tmp_path: Path) -> None:
     assert ran.status == 0, ran.out
     told = result(ran.out)
     assert told["check"]["task"]["mixed"] == told["check"]["task"]["reference"] == 1
-    assert told["check"]["limits"] == {"exception_rate": 0.005}
+    assert told["check"]["limits"] == {"exception_rate": 0.005, "max_ignored": 0.5}
     assert told["edits"]
     ran = run(*given, "--labels", labels, "--max-accuracy-loss", 1, "--format", "json")
     assert result(ran.out)["edits"] == []
@@ -244,7 +245,7 @@ def test_the_trace(run, planted: Path, data: Path, tmp_path: Path) -> None:
     ran = run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--trace", "--format", "json")
     lines = ran.err.splitlines()
     told = result(ran.out)
-    assert len(lines) == len(told["log"]) + 1
+    assert len(lines) == len(told["log"]) + 2, "the last two are a warning and what was written"
     assert lines[0] == "   1 pass  [everything in float32]"
     assert lines[1].startswith("   2 fail  [no edit]  overflow at product")
     assert "   3 pass  [MatMul: white to black]" in lines
@@ -365,3 +366,56 @@ def test_a_folder_is_no_output(run, planted: Path, data: Path, target: str) -> N
     ran = run("tune", planted, "-o", target, "--data", data)
     assert (ran.status, ran.out) == (2, "")
     assert "is a folder" in ran.err
+
+
+# --- data and results beside the list ---
+
+
+def test_a_quarter_is_held_out(run, planted: Path, tmp_path: Path) -> None:
+    """Rule S9.14: A quarter of the batches is held out."""
+    folder = batches(tmp_path / "more", (0.1, 0.1, 0.1, 300))
+    given = ("tune", planted, "-o", tmp_path / "m.json", "--data", folder, "--force")
+    ran = run(*given)
+    assert ran.status == 1
+    assert "on the batches that were held out: 1 of 1 batches overflow" in ran.out
+    assert "Validation on 1 batch that the search did not see" in ran.out
+    assert "but not on that of the validation" in ran.err
+    told = result(run(*given, "--format", "json").out)
+    assert (told["held_out"], told["validation"]["batches"]) == ([str(folder / "3.npz")], 1)
+    told = result(run(*given, "--no-holdout", "--format", "json").out)
+    assert (told["verdict"], told["held_out"], told["validation"]) == ("pass", [], None)
+    config = tmp_path / "mixlist.toml"
+    config.write_text("[tune]\nno-holdout = true\n")
+    assert run(*given, "--config", config).status == 0
+
+
+def test_the_recommended_result_comes_first_with_its_command(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    """Rule S9.15: the list is written, and the command writes the result with node rules."""
+    out = tmp_path / "modify.json"
+    ran = run("tune", planted, "-o", out, "--data", data, "--trace")
+    assert ran.status == 0
+    assert json.loads(out.read_text()) == BLACK
+    parts = ["lists alone keep 0 % of the matrix", "rules of single nodes 50 % (recommended)", "\nRecommended: with"]
+    parts += ["product (MatMul)", "to write it: mixlist tune", "\nLists alone\n", "MatMul ", "none of that work stays"]
+    places = [ran.out.index(part) for part in parts]
+    assert places == sorted(places)
+    (line,) = [line for line in ran.out.splitlines() if "to write it: " in line]
+    command = shlex.split(line.partition(": ")[2])
+    rules = tmp_path / "modify.nodes.txt"
+    assert command[-5:] == ["--objective", "min-edits", "--node-rules", str(rules), "--force"]
+    assert run(*command[1:]).status == 0
+    assert rules.read_text().startswith("product::InputDtype:float32")
+    judged = run("check", planted, "--data", data, "--mixlist", out, "--customize-dtypes", rules)
+    assert judged.status == 0
+
+
+def test_the_json_has_both_results(run, planted: Path, data: Path, tmp_path: Path) -> None:
+    told = result(run("tune", planted, "-o", tmp_path / "m.json", "--data", data, "--format", "json").out)
+    other = told["alternative"]
+    assert (told["low_share"]["tuned"], other["low_share"], other["recommended"]) == (0, 0.5, True)
+    assert other["customize_dtypes"].startswith("product::")
+    assert (other["check"]["verdict"], other["validation"]) == ("pass", None)
+    assert told["next_command"].startswith("mixlist tune")
+    asked = run("tune", planted, "-o", tmp_path / "o.json", "--data", data, "--node-rules", tmp_path / "n.txt",
+                "--format", "json")  # fmt: skip
+    assert (result(asked.out)["alternative"], result(asked.out)["next_command"]) == (None, "")

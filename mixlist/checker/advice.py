@@ -1,0 +1,126 @@
+"""Say what made a node low and which change keeps it high: for findings, and for the nodes that add most error.
+
+Rule S8.22: A finding names the list entry or rule that made the node low precision and the smallest change that keeps
+it in high precision, in the names of the library. Rule S8.26: Where the node is high, both are those of the nearest low
+node upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+
+from mixlist.checker.result import LowSource
+from mixlist.graph.dataflow import DataflowNode
+from mixlist.graph.model import floats_of
+from mixlist.graph.refs import NodeRef
+from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
+from mixlist.ops.traits import Trait, operators
+from mixlist.resolver import Decision, Plan
+from mixlist.resolver.classification import Facts, rank_of
+
+_YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
+
+
+class Advisor:
+    """Advice for the nodes of one plan; without a plan (``--against``) there is none.
+
+    ``nodes`` are those of the original in order of computation; of the low nodes upstream, those in ``suspects`` come
+    first.
+    """
+
+    def __init__(self, plan: Plan | None, nodes: Sequence[DataflowNode], suspects: Collection[NodeRef] = ()) -> None:
+        self._decisions = {_without_specialization(d.ref): d for d in plan.nodes} if plan is not None else {}
+        self._facts = Facts(plan.policy) if plan is not None else None
+        self._has_lists = plan is not None and plan.policy.mode.action == "lists"
+        self._nodes = {node.ref: node for node in nodes}
+        self._suspects = frozenset(suspects)
+
+    def decision(self, node: NodeRef) -> Decision | None:
+        """Return the decision for a node; of a function's specializations that of the last."""
+        return self._decisions.get(node)
+
+    def suggestion(self, node: NodeRef) -> str:
+        """Return the smallest change that keeps a low node high, "" for any other.
+
+        The operator is called by its name in the lists: Conv2D in an Ascend library.
+        """
+        decision, dataflow = self._decisions.get(node), self._nodes.get(node)
+        if decision is None or dataflow is None or self._facts is None or not _is_low(decision):
+            return ""
+        if not decision.changed:
+            search = "; mixlist tune --node-rules FILE searches such rules" if self._has_lists else ""
+            return (
+                f"the model has the node in {decision.precision}, which no list raises; a rule in a customize_dtypes"
+                f" file does{search}"
+            )
+        graph, proto = dataflow.graph, dataflow.node
+        entry = self._facts.by_list(decision.domain, decision.op_type, lambda: rank_of(graph, proto)).listed
+        if decision.list in ("white", "gray") and entry is not None:
+            return f'add "{entry.op}" to black-list to-add, or the node "{decision.ref}" to a keep_dtype file'
+        return f'add the node "{decision.ref}" to a keep_dtype file'
+
+    def low_source(self, node: NodeRef) -> LowSource | None:
+        """Return the nearest low node upstream of a high node; None for a low node, and where there is none."""
+        decision = self._decisions.get(node)
+        if decision is None or _is_low(decision):
+            return None
+        nearest = self._nearest.get(node)
+        return self._source(nearest[2]) if nearest is not None else None
+
+    def integer_source(self, node: NodeRef) -> LowSource | None:
+        """Return the low node of whose values an integer is made that a node depends on, such as a length or an index.
+
+        A run is refused because of such an integer. Without one, this is ``low_source``.
+        """
+        found = self._integers.get(node)
+        return self._source(found) if found is not None else self.low_source(node)
+
+    def _source(self, node: NodeRef) -> LowSource:
+        decision = self._decisions[node]
+        return LowSource(*node, decision.op_type, decision.reason, self.suggestion(node))
+
+    @cached_property
+    def _integers(self) -> dict[NodeRef, NodeRef]:
+        """By node: the low node whose values became an integer upstream; one pass over all nodes."""
+        found: dict[NodeRef, NodeRef] = {}
+        for ref, node in self._nodes.items():
+            producers = [tensor.ref.producer for tensor in node.inputs]
+            sources = [found[producer] for producer in producers if producer in found]
+            if not floats_of(node.node.outputs) and node.node.op_type not in _YIELDS_SHAPE and ref in self._nearest:
+                sources.append(self._nearest[ref][2])
+            if sources:
+                found[ref] = sources[0]
+        return found
+
+    @cached_property
+    def _nearest(self) -> dict[NodeRef, tuple[bool, int, NodeRef]]:
+        """By node: is the low node upstream no suspect, how far it is, and which; one pass over all nodes.
+
+        A tensor that a loop hands to its next iteration is not followed.
+        """
+        nearest: dict[NodeRef, tuple[bool, int, NodeRef]] = {}
+        for ref, node in self._nodes.items():
+            found = []
+            for tensor in node.inputs:
+                producer = tensor.ref.producer
+                decision = self._decisions.get(producer)
+                if decision is not None and _is_low(decision):
+                    found.append((producer not in self._suspects, 0, producer))
+                elif producer in nearest:
+                    clean, distance, source = nearest[producer]
+                    found.append((clean, distance + 1, source))
+            if found:
+                nearest[ref] = min(found, key=lambda each: each[:2])
+        return nearest
+
+
+def _is_low(decision: Decision) -> bool:
+    return types.ELEMENT.get(decision.precision) in LOW
+
+
+def _without_specialization(node: NodeRef) -> NodeRef:
+    """Return the node without the number of a function's specialization in its scope."""
+    head, slash, rest = node.scope.partition("/")
+    return NodeRef(f"{head.partition('#')[0]}{slash}{rest}", node.name) if head.startswith("function:") else node

@@ -1,0 +1,140 @@
+"""Advice that helps: which low node to keep high where the offender is high, and which nodes add most error.
+
+Rule S8.22: A finding says how to keep the node in high precision. Rule S8.26: A high node that fails names the low node
+upstream. Rule S8.27: A failure by accuracy alone names the nodes that add most error.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker import run
+from mixlist.checker.result import CheckReport
+from mixlist.report.check_terminal import write_check
+from tests.checker.test_refused_batches import RULES, TEXT
+from tests.support.builders import keep, model, policy
+
+# The square of 1e-5 is zero in float16, and Div is high.
+TINY = """g (float[2] x) => (float[2] y) <float one = {1}> {
+  [square] s = Mul(x, x) [turn] t = Neg(s) [div] y = Div(one, t) }"""
+SMALL = [{"x": np.full(2, 1e-5, np.float32)}]
+
+
+def text_of(report: CheckReport) -> str:
+    stream = io.StringIO()
+    write_check(report, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("high", [(), ("turn",)])
+def test_the_low_source_of_a_high_offender(high: tuple[str, ...]) -> None:
+    """The nearest one, also through nodes that are high."""
+    rules = policy(edits={"Mul": "white", "Div": "black"}, rules=keep(*high))
+    report = mixlist.check(model(TINY), rules, SMALL)
+    (found,) = [node for node in report.nodes if node.kind == "overflow"]
+    source = found.low_source
+    assert (found.name, found.list) == ("div", "black")
+    assert source is not None
+    assert (source.name, source.op_type) == (("square", "Mul") if high else ("turn", "Neg"))
+    assert source.suggestion.startswith(f'add "{source.op_type}" to black-list to-add, or the node "{source.name}"')
+    assert found.suggestion == source.suggestion
+    if high:
+        assert "modify.json:2:9" in source.source
+    else:
+        assert "follows square, whose output 's' is float16" in source.source
+    assert f"low by:          it is high, and computes with values of {source.name}" in text_of(report)
+
+
+def test_the_edit_helps() -> None:
+    report = mixlist.check(model(TINY), policy(white=["Mul"], edits={"Div": "black"}), SMALL)
+    assert report.verdict == "fail" and report.nodes[0].low_source is not None
+    helped = policy(edits={"Div": "black", report.nodes[0].low_source.op_type: "black"}, white=["Mul"])
+    assert mixlist.check(model(TINY), helped, SMALL).nodes[0].low_source.op_type == "Mul"  # type: ignore[union-attr]
+    helped = policy(edits={"Div": "black", "Neg": "black", "Mul": "black"})
+    assert mixlist.check(model(TINY), helped, SMALL).verdict == "pass"
+
+
+def test_of_several_low_inputs_the_one_with_a_finding_is_named() -> None:
+    text = """g (float[2] x, float[2] z) => (float[2] y) {
+      [fine] a = Add(z, z) [flushed] b = Mul(x, x) [div] y = Div(a, b) }"""
+    report = mixlist.check(
+        model(text), policy(white=["Add", "Mul"], black=["Div"]), [SMALL[0] | {"z": np.ones(2, np.float32)}]
+    )
+    (found,) = [node for node in report.nodes if node.kind == "overflow"]
+    assert found.low_source is not None and found.low_source.name == "flushed"
+
+
+def test_a_low_offender_has_its_own_advice() -> None:
+    text = "g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }"
+    report = mixlist.check(model(text), policy(white=["Mul"]), [{"x": np.full(2, 300, np.float32)}])
+    assert report.nodes[0].low_source is None
+    assert 'add "Mul" to black-list to-add' in report.nodes[0].suggestion
+
+
+def test_the_low_source_of_a_refused_run() -> None:
+    report = mixlist.check(model(TEXT), RULES, [{"x": np.array([7.999], np.float32)}])
+    source = report.nodes[0].low_source
+    assert source is not None and (source.name, source.op_type) == ("sum", "Add")
+    assert "it depends on an integer made of values of sum (Add)" in text_of(report)
+
+
+def test_a_refused_node_that_is_low_is_not_to_blame() -> None:
+    """The index comes from Add; to keep Gather, Neg or Abs high would change nothing."""
+    text = """g (float[1] x, float[8] table) => (float[1] y) <float zero = {0}> {
+      [sum] s = Add(x, zero) [index] i = Cast<to=7>(s) [neg] n = Neg(table) [abs] t = Abs(n)
+      [pick] y = Gather(t, i) }"""
+    data = [{"x": np.array([7.999], np.float32), "table": np.arange(8, dtype=np.float32)}]
+    report = mixlist.check(model(text), policy(white=["Add", "Neg", "Abs", "Gather"]), data)
+    (found,) = [node for node in report.nodes if node.kind == "refused"]
+    assert found.low_source is not None and found.low_source.name == "sum"
+    assert found.suggestion.startswith('add "Add" to black-list')
+
+
+def test_what_a_model_has_in_float16_is_raised_by_node_rules_alone() -> None:
+    text = "g (float16[2] x) => (float16[2] y) { [m] y = Mul(x, x) }"
+    data = [{"x": np.full(2, 300, np.float16)}]
+    for rules in (policy(), policy(white=["Mul"]), policy(black=["Mul"])):
+        report = mixlist.check(model(text), rules, data)
+        assert (report.verdict, report.nodes[0].kind) == ("fail", "overflow")
+        assert "mixlist tune --node-rules" in report.nodes[0].suggestion
+        assert "black-list" not in report.nodes[0].suggestion
+
+
+# --- failures by accuracy alone ---
+
+# 4096 + 0.3 is 4096 in float16.
+LOSSY = """g (float[4] x) => (float[4] y) <float big = {4096}> {
+  [up] a = Add(x, big) [down] b = Sub(a, big) [turn] c = Neg(b) [abs] y = Abs(c) }"""
+DATA: list[dict[str, Any]] = [{"x": np.array([0.3, 1.3, 0.7, 2.2], np.float32)}]
+
+
+def test_the_nodes_that_add_most_error_come_with_advice() -> None:
+    report = mixlist.check(model(LOSSY), policy(white=["Add", "Sub"]), DATA)
+    assert (report.verdict, report.exception_rate) == ("fail", 0)
+    worst = report.layerwise[0]
+    assert worst.name == "down" and worst.normalized_error > 0.1
+    assert 'add "Sub" to black-list' in worst.suggestion and "white" in worst.source
+    text = text_of(report)
+    start = text.index("These nodes add most error")
+    assert text.count("to keep it high:", start) == 3
+    assert text.index("down (Sub)", start) < text.index("to keep it high:", start)
+
+
+def test_other_reports_rank_nothing() -> None:
+    """Neither one that passes nor one that overflows."""
+    fine = policy(white=["Neg", "Abs"])
+    assert mixlist.check(model(LOSSY), fine, DATA).layerwise == ()
+    large = [{"x": np.full(4, 1e6, np.float32)}]
+    report = mixlist.check(model(LOSSY), policy(white=["Add", "Sub"]), large)
+    assert report.verdict == "fail" and report.layerwise == ()
+
+
+def test_a_slow_model_is_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "FAST", 0.0)
+    report = mixlist.check(model(LOSSY), policy(white=["Add", "Sub"]), DATA)
+    assert report.verdict == "fail" and report.layerwise == ()
