@@ -248,6 +248,34 @@ def not_a_number(outputs: list[Any]) -> bool:
     return any(bool(np.isnan(output).any()) for output in outputs)
 
 
+# What torch exports for a decoder: a causal mask, in which the padding is filled in.
+DECODER = """g (float[1,1,4,4] x, float[1,1,4,4] k, int64[1,4] mask, int64[4] square) => (float[1,1,4,4] y)
+  <float low = {-3.4028235e38}, float zero = {0.0}, float scale = {0.5}, int64 above = {1}, int64[2] axes = {1, 2}> {
+  filled = MAKE upper = Trilu<upper=1>(filled, above)
+  wide = Cast<to=1>(mask) padding = Unsqueeze(wide, axes) sum = Add(upper, padding) is_padding = Equal(sum, zero)
+  masked = Where(is_padding, low, upper) part = Reshape(masked, square) merged = Identity(part)
+  s = MatMul(x, k) scaled = Mul(s, scale) [add] a = Add(scaled, merged) [softmax] p = Softmax(a) y = MatMul(p, x) }"""
+MAKE = {
+    "ConstantOfShape": "ConstantOfShape<value=float[1] {-3.4028235e38}>(square)",
+    "Expand": "Expand(low, square)",
+}
+
+
+@pytest.mark.parametrize("made_by", MAKE)
+@pytest.mark.parametrize("softmax", ["black", "white"])
+def test_a_decoder_as_torch_exports_it(made_by: str, softmax: str) -> None:
+    """Rule S4.37: No NaN from a fully masked row."""
+    proto = model(DECODER.replace("MAKE", MAKE[made_by]))
+    random = np.random.default_rng(0)
+    feed = {name: random.normal(size=(1, 1, 4, 4)).astype(np.float32) for name in ("x", "k")}
+    feed |= {"mask": np.array([[0, 1, 1, 0]]), "square": np.array([1, 1, 4, 4])}  # row 0 sees only itself
+    assert not not_a_number(run_ort(proto, feed))
+    lists = {"white": [*WHITE, "Softmax"]} if softmax == "white" else {"white": WHITE, "black": ["Softmax"]}
+    for protect in (["masks"], []):
+        mixed = mixlist.rewrite(proto, mixlist.resolve(proto, policy(**lists, protect=protect))).model
+        assert not_a_number(run_ort(emulate(load(mixed)), feed)) == (not protect)
+
+
 @PROFILE
 @given(attentions(), mask_policies())
 def test_no_row_becomes_nan(drawn: Attention, rules: Policy) -> None:
