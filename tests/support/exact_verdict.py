@@ -1,0 +1,327 @@
+"""The verdict of a check from the text of its rules, apart from the implementation: Rules S8.1 to S8.21.
+
+The mixed model is what ``apply`` writes. Each of its nodes is computed in float32, and each tensor of a low type,
+converted operands included, is rounded where a node makes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from tests.support.exact_masks import proven_masks
+from tests.support.exact_operators import LOW, Ambiguous, Bounded, certain, compute, to_low
+
+Tensors = dict[str, Bounded]
+LOW_TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
+MASK = 1e37  # beyond it on one side only: a mask, whose infinity is intended (Rule S8.11)
+RULES = Path(__file__).parents[2] / "docs" / "semantics.md"
+
+
+@functools.cache
+def planned(rule: str) -> bool:
+    """Whether a rule is not built yet."""
+    return re.search(rf"^### {rule} .*\nStatus: planned$", RULES.read_text(encoding="utf-8"), re.M) is not None
+
+
+# --- the two models ---
+
+
+def low_types(model: onnx.ModelProto) -> dict[str, str]:
+    """The low type of each tensor that has one."""
+    graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
+    typed = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    typed |= {t.name: t.data_type for t in graph.initializer}
+    return {name: LOW_TYPES[kind] for name, kind in typed.items() if kind in LOW_TYPES}
+
+
+def run(model: onnx.ModelProto, feed: Mapping[str, NDArray[np.generic]], saturate: bool) -> Tensors:
+    """Every tensor of a model; tensors of a low type are rounded and held in float32."""
+    low = low_types(model)
+    values = {name: certain(x) for name, x in feed.items()}
+    for t in model.graph.initializer:
+        x = numpy_helper.to_array(t)
+        values[t.name] = certain(x if x.dtype == np.int64 else x.astype(np.float32))
+    for node in model.graph.node:
+        output = compute(node, [values[name] for name in node.input])
+        name = node.output[0]
+        values[name] = to_low(output, low[name], saturate) if name in low else output
+    return values
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A low node that reads a high tensor: the tensor before the conversion that mixlist inserted."""
+
+    reader: str
+    source: str  # the high tensor, by its name in both models
+    before: Bounded
+    low: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The values of both models in one batch, by the names of the original."""
+
+    original: onnx.ModelProto
+    reference: Tensors
+    mixed: Tensors
+    low: dict[str, str]  # the low type of each original tensor that a node makes in low precision
+    conversions: list[Conversion]
+
+
+def pair(
+    original: onnx.ModelProto, mixed: onnx.ModelProto, feed: Mapping[str, NDArray[np.generic]], saturate: bool
+) -> Pair:
+    """Run both models on one batch. A node keeps its name in the mixed model; its output may have a new one."""
+    ours, types = run(mixed, feed, saturate), low_types(mixed)
+    authored = {node.name for node in original.graph.node}
+    now = {node.name: node.output[0] for node in mixed.graph.node if node.name in authored}
+    names = {node.output[0]: now[node.name] for node in original.graph.node}
+    inserted = {node.output[0]: node.input[0] for node in mixed.graph.node if node.name not in authored}
+    conversions = [
+        Conversion(node.name, inserted[name], ours[inserted[name]], types[name])
+        for node in mixed.graph.node
+        for name in node.input
+        if node.name in authored and name in inserted and name in types
+    ]
+    values = {name: certain(x) for name, x in feed.items()} | {name: ours[new] for name, new in names.items()}
+    low = {name: types[new] for name, new in names.items() if new in types}
+    return Pair(original, run(original, feed, False), values, low, conversions)
+
+
+# --- what is known of a value in spite of its radius ---
+
+
+def some(surely: NDArray[np.bool_], perhaps: NDArray[np.bool_]) -> bool:
+    """Whether a condition holds for an element; it does where ``surely``, and at most where ``perhaps``."""
+    if not surely.any() and perhaps.any():
+        raise Ambiguous("a value at a limit")
+    return bool(surely.any())
+
+
+def within(t: Bounded, least: float, end: float = np.inf, where: NDArray[np.bool_] | None = None) -> bool:
+    """Whether an element has a magnitude in [least, end); infinities have one, NaN has none."""
+    size = np.abs(t.value.astype(np.float64))
+    low, high = size - t.radius, size + t.radius
+    surely = (low >= least) & ((high < end) | (end == np.inf))
+    perhaps = (high >= least) & ((low < end) | (end == np.inf))
+    return some(surely, perhaps) if where is None else some(surely & where, perhaps & where)
+
+
+def finite(t: Bounded) -> bool:
+    return bool(np.isfinite(t.value).all())
+
+
+def zero(t: Bounded) -> bool:
+    if np.isnan(t.value).any():
+        return False
+    size = np.abs(t.value.astype(np.float64))
+    if (size - t.radius).max() > 0:
+        return False
+    if t.certain:
+        return True
+    raise Ambiguous("a value that may be zero")
+
+
+def one_sided(t: Bounded, least: float) -> bool:
+    """Whether there are values of at least that magnitude, and all of them have one sign."""
+    return sum(within(t, least, where=t.value * sign > 0) for sign in (1, -1)) == 1
+
+
+# --- Rules S8.3 to S8.11 ---
+
+
+@dataclass
+class Findings:
+    """The kind of each node's output in one batch, and the nodes with an operand that a conversion loses."""
+
+    kinds: dict[str, str] = field(default_factory=dict)
+    operands: set[str] = field(default_factory=set)
+
+    @property
+    def exception(self) -> bool:
+        """Rule S8.14."""
+        return bool(self.operands) or bool({"overflow", "saturated"} & set(self.kinds.values()))
+
+    def offenders(self, model: onnx.ModelProto) -> set[str]:
+        """The nodes with an overflow, of their output or of an operand: Rules S8.4 and S8.5."""
+        lost = {node.name for node in model.graph.node if self.kinds.get(node.output[0]) in ("overflow", "saturated")}
+        return lost | self.operands
+
+
+def masks_of(batches: list[Pair]) -> dict[str, float]:
+    """The magnitude from which a value of a tensor is a mask's, for the masks that the graph proves: Rule S8.12."""
+    masks = proven_masks(batches[0].original)
+    least = {}
+    for name, size in masks.least.items():
+        added = [batch.reference[i] for i in masks.in_range.get(name, ()) for batch in batches]
+        if not any(np.isnan(t.value).any() or within(t, LOW["float16"][3]) for t in added):
+            least[name] = size
+    return least
+
+
+def judge(batches: list[Pair], saturate: bool) -> list[Findings]:
+    """Find the kind of each output, and the operands that conversions lose, in each batch."""
+    masks = masks_of(batches)
+    return [judge_batch(batch, masks, saturate) for batch in batches]
+
+
+def judge_batch(batch: Pair, masks: dict[str, float], saturate: bool) -> Findings:
+    found = Findings()
+
+    def mask_of(name: str, low: str | None) -> float:
+        return min(MASK, masks.get(name, MASK)) if low == "float16" else MASK
+
+    for conversion in () if planned("S8.4") else batch.conversions:
+        if loses(conversion, mask_of(conversion.source, conversion.low)):
+            found.operands.add(conversion.reader)
+    constants = {t.name for t in batch.original.graph.initializer}
+    spoiled: set[str] = set()  # not finite where the reference is, and no mask
+    for node in batch.original.graph.node:
+        name = node.output[0]
+        true, ours = batch.reference[name], batch.mixed[name]
+        if true.value.dtype != np.float32:
+            continue
+        inputs = [i for i in node.input if i not in constants]
+        output = Output(true, ours, batch.low.get(name), mask_of(name, batch.low.get(name)), saturate)
+        not_finite = any(not finite(batch.mixed[i]) for i in inputs if batch.mixed[i].value.dtype == np.float32)
+        kind = output.kind(not_finite, bool(spoiled & set(inputs)))
+        if kind:
+            found.kinds[name] = kind
+        fresh = np.isinf(ours.value) & np.isfinite(true.value) if kind != "intended" else np.zeros(1, bool)
+        if (fresh | (np.isnan(ours.value) & ~np.isnan(true.value))).any():
+            spoiled.add(name)
+    return found
+
+
+def loses(conversion: Conversion, mask: float) -> bool:
+    """Whether a finite value becomes infinite, or is clamped, and is no mask's: Rule S8.4."""
+    x, edge, usable = conversion.before, LOW[conversion.low][3], np.isfinite(conversion.before.value)
+    if edge < mask and within(x, edge, mask, usable):
+        return True
+    return within(x, max(edge, mask), where=usable) and not one_sided(x, mask)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of one node in one batch."""
+
+    true: Bounded
+    ours: Bounded
+    low: str | None
+    mask: float  # the magnitude from which a value is a mask's
+    saturate: bool
+
+    def kind(self, not_finite: bool, accident: bool) -> str | None:
+        """``not_finite``: an input is not finite in the mixed model; ``accident``: and it is by no design."""
+        true, ours = self.true, self.ours
+        if finite(true) and finite(ours):
+            return self.kind_of_finite(not_finite) if self.low else None
+        if finite(ours):
+            return "saturated" if self.saturate and self.lost and within(ours, self.largest) else "preexisting"
+        if finite(true):
+            if accident:
+                return "propagated"
+            return "intended" if self.is_mask(np.inf) and not self.lost else "overflow"
+        if (self.new_loss or (self.lost and not self.saturate)) and not accident:
+            return "overflow"
+        return "saturated" if self.saturate and self.lost else "preexisting"
+
+    def kind_of_finite(self, not_finite: bool) -> str | None:
+        true, ours = self.true, self.ours
+        assert self.low
+        _, _, normal, edge = LOW[self.low]
+        if self.saturate and within(ours, self.largest) and within(true, edge):
+            return "intended" if self.is_mask(self.largest) and not self.lost else "saturated"
+        if not zero(true) and (not within(true, normal) or zero(ours)):
+            return "propagated" if not_finite else "underflow"
+        return "near-limit" if within(ours, self.largest / 2) else None
+
+    @property
+    def largest(self) -> float:
+        return LOW[self.low or "float16"][1]
+
+    @property
+    def lost(self) -> bool:
+        """Whether the reference has a value beyond the low type that is no mask's."""
+        if self.low is None or LOW[self.low][3] >= self.mask:
+            return False
+        return within(self.true, LOW[self.low][3], self.mask)
+
+    def is_mask(self, limit: float) -> bool:
+        """Whether all values at the limit are masks', and those are on one side: Rules S8.11 and S8.12."""
+        if np.isnan(self.ours.value).any() or not one_sided(self.true, self.mask):
+            return False
+        return not within(self.true, 0, self.mask, np.abs(self.ours.value) >= limit)
+
+    @property
+    def new_loss(self) -> bool:
+        """Whether there is NaN, or an infinity of a sign, that the reference does not have: Rule S8.5."""
+        if np.isnan(self.true.value).any() or np.isnan(self.ours.value).any():
+            return not np.isnan(self.true.value).any()
+        return within(self.true, 0, self.mask, np.isinf(self.ours.value))
+
+
+# --- Rules S8.14 to S8.19 ---
+
+MAX_EXCEPTION_RATE = 0.005
+MAX_NORMALIZED = 0.01  # a cosine below 0.999 has a larger normalized error than this
+MAX_MISMATCH = 0.01
+MAX_IGNORED = 0.5
+
+
+def verdict(batches: list[Pair], found: list[Findings], clamp: float) -> str:
+    """Pass, fail or inconclusive: Rules S8.20 and S8.21. ``clamp``: what an infinity becomes in the mixed model."""
+    if sum(f.exception for f in found) / len(found) >= MAX_EXCEPTION_RATE:
+        return "fail"
+    outputs = [[(b.reference[v.name], b.mixed[v.name]) for b in batches] for v in batches[0].original.graph.output]
+    if not all(keeps_limits(output, clamp) for output in outputs):
+        return "fail"
+    ignored = [np.mean([np.isnan(true.value).mean() for true, _ in output]) for output in outputs]
+    return "inconclusive" if max(ignored) > MAX_IGNORED else "pass"
+
+
+def keeps_limits(batches: list[tuple[Bounded, Bounded]], clamp: float) -> bool:
+    """Whether one output keeps the default limits in every batch; integers and bools: Rule S8.17."""
+    if batches[0][0].value.dtype == np.float32:
+        return all(close(true, ours, clamp) for true, ours in batches)
+    differ = [true.value != ours.value for true, ours in batches]
+    if np.concatenate([d.reshape(-1) for d in differ]).mean() <= MAX_MISMATCH:
+        return True
+    return all(close(*(certain(t.value.astype(np.float32)) for t in batch), clamp) for batch in batches)
+
+
+def close(true: Bounded, ours: Bounded, clamp: float) -> bool:
+    """Whether the normalized error of one batch keeps its limit: Rules S8.15, S8.18 and S8.19."""
+    counted, infinite = np.isfinite(true.value), np.isinf(true.value)
+    theirs = true.value[infinite]
+    agree = (ours.value[infinite] == theirs) | (ours.value[infinite] == np.copysign(np.float32(clamp), theirs))
+    if not agree.all() or not np.isfinite(ours.value[counted]).all():
+        return False
+    x, y = (t.value[counted].astype(np.float64) for t in (true, ours))
+    slack = float(np.linalg.norm(true.radius[counted]) + np.linalg.norm(ours.radius[counted]))
+    error, size = float(np.linalg.norm(x - y)), float(np.linalg.norm(x))
+    if error + slack <= MAX_NORMALIZED * (size - slack) * (1 - 1e-6) or (error == slack == 0):
+        return True
+    if error - slack > MAX_NORMALIZED * (size + slack) * (1 + 1e-6):
+        return False
+    raise Ambiguous("an error at its limit")
+
+
+def magnitudes(values: Iterator[Bounded]) -> tuple[float, float]:
+    """Bounds of the largest magnitude over all batches; not finite where a value is not."""
+    low = high = 0.0
+    for t in values:
+        size = np.abs(t.value.astype(np.float64)) if finite(t) else np.array([np.inf])
+        radius = t.radius if finite(t) else 0.0
+        low, high = max(low, float((size - radius).max())), max(high, float((size + radius).max()))
+    return low, high
