@@ -118,8 +118,10 @@ def _deciders(solution: Solution) -> dict[int, Node | Value]:
 
 
 def _followed(solution: Solution, node: Node) -> Value | None:
-    """Return the value that a gray node follows; None for every other node."""
-    return solution.followed[node.id] if solution.facts[node.id].kind == "gray" else None
+    """Return the value that a gray node follows; None for every other node, also one that a mask or constant keeps."""
+    if solution.facts[node.id].kind != "gray" or solution.rules.get(node.id) in ("mask", "constant"):
+        return None
+    return solution.followed[node.id]
 
 
 def _is_changed(solution: Solution, node: Node) -> bool:

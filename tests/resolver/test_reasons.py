@@ -12,7 +12,7 @@ import mixlist
 from mixlist.lists.policy import Policy
 from tests.support.builders import policy
 from tests.support.graphs import Case, cases
-from tests.support.resolver_cases import one
+from tests.support.resolver_cases import nodes, one
 
 CITED = re.compile(r"\bS\d+\.\d+\b")
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -81,3 +81,13 @@ def _policies() -> list[Policy]:
     white, black = ["MatMul", "Exp", "Mul"], ["Add", "Sqrt"]
     settings = [{"gray_policy": each} for each in ("ascend", "between", "black-wins", "promote")]
     return [policy(white=white, black=black, **each) for each in (*settings, {"mode": "mixed_bfloat16"})]
+
+
+@pytest.mark.parametrize(("rule", "protect"), [("constant", []), ("mask", ["masks"])])
+def test_a_gray_node_that_is_kept_decides_for_its_followers(rule: str, protect: list[str]) -> None:
+    """Rule S4.33: Every decision carries its reason; the chain does not go on to the low producer."""
+    text = """g (float[4] x, bool[4] b) => (float[4] y, float[4] z) <float c = {-1e9}> {
+      [e] e = Exp(x) [w] w = Where(b, e, c) [s] y = Softmax(w) [n] z = Neg(w) }"""
+    found = nodes(text, white=["Exp"], black=["Softmax"], protect=protect)
+    assert (found["w"].rule, found["w"].follows) == (rule, ())
+    assert found["n"].follows == ("w", "w") and "Exp" not in found["n"].reason
