@@ -48,6 +48,7 @@ def policies(draw: st.DrawFn, model: onnx.ModelProto) -> Policy:
         mode=draw(st.sampled_from(MODE_NAMES)),
         gray_policy=draw(st.sampled_from(["ascend", "ascend", "between", "black-wins", "promote"])),
         constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
+        protect=draw(st.sampled_from([[], ["masks", "positions"]])),
     )
 
 

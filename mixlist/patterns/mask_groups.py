@@ -1,7 +1,7 @@
 """Find the masks of a graph that leave the range of a low type, and everything that they pass on the way to a softmax.
 
-Rule S4.35: A mask is a large negative constant that Add, Sub, Max, Where and value movers carry to a softmax. A Mul may
-scale it on the way, for example by 0 where nothing is masked.
+Rule S4.35: A mask is a large negative constant that Add, Sub, Max, Where and value movers carry to a softmax. Neg,
+Mul and Div may scale it on the way, for example by 0 where nothing is masked.
 
 Rule S4.37: The scores that are added to a mask are between -16000 and 16000.
 
@@ -27,8 +27,8 @@ MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
 _SOFTMAX = operators(Trait.SOFTMAX)
 _ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
 # ScatterElements and ScatterND write a mask into a part of another one, as torch exports masked_fill of a slice.
-_PASSES = operators(Trait.MOVES_VALUES) | {"Max", "Cast", "ScatterElements", "ScatterND"}
-_PARTS = _PASSES | _SOFTMAX | {"Add", "Sub", "Mul", "ConstantOfShape"}
+_PASSES = operators(Trait.MOVES_VALUES) | {"Max", "Neg", "Cast", "ScatterElements", "ScatterND"}
+_PARTS = _PASSES | _SOFTMAX | {"Add", "Sub", "Mul", "Div", "ConstantOfShape"}
 _LONGEST_FACTOR = 100  # values that a factor may be made of
 _KEEPS_INDICATOR = operators(Trait.MOVES_VALUES) | {"Sub", "Mul", "Min", "Max"}
 
@@ -39,16 +39,16 @@ Limits = dict[int, float]  # by input slot
 class _Flow:
     """The mask in a value: the sum of its constants' magnitudes, and how often the changed constant is added up.
 
-    ``has_scores``: whether something else was added, so that the value may be larger by ``SCORES``.
+    ``scores``: the largest magnitude of what was added to it.
     """
 
     total: float
     weight: float = 1.0
-    has_scores: bool = False
+    scores: float = 0.0
 
     def exceeds(self, low: int) -> bool:
         """Return whether the low type cannot hold the values."""
-        return self.total + (SCORES if self.has_scores else 0.0) > FINITE_MAX[low]
+        return self.total + self.scores > FINITE_MAX[low]
 
 
 @dataclass(eq=False)
@@ -172,16 +172,22 @@ class _Finder:
         self.sources[node] = (f"tensor {name!r}", abs(number))
         return _Flow(abs(number))
 
-    def _combined(self, node: Node, read: Mapping[int, _Flow]) -> _Flow:
+    def _combined(self, node: Node, read: Mapping[int, _Flow]) -> _Flow | None:
         flows = list(read.values())
+        if node.op_type == "Div":
+            return self._divided(node, read)
         if node.op_type == "Mul":
             return self._scaled(node, read)
         if node.op_type in ("Add", "Sub"):
-            return _Flow(sum(flow.total for flow in flows), sum(flow.weight for flow in flows), True)
+            return _Flow(
+                sum(flow.total for flow in flows),
+                sum(flow.weight for flow in flows),
+                max([SCORES, *(flow.scores for flow in flows)]),
+            )
         return _Flow(
             max(flow.total for flow in flows),
             max(flow.weight for flow in flows),
-            any(flow.has_scores for flow in flows),
+            max(flow.scores for flow in flows),
         )
 
     def _scaled(self, node: Node, read: Mapping[int, _Flow]) -> _Flow:
@@ -194,10 +200,20 @@ class _Finder:
         factor = others[0]
         known = self.ranges.of(factor) if factor.constant else None
         if known is not None:
-            return _Flow(flow.total * known.max_abs, flow.weight * max(known.max_abs, 1.0), flow.has_scores)
+            return _times(flow, known.max_abs)
         if not self._is_indicator(factor):
             self.unsound.add(node)
         return flow
+
+    def _divided(self, node: Node, read: Mapping[int, _Flow]) -> _Flow | None:
+        """Return a mask that is divided by a number, as some models scale their scores after masking them."""
+        if list(read) != [0]:
+            return None
+        known = self.ranges.of(node.inputs[1]) if node.inputs[1] is not None else None
+        if known is None or not known.single:
+            self.unsound.add(node)
+            return read[0]
+        return _times(read[0], 1 / abs(known.single))
 
     def _is_indicator(self, value: Value) -> bool:
         """Return whether a value is made of integers or booleans and of constants from -1 to 1, as ``1 - mask`` is."""
@@ -274,6 +290,7 @@ class _Finder:
             group.reducible &= node not in self.unsound
             if node in self.sources and not group.source:
                 group.source = self.sources[node][0]
+            group.reducible &= all(flow.scores <= FINITE_MAX[self.low] / 2 for flow in found)
             exceeds = any(flow.exceeds(self.low) for flow in found)
             if exceeds:
                 leaving.add(leader)
@@ -286,6 +303,10 @@ class _Finder:
             group = groups[self._leader(node)]
             group.limits.setdefault(node, {})[slot] = group.limit
         yield from (group for leader, group in groups.items() if leader in leaving)
+
+
+def _times(flow: _Flow, factor: float) -> _Flow:
+    return _Flow(flow.total * factor, flow.weight * max(factor, 1.0), flow.scores * factor)
 
 
 def _order(node: Node) -> int:

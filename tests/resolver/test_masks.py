@@ -168,6 +168,9 @@ UNREDUCED = {
     "four masks": PRODUCT.replace("[softmax]", "t = Add(a, m) u = Add(t, m) v = Add(u, m) [softmax]").replace(
         "Softmax(a)", "Softmax(v)"
     ),
+    "scores that are scaled up": PRODUCT.replace("[softmax]", "t = Mul(a, three) [softmax]")
+    .replace("Softmax(a)", "Softmax(t)")
+    .replace("float one = {1.0}", "float one = {1.0}, float three = {3.0}"),
     "a default of an input": WHERE.replace("bool[4,4] b)", "bool[4,4] b, float c)"),
 }
 

@@ -26,6 +26,7 @@ LAYERS = {
     "twice": "t# = Add(s#, m) a# = Add(t#, m)",
     "reshaped": "u# = Reshape(m, shape) t# = Add(s#, u#) a# = Reshape(t#, shape)",
     "scaled": "t# = Add(s#, m) a# = Mul(t#, half)",
+    "divided": "t# = Where(b, c, s#) u# = Div(t#, two) a# = Add(u#, m)",
     "cast": "t# = Add(s#, m) a# = Cast<to=1>(t#)",
     "both": "z# = Where(b, c, zero) t# = Add(s#, z#) a# = Where(b, c, t#)",
 }
@@ -33,10 +34,11 @@ SHARED = {
     "product": "m = Mul(inv, c)",
     "choice": "m = Where(b, c, zero)",
     "switched": "i = Where(b, one, zero) m = Mul(i, c)",
+    "negated": "l = Mul(inv, big) m = Neg(l)",
     "filled": "e = ConstantOfShape<value=float[1] {@}>(shape) m = Mul(inv, e)",
     "float mask": "i = Sub(one, given) m = Mul(i, c)",
 }
-OPERATORS = ["Add", "Sub", "Mul", "Where", "Max", "Expand", "Reshape", "MatMul", "Softmax", "Relu"]
+OPERATORS = ["Add", "Sub", "Mul", "Div", "Neg", "Where", "Max", "Expand", "Reshape", "MatMul", "Softmax", "Relu"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def attention(shared: str, layers: list[str], constant: float, largest: float = 
     text = f"""g (float[{SIZE},{SIZE}] x, float[{SIZE},{SIZE}] k, float[{SIZE},{SIZE}] v, int64[{SIZE},{SIZE}] mask,
       float[{SIZE},{SIZE}] given) => (float[{SIZE},{SIZE}] y)
       <float c = {{{constant!r}}}, float big = {{{-constant!r}}}, float one = {{1.0}}, float zero = {{0.0}},
-       float half = {{0.5}}, int64[2] shape = {{{SIZE}, {SIZE}}}, int64 nought = {{0}}>
+       float half = {{0.5}}, float two = {{2.0}}, int64[2] shape = {{{SIZE}, {SIZE}}}, int64 nought = {{0}}>
       {{ {" ".join(parts)} y = Relu({value}) }}"""
     random = np.random.default_rng(seed)
     mask = random.integers(0, 2, (SIZE, SIZE))

@@ -130,6 +130,7 @@ def jobs(draw: st.DrawFn) -> tuple[Case, Policy]:
         mode=draw(st.sampled_from(["mixed_float16"] * 3 + ["mixed_bfloat16"])),
         gray_policy=draw(st.sampled_from(["ascend", "ascend", "between", "black-wins", "promote"])),
         constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
+        protect=draw(st.sampled_from([[], ["masks", "positions"]])),
     )
 
 
