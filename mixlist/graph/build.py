@@ -9,7 +9,7 @@ from mixlist.errors import ModelError
 from mixlist.graph import control_flow
 from mixlist.graph.constness import is_constant, is_from_shape, is_random
 from mixlist.graph.link import DEEPEST, called, domain_of, link, new_value, reads
-from mixlist.graph.messages import copied
+from mixlist.graph.messages import OLDEST_OPSET, copied
 from mixlist.graph.model import Graph, Node, Scope, Value, function_key
 from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.graph.type_unification import unify_types
@@ -87,7 +87,14 @@ def _fill(graph: Graph, depth: int = 0, results: tuple[types.Type, ...] = ()) ->
 
 
 def _opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
-    return {domain_of(entry.domain): entry.version for entry in imports}
+    """Return the imported version of each domain; raise ModelError if mixlist does not handle it (Rule S7.15)."""
+    versions = {domain_of(entry.domain): entry.version for entry in imports}
+    if versions.get("", OLDEST_OPSET) < OLDEST_OPSET:
+        raise ModelError(
+            f"the model is written in opset {versions['']}; mixlist handles opsets from {OLDEST_OPSET} on",
+            hint="convert the model: mixlist apply --opset 13 does so before it applies the lists",
+        )
+    return versions
 
 
 def _resolved(node: NodeProto, outer: Mapping[str, AttributeProto]) -> Iterator[tuple[str, AttributeProto]]:

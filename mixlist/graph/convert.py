@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError, UsageError
+from mixlist.graph.messages import OLDEST_OPSET
 from mixlist.graph.save import tensors
 from mixlist.graph.weights import is_external
 
@@ -57,8 +58,8 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
     from onnx import defs
 
     newest = defs.onnx_opset_version()
-    if not 7 <= opset <= newest:
-        raise UsageError(f"--opset {opset}: mixlist handles opsets 7 to {newest}")
+    if not OLDEST_OPSET <= opset <= newest:
+        raise UsageError(f"--opset {opset}: mixlist handles opsets {OLDEST_OPSET} to {newest}")
     _refuse_invalid(model)
     try:
         converted = _apart(f"version_converter.convert_version(model, {opset})", model)

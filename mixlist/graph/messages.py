@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Message")
 NodeOrder = tuple[int, int, int]
+OLDEST_OPSET = 7  # of the standard domain (Rule S7.15)
 
 
 def copied(message: M) -> M:

@@ -45,6 +45,27 @@ def test_bfloat16_at_every_opset(opset: int) -> None:
     assert found.low == {"m", "a", "r", "d", "t", "u", "n", "c", "k", "z"}
 
 
+@pytest.mark.parametrize("opset", [1, 5, 6])
+def test_opsets_below_7_are_refused_with_a_hint(opset: int) -> None:
+    """Rule S7.15: before opset 6 a Cast names its type by a text."""
+    proto = model(NET.format(ir=3, opset=opset, w=",".join(["0.5"] * 16)), check=False)
+    with pytest.raises(ModelError, match=f"opset {opset}; mixlist handles opsets from 7 on") as error:
+        mixlist.resolve(proto, policy(**LISTS))
+    assert "--opset" in (error.value.hint or "")
+
+
+def test_functions_below_opset_7_are_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y) { y = f.F(x) }
+      <domain: "f", opset_import: ["" : 5]> F (a) => (b) { b = Exp(a) }"""
+    with pytest.raises(ModelError, match="opset 5"):
+        mixlist.resolve(model(text, check=False), policy(white=["Exp"]))
+
+
+def test_a_model_below_opset_7_can_be_converted_and_then_resolved() -> None:
+    text = """<ir_version: 3, opset_import: ["" : 5]> g (float[4] x) => (float[4] y) { t = Exp(x) y = Sigmoid(t) }"""
+    assert case(convert_opset(model(text, check=False), 13), white=["Exp"]).low == {"Exp_0", "Sigmoid_0"}
+
+
 def test_before_opset_13_nothing_knows_bfloat16_and_the_reason_says_since_when() -> None:
     text = NET.format(ir=7, opset=12, w=",".join(["0.5"] * 16))
     found = case(text, mode="mixed_bfloat16", white=["MatMul", "Add"])
