@@ -91,6 +91,8 @@ class ReasonWriter:
         if rule == "mode":
             mode = self.policy.mode
             return f"precision mode {mode.name} makes it {kept} ({_MODE_RULES[mode.action]})"
+        if rule == "white" and kept != self.low:  # of the other low type, with slots of another type that may change
+            return f"{entry}, but {self._keeps_other_type(kept)}"
         if rule == "white":
             number = "S3.8" if _is_lowered_bfloat16(node, kept) else "S4.4"
             return f"{entry}: computed in {self.low} ({number})"
@@ -143,11 +145,13 @@ class ReasonWriter:
         if any(v is not None and types.element(v.type) == types.DOUBLE for v in node.inputs):
             return "it computes in float64, which lists never change (S4.9)"
         if signature is not None and signature.groups:  # of the other low type
-            kept = types.type_name(signature.groups[0].authored)
-            return f"it keeps {kept}, the type it was authored in; only float32 and {self.low} change (S4.9)"
+            return self._keeps_other_type(types.type_name(signature.groups[0].authored))
         if any(v is not None and types.element(v.type) in types.LISTED for v in [*node.inputs, *node.outputs]):
             return f"the schema of {node.op_type} fixes its float types (S4.1)"
         return "it has no float input or output (S4.1)"
+
+    def _keeps_other_type(self, kept: str) -> str:
+        return f"it keeps {kept}, the type it was authored in; only float32 and {self.low} change (S4.9)"
 
     def _node_rule(self, node: Node, kept: str) -> str:
         rule = self.rules.rule_of(self.solution.graph, node)
@@ -173,6 +177,8 @@ class ReasonWriter:
         if node.signature is not None and node.signature.schema is None:
             _, operator = in_onnx(node.domain, node.op_type)
             return f"no schema is known for {operator} at opset {opset}: it stays as authored (S4.14)"
+        if kept not in ("float32", self.low):
+            return f"{_shown_entry(self.solution.facts[node.id])}, but {self._keeps_other_type(kept)}"
         later = next_opset_allowing(node.domain, node.op_type, opset, self.low_type)
         advice = f"; opset {later} would allow it" if later is not None else ""
         refusal = f"{node.op_type} does not allow {self.low} at opset {opset}"

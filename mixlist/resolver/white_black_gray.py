@@ -22,7 +22,7 @@ from mixlist.graph.messages import standard_opset
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
-from mixlist.ops.signature import Assignment, Group
+from mixlist.ops.signature import Assignment, Signature
 from mixlist.resolver import gray_policies
 from mixlist.resolver.constants_out_of_range import keep_constants
 from mixlist.resolver.decisions import UNDECIDED
@@ -71,7 +71,7 @@ def _aim(node: Node, target: int, movable: frozenset[int], state: SolverState) -
         wish = tuple([target if g.authored in movable else g.authored for g in signature.groups])
         if _can_become(target, low, state.graph):
             assignment = signature.assign(wish)
-            answer = (assignment, _is_refused(assignment, wish, signature.groups))
+            answer = (assignment, _is_refused(assignment, target, wish, signature))
         else:
             answer = (signature.authored(), target == low and wish != signature.authored().elements)
         signature.memo[target, low, movable] = answer
@@ -96,7 +96,12 @@ def _can_become(target: int, low: int, graph: Graph) -> bool:
     return cast is None or target in cast.allowed["T2"]
 
 
-def _is_refused(assignment: Assignment, wish: tuple[int, ...], groups: tuple[Group, ...]) -> bool:
-    """Return whether the operator refuses altogether: no group of slots that should change did."""
-    wanted = [i for i, (w, g) in enumerate(zip(wish, groups, strict=True)) if w != g.authored]
+def _is_refused(assignment: Assignment, target: int, wish: tuple[int, ...], signature: Signature) -> bool:
+    """Return whether the operator refuses altogether: no group of slots that should change did.
+
+    A node that computes in the type already is not refused: bfloat16 data of a Dropout whose ratio stays float32.
+    """
+    wanted = [i for i, (w, g) in enumerate(zip(wish, signature.groups, strict=True)) if w != g.authored]
+    if signature.primary is not None and signature.primary.authored == target:
+        return False
     return bool(wanted) and all(i in assignment.refused for i in wanted)

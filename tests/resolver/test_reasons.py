@@ -67,6 +67,30 @@ def test_a_white_node_of_the_other_low_type_says_that_it_keeps_it() -> None:
     assert reason == "it keeps bfloat16, the type it was authored in; only float32 and float16 change (S4.9)"
 
 
+@pytest.mark.parametrize("elem", ["bfloat16", "float16"])
+@pytest.mark.parametrize("opset", [13, 22])
+def test_a_dropout_keeps_its_low_type_with_or_without_its_ratio(opset: int, elem: str) -> None:
+    """Rules S4.4 and S4.9: the ratio takes bfloat16 from opset 22 on, which says nothing about the data."""
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
+      g ({elem}[4] x) => ({elem}[4] y) <float ratio = {{0.5}}> {{ [drop] y = Dropout(x, ratio) }}"""
+    decision = one(text, "drop", mode="mixed_bfloat16", white=["Dropout"])
+    ends = {
+        "bfloat16": "computed in bfloat16 (S4.4)",
+        "float16": "it keeps float16, the type it was authored in; only float32 and bfloat16 change (S4.9)",
+    }
+    assert decision.precision == elem and decision.reason.endswith(ends[elem])
+    assert decision.rule == ("schema" if (elem, opset) == ("float16", 13) else "white")
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_a_node_of_the_other_low_type_says_so_whatever_its_opset_allows(opset: int) -> None:
+    """Rule S4.9: at opset 11 MatMul allows no bfloat16, but that is not why it keeps float16."""
+    text = f"""<ir_version: 6, opset_import: ["" : {opset}]>
+      g (float16[2,2] x, float16[2,2] w) => (float16[2,2] y) {{ [m] y = MatMul(x, w) }}"""
+    reason = one(text, "m", mode="mixed_bfloat16", white=["MatMul"]).reason
+    assert reason == "it keeps float16, the type it was authored in; only float32 and bfloat16 change (S4.9)"
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(cases())
 def test_every_reason_cites_a_rule_that_exists(case: Case) -> None:
