@@ -15,6 +15,7 @@ from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver.constants_out_of_range import misfit
+from mixlist.resolver.control_flow import takes_type
 from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import CallArguments, SolverState
@@ -45,7 +46,8 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
 def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool], done: MutableSet[Solution]) -> None:
     """Give each parameter that receives a constant the type that all its readers want.
 
-    Parameters are those of functions, and those of the bodies of Scan and SequenceMap. Callees are settled first;
+    Parameters are those of functions, and those of the bodies of Scan and SequenceMap, if the operator takes the type
+    at the graph's opset (Rule S4.11: Scan learned bfloat16 with opset 16). Callees are settled first;
     ``done`` holds the graphs that are settled. ``fits`` tells whether a constant may be converted to the low type;
     in a function each node has been asked that.
     """
@@ -55,17 +57,21 @@ def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool],
     for callee in dict.fromkeys(solution.callees.values()):
         settle_constant_arguments(callee, fits, done)
     root = solution.graph.root
-    settled = [v for v in root.inputs if solution.graph.path and v.constant and v not in root.outputs]
-    settled += [link.targets[0] for link in solution.links if _hands_in_constant(link, fits)]
+    parameters = [v for v in root.inputs if solution.graph.path and v.constant and v not in root.outputs]
+    settled: dict[Value, Link | None] = dict.fromkeys(parameters)
+    settled |= {link.targets[0]: link for link in solution.links if _hands_in_constant(link, fits)}
     if not settled:
         return
     wanted: dict[int, set[int | None]] = {}
     for use in uses(solution):
         wanted.setdefault(use.value.id, set()).add(use.want)
-    for value in settled:
+    for value, handed_in in settled.items():
         wants = wanted.get(value.id, set())
-        if types.element(value.type) in types.LISTED and len(wants) == 1:
-            solution.decided[value.id] = wants.pop() or solution.decided[value.id]
+        want = next(iter(wants)) if len(wants) == 1 else None
+        if want is None or types.element(value.type) not in types.LISTED:
+            continue
+        if handed_in is None or takes_type(handed_in, want, solution.graph):
+            solution.decided[value.id] = want
 
 
 def _hands_in_constant(link: Link, fits: Callable[[Value], bool]) -> bool:
