@@ -111,6 +111,13 @@ def element_count(constant: ConstantProto) -> int:
     return prod(constant.dims)
 
 
+def covers_all(constant: ConstantProto) -> bool:
+    """Return whether a constant stores all of its elements: a sparse tensor leaves out zeros."""
+    from onnx import SparseTensorProto
+
+    return not isinstance(constant, SparseTensorProto) or prod(constant.dims) == prod(constant.values.dims)
+
+
 def byte_size(tensor: TensorProto) -> int:
     """Bytes that the dense values of a tensor take where they lie now."""
     return _bytes_as(tensor, stored_type(tensor))

@@ -1,22 +1,32 @@
 """Rule S4.7: does a constant fit the low type?
 
 It does not if a finite value of it becomes infinite, or if it holds a single non-zero value (an
-epsilon) that becomes zero. A constant that a value mover makes (Transpose, Concat, ...) is judged by all that it moves.
+epsilon) that becomes zero.
+
+Rule S4.20: S4.7 applies to the value of every deterministic node without bodies whose inputs are all constants, to
+constant arguments of functions, and to constants that functions return. ``Range`` and ``ConstantOfShape`` are computed
+in closed form at any size, and a value mover has the range of its input. ``constant_evaluation`` computes the others.
+
+Rule S4.21: A constant holds a single value if all of its elements are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Value, floats_of
-from mixlist.graph.weights import element_count, pieces
+from mixlist.graph.weights import covers_all, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import flush_bound, overflow_bound
 from mixlist.ops.traits import Trait, operators
+from mixlist.patterns.call_frames import CallFrame, CallFrames, FrameValue
+from mixlist.patterns.constant_evaluation import ConstantEvaluator, UnknownValueError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,14 +42,21 @@ _FILLERS = operators(Trait.FILLS)
 
 @dataclass(frozen=True)
 class ConstantRange:
-    """The largest finite magnitude of a constant, and the number itself if the constant holds a single one.
+    """The largest finite magnitude of a constant, and its smallest and largest element.
 
-    ``complete`` is False for a constant that is partly computed: the range is that of the known elements.
+    A constant without elements has ``smallest`` inf and ``largest`` -inf; one with a NaN, the other way round.
+    ``unknown`` says why the values of some elements are not known; the range is that of the others.
     """
 
     max_abs: float
-    single: float | None
-    complete: bool = True
+    smallest: float
+    largest: float
+    unknown: str = ""
+
+    @property
+    def single(self) -> float | None:
+        """Return the value that all elements have; None if there are several values, or none."""
+        return self.smallest if self.smallest == self.largest and not self.unknown else None
 
     def misfit(self, low: int) -> str | None:
         """Why the low type does not hold the constant; None where it does."""
@@ -49,52 +66,107 @@ class ConstantRange:
             return f"is {self.single:.6g}, which {types.type_name(low)} turns into zero"
         return None
 
+    def union(self, other: ConstantRange) -> ConstantRange:
+        """Return the range of the elements of both."""
+        smallest, largest = min(self.smallest, other.smallest), max(self.largest, other.largest)
+        return ConstantRange(max(self.max_abs, other.max_abs), smallest, largest, self.unknown or other.unknown)
+
+
+_EMPTY = ConstantRange(0.0, math.inf, -math.inf)
+_ZERO = ConstantRange(0.0, 0.0, 0.0)
+
 
 class ConstantRanges:
-    """The ranges of a model's constants; each is scanned once, when first asked for."""
+    """The ranges of a model's constants; each is found once, when first asked for."""
 
     def __init__(self, folder: Path | None, progress: Progress | None = None) -> None:
         self.folder = folder
+        self.frames = CallFrames()
         self._progress = progress
-        self._known: dict[int, tuple[ConstantProto, ConstantRange]] = {}  # by id of the tensor, which is kept alive
+        self._evaluator = ConstantEvaluator(folder, self.frames)
+        self._scanned: dict[int, tuple[ConstantProto, ConstantRange]] = {}  # by id of the tensor, which is kept alive
+        self._computed: dict[FrameValue, ConstantRange] = {}
 
-    def of(self, value: Value) -> ConstantRange | None:
-        """Return the range of a constant; None for a computed one, and for one that holds no floats.
+    def of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
+        """Return the range of a constant in a call of its function; None for other values and if it holds no floats.
 
         A constant that value movers make has the union of the ranges of all constants that they move.
         """
-        if not value.constant:
+        if not value.constant or types.element(value.type) not in types.FLOATS:
             return None
-        # Through a chain of movers that read one tensor each, a single number stays a single number.
-        while len(sources := _moved_inputs(value, _MOVERS)) == 1 and not _moved_inputs(value, _FILLERS):
-            value = sources[0]
         if value.tensor is not None:
             return self._of_tensor(value.tensor)
-        tensors = [origin.tensor for origin in origins(value)]
-        ranges = [self._of_tensor(tensor) for tensor in tensors if tensor is not None]
-        return ConstantRange(max(known.max_abs for known in ranges), None, None not in tensors) if ranges else None
+        asked = self.frames.source(value, frame)
+        waiting = [asked]
+        while waiting:
+            at = waiting[-1]
+            if at in self._computed:
+                waiting.pop()
+                continue
+            moved = [self.frames.source(source, at.frame) for source in _moved_inputs(at.value, _MOVERS)]
+            missing = [source for source in moved if source not in self._computed]
+            waiting += missing
+            if not missing:
+                self._computed[at] = self._moved(at, moved) if moved else self._of_leaf(at)
+        return self._computed[asked]
+
+    def known(self, value: Value) -> ConstantRange | None:
+        """Return the range of a constant whose value is known as a whole; None for every other value."""
+        found = self.of(value)
+        return found if found is not None and not found.unknown else None
 
     def fits(self, value: Value, low: int) -> bool:
         """Whether the low type holds the constant."""
         found = self.of(value)
         return found is None or found.misfit(low) is None
 
-    def _of_tensor(self, tensor: ConstantProto) -> ConstantRange:
-        found = self._known.get(id(tensor))
-        if found is None:
-            found = self._known[id(tensor)] = (tensor, self._scan(tensor))
-        return found[1]
+    def _moved(self, at: FrameValue, moved: Iterable[FrameValue]) -> ConstantRange:
+        fills = at.value.producer is not None and at.value.producer.op_type in _FILLERS
+        return reduce(ConstantRange.union, (self._computed[source] for source in moved), _ZERO if fills else _EMPTY)
 
-    def _scan(self, tensor: ConstantProto) -> ConstantRange:
-        largest, single = 0.0, None
-        alone = element_count(tensor) == 1
-        for piece in pieces(tensor, self.folder):
-            largest = max(largest, _finite_max(piece))
-            if self._progress is not None:
-                self._progress(piece.nbytes)
-            if alone and piece.size:
-                single = float(piece[0])
-        return ConstantRange(largest, single)
+    def _of_leaf(self, at: FrameValue) -> ConstantRange:
+        """Return the range of a constant that no value mover makes."""
+        value, node = at.value, at.value.producer
+        if value.tensor is not None:
+            return self._of_tensor(value.tensor)
+        if isinstance(value.type, tuple) and node is not None and not node.inputs:
+            return _EMPTY  # SequenceEmpty, or an Optional without content
+        try:
+            if node is not None and not node.domain and node.op_type == "ConstantOfShape":
+                return self._filled(at)
+            if node is not None and not node.domain and node.op_type == "Range":
+                return self._progression(at)
+            return _range_of_pieces([self._evaluator.array(at).reshape(-1)])
+        except UnknownValueError as reason:
+            return replace(_EMPTY, unknown=str(reason))
+
+    def _filled(self, at: FrameValue) -> ConstantRange:
+        """Return the range of ConstantOfShape at any size."""
+        (shape,) = self._evaluator.inputs(at)
+        filler = self._evaluator.attribute_value(at, "value")
+        if not shape.all():
+            return _EMPTY
+        return _range_of_pieces([filler.reshape(-1)]) if filler is not None else _ZERO
+
+    def _progression(self, at: FrameValue) -> ConstantRange:
+        """Return the range of Range at any size."""
+        scalars = self._evaluator.inputs(at)
+        if any(scalar.size != 1 for scalar in scalars):
+            raise UnknownValueError("a Range reads tensors that are no scalars")
+        start, limit, delta = (float(scalar.reshape(-1)[0]) for scalar in scalars)
+        count = math.ceil((limit - start) / delta) if delta and math.isfinite((limit - start) / delta) else 0
+        if count <= 0:
+            return _EMPTY
+        last = start + (count - 1) * delta
+        return ConstantRange(max(abs(start), abs(last)), min(start, last), max(start, last))
+
+    def _of_tensor(self, tensor: ConstantProto) -> ConstantRange:
+        found = self._scanned.get(id(tensor))
+        if found is None:
+            known = _range_of_pieces(pieces(tensor, self.folder), self._progress)
+            known = known if covers_all(tensor) else known.union(_ZERO)
+            found = self._scanned[id(tensor)] = (tensor, known)
+        return found[1]
 
 
 def origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value]:
@@ -119,11 +191,23 @@ def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
     return floats_of(node.inputs)
 
 
-def _finite_max(piece: NDArray[np.generic]) -> float:
+def _range_of_pieces(parts: Iterable[NDArray[np.generic]], progress: Progress | None = None) -> ConstantRange:
+    """Return the range of a constant that comes in flat arrays."""
     import numpy as np
 
-    numbers = piece.astype(np.float32, copy=False)
-    high, low = float(numbers.max(initial=0)), float(numbers.min(initial=0))
-    if np.isfinite(high) and np.isfinite(low):
-        return max(high, -low)
-    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
+    known = _EMPTY
+    for piece in parts:
+        if progress is not None:
+            progress(piece.nbytes)
+        if not piece.size:
+            continue
+        numbers = piece.astype(np.float32, copy=False)
+        smallest, largest = float(numbers.min()), float(numbers.max())
+        if math.isfinite(smallest) and math.isfinite(largest):
+            known = known.union(ConstantRange(max(-smallest, largest), smallest, largest))
+            continue
+        magnitude = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
+        if math.isnan(smallest):
+            smallest, largest = -math.inf, math.inf
+        known = known.union(ConstantRange(magnitude, smallest, largest))
+    return known

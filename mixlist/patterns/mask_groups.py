@@ -148,7 +148,7 @@ class _Finder:
 
     def _constant(self, node: Node, slot: int, value: Value) -> _Flow | None:
         """Return the mask in a constant that no node of the path makes, if it holds numbers of that size."""
-        known = self.ranges.of(value)
+        known = self.ranges.known(value)
         if known is None or known.max_abs < LEAST:
             return None
         tensor = value.tensor
@@ -198,7 +198,7 @@ class _Finder:
             self.unsound.add(node)
             return flow
         factor = others[0]
-        known = self.ranges.of(factor) if factor.constant else None
+        known = self.ranges.known(factor) if factor.constant else None
         if known is not None:
             return _times(flow, known.max_abs)
         if not self._is_indicator(factor):
@@ -224,7 +224,7 @@ class _Finder:
             value = waiting.pop()
             node = value.producer
             if value.constant:
-                known = self.ranges.of(value)
+                known = self.ranges.known(value)
                 if known is None or known.max_abs > 1:
                     return False
             elif node is None or not _is_standard(node):

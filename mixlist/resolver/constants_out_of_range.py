@@ -4,9 +4,13 @@ Under `--constants keep`, a slot that would become low precision keeps its autho
 low type cannot hold; if the type of that slot is not independent, the whole node keeps its authored type with rule
 `constant`.
 
+Rule S4.20: S4.7 applies to the value of every constant, however it is computed. A low-precision node does not fit
+either if its inputs are all constants and its own result does not fit.
+
 Rule S4.19: `--constants ieee` and `clamp` convert every constant instead.
 
-``patterns.constants`` knows the range of a constant, and whether the low type holds it.
+``patterns.constants`` knows the range of a constant, and whether the low type holds it. In the body of a function that
+depends on the call: the answers are kept, so that calls with the same answers share a Solution.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from __future__ import annotations
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment, Group
-from mixlist.patterns.constants import origins
 from mixlist.resolver.solver_state import SolverState
 
 
@@ -25,19 +28,17 @@ def misfit(value: Value, state: SolverState) -> str | None:
     elem = types.element(value.type)
     if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.shared.facts.lowers_bfloat16):
         return None
-    # A function does not know the numbers of its arguments: its caller has judged them.
-    for origin in origins(value) if state.argument_misfits else ():
-        if origin.id in state.argument_misfits:
-            return state.argument_misfits[origin.id]
-    known = state.shared.ranges.of(value)
-    why = known.misfit(state.low) if known else None
-    return f"constant {value.name!r} {why}" if why else None
+    why = state.shared.misfit(value, state.frame)
+    if state.frame is not None and state.shared.ranges.frames.varies(value, state.frame):
+        state.solution.constants_fit[value] = why is None
+    return why
 
 
 def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> Assignment:
     """Return the assignment of a node that goes for the low type, without the slots whose constants do not fit.
 
-    The slots keep their authored type if nothing else has their type, else the whole node does.
+    The slots keep their authored type if nothing else has their type, else the whole node does. It does as well if its
+    own result is a constant that does not fit.
     """
     signature = node.signature
     assert signature is not None
@@ -54,15 +55,33 @@ def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> As
                 kept.append(index)
                 state.solution.notes[node.id] = why
                 break
-    if not kept:
-        return assignment
-    if all(_has_only_constants(signature.groups[index], node) for index in kept):
-        wish = [g.authored if i in kept else assignment.elements[i] for i, g in enumerate(signature.groups)]
-        partly_low = signature.assign(tuple(wish))
-        if not partly_low.refused and state.low in partly_low.elements:
-            return partly_low
+    remaining = _without_groups(node, assignment, kept, state.low) if kept else assignment
+    why = _result_misfit(node, remaining, state) if remaining is not None and not reduced else None
+    if why:
+        state.solution.notes[node.id] = why
+    elif remaining is not None:
+        return remaining
     state.solution.rules[node.id] = "constant"
     return signature.authored()
+
+
+def _without_groups(node: Node, assignment: Assignment, kept: list[int], low: int) -> Assignment | None:
+    """Return the assignment with the authored type for some groups of slots; None if the whole node has to keep it."""
+    signature = node.signature
+    assert signature is not None
+    if not all(_has_only_constants(signature.groups[index], node) for index in kept):
+        return None
+    wish = [g.authored if i in kept else assignment.elements[i] for i, g in enumerate(signature.groups)]
+    partly_low = signature.assign(tuple(wish))
+    return partly_low if not partly_low.refused and low in partly_low.elements else None
+
+
+def _result_misfit(node: Node, assignment: Assignment, state: SolverState) -> str | None:
+    """Return why a constant that the node would compute in the low type does not fit it."""
+    for value, made in zip(node.outputs, assignment.outputs, strict=False):
+        if value is not None and value.constant and made == state.low and (why := misfit(value, state)):
+            return why
+    return None
 
 
 def _has_only_constants(group: Group, node: Node) -> bool:

@@ -64,6 +64,9 @@ class Solution:
     ``callees``: the Solution of each function call. ``positions``: the position arithmetic that the policy protects.
     ``kept_masks``: the masks that stay as authored (Rule S4.35).
     ``reduced``: by node the slots that read a constant of any other mask, with its largest magnitude (Rule S4.36).
+
+    In the body of a function the decisions depend on the constants of the call: ``constants_fit`` has the answers about
+    them that were asked for, and ``callees_tried`` the Solutions that its calls had, also in between.
     """
 
     graph: Graph
@@ -75,6 +78,8 @@ class Solution:
     notes: dict[int, str] = field(default_factory=dict)
     rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the rule of the fact
     callees: dict[int, Solution] = field(default_factory=dict)
+    constants_fit: dict[Value, bool] = field(default_factory=dict)
+    callees_tried: dict[tuple[Node, Solution], None] = field(default_factory=dict)
     high_by_black: set[int] = field(default_factory=set)  # values, under the policy black-wins (Rule S4.23)
     positions: PositionPlan | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()

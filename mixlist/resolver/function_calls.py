@@ -1,7 +1,8 @@
 """Rule S4.31: functions are specialized per call.
 
 A model-local function is decided once for each combination of argument types and surrounding decision, with the opset
-of the function itself; equal results become one function.
+of the function itself; equal results become one function. Calls whose constants fit the low type alike share a decision
+(S4.20).
 
 Rule S7.5: No Cast is inserted where a constant can be converted instead; so a parameter that receives a constant takes
 the type that its readers want.
@@ -14,7 +15,6 @@ from collections.abc import Callable, MutableSet
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
-from mixlist.resolver.constants_out_of_range import misfit
 from mixlist.resolver.control_flow import takes_type
 from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
@@ -30,11 +30,13 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     call = CallArguments(
         types=tuple([decided[v.id] if v is not None else UNDECIDED for v in node.inputs]),
         wanted=tuple([decided[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]),
-        misfits=tuple([misfit(v, state) if v is not None else None for v in node.inputs]),
         blacks=tuple([marks_black and v is not None and is_high_by_black(v, solution, state.low) for v in node.inputs]),
         positions=solution.positions.of_call(node) if solution.positions is not None else None,
+        frame=state.shared.ranges.frames.enter(node, state.frame),
     )
     callee = solution.callees[node.id] = state.shared.specialize(node.function, call)
+    if state.frame is not None:
+        solution.callees_tried[node, callee] = None
     results = callee.graph.root.outputs
     parameters = zip(node.inputs, callee.graph.root.inputs, strict=False)
     # A group of the caller has to vote again if the body gave a sequence another type.

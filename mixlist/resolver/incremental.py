@@ -195,6 +195,8 @@ class _IncrementalResolution(Resolution):
         start: _Outcome | None = None  # the most similar outcome
         differences = frozenset[NodeClassification]()
         for outcome in incremental.outcomes.get(key, ()):
+            if not self.admits(call.frame, outcome.solver.solution):
+                continue
             others = outcome.changes ^ changes
             if start is None or len(others) < len(differences):
                 start, differences = outcome, others
@@ -205,6 +207,7 @@ class _IncrementalResolution(Resolution):
             solver.run(call, masks)
         else:
             solver = _copy(start.solver, self, masks)
+            solver.state.frame = call.frame
             decided_again = self._update(solver, differences, changed)
         incremental.remember(key, _Outcome(solver, changes), start, decided_again)
         return solver.solution
@@ -335,6 +338,8 @@ def _copy(before: Solver, shared: Resolution, masks: Masks) -> Solver:
         notes=old.notes.copy(),
         rules=old.rules.copy(),
         callees=old.callees.copy(),
+        constants_fit=old.constants_fit.copy(),
+        callees_tried=old.callees_tried.copy(),
         high_by_black=old.high_by_black.copy(),
         kept_masks=masks.kept,
         reduced=masks.reduced,
@@ -343,7 +348,6 @@ def _copy(before: Solver, shared: Resolution, masks: Masks) -> Solver:
         solution.decided[value.id] = before.start.decided[value.id]
     solver = Solver(shared, old.graph, solution)
     solver.start, solver.schedule = before.start, before.schedule
-    solver.state.argument_misfits = before.state.argument_misfits
     return solver
 
 

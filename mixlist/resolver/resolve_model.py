@@ -63,7 +63,8 @@ class Resolver:
         settle_constant_arguments(main, resolution.fits, set())
         solutions = _numbered(main)
         resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, facts.cast_is_black)
-        return Plan(self.loaded.name, policy, tuple(_warnings(resolved, self.ranges)), resolved)
+        warnings = (*_warnings(resolved, self.ranges), *_unknown_constants(resolution))
+        return Plan(self.loaded.name, policy, warnings, resolved)
 
 
 def resolve(
@@ -150,4 +151,17 @@ def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:
             f"mixlist wrote {resolved.loaded.name} under another policy or by other rules: "
             "what that made low is authored low now",
             hint="start from the original model",
+        )
+
+
+def _unknown_constants(resolution: Resolution) -> Iterator[Diagnostic]:
+    """Warn of constants that count as fitting because their value is not known (Rule S4.20)."""
+    for reason, constants in resolution.unknown.items():
+        others = f" and {len(constants) - 1} more" if len(constants) > 1 else ""
+        name = next(iter(constants)).value.name
+        yield Diagnostic(
+            "ML504",
+            "warning",
+            f"constant {name!r}{others} may be out of the range of the low type; its value is not known: {reason}",
+            hint="mixlist check runs the model; keep_dtype keeps a node as authored",
         )

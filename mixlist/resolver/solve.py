@@ -20,6 +20,7 @@ from itertools import count
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
+from mixlist.patterns.call_frames import CallFrame, FrameValue
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.between import low_gray_nodes
 from mixlist.resolver.classification import Fact, Facts, is_control_flow
@@ -44,7 +45,10 @@ class Resolution:
     facts: Facts
     rules: Rules
     ranges: ConstantRanges
-    _specialized: dict[object, Solution] = field(default_factory=dict)
+    # Constants whose value is not known, by the reason.
+    unknown: dict[str, dict[FrameValue, None]] = field(default_factory=dict)
+    _specialized: dict[object, list[Solution]] = field(default_factory=dict)
+    _admitted: dict[tuple[Solution, CallFrame], bool] = field(default_factory=dict)
 
     def solve(self, graph: Graph) -> Solution:
         """Decide the main graph."""
@@ -54,24 +58,54 @@ class Resolution:
         """Return whether a constant may be converted to the low type under the policy."""
         return self.facts.policy.constants != "keep" or self.ranges.fits(value, self.facts.low)
 
+    def misfit(self, value: Value, frame: CallFrame | None) -> str | None:
+        """Return why a constant does not fit the low type; None if it fits, or if its value is not known."""
+        found = self.ranges.of(value, frame)
+        why = found.misfit(self.facts.low) if found is not None else None
+        if found is not None and (why or found.unknown):
+            source = self.ranges.frames.source(value, frame)
+            if why:
+                return f"constant {source.value.name!r} {why}"
+            self.unknown.setdefault(found.unknown, {})[source] = None
+        return None
+
     def specialize(self, graph: Graph, call: CallArguments) -> Solution:
-        """Return the Solution of a function's body for one kind of call; equal calls share it (Rule S4.31)."""
-        key = (id(graph), call.key)
-        known = self._specialized.get(key)
+        """Return the Solution of a function's body for one kind of call; calls share it if they can (Rule S4.31)."""
+        known = self._specialized.setdefault((id(graph), call.key), [])
+        solution = next((each for each in known if self.admits(call.frame, each)), None)
+        if solution is None:
+            solution = self.settle_masks(graph, call)
+            known.append(solution)
+        return solution
+
+    def admits(self, frame: CallFrame | None, solution: Solution) -> bool:
+        """Return whether the constants of a call give all the answers that led to the decisions for a body."""
+        if frame is None or not frame.arguments:
+            return True
+        known = self._admitted.get((solution, frame))
         if known is None:
-            known = self._specialized[key] = self.settle_masks(graph, call)
+            enter = self.ranges.frames.enter
+            known = self._admitted[solution, frame] = all(
+                (self.misfit(value, frame) is None) == fits for value, fits in solution.constants_fit.items()
+            ) and all(self.admits(enter(node, frame), callee) for node, callee in solution.callees_tried)
         return known
 
     def settle_masks(self, graph: Graph, call: CallArguments) -> Solution:
         """Decide a graph, and again while more of its masks have to stay as authored (Rule S4.35)."""
         groups = protected_groups(graph, self.ranges, self.facts.policy)
         kept = kept_at_first(groups, lambda node: self.fact(graph, node))
+        answers: dict[Value, bool] = {}
+        callees: dict[tuple[Node, Solution], None] = {}
         for attempt in count(1):
             solution = self.decide(graph, call, Masks(kept, reduced_constants(groups, kept), attempt > 1))
             after = kept_after(groups, kept, solution, self.facts.low, attempt)
+            answers.update(solution.constants_fit)
+            callees.update(solution.callees_tried)
             if after == kept:
                 break
             kept = after
+        solution.constants_fit.update(answers)  # the earlier decisions led to what is kept
+        solution.callees_tried.update(callees)
         return solution
 
     def fact(self, graph: Graph, node: Node) -> Fact:
@@ -116,7 +150,7 @@ class Solver:
         state, solution, schedule = self.state, self.solution, self.schedule
         inputs = self.graph.root.inputs
         mark_high_by_black(inputs, call.blacks, state)
-        state.argument_misfits = {v.id: m for v, m in zip(inputs, call.misfits, strict=False) if m}
+        state.frame = call.frame
         self._decide_inputs(call)
         for node_id, fact in state.shared.rules.match(self.graph).items():
             solution.facts[node_id] = fact

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
+from mixlist.patterns.call_frames import CallFrame
 from mixlist.patterns.positions import PositionPlan
 from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.sequence_groups import SequenceGroup
@@ -24,22 +25,21 @@ class CallArguments:
     """The properties of a call that the decisions in the function's body depend on; empty for the main graph.
 
     ``types``: the decided element type per argument. ``wanted``: the type that the caller needs of each output that is
-    a sequence or optional, which no Cast could change; UNDECIDED for other outputs. ``misfits``: why a constant
-    argument does not fit the low type, None if it does. ``blacks``: whether an argument is high by black.
-    ``positions``: the position arithmetic in the body; None if there is none or the policy does not protect it.
+    a sequence or optional, which no Cast could change; UNDECIDED for other outputs. ``blacks``: whether an argument is
+    high by black. ``positions``: the position arithmetic in the body; None if there is none or the policy does not
+    protect it. ``frame``: the constant arguments.
     """
 
     types: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
-    misfits: tuple[str | None, ...] = ()
     blacks: tuple[bool, ...] = ()
     positions: PositionPlan | None = None
+    frame: CallFrame | None = None
 
     @property
     def key(self) -> Hashable:
-        """Equal keys give equal decisions: the text of a misfit does not count."""
-        misfits = tuple([m is not None for m in self.misfits])
-        return self.types, self.wanted, misfits, self.blacks, self.positions
+        """Return the properties but for the constants: calls of one key share decisions that their constants admit."""
+        return self.types, self.wanted, self.blacks, self.positions
 
 
 @dataclass(eq=False)
@@ -48,14 +48,14 @@ class SolverState:
 
     ``low_grays``: ids of the gray nodes that are low precision under ``between``. ``groups``: the group of each
     sequence or optional. ``authored_at_last``: ids of values that no vote decided, so that they keep their type.
-    ``is_settling``: whether votes may still come.
+    ``is_settling``: whether votes may still come. ``frame``: the call whose constants the graph reads.
     """
 
     shared: Resolution
     solution: Solution
+    frame: CallFrame | None = None
     low_grays: set[int] = field(default_factory=set)
     groups: dict[Value, SequenceGroup] = field(default_factory=dict)
-    argument_misfits: dict[int, str] = field(default_factory=dict)
     authored_at_last: set[int] = field(default_factory=set)
     is_settling: bool = False
 

@@ -166,7 +166,7 @@ class TrialCompiler:
         self._on.clear()
 
     def _add_statistics(self, nodes: Iterable[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
-        graph, masks, range_of = self.resolver.graph, self.classifier.masks, self.resolver.ranges.of
+        graph, masks, range_of = self.resolver.graph, self.classifier.masks, self.resolver.ranges.known
         ends = cuts(graph, self.costs)
         proto = self.resolver.loaded.proto
         return add_statistics(proto, self.tensors, masks, self.low, self.saturate, nodes, ends, range_of)

@@ -187,6 +187,6 @@ class _Magnitudes:
         """Return whether a value is a constant far within the range, or made by a node that computes."""
         if value.constant:
             found = self.range_of(value)
-            return found is not None and found.complete and found.max_abs < self.limit
+            return found is not None and found.max_abs < self.limit
         producer = value.producer
         return producer is not None and not producer.bodies and producer.function is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
@@ -64,25 +66,35 @@ def test_a_moved_argument_of_a_function_keeps_the_reader_high() -> None:
         ("r = Reshape(e, one) t = Tile(r, eight)", "float32"),
         ("r = Reshape(e, one) g = GatherND(r, place) t = Expand(g, eight)", "float32"),
         ("r = Reshape(e, one) t = Pad(r, pads)", "float16"),
-        ("r = Reshape(e, one) c = Concat<axis=0>(r, r) t = Tile(c, four)", "float16"),
-        ("w = Where(some, e, e) t = Tile(w, two)", "float16"),
+        ("r = Reshape(e, one) c = Concat<axis=0>(r, r) t = Tile(c, four)", "float32"),
+        ("w = Where(some, e, e) t = Tile(w, two)", "float32"),
+        ("w = Where(some, e, f) t = Tile(w, two)", "float16"),
     ],
 )
-def test_a_single_value_stays_one_through_movers_of_one_tensor(made: str, precision: str) -> None:
-    """Zeros and several tensors make several values of it."""
-    text = f"""g (float[8] x) => (float[8] y) <float e = {{0.00000001}}, int64[1] one = {{1}}, int64[1] two = {{2}},
+def test_a_single_value_stays_one_through_movers(made: str, precision: str) -> None:
+    """Rule S4.21: only zeros and other values make several values of it."""
+    text = f"""g (float[8] x) => (float[8] y) <float e = {{0.00000001}}, float f = {{0.00000002}},
+      int64[1] one = {{1}}, int64[1] two = {{2}},
       int64[1] four = {{4}}, int64[1] eight = {{8}}, int64[1, 1] place = {{0}}, int64[2] pads = {{3, 4}},
       bool[4] some = {{1, 0, 0, 0}}> {{ {made} [a] y = Add(x, t) }}"""
     assert one(text, "a", white=["Add"]).precision == precision
 
 
-def test_ranges_of_what_is_partly_computed_are_incomplete() -> None:
+def test_ranges_of_computed_and_moved_constants() -> None:
     text = GRAPH.format("m = Mul(small, small) u = Concat<axis=0>(m, small) v = Concat<axis=0>(k, small) t = Max(u, v)")
     values = build_main(model(text)).root.values
     ranges = ConstantRanges(None)
-    assert ranges.of(values["u"]) == ConstantRange(4.0, None, complete=False)
-    assert ranges.of(values["v"]) == ConstantRange(1e6, None)
-    assert ranges.of(values["m"]) is None and ranges.of(values["y"]) is None
+    assert ranges.of(values["m"]) == ConstantRange(16.0, 1.0, 16.0)
+    assert ranges.of(values["u"]) == ConstantRange(16.0, 1.0, 16.0)
+    assert ranges.of(values["v"]) == ConstantRange(1e6, 1.0, 1e6)
+    assert ranges.of(values["y"]) is None
+
+
+def test_the_range_of_a_value_that_is_partly_unknown() -> None:
+    made = "r = c.Thing(small) u = Concat<axis=0>(r, small) t = Expand(u, eight)"
+    text = f'<ir_version: 8, opset_import: ["" : 17, "c" : 1]> {GRAPH.format(made)}'
+    found = ConstantRanges(None).of(build_main(model(text, check=False), {"r": 1}).root.values["u"])
+    assert found is not None and (found.max_abs, found.single) == (4.0, None) and "operator of c" in found.unknown
 
 
 def test_many_concatenations_are_walked_once() -> None:
@@ -91,4 +103,4 @@ def test_many_concatenations_are_walked_once() -> None:
       {doubled} r = ReduceSum(c40) [a] y = Add(x, r) }}"""
     graph = build_main(model(text, check=False))
     assert len(origins(graph.root.values["c40"])) == 1
-    assert ConstantRanges(None).of(graph.root.values["c40"]) == ConstantRange(0.0, None)
+    assert ConstantRanges(None).of(graph.root.values["c40"]) == ConstantRange(0.0, math.inf, -math.inf)  # no element

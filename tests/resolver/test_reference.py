@@ -110,6 +110,8 @@ def test_mixlist_decides_as_the_reference(part: int) -> None:
     @given(st.data(), cases(decisions=True))
     def judge(data: st.DataObject, case: Case) -> None:
         assume(not any(NEEDS.get(feature) in PLANNED for feature in case.features))
+        # The two readings differ on types that a caller proves for the body of a function, or a body for its caller.
+        assume(not case.features >= {"unknown type", "function"})
         if gray_policy != "ascend" and "S4.30" in PLANNED:
             assume(not case.features & {"sequence", "optional"})
         assert compare(case, data.draw(policies(case, gray_policy))) == []

@@ -46,7 +46,8 @@ WATCHED = {
     "limited": ("[d] d = Clip (a, zero, six)", False),
     "by a constant": (DIVIDED.format("six"), False),
     "by next to nothing": (DIVIDED.format("least"), True),
-    "by several": (DIVIDED.format("ones"), True),
+    "by equal ones": (DIVIDED.format("ones"), False),
+    "by several": (DIVIDED.format("several"), True),
     "by what is computed": (DIVIDED.format("a"), True),
     "a logarithm": ("[d] d = Log (a)", True),
     "a norm": ("[d] d = BatchNormalization (a, one, z1, z1, one)", False),
@@ -63,7 +64,7 @@ WATCHED = {
 def test_watched(name: str) -> None:
     body, told = WATCHED[name]
     constants = """float[1, 1] k = {60000}, float[1] one = {1}, float six = {6}, float least = {0.00000001},
-      float zero = {0}, float[1, 2] ones = {1, 1}, float[1] z1 = {0}, bool no = {0}"""
+      float zero = {0}, float[1, 2] ones = {1, 1}, float[1, 2] several = {1, 2}, float[1] z1 = {0}, bool no = {0}"""
     text = f"""g (float[1, 1] x) => (float[N, M] y) <{constants}> {{
       [a] a = Add (x, x) [z] z = Sub (a, a) {body} [y] y = Tanh (d) }}"""
     assert ("d" in watched(text, x=[[0.5]])) is told

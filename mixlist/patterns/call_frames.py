@@ -1,0 +1,91 @@
+"""Follow a constant through the borders of functions: to the argument of a call, and to the result of a body.
+
+A Graph is the body of a function for all calls of one kind. What its parameters hold depends on the call, so a constant
+of a body has a value only together with a CallFrame: the constants that one call hands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mixlist.graph.model import Graph, Node, Value
+
+
+@dataclass(frozen=True, eq=False)
+class CallFrame:
+    """The constants that a call hands to a function, by the parameter of the body.
+
+    Two calls that hand in the same constants have one frame.
+    """
+
+    function: Graph
+    arguments: Mapping[Value, FrameValue]
+
+
+class FrameValue(NamedTuple):
+    """A value in one call of its function; ``frame`` is None in the main graph, and where no call is known."""
+
+    value: Value
+    frame: CallFrame | None
+
+
+class CallFrames:
+    """Makes the frames of a model's calls."""
+
+    def __init__(self) -> None:
+        self._by_call: dict[tuple[Node, CallFrame | None], CallFrame] = {}
+        self._by_arguments: dict[tuple[Graph, tuple[FrameValue, ...]], CallFrame] = {}
+        self._varying: dict[Graph, set[Value]] = {}
+
+    def enter(self, call: Node, frame: CallFrame | None) -> CallFrame:
+        """Return the frame of a call that stands in ``frame``."""
+        known = self._by_call.get((call, frame))
+        if known is None:
+            known = self._by_call[call, frame] = self._make(call, frame)
+        return known
+
+    def _make(self, call: Node, frame: CallFrame | None) -> CallFrame:
+        assert call.function is not None
+        pairs = zip(call.function.root.inputs, call.inputs, strict=False)
+        arguments = {p: self._argument(v, frame) for p, v in pairs if v is not None and v.constant}
+        key = call.function, (*arguments.values(),)  # the Graph of a body says which arguments are constants
+        return self._by_arguments.setdefault(key, CallFrame(call.function, arguments))
+
+    def _argument(self, value: Value, frame: CallFrame | None) -> FrameValue:
+        """Return what a call hands in: a parameter of the caller is what the caller was handed."""
+        if frame is not None and value in frame.arguments:
+            return frame.arguments[value]
+        return self._at(value, frame)
+
+    def source(self, value: Value, frame: CallFrame | None) -> FrameValue:
+        """Return the value that is no parameter and no result of a call, but has the same elements."""
+        while True:
+            call = value.producer
+            if frame is not None and value in frame.arguments:
+                value, frame = frame.arguments[value]
+            elif call is not None and call.function is not None and value.out < len(call.function.root.outputs):
+                value, frame = call.function.root.outputs[value.out], self.enter(call, frame)
+            else:
+                return self._at(value, frame)
+
+    def varies(self, value: Value, frame: CallFrame | None) -> bool:
+        """Return whether the value of a constant depends on the arguments of the call."""
+        return frame is not None and value in self._varying_in(frame.function)
+
+    def _at(self, value: Value, frame: CallFrame | None) -> FrameValue:
+        """Return the value in its frame; a value that is the same in all calls has one frame without arguments."""
+        if frame is None or not frame.arguments or self.varies(value, frame):
+            return FrameValue(value, frame)
+        empty = self._by_arguments.setdefault((frame.function, ()), CallFrame(frame.function, {}))
+        return FrameValue(value, empty)
+
+    def _varying_in(self, body: Graph) -> set[Value]:
+        known = self._varying.get(body)
+        if known is None:
+            known = self._varying[body] = set(body.root.inputs)
+            for node in body.order:  # what a body of control flow captures does not matter: nobody computes its result
+                if any(value in known for value in node.inputs):
+                    known.update(value for value in node.outputs if value is not None)
+        return known

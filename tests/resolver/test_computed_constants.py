@@ -1,0 +1,302 @@
+"""Constants that nodes compute are judged by their value, however they are written. Rules S4.20 and S4.21."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+import mixlist
+from mixlist.lists.policy import Policy
+from mixlist.resolver.decisions import Solution, precision
+from mixlist.resolver.reasons import rule_name
+from tests.support.builders import apply, model, policy
+from tests.support.graphs import Case, cases
+from tests.support.resolver_cases import nodes, one, plan
+from tests.test_properties import EXAMPLES, policies
+
+# How a constant k beyond float16 is computed; w = 1000, shape = {4}.
+COMPUTED = {
+    "a product": "k = Mul(w, w)",
+    "two steps": "a = Mul(w, w) k = Add(a, w)",
+    "a Cast of integers": "k = Cast<to=1>(large)",
+    "a mover of a product": "a = Mul(w, w) k = Expand(a, shape)",
+    "a part of it": "a = Mul(w, w) k = Concat<axis=0>(ones, a)",
+    "ConstantOfShape": "k = ConstantOfShape<value=float[1] {100000}>(shape)",
+    "Range": "k = Range(zero, most, step)",
+    "a reduction": "a = Mul(w, ones) b = Mul(a, w) k = ReduceSum(b)",
+    "an output that is not the first": "a = Mul(w, steps) b, k = Split<axis=0, num_outputs=2>(a)",
+    "a second output": "a = Mul(w, steps) m = Mul(a, w) k, i = TopK(m, two)",
+}
+GRAPH = """<ir_version: 10, opset_import: ["" : 18]>
+g (float[1] x) => (float[N] y) <float[1] w = {{1000}}, int64[1] large = {{100000}}, int64[1] shape = {{4}},
+  float zero = {{0}}, float most = {{200000}}, float step = {{50000}}, float[4] ones = {{1, 1, 1, 1}},
+  float[8] steps = {{1, 2, 3, 4, 5, 6, 7, 100}}, int64[1] two = {{4}}> {{ {} [a] y = Add(x, k) }}"""
+
+
+@pytest.mark.parametrize("made", COMPUTED.values(), ids=COMPUTED)
+def test_a_computed_constant_out_of_range_keeps_its_reader_high(made: str) -> None:
+    """Rule S4.20: Computed constants are judged by their value."""
+    text = GRAPH.format(made)
+    decision = one(text, "a", white=["Add"])
+    assert (decision.precision, decision.rule) == ("float32", "constant")
+    assert "which float16 turns into infinity: it stays float32 (S4.7)" in decision.reason
+    original, feed = model(text), {"x": np.ones(1, np.float32)}
+    (expected,) = ReferenceEvaluator(original).run(None, feed)
+    (mixed,) = ReferenceEvaluator(apply(original, policy(white=["Add"]))).run(None, feed)
+    np.testing.assert_array_equal(mixed, expected)
+    assert np.abs(expected).max() > 65504
+    assert one(text, "a", white=["Add"], mode="mixed_bfloat16").precision == "bfloat16"
+
+
+def test_the_default_list_sees_a_filled_bias() -> None:
+    text = """g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 1, 1, 1}, int64[1] shape = {2}> {
+      [m] m = MatMul(x, w) k = ConstantOfShape<value=float[1] {-100000}>(shape) [a] y = Add(m, k) }"""
+    decisions = nodes(text, white=["MatMul", "Add"])
+    assert (decisions["m"].precision, decisions["a"].precision) == ("float16", "float32")
+
+
+def test_a_node_whose_own_constant_result_does_not_fit_stays_high() -> None:
+    text = """g (float[4] x) => (float[4] y, float[4] z) <float w = {1000}, float tiny = {0.0001}, float one = {1}> {
+      [large] k = Mul(w, w) [fits] f = Mul(w, one) [small] e = Mul(tiny, tiny)
+      [l] l = Log(k) s = Sqrt(e) a = Mul(x, l) y = Mul(a, s) z = Mul(x, f) }"""
+    decisions = nodes(text, white=["Mul"])
+    assert (decisions["large"].precision, decisions["large"].rule) == ("float32", "constant")
+    assert "reaches 1e+06" in decisions["large"].reason
+    assert (decisions["fits"].precision, decisions["fits"].rule) == ("float16", "white")
+    assert (decisions["small"].precision, decisions["small"].rule) == ("float32", "constant")
+
+
+@pytest.mark.parametrize(
+    ("made", "precision"),
+    [
+        ("k = Mul(small, small)", "float32"),
+        ("k = ConstantOfShape<value=float[1] {0.00000001}>(shape)", "float32"),
+        ("a = Mul(small, small) k = Mul(a, several)", "float16"),
+        ("k = Identity(epsilons)", "float32"),
+        ("k = Concat<axis=0>(epsilon, epsilon)", "float32"),
+        ("k = Identity(several)", "float16"),
+        ("k = ConstantOfShape<value=float[1] {0}>(shape)", "float16"),
+        ("k = ConstantOfShape<value=float[1] {100000}>(none)", "float16"),
+        ("k = Range(nothing, nothing, epsilon0)", "float16"),
+    ],
+)
+def test_a_single_value_means_equal_elements(made: str, precision: str) -> None:
+    """Rule S4.21: A single value means equal elements."""
+    text = f"""<ir_version: 10, opset_import: ["" : 18]>
+      g (float[1] x) => (float[N] y) <float[1] small = {{0.0001}}, float[2] epsilons = {{1e-8, 1e-8}},
+      float[1] epsilon = {{1e-8}}, float[2] several = {{1e-8, 1}}, int64[1] shape = {{4}}, int64[1] none = {{0}},
+      float nothing = {{0}}, float epsilon0 = {{1e-8}}> {{ {made} [a] y = Add(x, k) }}"""
+    assert one(text, "a", white=["Add"]).precision == precision
+
+
+# --- values that are not known ---
+
+UNKNOWN = {
+    "too large": ("b = Expand(w, many) k = Mul(b, b)", "1048577 elements, and at most 1048576"),
+    "no operator of ONNX": ("k = com.microsoft.Gelu(w)", "is an operator of com.microsoft"),
+    "a body": (
+        "k = If(yes) <then_branch = t () => (float[1] p) { p = Mul(w, w) }, "
+        "else_branch = e () => (float[1] q) { q = Identity(w) }>",
+        "has bodies",
+    ),
+    "an initializer that is too large": ("b = ReduceMax(s) k = Mul(b, b)", "sparse"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_value_that_is_not_known_fits_with_a_warning(name: str) -> None:
+    made, reason = UNKNOWN[name]
+    text = f"""<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
+      g (float[N] x) => (float[N] y) <float[1] w = {{1000}}, int64[1] many = {{1048577}}, bool yes = {{1}}>
+      {{ {made} [a] y = Add(x, k) }}"""
+    proto = model(text, check=False)
+    values, indices = onnx.helper.make_tensor("s", 1, [1], [1000.0]), onnx.helper.make_tensor("", 7, [1], [1])
+    proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
+    found = mixlist.resolve(proto, policy(white=["Add"]))
+    assert next(d for d in found.nodes if d.name == "a").precision == "float16"
+    (warning,) = (w for w in found.warnings if w.code == "ML504")
+    assert "constant 'k'" in warning.message and reason in warning.message
+    assert not mixlist.resolve(proto, policy(black=["Add"])).warnings  # nothing that becomes low reads it
+
+
+def test_range_is_computed_in_closed_form_at_any_size() -> None:
+    text = """g (float[N] x) => (float[N] y) <float zero = {0}, float most = {3000000}, float one = {1}> {
+      k = Range(zero, most, one) [a] y = Add(x, k) }"""
+    decision = one(text, "a", white=["Add"])
+    assert (decision.precision, decision.rule) == ("float32", "constant") and "reaches 3e+06" in decision.reason
+
+
+def test_many_steps_are_evaluated_once() -> None:
+    """A chain of thousands of nodes, each read by a node that becomes low."""
+    count = 1500
+    steps = " ".join(f"c{n + 1} = Add(c{n}, w) y{n + 1} = Sub(y{n}, c{n + 1})" for n in range(count))
+    text = f"g (float[4] y0) => (float[4] y{count}) <float c0 = {{0}}, float w = {{50}}> {{ {steps} }}"
+    precisions = [d.precision for d in plan(text, white=["Sub"]).nodes if d.op_type == "Sub"]
+    assert precisions == ["float16"] * 1310 + ["float32"] * (count - 1310)  # 1311 * 50 = 65550
+
+
+def test_onnx_reference_is_imported_only_if_it_is_needed(tmp_path: Path) -> None:
+    """It takes longer than a small resolve."""
+    for name, made in (("plain", "k = Transpose(w)"), ("computed", "k = Mul(w, w)")):
+        text = f"g (float[1] x) => (float[1] y) <float[1] w = {{1000}}> {{ {made} y = Add(x, k) }}"
+        onnx.save(model(text), tmp_path / f"{name}.onnx")
+    policy_text = "mixlist.load_policy('pytorch', precision_mode_v2=sys.argv[2])"
+    run = f"import sys, mixlist; mixlist.resolve(sys.argv[1], {policy_text})"
+    for name, mode, imported in (("plain", "fp16", False), ("computed", "origin", False), ("computed", "fp16", True)):
+        code = f"{run}; assert ('onnx.reference' in sys.modules) is {imported}"
+        path = str(tmp_path / f"{name}.onnx")
+        subprocess.run([sys.executable, "-c", code, path, mode], check=True, cwd=Path(__file__).parents[2])
+
+
+# --- functions ---
+
+FUNCTIONS = """<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
+g (float[4] x) => (float[4] y, float[4] z) <float w = {{1000}}, float one = {{1}}> {{ {main} }}
+<domain: "f", opset_import: ["" : 18]> Add1 (p, c) => (q) {{ t = Identity(c) [a] q = Add(p, t) }}
+<domain: "f", opset_import: ["" : 18]> Square (p, c) => (q) {{ t = Mul(c, c) [a] q = Add(p, t) }}
+<domain: "f", opset_import: ["" : 18, "f" : 1]> Outer (p, c) => (q) {{ s = Sqrt(c) q = f.Square(p, s) }}
+<domain: "f", opset_import: ["" : 18]> Large () => (k) {{ w = Constant<value_float=1000.0>() k = Mul(w, w) }}
+<domain: "f", opset_import: ["" : 18]> Filled <v> (s) => (k) {{ k = ConstantOfShape<value: tensor = @v>(s) }}
+<domain: "f", opset_import: ["" : 18, "f" : 1]> Twice (p) => (q) {{ k = f.Large() [a] q = Add(p, k) }}"""
+
+
+@pytest.mark.parametrize(
+    ("main", "scope"),
+    [
+        ("m = Mul(w, w) y = f.Add1(x, m) z = Identity(x)", "function:f:Add1/a"),
+        ("y = f.Square(x, w) z = Identity(x)", "function:f:Square/a"),
+        ("m = Mul(w, w) y = f.Outer(x, m) z = Identity(x)", "function:f:Square/a"),
+        ("y = f.Twice(x) z = Identity(x)", "function:f:Twice/a"),
+        ("k = f.Large() [a] y = Add(x, k) z = Identity(x)", "a"),
+        ("k = f.Large() y = f.Add1(x, k) z = Identity(x)", "function:f:Add1/a"),
+    ],
+)
+def test_constants_keep_their_value_through_the_border_of_a_function(main: str, scope: str) -> None:
+    decision = one(FUNCTIONS.format(main=main), scope, white=["Add"])
+    assert (decision.precision, decision.rule) == ("float32", "constant") and "reaches 1e+06" in decision.reason
+
+
+def test_calls_share_a_specialization_if_their_constants_fit_alike() -> None:
+    same = plan(FUNCTIONS.format(main="y = f.Square(x, one) h = Mul(one, one) z = f.Square(x, h)"), white=["Add"])
+    assert [d.precision for d in same.nodes if d.name == "a"] == ["float16"]
+    other = plan(FUNCTIONS.format(main="y = f.Square(x, one) z = f.Square(x, w)"), white=["Add"])
+    assert [(d.scope, d.precision) for d in other.nodes if d.name == "a"] == [
+        ("function:f:Square#0", "float16"),
+        ("function:f:Square#1", "float32"),
+    ]
+    nested = plan(FUNCTIONS.format(main="y = f.Outer(x, one) m = Mul(w, w) z = f.Outer(x, m)"), white=["Add"])
+    assert [d.precision for d in nested.nodes if d.name == "a"] == ["float16", "float32"]
+    assert len({d.scope for d in nested.nodes if d.op_type == "Sqrt"}) == 2  # each calls another Square
+
+
+def test_functions_in_functions_are_entered_once() -> None:
+    """Each calls the one before twice, so there are 2^40 paths of calls."""
+    deepest = 40
+    bodies = [
+        f"""<domain: "f", opset_import: ["" : 18, "f" : 1]>
+        F{n} (p, c) => (q) {{ t = f.F{n - 1}(p, c) q = f.F{n - 1}(t, c) }}"""
+        for n in range(1, deepest)
+    ]
+    text = f"""<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
+      g (float[4] x) => (float[4] y) <float w = {{1000}}> {{ y = f.F{deepest - 1}(x, w) }}
+      <domain: "f", opset_import: ["" : 18]> F0 (p, c) => (q) {{ t = Mul(c, c) [a] q = Add(p, t) }}
+      {" ".join(bodies)}"""
+    found = mixlist.resolve(model(text, check=False), policy(white=["Add"]))
+    assert [d.precision for d in found.nodes if d.name == "a"] == ["float32"]
+
+
+def flat(solution: Solution) -> Iterator[Any]:
+    """The decisions in order of computation, those of a called body in the place of the call."""
+    for node in solution.graph.order:
+        if node.function is not None:
+            yield from flat(solution.callees[node.id])
+        elif node.op_type not in ("Constant", "Identity"):
+            outputs = [solution.decided[v.id] for v in node.outputs if v is not None]
+            yield node.op_type, precision(solution, node), rule_name(solution, node), outputs
+
+
+def same_when_inlined(proto: onnx.ModelProto, rules: Policy) -> int:
+    """Compare the decisions with those of the inlined model; return how many nodes a constant keeps high."""
+    before = list(flat(mixlist.resolve(proto, rules).solution.solutions[0]))
+    after = list(flat(mixlist.resolve(onnx.inliner.inline_local_functions(proto), rules).solution.solutions[0]))
+    assert before == after
+    return sum(rule == "constant" for _, _, rule, _ in before)
+
+
+class Calls:
+    """A random model of functions (p, c) => (q, k): data p and a constant c become data q and a constant k."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        bodies = [self.body(f"F{n}", n) for n in range(3)]
+        self.text = f"""<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
+          g (float[4] x, float[4] v) => (float[4] {(main := self.steps("x", "w", "", 3, 8))[1]}, float[4] z)
+          <float[4] w = {{{self.number()}, {self.number()}, 1, 1}}> {{ {main[0]} z = Add({main[1]}, {main[2]}) }}
+          {" ".join(bodies)}"""
+
+    def number(self) -> str:
+        return self.random.choice(["1000.0", "50.0", "30000.0", "0.00001", "1.0", "0.01", "70000.0", "3.4e38"])
+
+    def body(self, name: str, functions: int) -> str:
+        steps, data, constant = self.steps("p", "c", f"{name}_", functions, 5)
+        return f"""<domain: "f", opset_import: ["" : 18, "f" : 1]>
+          {name} (p, c) => (q, k) {{ {steps} q = Relu({data}) k = Abs({constant}) }}"""
+
+    def steps(self, data: str, constant: str, prefix: str, functions: int, most: int) -> tuple[str, str, str]:
+        """Return random nodes, the last data and the last constant."""
+        lines, ds, ks = [], [data], [constant]
+        for n in range(self.random.randint(2, most)):
+            d, k, other, name = *map(self.random.choice, (ds, ks, ks)), f"{prefix}t{n}"
+            kind = self.random.choice(["data", "data", "own", "constant", "constant", "move", "call", "call"])
+            if kind == "own":
+                lines.append(f"{name} = Constant<value_float={self.number()}>()")
+                ks.append(name)
+            elif kind == "constant":
+                lines.append(f"{name} = {self.random.choice(['Mul', 'Add', 'Max'])}({k}, {other})")
+                ks.append(name)
+            elif kind == "move":
+                lines.append(f"{name} = {self.random.choice(['Identity', 'Sqrt'])}({k})")
+                ks.append(name)
+            elif kind == "call" and functions:
+                called = self.random.randrange(functions)
+                lines.append(f"{name}, {name}k = f.F{called}({d}, {k})")
+                ds.append(name)
+                ks.append(f"{name}k")
+            else:
+                lines.append(f"{name} = {self.random.choice(['Add', 'Mul', 'Sub', 'Pow'])}({d}, {k})")
+                ds.append(name)
+        return " ".join(lines), ds[-1], ks[-1]
+
+
+@pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16", "fp16"])
+def test_inlining_a_function_of_constants_changes_no_decision(mode: str) -> None:
+    """Rules S4.20 and S4.31: a constant has its value on both sides of the border of a function."""
+    kept = 0
+    for seed in range(max(EXAMPLES // 3, 20)):
+        calls = Calls(seed)
+        ops = ["Add", "Mul", "Sub", "Pow", "Max", "Sqrt"]
+        white = [op for op in ops if calls.random.random() < 0.6]
+        kept += same_when_inlined(model(calls.text), policy(white=white, mode=mode))
+    assert kept > EXAMPLES // 30
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.data(), cases())
+def test_inlining_a_function_changes_no_decision(data: st.DataObject, case: Case) -> None:
+    """Rules S4.20 and S4.31; only paths of between and looking through a Cast end at the border of a function."""
+    assume(case.model.functions and "user cast" not in case.features)
+    rules = data.draw(policies(case.model))
+    assume(rules.gray_policy != "between")
+    same_when_inlined(case.model, rules)
