@@ -21,6 +21,7 @@ from tests.support.exact_masks import proven_masks
 from tests.support.exact_operators import LOW, Ambiguous, Bounded, certain, compute, to_low
 
 Tensors = dict[str, Bounded]
+EXCEPTIONS = ("overflow", "saturated")
 LOW_TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 MASK = 1e37  # beyond it on one side only: a mask, whose infinity is intended (Rule S8.11)
 RULES = Path(__file__).parents[2] / "docs" / "semantics.md"
@@ -142,20 +143,16 @@ def one_sided(t: Bounded, least: float) -> bool:
 
 @dataclass
 class Findings:
-    """The kind of each node's output in one batch, and the nodes with an operand that a conversion loses."""
+    """What happened in one batch: kinds of outputs by tensor, kinds of operands by reader and converted tensor."""
 
-    kinds: dict[str, str] = field(default_factory=dict)
-    operands: set[str] = field(default_factory=set)
+    outputs: set[tuple[str, str]] = field(default_factory=set)
+    operands: set[tuple[str, str, str]] = field(default_factory=set)
+    first: set[str] = field(default_factory=set)
 
     @property
     def exception(self) -> bool:
-        """Rule S8.14."""
-        return bool(self.operands) or bool({"overflow", "saturated"} & set(self.kinds.values()))
-
-    def offenders(self, model: onnx.ModelProto) -> set[str]:
-        """The nodes with an overflow, of their output or of an operand: Rules S8.4 and S8.5."""
-        lost = {node.name for node in model.graph.node if self.kinds.get(node.output[0]) in ("overflow", "saturated")}
-        return lost | self.operands
+        """Whether the batch counts as an exception: Rule S8.14."""
+        return any(kind in EXCEPTIONS for *_, kind in (*self.outputs, *self.operands))
 
 
 def masks_of(batches: list[Pair]) -> dict[str, float]:
@@ -182,8 +179,11 @@ def judge_batch(batch: Pair, masks: dict[str, float], saturate: bool) -> Finding
         return min(MASK, masks.get(name, MASK)) if low == "float16" else MASK
 
     for conversion in () if planned("S8.4") else batch.conversions:
-        if loses(conversion, mask_of(conversion.source, conversion.low)):
-            found.operands.add(conversion.reader)
+        kind = kind_of_operand(conversion, mask_of(conversion.source, conversion.low), saturate)
+        if kind:
+            found.operands.add((conversion.reader, conversion.source, kind))
+        if kind in EXCEPTIONS:
+            found.first.add(conversion.reader)
     constants = {t.name for t in batch.original.graph.initializer}
     spoiled: set[str] = set()  # not finite where the reference is, and no mask
     for node in batch.original.graph.node:
@@ -196,19 +196,28 @@ def judge_batch(batch: Pair, masks: dict[str, float], saturate: bool) -> Finding
         not_finite = any(not finite(batch.mixed[i]) for i in inputs if batch.mixed[i].value.dtype == np.float32)
         kind = output.kind(not_finite, bool(spoiled & set(inputs)))
         if kind:
-            found.kinds[name] = kind
+            found.outputs.add((name, kind))
+        lost = {(i, k) for i in inputs for k in ("overflow", "propagated")} & found.outputs
+        if kind == "preexisting" and not planned("S8.4") and lost and output.loses_more:
+            found.outputs.add((name, "propagated"))
+        if kind == "overflow" or (kind == "saturated" and not {(i, kind) for i in inputs} & found.outputs):
+            found.first.add(node.name)
         fresh = np.isinf(ours.value) & np.isfinite(true.value) if kind != "intended" else np.zeros(1, bool)
         if (fresh | (np.isnan(ours.value) & ~np.isnan(true.value))).any():
             spoiled.add(name)
     return found
 
 
-def loses(conversion: Conversion, mask: float) -> bool:
-    """Whether a finite value becomes infinite, or is clamped, and is no mask's: Rule S8.4."""
-    x, edge, usable = conversion.before, LOW[conversion.low][3], np.isfinite(conversion.before.value)
-    if edge < mask and within(x, edge, mask, usable):
-        return True
-    return within(x, max(edge, mask), where=usable) and not one_sided(x, mask)
+def kind_of_operand(conversion: Conversion, mask: float, saturate: bool) -> str | None:
+    """What a conversion does to the finite values of a tensor: Rule S8.4."""
+    x, (_, _, normal, edge) = conversion.before, LOW[conversion.low]
+    usable = np.isfinite(x.value)
+    if within(x, edge, where=usable):
+        lost = edge < mask and within(x, edge, mask, usable)
+        if not lost and one_sided(x, mask):
+            return "intended"
+        return "saturated" if saturate else "overflow"
+    return "underflow" if usable.all() and not zero(x) and not within(x, normal) else None
 
 
 @dataclass(frozen=True)
@@ -245,6 +254,11 @@ class Output:
         if not zero(true) and (not within(true, normal) or zero(ours)):
             return "propagated" if not_finite else "underflow"
         return "near-limit" if within(ours, self.largest / 2) else None
+
+    @property
+    def loses_more(self) -> bool:
+        """Whether more values are not finite than in the reference."""
+        return bool((~np.isfinite(self.ours.value)).sum() > (~np.isfinite(self.true.value)).sum())
 
     @property
     def largest(self) -> float:
@@ -318,10 +332,10 @@ def close(true: Bounded, ours: Bounded, clamp: float) -> bool:
 
 
 def magnitudes(values: Iterator[Bounded]) -> tuple[float, float]:
-    """Bounds of the largest magnitude over all batches; not finite where a value is not."""
+    """Bounds of the largest magnitude over all batches; NaN where a value is NaN."""
     low = high = 0.0
     for t in values:
-        size = np.abs(t.value.astype(np.float64)) if finite(t) else np.array([np.inf])
-        radius = t.radius if finite(t) else 0.0
-        low, high = max(low, float((size - radius).max())), max(high, float((size + radius).max()))
+        size = np.abs(t.value.astype(np.float64))
+        low = float(np.maximum(low, (size - t.radius).max()))
+        high = float(np.maximum(high, (size + t.radius).max()))
     return low, high
