@@ -12,7 +12,7 @@ from functools import cached_property
 
 from mixlist.checker.result import LowSource
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.model import floats_of
+from mixlist.graph.model import Node, floats_of
 from mixlist.graph.refs import NodeRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -21,6 +21,7 @@ from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Facts, rank_of
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
+_INTEGERS = frozenset({6, types.INT64, types.BOOL})  # 6: int32
 
 
 class Advisor:
@@ -88,8 +89,8 @@ class Advisor:
         for ref, node in self._nodes.items():
             producers = [tensor.ref.producer for tensor in node.inputs]
             sources = [found[producer] for producer in producers if producer in found]
-            if not floats_of(node.node.outputs) and node.node.op_type not in _YIELDS_SHAPE and ref in self._nearest:
-                sources.append(self._nearest[ref][2])
+            if _makes_integers(node.node) and ref in self._nearest:
+                sources = [self._nearest[ref][2]]
             if sources:
                 found[ref] = sources[0]
         return found
@@ -114,6 +115,16 @@ class Advisor:
             if found:
                 nearest[ref] = min(found, key=lambda each: each[:2])
         return nearest
+
+
+def _makes_integers(node: Node) -> bool:
+    """Return whether a node makes lengths, indices or conditions of float values; a shape says nothing of values.
+
+    Integers of 8 bits are quantized values.
+    """
+    if node.op_type in _YIELDS_SHAPE or not floats_of(node.inputs):
+        return False
+    return any(value is not None and types.element(value.type) in _INTEGERS for value in node.outputs)
 
 
 def _is_low(decision: Decision) -> bool:

@@ -105,6 +105,17 @@ def test_what_a_model_has_in_float16_is_raised_by_node_rules_alone() -> None:
         assert "black-list" not in report.nodes[0].suggestion
 
 
+def test_the_search_with_node_rules_raises_what_a_model_has_in_float16() -> None:
+    """What the advice says is true: a rule lets the square be as large as it is, and what reads it follows."""
+    text = """g (float16[2] x, float16[2] small) => (float16[2] y) {
+      [square] m = Mul(x, x) [scale] y = Mul(m, small) }"""
+    data = [{"x": np.full(2, 300, np.float16), "small": np.full(2, 0.125, np.float16)}]
+    assert mixlist.check(model(text), policy(), data).verdict == "fail"
+    assert mixlist.tune(model(text), policy(), data).verdict == "fail"
+    report = mixlist.tune(model(text), policy(), data, node_rules=True)
+    assert (report.verdict, sorted(edit.node for edit in report.edits)) == ("pass", ["square"])
+
+
 # --- failures by accuracy alone ---
 
 # 4096 + 0.3 is 4096 in float16.

@@ -254,7 +254,7 @@ def test_labels(tmp_path: Path) -> None:
 
 def test_limits_that_nothing_meets(tmp_path: Path) -> None:
     """Rule S9.4: The search begins with two tests."""
-    feeds = [{"x": np.full((1, 8), np.nan, np.float32)}]
+    feeds = [{"x": np.ones((1, 8), np.float32)}]
     found = tune(tmp_path, chain("[a] y = Mul(x, x)"), feeds, white=["Mul"], limits=Limits(cosine=2.0), most=1)
     assert found.report.verdict == "fail" and "every node in float32 too" in found.report.reasons[0]
     assert found.report.edits == () and found.report.modify_mixlist == ""

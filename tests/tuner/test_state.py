@@ -37,7 +37,7 @@ def search(state: Path | None, **changes: Any) -> TuneReport:
 def told(report: TuneReport) -> dict[str, Any]:
     """The report without what may differ: seconds, and which trials were run by whom."""
     plain = report.to_json()
-    for part in (plain, plain["check"] or {}):
+    for part in (plain, plain["check"] or {}, plain["validation"] or {}):
         part.pop("seconds", None)
     plain["log"] = [{k: v for k, v in line.items() if k != "remembered"} for line in plain["log"]]
     plain.pop("trials"), plain.pop("remembered")

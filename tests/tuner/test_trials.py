@@ -1,4 +1,7 @@
-"""What a trial says against what ``check`` says of the same lists and data: pass or fail, and why."""
+"""What a trial says against what ``check`` says of the same lists and data: pass or fail, and why.
+
+Where too little can be compared, a check is inconclusive and breaks no limit; nothing is searched then (Rule S9.12).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def test_planted_overflow(planted: Planted) -> None:
         tried = trials(proto, planted.policy, [feed], limits=ANY)
         outcome = tried.outcome(frozenset())
         tried.compiler.close()
-        assert outcome.passed is (checked.verdict == "pass"), (outcome, checked.reasons)
+        assert outcome.passed is (checked.verdict != "fail"), (outcome, checked.reasons)
         if not outcome.passed:
             overflows = {f"{n.scope}/{n.name}" if n.scope else n.name for n in checked.nodes if n.kind == "overflow"}
             spoilt = {f"{n.scope}/{n.name}" if n.scope else n.name for n in checked.nodes if n.kind == "propagated"}
@@ -64,7 +67,7 @@ def test_a_trial_says_what_the_check_says(case: Case, data: st.DataObject) -> No
             mode = "saturate" if case.saturate else "inf"
             checked = mixlist.check(case.model, policy_of(case.rules, choice), case.feeds, overflow_mode=mode)
             outcome = tried.outcome(choice)
-            assert outcome.passed is (checked.verdict == "pass"), (outcome, checked.reasons)
+            assert outcome.passed is (checked.verdict != "fail"), (outcome, checked.reasons)
     finally:
         tried.compiler.close()
 
