@@ -95,7 +95,7 @@ class _Finder:
         self.carrying: set[Node] = set()
         self.constants: list[tuple[Node, int]] = []
         self.unsound: set[Node] = set()  # nodes whose mask no constant's change keeps in range
-        self.sources: dict[Node, tuple[str, float]] = {}
+        self.sources: dict[Node, str] = {}
         self.leaders: dict[Node, Node] = {}  # of the groups, as a union-find forest
 
     def find(self) -> tuple[MaskGroup, ...]:
@@ -157,7 +157,7 @@ class _Finder:
         self.constants.append((node, slot))
         if not held:
             self.unsound.add(node)
-        self.sources.setdefault(node, (f"constant {value.name!r}", known.max_abs))
+        self.sources.setdefault(node, f"constant {value.name!r}")
         return _Flow(known.max_abs)
 
     def _filled(self, node: Node) -> _Flow | None:
@@ -169,7 +169,7 @@ class _Finder:
             return None
         self.unsound.add(node)
         name = node.outputs[0].name if node.outputs and node.outputs[0] is not None else ""
-        self.sources[node] = (f"tensor {name!r}", abs(number))
+        self.sources[node] = f"tensor {name!r}"
         return _Flow(abs(number))
 
     def _combined(self, node: Node, read: Mapping[int, _Flow]) -> _Flow | None:
@@ -289,7 +289,7 @@ class _Finder:
             group.total = max(group.total, *(flow.total for flow in found))
             group.reducible &= node not in self.unsound
             if node in self.sources and not group.source:
-                group.source = self.sources[node][0]
+                group.source = self.sources[node]
             group.reducible &= all(flow.scores <= FINITE_MAX[self.low] / 2 for flow in found)
             exceeds = any(flow.exceeds(self.low) for flow in found)
             if exceeds:
@@ -300,9 +300,11 @@ class _Finder:
             group.limit = FINITE_MAX[self.low] / 2 / weights[leader]
             group.reducible &= group.limit >= LEAST
         for node, slot in self.constants:
-            group = groups[self._leader(node)]
-            group.limits.setdefault(node, {})[slot] = group.limit
-        yield from (group for leader, group in groups.items() if leader in leaving)
+            if node in self.carrying:
+                group = groups[self._leader(node)]
+                group.limits.setdefault(node, {})[slot] = group.limit
+        # What is divided by a mask reaches a softmax without it.
+        yield from (group for leader, group in groups.items() if leader in leaving and group.softmaxes)
 
 
 def _times(flow: _Flow, factor: float) -> _Flow:

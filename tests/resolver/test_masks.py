@@ -184,6 +184,16 @@ def test_a_mask_without_a_constant_to_reduce_keeps_its_readers_high(why: str) ->
     assert "S4.36" in found["softmax"].reason
 
 
+@pytest.mark.parametrize("divided", ["Div(x, c)", "Div(x, m)"])
+def test_what_is_divided_by_a_large_number_carries_no_mask(divided: str) -> None:
+    text = f"""g (float[4] x, int64[4] mask, bool[4] b) => (float[4] y, float[4] z) <float c = {{-1e9}}> {{
+      f = Cast<to=1>(mask) m = Mul(f, c) [div] d = {divided} [first] y = Softmax(d)
+      [where] w = Where(b, x, c) [second] z = Softmax(w) }}"""
+    found = nodes(text, white=["Div", "Where", "Softmax"], constants="ieee", protect=["masks"])
+    assert {found[name].precision for name in ("div", "first", "where", "second")} == {"float16"}
+    assert "reduced" in found["where"].reason and "reduced" not in found["div"].reason
+
+
 # -- the circle -----------------------------------------------------------------------------------
 def test_a_gray_softmax_follows_what_the_mask_leaves_low() -> None:
     """Add is low, so that the gray Softmax is; Softmax is low, so that Add may be."""
