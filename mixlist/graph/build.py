@@ -81,7 +81,8 @@ def _fill(graph: Graph, depth: int = 0, results: tuple[types.Type, ...] = ()) ->
     _type_scope(graph, graph.root, depth)
     for value, proven in zip(graph.root.outputs, results, strict=False):
         value.type = value.type or proven
-    if unify_types(graph, lambda node: _retype(graph, node, depth)):
+    graph.has_undeclared = unify_types(graph, lambda node: _retype(graph, node, depth))
+    if graph.has_undeclared:
         for scope in linked_scopes(graph.root):
             _set_yields(graph, scope)
 

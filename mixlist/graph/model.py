@@ -132,6 +132,7 @@ class Graph:
     attributes: dict[str, AttributeProto] = field(default_factory=dict)  # a function call's attributes, for references
     signatures: dict[Hashable, Signature] = field(default_factory=dict)
     calls: dict[Hashable, Graph] = field(default_factory=dict)  # function bodies built, shared by all graphs of a model
+    has_undeclared: bool = False  # whether the types of some values had to be proven, or are unknown
     show_marked: bool = False  # whether the Casts that mixlist made are nodes like all others
     hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user tells, by tensor name
     marked_types: dict[str, int] = field(default_factory=dict)  # type by output name of the Casts that mixlist made

@@ -102,9 +102,9 @@ class Facts:
             by_list = self._by_mode(action, node)
         if signature.fixed:
             return Fact(by_list.list, "cast", "cast", by_list.listed)
-        if unknown_inputs(node):
+        if graph.has_undeclared and unknown_inputs(node):
             return Fact(by_list.list, "unknown", "unknown-type", by_list.listed)
-        movable = self.movable_by(by_list)
+        movable = self.movable_if_white if by_list.kind == "low" else self.movable
         if not any(g.authored in movable for g in signature.groups):
             if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _read_types(node)):
                 return Fact(by_list.list, "schema", "schema", by_list.listed)

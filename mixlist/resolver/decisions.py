@@ -31,7 +31,7 @@ class Decision:
 
     ``follows`` is empty, or holds the immediate producer and the node that decided. ``outputs`` maps the name of each
     output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
-    names the calls of this specialization if its function has several specializations. ``producer`` and ``decider`` are
+    names the calls of this specialization if its function has several specializations. ``follows_refs`` are
     the nodes that ``follows`` names: None for a graph input or a function's argument.
     """
 
@@ -47,13 +47,22 @@ class Decision:
     outputs: Mapping[str, str]
     reason: str
     callers: tuple[str, ...] = ()
-    producer: NodeRef | None = None
-    decider: NodeRef | None = None
+    follows_refs: tuple[NodeRef | None, ...] = ()
 
     @property
     def ref(self) -> NodeRef:
         """Return the node's identity; the scope of a specialized function has its number."""
         return NodeRef(self.scope, self.name)
+
+    @property
+    def producer(self) -> NodeRef | None:
+        """Return the node that the node follows; None if it follows none."""
+        return self.follows_refs[0] if self.follows_refs else None
+
+    @property
+    def decider(self) -> NodeRef | None:
+        """Return the node at the end of the chain of followed nodes; None for a graph input or an argument."""
+        return self.follows_refs[1] if self.follows_refs else None
 
 
 @dataclass(eq=False)

@@ -16,6 +16,8 @@ from mixlist.graph.traversal import linked_scopes
 from mixlist.resolver.decisions import Decision, Resolved, Solution, precision
 from mixlist.resolver.reasons import ReasonWriter, rule_name, shown_type
 
+_DECIDED_ITSELF = ("schema", "mask", "constant")  # rules that keep a gray node from following
+
 
 def describe(resolved: Resolved) -> tuple[Decision, ...]:
     """Return the decision for every node: the main graph first, then functions in order of first call."""
@@ -75,14 +77,22 @@ def _scope_path(solution: Solution, scope: Scope) -> str:
 def _decisions(resolved: Resolved, solution: Solution, callers: tuple[str, ...]) -> Iterator[Decision]:
     """Yield the decisions for one graph, in topological order of each scope."""
     reasons, deciders = ReasonWriter(resolved, solution), _deciders(solution)
-    for scope in linked_scopes(solution.graph.root):
-        path = _scope_path(solution, scope)
+    paths = {scope: _scope_path(solution, scope) for scope in linked_scopes(solution.graph.root)}
+    names: dict[Node | Value, str] = {n: label(n) for scope in paths for n in scope.nodes}
+    names.update((value, value.name) for value in solution.graph.root.inputs)
+    refs: dict[Node | Value, NodeRef] = {}
+    for scope, path in paths.items():
+        refs.update((node, NodeRef(path, names[node])) for node in scope.nodes)
+    for scope, path in paths.items():
         for node in scope.nodes:
-            source, decider = _followed(solution, node), deciders[node.id]
-            follows = () if source is None else (_shown_maker(_maker(source)), _shown_maker(decider))
+            maker, decider = _followed_maker(solution, node), deciders[node.id]
+            follows: tuple[str, ...] = ()
+            follows_refs: tuple[NodeRef | None, ...] = ()
+            if maker is not None:
+                follows, follows_refs = (names[maker], names[decider]), (refs.get(maker), refs.get(decider))
             yield Decision(
                 scope=path,
-                name=label(node),
+                name=names[node],
                 op_type=node.op_type,
                 domain=node.domain,
                 list=solution.facts[node.id].list,
@@ -93,8 +103,7 @@ def _decisions(resolved: Resolved, solution: Solution, callers: tuple[str, ...])
                 outputs={v.name: shown_type(solution, v) for v in node.outputs if v is not None},
                 reason=reasons.reason(node, follows),
                 callers=callers,
-                producer=None if source is None else _ref(solution, _maker(source)),
-                decider=None if source is None else _ref(solution, decider),
+                follows_refs=follows_refs,
             )
 
 
@@ -105,23 +114,29 @@ def _deciders(solution: Solution) -> dict[int, Node | Value]:
     """
     ends: dict[int, Node | Value] = {}
     for node in solution.graph.order:
-        path: list[Node] = []
-        at: Node | Value = node
+        at = _followed_maker(solution, node)
+        if isinstance(at, Node) and at.id in ends:  # as a rule, a producer comes first
+            ends[node.id] = ends[at.id]
+            continue
+        path, at = [], node
         while isinstance(at, Node) and at.id not in ends:
             ends[at.id] = at
             path.append(at)
-            source = _followed(solution, at)
-            at = at if source is None else _maker(source)
+            at = _followed_maker(solution, at) or at
         end = ends[at.id] if isinstance(at, Node) else at
         ends.update((each.id, end) for each in path)
     return ends
 
 
-def _followed(solution: Solution, node: Node) -> Value | None:
-    """Return the value that a gray node follows; None for every other node, also one that a mask or constant keeps."""
-    if solution.facts[node.id].kind != "gray" or solution.rules.get(node.id) in ("mask", "constant"):
+def _followed_maker(solution: Solution, node: Node) -> Node | Value | None:
+    """Return what a gray node follows: a node, the control-flow node that hands a value in, or a graph input.
+
+    None for every other node, also one that the schema, a mask or a constant keeps.
+    """
+    value = solution.followed[node.id]
+    if value is None or solution.facts[node.id].kind != "gray" or solution.rules.get(node.id) in _DECIDED_ITSELF:
         return None
-    return solution.followed[node.id]
+    return value.producer or value.scope.owner or value
 
 
 def _is_changed(solution: Solution, node: Node) -> bool:
@@ -129,16 +144,3 @@ def _is_changed(solution: Solution, node: Node) -> bool:
     if assignment is None or signature is None:
         return False
     return any(e != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))
-
-
-def _maker(value: Value) -> Node | Value:
-    """Return the node that makes a value, the control-flow node that hands it in, or the graph input itself."""
-    return value.producer or value.scope.owner or value
-
-
-def _shown_maker(maker: Node | Value) -> str:
-    return label(maker) if isinstance(maker, Node) else maker.name
-
-
-def _ref(solution: Solution, maker: Node | Value) -> NodeRef | None:
-    return NodeRef(_scope_path(solution, maker.scope), label(maker)) if isinstance(maker, Node) else None

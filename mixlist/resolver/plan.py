@@ -58,7 +58,7 @@ class Plan:
         }
 
 
-_NO_FIELDS = ("callers", "producer", "decider")  # callers only where there are some
+_NO_FIELDS = ("callers", "follows_refs")  # callers only where there are some
 
 
 def node_json(node: Decision) -> dict[str, Any]:

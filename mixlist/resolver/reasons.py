@@ -43,6 +43,7 @@ class ReasonWriter:
         self.solution, self.policy, self.rules = solution, resolved.policy, resolved.rules
         self.low_type = resolved.low
         self.low = types.type_name(resolved.low)
+        self.has_sequences = any(isinstance(value.type, tuple) for value in solution.graph.values)
 
     def reason(self, node: Node, follows: tuple[str, ...]) -> str:
         """Return the reason; ``follows`` names the producer that a gray node follows and the node that decided."""
@@ -113,7 +114,7 @@ class ReasonWriter:
 
     def _gray(self, node: Node, follows: tuple[str, ...], kept: str) -> str:
         entry, policy = _shown_entry(self.solution.facts[node.id]), self.policy.gray_policy
-        if any(map(is_container, (*node.inputs, *node.outputs))):
+        if self.has_sequences and any(map(is_container, (*node.inputs, *node.outputs))):
             return f"{entry}: its sequences are {self._of_sequence(node, kept, follows)}"
         if policy == "between":
             where = "lies" if kept == self.low else "does not lie"

@@ -122,6 +122,7 @@ def _unknown_types(resolved: Resolved) -> Iterator[Diagnostic]:
     readers = [
         node
         for solution in resolved.solutions
+        if solution.graph.has_undeclared
         for node, fact in zip(solution.graph.order, solution.facts, strict=True)
         if fact.kind == "unknown"
     ]

@@ -97,6 +97,15 @@ def test_the_chain_goes_to_the_node_that_decided_and_not_to_one_of_its_name() ->
     assert chain[0].follows == ("b", "a")
 
 
+def test_the_chain_ends_at_a_node_that_cannot_follow() -> None:
+    """Rule S4.33: a gray node that its schema keeps has decided itself."""
+    text = """<ir_version: 8, opset_import: ["" : 9]>
+    g (float[2,3,4,4] x) => (float[2,3,4,4] y) {
+      [w] a = Relu(x) [n] b = MeanVarianceNormalization(a) [r] y = Neg(b) }"""
+    found = nodes(text, white=["Relu"])
+    assert (found["n"].follows, found["r"].follows) == ((), ("n", "n"))
+
+
 @settings(max_examples=EXAMPLES // 4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_explain_ends_where_follows_says(case: Case) -> None:
