@@ -21,6 +21,7 @@ from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Facts, rank_of
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
+_EXACT = operators(Trait.EXACT)
 _INTEGERS = frozenset({6, types.INT64, types.BOOL})  # 6: int32
 
 
@@ -99,7 +100,8 @@ class Advisor:
     def _nearest(self) -> dict[NodeRef, tuple[bool, int, NodeRef]]:
         """By node: is the low node upstream no suspect, how far it is, and which; one pass over all nodes.
 
-        A tensor that a loop hands to its next iteration is not followed.
+        A gray node that only moves values is low because of what it reads, and is passed over. A tensor that a loop
+        hands to its next iteration is not followed.
         """
         nearest: dict[NodeRef, tuple[bool, int, NodeRef]] = {}
         for ref, node in self._nodes.items():
@@ -107,7 +109,7 @@ class Advisor:
             for tensor in node.inputs:
                 producer = tensor.ref.producer
                 decision = self._decisions.get(producer)
-                if decision is not None and _is_low(decision):
+                if decision is not None and _is_low(decision) and not (producer in nearest and _hands_on(decision)):
                     found.append((producer not in self._suspects, 0, producer))
                 elif producer in nearest:
                     clean, distance, source = nearest[producer]
@@ -115,6 +117,11 @@ class Advisor:
             if found:
                 nearest[ref] = min(found, key=lambda each: each[:2])
         return nearest
+
+
+def _hands_on(decision: Decision) -> bool:
+    """Return whether a low node follows what it reads, and makes no value of its own."""
+    return decision.list == "gray" and not decision.domain and decision.op_type in _EXACT
 
 
 def _makes_integers(node: Node) -> bool:

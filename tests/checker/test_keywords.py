@@ -11,8 +11,9 @@ import mixlist
 from mixlist import training
 
 JUDGING = {
-    "provider": "cpu", "overflow_mode": "inf", "steps": None, "max_exception_rate": 0.005, "limits": None,
-    "labels": None, "jobs": None, "scheduler": None, "executor": None, "type_hints": None, "isolate": False,
+    "provider": "cpu", "overflow_mode": "inf", "steps": None, "max_exception_rate": 0.005,
+    "max_ignored": 0.5, "limits": None, "labels": None, "jobs": None, "scheduler": None, "executor": None,
+    "type_hints": None, "isolate": False,
 }  # fmt: skip
 CHECK = {
     "against": None, "full_statistics": False, "baseline": "float32", "layerwise": False, "per_tensor": False,
