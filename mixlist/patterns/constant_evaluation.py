@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.graph.build import bind
-from mixlist.graph.link import called
 from mixlist.graph.model import Node
 from mixlist.graph.weights import covers_all, element_count, pieces
 from mixlist.ops import types
@@ -32,6 +31,8 @@ _LARGEST_STORED = 2**24  # elements of an initializer that a node reads
 _SHORT = 1024  # elements of an input that shape inference may read: a shape, axes, sizes
 _CACHED = 64 * 2**20  # bytes of values that are kept for the nodes that read them
 _CONSTANT_OPSET = 13  # Constant has all of its attributes there
+# The first version that onnx.reference implements; for the types of older ones it computes the same.
+_IMPLEMENTED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}
 _SELECTS = frozenset({"Compress", "NonZero", "Unique"})  # their output's size depends on the values of the input
 # The reference implementation walks over the elements of these in Python: it takes 2 to 800 microseconds for each.
 _SLOW = {"AveragePool", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "GRU", "GatherND", "GridSample", "LSTM"}
@@ -114,11 +115,11 @@ class ConstantEvaluator:
         if node is None or node.function is not None:
             raise UnknownValueError(f"{value.name!r} comes from the caller of a function")
         if node.bodies:
-            raise UnknownValueError(f"{called(node)} has bodies")
+            raise UnknownValueError(f"the bodies of {node.op_type} are not evaluated")
         if node.domain:
-            raise UnknownValueError(f"{called(node)} is an operator of {node.domain}")
+            raise UnknownValueError(f"{node.op_type} is an operator of {node.domain}")
         if any(isinstance(read.type, tuple) for read in (value, *node.inputs) if read is not None):
-            raise UnknownValueError(f"{called(node)} reads or yields a sequence")
+            raise UnknownValueError(f"{node.op_type} reads or yields a sequence")
         return [self._frames.source(read, at.frame) for read in node.inputs if read is not None]
 
     def _keep(self, at: FrameValue, array: Array) -> None:
@@ -144,9 +145,9 @@ class ConstantEvaluator:
 
         count = element_count(tensor)
         if count > _LARGEST_STORED:
-            raise UnknownValueError(f"an initializer that it is computed from has {count} elements")
+            raise UnknownValueError(f"initializers of more than {_LARGEST_STORED} elements are not evaluated")
         if not covers_all(tensor):
-            raise UnknownValueError("it is computed from a sparse tensor")
+            raise UnknownValueError("sparse tensors are not evaluated")
         flat = [*pieces(tensor, self._folder)]
         whole = np.concatenate(flat) if len(flat) > 1 else flat[0] if flat else None
         dims = getattr(tensor, "dims", None)
@@ -183,7 +184,8 @@ def _model_of(node: Node, proto: NodeProto, arrays: list[Array | None], slot_ask
 
     schema = node.signature.schema if node.signature is not None else None
     model = ModelProto(ir_version=10)
-    model.opset_import.add(domain="", version=schema.since if schema is not None else _CONSTANT_OPSET)
+    since = schema.since if schema is not None else _CONSTANT_OPSET
+    model.opset_import.add(domain="", version=max(since, _IMPLEMENTED_SINCE.get(node.op_type, 0)))
     model.graph.name = "constant"
     single = model.graph.node.add()
     single.CopyFrom(proto)
@@ -213,9 +215,9 @@ def _refuse_size(node: Node, model: ModelProto, arrays: list[Array | None]) -> N
     elif node.op_type in _SELECTS and first is not None:
         count = first.size * max(first.ndim, 1)
     else:
-        raise UnknownValueError(f"the size of what {called(node)} yields is not known before")
+        raise UnknownValueError(f"the size of the result of {node.op_type} is not known before")
     if count > largest:
-        raise UnknownValueError(f"{called(node)} yields {count} elements, and at most {largest} are evaluated")
+        raise UnknownValueError(f"results of {node.op_type} with more than {largest} elements are not evaluated")
 
 
 def _run(node: Node, model: ModelProto, arrays: list[Array | None]) -> Array:
@@ -229,6 +231,6 @@ def _run(node: Node, model: ModelProto, arrays: list[Array | None]) -> Array:
     except Exception as error:  # onnx raises errors of many kinds, by operator
         text = str(error).partition("\n")[0]
         raise UnknownValueError(
-            f"onnx.reference cannot compute {called(node)} ({type(error).__name__}: {text})"
+            f"onnx.reference cannot compute {node.op_type} ({type(error).__name__}: {text})"
         ) from None
     return np.asarray(output)

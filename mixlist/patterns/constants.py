@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.model import Value, floats_of
 from mixlist.graph.weights import covers_all, pieces
 from mixlist.ops import types
-from mixlist.ops.low_precision import flush_bound, overflow_bound
+from mixlist.ops.low_precision import LOW, flush_bound, overflow_bound
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame, CallFrames, FrameValue
 from mixlist.patterns.constant_evaluation import ConstantEvaluator, UnknownValueError
@@ -38,6 +38,7 @@ Progress = Callable[[int], None]  # told the bytes read since the last call
 
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
+_INTEGERS = frozenset({2, 3, 4, 5, 6})  # uint8, int8, uint16, int16, int32: what a weight is quantized to
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,10 @@ class ConstantRanges:
                 return self._filled(at)
             if node is not None and not node.domain and node.op_type == "Range":
                 return self._progression(at)
+            if node is not None and not node.domain and node.op_type == "DequantizeLinear":
+                bound = self._dequantized(at)
+                if bound is not None:
+                    return bound
             return _range_of_pieces([self._evaluator.array(at).reshape(-1)])
         except UnknownValueError as reason:
             return replace(_EMPTY, unknown=str(reason))
@@ -159,6 +164,21 @@ class ConstantRanges:
             return _EMPTY
         last = start + (count - 1) * delta
         return ConstantRange(max(abs(start), abs(last)), min(start, last), max(start, last))
+
+    def _dequantized(self, at: FrameValue) -> ConstantRange | None:
+        """Return a bound of a dequantized weight, if that is enough to see that it fits; it need not be evaluated."""
+        assert at.value.producer is not None
+        integers, *scales = [
+            self.frames.source(value, at.frame) for value in at.value.producer.inputs if value is not None
+        ]
+        if integers.value.tensor is None or integers.value.type not in _INTEGERS:
+            return None
+        stored = self._of_tensor(integers.value.tensor)
+        scale, *shift = [_range_of_pieces([self._evaluator.array(each).reshape(-1)]).max_abs for each in scales]
+        bound = scale * (stored.max_abs + sum(shift))
+        if stored.single is not None or bound >= min(map(overflow_bound, LOW)):
+            return None
+        return ConstantRange(bound, -bound, bound)
 
     def _of_tensor(self, tensor: ConstantProto) -> ConstantRange:
         found = self._scanned.get(id(tensor))

@@ -104,14 +104,14 @@ def test_a_single_value_means_equal_elements(made: str, precision: str) -> None:
 # --- values that are not known ---
 
 UNKNOWN = {
-    "too large": ("b = Expand(w, many) k = Mul(b, b)", "1048577 elements, and at most 1048576"),
-    "no operator of ONNX": ("k = com.microsoft.Gelu(w)", "is an operator of com.microsoft"),
+    "too large": ("b = Expand(w, many) k = Mul(b, b)", "results of Expand with more than 1048576 elements"),
+    "no operator of ONNX": ("k = com.microsoft.Gelu(w)", "Gelu is an operator of com.microsoft"),
     "a body": (
         "k = If(yes) <then_branch = t () => (float[1] p) { p = Mul(w, w) }, "
         "else_branch = e () => (float[1] q) { q = Identity(w) }>",
-        "has bodies",
+        "the bodies of If",
     ),
-    "an initializer that is too large": ("b = ReduceMax(s) k = Mul(b, b)", "sparse"),
+    "an initializer that is too large": ("b = ReduceMax(s) k = Mul(b, b)", "sparse tensors"),
 }
 
 
@@ -129,6 +129,28 @@ def test_a_value_that_is_not_known_fits_with_a_warning(name: str) -> None:
     (warning,) = (w for w in found.warnings if w.code == "ML504")
     assert "constant 'k'" in warning.message and reason in warning.message
     assert not mixlist.resolve(proto, policy(black=["Add"])).warnings  # nothing that becomes low reads it
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+@pytest.mark.parametrize(("scale", "precision"), [(0.01, "float16"), (1000.0, "float32")])
+def test_dequantized_weights_are_judged_without_a_warning(opset: int, scale: float, precision: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : {opset}]>
+      g (float[1, 2] x) => (float[1, 2] y) <int8[2, 2] q = {{100, 2, 3, 4}}, float s = {{{scale}}}, int8 z = {{1}}> {{
+      w = DequantizeLinear(q, s, z) [m] y = MatMul(x, w) }}"""
+    found = plan(text, white=["MatMul"])
+    assert next(d for d in found.nodes if d.name == "m").precision == precision
+    assert not found.warnings
+
+
+def test_a_large_dequantized_weight_is_bounded_at_any_size() -> None:
+    proto = model("""<ir_version: 10, opset_import: ["" : 17]>
+      g (float[1, 1024] x) => (float[1, 1025] y) <float s = {1}, int8[1] q = {1}> {
+      w = DequantizeLinear(q, s) [m] y = MatMul(x, w) }""", check=False)  # fmt: skip
+    weight = np.ones((1024, 1025), np.int8)
+    weight[0, 0] = 127
+    proto.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(weight, "q"))
+    found = mixlist.resolve(proto, policy(white=["MatMul"]))
+    assert next(d for d in found.nodes if d.name == "m").precision == "float16" and not found.warnings
 
 
 def test_range_is_computed_in_closed_form_at_any_size() -> None:
