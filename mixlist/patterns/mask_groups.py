@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.weights import element_count
 from mixlist.ops import types
-from mixlist.ops.low_precision import FINITE_MAX
+from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRanges
 
@@ -116,10 +116,10 @@ class _Finder:
                 continue
             if node.op_type in _SOFTMAX:
                 self.softmaxes.add(node)
-                leading.update(_float32(node.inputs[:1]))
+                leading.update(_listed(node.inputs[:1]))
             elif not leading.isdisjoint(node.outputs):
                 self.path.append(node)
-                leading.update(_float32(node.inputs))
+                leading.update(_listed(node.inputs))
         self.path.reverse()
 
     # --- the numbers ---
@@ -133,11 +133,11 @@ class _Finder:
             flow = self._combined(node, read) if read else None
         if flow is not None:
             self.carrying.add(node)
-            self.flows.update(dict.fromkeys(_float32(node.outputs), flow))
+            self.flows.update(dict.fromkeys(_listed(node.outputs), flow))
 
     def _read(self, node: Node) -> Iterator[tuple[int, _Flow | None]]:
         for slot, value in enumerate(node.inputs):
-            if value is None or value.type != types.FLOAT:
+            if value is None or value.type not in types.LISTED:
                 continue
             flow = self.flows.get(value)
             if value.constant and (flow is None or value.tensor is not None):
@@ -149,16 +149,24 @@ class _Finder:
     def _constant(self, node: Node, slot: int, value: Value) -> _Flow | None:
         """Return the mask in a constant that no node of the path makes, if it holds numbers of that size."""
         known = self.ranges.known(value)
-        if known is None or known.max_abs < LEAST:
+        if known is None or self._rounded(known.max_abs) < LEAST:
             return None
         tensor = value.tensor
         held = tensor is not None and value.kind != "overridable" and element_count(tensor) <= MOST_ELEMENTS
         held = held and tensor is not None and tensor.DESCRIPTOR.name != "SparseTensorProto"
         self.constants.append((node, slot))
-        if not held:
+        if not held or value.type != types.FLOAT:
             self.unsound.add(node)
         self.sources.setdefault(node, f"constant {value.name!r}")
-        return _Flow(known.max_abs)
+        return _Flow(self._rounded(known.max_abs))
+
+    def _rounded(self, magnitude: float) -> float:
+        """Return a magnitude as the low type holds it, if it does, so that a rewritten model has the same masks."""
+        from onnx import helper
+
+        if magnitude >= overflow_bound(self.low):
+            return magnitude
+        return float(helper.tensor_dtype_to_np_dtype(self.low).type(magnitude))
 
     def _filled(self, node: Node) -> _Flow | None:
         """Return the mask that a ConstantOfShape makes; its number is no constant that could be changed."""
@@ -176,6 +184,9 @@ class _Finder:
         flows = list(read.values())
         if node.op_type == "Div":
             return self._divided(node, read)
+        if node.op_type == "Cast":
+            made = next((value.type for value in _listed(node.outputs)), types.UNKNOWN)
+            return None if made in FINITE_MAX and flows[0].exceeds(made) else flows[0]  # the author's own infinity
         if node.op_type == "Mul":
             return self._scaled(node, read)
         if node.op_type in ("Add", "Sub"):
@@ -200,7 +211,7 @@ class _Finder:
         factor = others[0]
         known = self.ranges.known(factor) if factor.constant else None
         if known is not None:
-            return _times(flow, known.max_abs)
+            return _times(flow, self._rounded(known.max_abs))
         if not self._is_indicator(factor):
             self.unsound.add(node)
         return flow
@@ -213,7 +224,7 @@ class _Finder:
         if known is None or not known.single:
             self.unsound.add(node)
             return read[0]
-        return _times(read[0], 1 / abs(known.single))
+        return _times(read[0], 1 / (self._rounded(abs(known.single)) or abs(known.single)))
 
     def _is_indicator(self, value: Value) -> bool:
         """Return whether a value is made of integers or booleans and of constants from -1 to 1, as ``1 - mask`` is."""
@@ -225,7 +236,7 @@ class _Finder:
             node = value.producer
             if value.constant:
                 known = self.ranges.known(value)
-                if known is None or known.max_abs > 1:
+                if known is None or self._rounded(known.max_abs) > 1:
                     return False
             elif node is None or not _is_standard(node):
                 return False
@@ -278,6 +289,8 @@ class _Finder:
         weights: dict[Node, float] = {}
         leaving: set[Node] = set()  # the leaders of groups with a value out of range
         for node in sorted(self.carrying | self.softmaxes, key=_order):
+            if node in self.softmaxes and node.inputs[0] in self.flows and node.inputs[0] is not None:
+                self.constants += [(node, 0)] if node.inputs[0].constant else []
             found = [flow for value in (*node.inputs, *node.outputs) if (flow := self.flows.get(value)) is not None]
             if not found:
                 continue  # a softmax without a mask
@@ -300,7 +313,7 @@ class _Finder:
             group.limit = FINITE_MAX[self.low] / 2 / weights[leader]
             group.reducible &= group.limit >= LEAST
         for node, slot in self.constants:
-            if node in self.carrying:
+            if node in self.carrying or node in self.softmaxes:
                 group = groups[self._leader(node)]
                 group.limits.setdefault(node, {})[slot] = group.limit
         # What is divided by a mask reaches a softmax without it.
@@ -319,8 +332,8 @@ def _is_standard(node: Node) -> bool:
     return not node.domain and not node.bodies and node.function is None
 
 
-def _float32(values: Iterable[Value | None]) -> list[Value]:
-    return [value for value in values if value is not None and value.type == types.FLOAT]
+def _listed(values: Iterable[Value | None]) -> list[Value]:
+    return [value for value in values if value is not None and value.type in types.LISTED]
 
 
 def _floats(values: Iterable[Value | None]) -> Iterator[Value]:

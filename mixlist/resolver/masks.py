@@ -123,5 +123,8 @@ def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> 
 
 
 def _is_low(solution: Solution, node: Node, low: int) -> bool:
-    assignment = solution.assignments[node.id]
-    return assignment is not None and low in assignment.elements
+    """Return whether the policy makes a node low precision that the author did not."""
+    assignment, signature = solution.assignments[node.id], node.signature
+    if assignment is None or signature is None:
+        return False
+    return any(e == low != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))

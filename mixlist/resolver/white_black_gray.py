@@ -81,7 +81,8 @@ def _aim(node: Node, target: int, movable: frozenset[int], state: SolverState) -
     if refused:
         state.solution.rules[node.id] = "schema"
         return assignment
-    if target == low and (mask := state.solution.facts[node.id].mask):
+    mask = state.solution.facts[node.id].mask
+    if target == low and mask and assignment.elements != signature.authored().elements:
         state.solution.rules[node.id] = "mask"
         state.solution.notes[node.id] = mask
         return signature.authored()
