@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -58,13 +57,12 @@ def evaluate(
     """Return the metric over all samples, or those of the first ``batches``; random inputs are switched off.
 
     It is taken from the forward pass of the training step: batch normalization goes by the batch's own statistics.
-    The last batch may be smaller; a graph that was made for one batch size leaves it out. NaN where nothing is
-    measured: no batch is whole, or every row of logits holds a NaN. Raises UsageError for labels that do not fit the
-    logits.
+    The last batch may be smaller; a graph that was made for one batch size leaves it out. Raises UsageError for labels
+    that do not fit the logits.
     """
     graph = session.graph
     output = LOGITS if metric.name == ACCURACY else metric.name
-    total, count, answered = 0.0, 0, False
+    total, count = 0.0, 0
     for start in range(0, data.count, batch_size)[:batches]:
         batch = data.rows(slice(start, start + batch_size))
         rows = min(batch_size, data.count - start)
@@ -76,10 +74,9 @@ def evaluate(
                 _check_labels(data, values)
             right, counted = _count_right(values, batch[LABELS])
             total, count = total + right, count + counted
-            answered = answered or not np.isnan(values).any(axis=-1).all()
         else:
-            total, count, answered = total + float(values.astype(np.float64).mean()) * rows, count + rows, True
-    return total / max(count, 1) if answered else math.nan
+            total, count = total + float(values.astype(np.float64).mean()) * rows, count + rows
+    return total / max(count, 1)
 
 
 def _check_labels(data: Data, logits: Array) -> None:

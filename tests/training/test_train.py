@@ -158,24 +158,6 @@ def test_what_float32_cannot_train_either_is_nothing_to_compare_with() -> None:
     assert all("training in float32" in reason for reason in found.reasons)
 
 
-def test_data_that_is_nan_says_nothing() -> None:
-    """Rule S10.19: all runs diverge, and in no step are gradients finite."""
-    data = clusters()
-    data["x"] = np.full_like(data["x"], np.nan)
-    found = train(classifier(), mixed(), data, epochs=1)
-    assert found.verdict == "inconclusive"
-    assert all(reason.endswith("nothing to compare with") for reason in found.reasons)
-
-
-def test_evaluation_data_that_is_nan_says_nothing() -> None:
-    """Rule S10.19: there is no metric in float32."""
-    held = clusters()
-    held["x"] = np.full_like(held["x"], np.nan)
-    found = train(classifier(), mixed(), clusters(), eval_data=held, epochs=1)
-    assert found.verdict == "inconclusive"
-    assert found.reasons[0] == "seed 0: accuracy is nan in float32: nothing to compare with"
-
-
 def test_mindspore_ending_a_training_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from mixlist.training.scalers import DynamicLossScaleManager
 
