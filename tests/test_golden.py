@@ -95,7 +95,7 @@ def test_the_findings_are_the_written_ones(path: Path) -> None:
     found = [f"verdict {report.verdict}", f"exception-rate {report.exception_rate:g}"]
     for node in report.nodes:
         name = f"{node.scope}/{node.name}" if node.scope else node.name
-        found.append(f"{name} {node.kind}{' first' * node.first}")
+        found.append(f"{name} {node.kind}{' first' * node.first}{f' reads {node.input}' if node.input else ''}")
     found += [f"output {o.name} {' '.join(o.failed_limits)}" for o in report.outputs if not o.passed]
     assert sorted(found) == sorted(golden.lines("findings"))
 

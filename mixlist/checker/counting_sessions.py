@@ -7,24 +7,28 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from mixlist.checker.finding_rules import BatchRanges, Tally
 from mixlist.checker.model_pair import ModelPair, ObservedModel
+from mixlist.checker.operand_rules import Operand, OperandTally, converted_ranges, hidden_bounds, operand_count
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.checker.value_counts import (
     NO_SMALLEST,
     SMALLEST,
     Totals,
     below,
+    converted_counts,
     finding_count,
+    of_converted,
     of_mixed,
     of_reference,
     smallest,
     value_counts,
 )
+from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.graph_statistics import Probe, Statistic
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observed_range import ObservedRange
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.feeds import Batches
     from mixlist.runtime.session import Feed
 
-
+Key = TypeVar("Key")
 _UNCOUNTED: tuple[Kind, ...] = ("intended", "refused")
 
 
@@ -57,7 +61,7 @@ class CountingSession:
         def wanted(probe: Probe) -> bool:
             return asked is None or name(probe.ref) in asked
 
-        instrumented = instrument(model.loaded.proto, statistics, wanted, guard=model.guard)
+        instrumented = instrument(model.loaded.proto, statistics, wanted, guard=model.guard, read=model.read)
         self._observer = model.observe(model.loaded, instrumented, [])
 
     def count(self, feed: Feed) -> Totals:
@@ -100,6 +104,10 @@ class GrowingCount:
             self._session = CountingSession(self._model, statistics, self._tensors)
         return self._session.count(feed)
 
+    def tensor(self, ref: TensorRef) -> TensorRef:
+        """Return a tensor of the model under the name that it is counted by."""
+        return self._model.in_original(ref)
+
     def close(self) -> None:
         """Release the session."""
         if self._session is not None:
@@ -111,7 +119,7 @@ def _name(bound: float) -> str:
 
 
 class MaskedOverflowFinder:
-    """Finds what overflows in the tensors of masks (Rule S8.12); values are counted only where a range calls for it.
+    """Finds what overflows beside masks and infinities (Rule S8.12); values are counted only where a range asks for it.
 
     ``lows`` are the low types of the mixed model. Without ``mixed``, only the reference is counted.
     """
@@ -129,13 +137,14 @@ class MaskedOverflowFinder:
         self._masks: dict[TensorRef, Mask] | None = None
 
     def complete(self, feed: Feed, batch: BatchRanges) -> BatchRanges:
-        """Return the batch with its masks, and the tensors that lose other values than a mask's."""
-        if not any(batch.at_limit()):
+        """Return the batch with its masks, and with what else its ranges do not show."""
+        if not any(batch.at_limit()) and not any(found.beyond for found in converted_ranges(batch)):
             return batch
         if self._masks is None:  # only float16 is too narrow for the usual masks
             self._masks = find_masks(self._nodes) if types.FLOAT16 in self._lows else {}
         batch = replace(batch, masks=self._masks)
-        return replace(batch, lost=self._lost(feed, batch))
+        batch = replace(batch, lost=self._lost(feed, batch), lost_operands=self._lost_operands(feed, batch))
+        return replace(batch, more_infinite=self._more_infinite(feed, batch))
 
     def _lost(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
         """Return the tensors with a value that overflows and is not a mask's."""
@@ -153,6 +162,35 @@ class MaskedOverflowFinder:
             lost |= {t for t in infinite if finite.get((t, _name(math.inf)), 0) < known[t]}
         return lost
 
+    def _lost_operands(self, feed: Feed, batch: BatchRanges) -> set[Conversion]:
+        """Return the conversions that lose a value which larger ones hide (Rule S8.4)."""
+        lost: set[Conversion] = set()
+        hidden = hidden_bounds(converted_ranges(batch))
+        of_mixed = {c: self._mixed.tensor(c.probe) for c in hidden if self._mixed is not None and not c.in_reference}
+        of_reference = {c: c.source for c in hidden if c not in of_mixed and c.source is not None}
+        for model, tensors in ((self._mixed, of_mixed), (self._reference, of_reference)):
+            if model is None or not tensors:
+                continue
+            bounds = {bound for conversion in tensors for bound in hidden[conversion]}
+            totals = model.below(feed, set(tensors.values()), bounds)
+            for conversion, tensor in tensors.items():
+                least, level = (totals.get((tensor, _name(bound)), 0) for bound in hidden[conversion])
+                if level > least:
+                    lost.add(conversion)
+        return lost
+
+    def _more_infinite(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
+        """Return the tensors with more values that are not finite than in the reference, which has some too."""
+        pairs = [(t, span, batch.mixed[t]) for t, span in batch.reference.items() if t in batch.mixed]
+        spreads = batch.lost or batch.lost_operands or any(found.loses for found in converted_ranges(batch))
+        spreads = spreads or any(span.finite and not mixed.finite for _, span, mixed in pairs)
+        both = {t for t, span, mixed in pairs if not span.finite and not mixed.finite}
+        if self._mixed is None or not spreads or not both:
+            return set()
+        before, after = (model.below(feed, both, {math.inf}) for model in (self._reference, self._mixed))
+        finite = _name(math.inf)
+        return {t for t in both if after.get((t, finite), 0) < before.get((t, finite), 0)}
+
     def close(self) -> None:
         """Release the sessions."""
         self._reference.close()
@@ -164,14 +202,41 @@ def _has_infinities(span: ObservedRange) -> bool:
     return not span.finite and not span.nan
 
 
+class ConvertedCount:
+    """Counts what becomes of the values that some conversions of the mixed model read."""
+
+    def __init__(self, pair: ModelPair, conversions: Iterable[Conversion]) -> None:
+        self._tensors = {c: pair.mixed.in_original(c.probe) for c in conversions if not c.in_reference}
+        statistics = of_converted(_low_type(pair))
+        self._session = CountingSession(pair.mixed, statistics, self._tensors.values()) if self._tensors else None
+
+    def count(self, feed: Feed) -> dict[Conversion, ValueCounts]:
+        """Count one batch."""
+        if self._session is None:
+            return {}
+        totals = self._session.count(feed)
+        return {
+            conversion: converted_counts(tensor, totals)
+            for conversion, tensor in self._tensors.items()
+            if (tensor, "values") in totals
+        }
+
+    def close(self) -> None:
+        """Release the session."""
+        if self._session is not None:
+            self._session.close()
+
+
 class FullStatistics:
     """Counts every value of every low tensor, and finds the smallest value of every tensor (full statistics)."""
 
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
         self._sessions: tuple[CountingSession, CountingSession] | None = None  # of the mixed model, of the reference
+        self._converted: ConvertedCount | None = None
         self._mixed: Totals = {}
         self._reference: Totals = {}
+        self.operands: dict[Conversion, ValueCounts] = {}  # of the batch that was added last
         self.totals: dict[TensorRef, ValueCounts] = {}
         self.smallest: dict[TensorRef, float] = {}
 
@@ -182,7 +247,9 @@ class FullStatistics:
             low = _low_type(pair)
             mixed = CountingSession(pair.mixed, of_mixed(low), pair.low)
             self._sessions = mixed, CountingSession(pair.reference, (*of_reference(low), smallest()), None)
+            self._converted = ConvertedCount(pair, pair.conversions)
         self._mixed, self._reference = (session.count(feed) for session in self._sessions)
+        self.operands = self._converted.count(feed) if self._converted is not None else {}
         for (tensor, name), least in self._reference.items():
             if name == SMALLEST and least < self.smallest.get(tensor, NO_SMALLEST):
                 self.smallest[tensor] = least
@@ -191,17 +258,24 @@ class FullStatistics:
             self.totals[tensor] = self.totals[tensor] + counts if tensor in self.totals else counts
         return counted
 
-    def count_findings(self, index: int, tallies: Mapping[TensorRef, Tally]) -> None:
+    def count_findings(
+        self, index: int, tallies: Mapping[TensorRef, Tally], operands: Mapping[Operand, OperandTally]
+    ) -> None:
         """Put the counts of the batch that was added last, the one of this index, into its tallies."""
         for tensor, tally in tallies.items():
             for kind, batches in tally.batches.items():
                 if batches[-1] == index and (tensor, "values") in self._mixed:
                     tally.add_count(kind, finding_count(kind, tensor, self._mixed, self._reference))
+        for operand in operands.values():
+            for kind, batches in operand.batches.items():
+                if batches[-1] == index and operand.conversion in self.operands:
+                    operand.add_count(kind, operand_count(kind, self.operands[operand.conversion]))
 
     def close(self) -> None:
-        """Release both sessions."""
-        for session in self._sessions or ():
-            session.close()
+        """Release the sessions."""
+        for session in (*(self._sessions or ()), self._converted):
+            if session is not None:
+                session.close()
 
 
 def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally]) -> None:
@@ -210,11 +284,7 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
     Those of an intended finding are not worth two sessions: masked values are as many as the data masks. A refused run
     has no values.
     """
-    chosen: dict[int, set[TensorRef]] = {}  # by batch
-    for tensor, tally in tallies.items():
-        for kind, indices in tally.batches.items():
-            if kind not in _UNCOUNTED:
-                chosen.setdefault(indices[0], set()).add(tensor)
+    chosen = _first_batches(tallies)
     if not chosen:
         return
     tensors, low = set[TensorRef]().union(*chosen.values()), _low_type(pair)
@@ -231,5 +301,33 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
     reference.close()
 
 
+def count_operands(pair: ModelPair, batches: Batches, tallies: Mapping[Operand, OperandTally]) -> None:
+    """Count the values behind the findings of converted inputs, in the first batch where each arose."""
+    chosen = _first_batches(tallies)
+    if not chosen:
+        return
+    asked = (tallies[operand].conversion for operands in chosen.values() for operand in operands)
+    session = ConvertedCount(pair, dict.fromkeys(each for each in asked if each is not None))
+    for index, feed in enumerate(islice(batches, max(chosen) + 1)):
+        counts = session.count(feed) if index in chosen else {}
+        for operand in chosen.get(index, ()):
+            tally = tallies[operand]
+            for kind, indices in tally.batches.items():
+                if index in indices and kind != "intended" and tally.conversion in counts:
+                    tally.add_count(kind, operand_count(kind, counts[tally.conversion]))
+    session.close()
+
+
+def _first_batches(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
+    """Return by batch the tallies with a finding that is counted and arose there first."""
+    chosen: dict[int, set[Key]] = {}
+    for key, tally in tallies.items():
+        for kind, indices in tally.batches.items():
+            if kind not in _UNCOUNTED:
+                chosen.setdefault(indices[0], set()).add(key)
+    return chosen
+
+
 def _low_type(pair: ModelPair) -> int:
-    return next(iter(pair.low.values()), types.FLOAT16)
+    lows = (*pair.low.values(), *(conversion.elem for conversion in pair.conversions))
+    return lows[0] if lows else types.FLOAT16

@@ -17,12 +17,13 @@ Rules S8.5 to S8.12. Per batch the output of a node in the mixed model is compar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.checker.result import Kind, ValueCounts
+from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode, InputTensor
 from mixlist.graph.refs import TensorRef
@@ -42,14 +43,31 @@ FLUSHED = 0.01  # of the values that are not zero in the reference: fewer are lo
 
 @dataclass
 class Tally:
-    """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes."""
+    """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes.
+
+    ``input``: the name of a tensor that the node reads converted, "" for its own output ``tensor``. A magnitude is NaN
+    where a batch has a NaN.
+    """
 
     node: DataflowNode
     tensor: TensorRef
+    input: str = ""
     batches: dict[Kind, list[int]] = field(default_factory=dict)
     reference: float = 0.0
     mixed: float = 0.0
     counts: dict[Kind, int] = field(default_factory=dict)  # values concerned in the worst batch, where they are counted
+    first: bool = False  # in a batch nothing that the node reads was lost before
+
+    def see(self, reference: ObservedRange, mixed: ObservedRange) -> None:
+        """Add the ranges of one batch."""
+        self.reference = largest(self.reference, reference.largest)
+        self.mixed = largest(self.mixed, mixed.largest)
+
+    def add_batch(self, kind: Kind, index: int) -> None:
+        """Add a finding in one batch; a second one of that kind changes nothing."""
+        batches = self.batches.setdefault(kind, [])
+        if batches[-1:] != [index]:
+            batches.append(index)
 
     def add_count(self, kind: Kind, count: int) -> None:
         """Add how many values a finding concerns in one batch."""
@@ -62,7 +80,10 @@ class BatchRanges:
 
     ``low`` gives the low element type of the tensors that the mixed model holds in low precision. ``masks`` carry a
     mask to a softmax. ``lost``: tensors with a value that the reference holds, the low type does not, and no mask
-    explains. ``counts``: of the values of every low tensor; empty where nobody counted.
+    explains. ``counts``: of the values of every low tensor; empty where nobody counted. ``converted``: the ranges of
+    what is converted, before it is; of these ``lost_operands`` hide a value that is lost, and ``operand_counts`` are
+    the counts of the converted values. ``more_infinite``: tensors that are not finite in the reference, and have more
+    values that are not finite in the mixed model.
     """
 
     index: int
@@ -73,6 +94,10 @@ class BatchRanges:
     masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
     lost: AbstractSet[TensorRef] = frozenset()
     counts: Mapping[TensorRef, ValueCounts] = field(default_factory=dict)
+    converted: Sequence[tuple[Conversion, ObservedRange]] = ()
+    lost_operands: AbstractSet[Conversion] = frozenset()
+    operand_counts: Mapping[Conversion, ValueCounts] = field(default_factory=dict)
+    more_infinite: AbstractSet[TensorRef] = frozenset()
 
     def mask_level(self, tensor: TensorRef, low: int) -> float:
         """Return the magnitude from which a value is a mask's."""
@@ -89,6 +114,13 @@ class BatchRanges:
     def _around(self, mask: Mask) -> dict[TensorRef, float]:
         tensors = mask.beside | mask.factors
         return {tensor: self.reference[tensor].magnitude for tensor in tensors if tensor in self.reference}
+
+    def is_spoiled(self, tensor: TensorRef) -> bool:
+        """Return whether a tensor has more values that are not finite than in the reference."""
+        reference, mixed = self.reference.get(tensor), self.mixed.get(tensor)
+        if reference is None or mixed is None or mixed.finite:
+            return False
+        return reference.finite or tensor in self.more_infinite
 
     def at_limit(self) -> Iterable[tuple[TensorRef, int, ObservedRange]]:
         """Yield the low tensors that are not finite, or at the limit where the accelerator saturates."""
@@ -126,11 +158,14 @@ def classify(batch: BatchRanges, nodes: Iterable[DataflowNode], tallies: dict[Te
                 continue
             kind = classifier.kind(node, tensor, reference, mixed)
             tally = tallies.setdefault(tensor, Tally(node, tensor))
-            tally.reference = max(tally.reference, reference.magnitude)
-            tally.mixed = max(tally.mixed, mixed.magnitude)
+            tally.see(reference, mixed)
             if kind is not None:
-                tally.batches.setdefault(kind, []).append(batch.index)
+                tally.add_batch(kind, batch.index)
                 exception |= kind in EXCEPTIONS
+                tally.first |= classifier.is_first(node, kind)
+            more = kind == "preexisting" and tensor in batch.more_infinite
+            if more and any(batch.is_spoiled(source.ref) for source in node.inputs):
+                tally.add_batch("propagated", batch.index)
     return exception
 
 
@@ -142,6 +177,7 @@ class _Classifier:
         self.classified: set[TensorRef] = set()
         self.intended: set[TensorRef] = set()  # infinite by design
         self.spoiled: set[TensorRef] = set()  # with infinities that the reference does not have
+        self.saturated: set[TensorRef] = set()
 
     def kind(
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
@@ -158,7 +194,15 @@ class _Classifier:
         self.classified.add(tensor)
         if kind == "intended":
             self.intended.add(tensor)
+        elif kind == "saturated":
+            self.saturated.add(tensor)
         return kind
+
+    def is_first(self, node: DataflowNode, kind: Kind) -> bool:
+        """Return whether a finding makes its node a first offender (Rules S8.5 and S8.7)."""
+        return kind == "overflow" or (
+            kind == "saturated" and self.saturated.isdisjoint(source.ref for source in node.inputs)
+        )
 
     def _not_finite(
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
@@ -226,6 +270,11 @@ class _Classifier:
         infinite = [s.ref for s in node.inputs if s.ref in ranges and not ranges[s.ref].finite]
         by_design = self.intended.issuperset(infinite) if infinite else _has_infinite_constant(node)
         return "intended" if by_design else "preexisting"
+
+
+def largest(one: float, other: float) -> float:
+    """Return the larger magnitude, NaN if one is NaN."""
+    return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
 
 
 def _is_new(reference: ObservedRange, mixed: ObservedRange) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mixlist.checker.advice import Advisor
 from mixlist.checker.counting_sessions import FullStatistics
-from mixlist.checker.finding_rules import Tally
+from mixlist.checker.finding_rules import EXCEPTIONS, Tally
 from mixlist.checker.result import Kind, NodeError, NodeFinding, TensorRange
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
@@ -22,16 +22,19 @@ FAILING: tuple[Kind, ...] = ("refused", "overflow", "saturated")  # kinds that f
 RangePairs = Mapping[TensorRef, tuple[ObservedRange, ObservedRange]]  # in the reference and in the mixed model
 
 
-def node_findings(advisor: Advisor, tallies: Mapping[TensorRef, Tally]) -> tuple[NodeFinding, ...]:
-    """Return a finding per tensor and kind: the first offenders, then by kind, each in order of computation."""
-    return tuple(
-        _finding(tally, kind, advisor) for kind in ORDER for tally in tallies.values() if kind in tally.batches
-    )
+def node_findings(advisor: Advisor, nodes: Sequence[DataflowNode], tallies: Iterable[Tally]) -> tuple[NodeFinding, ...]:
+    """Return a finding per tensor and kind: by kind, the worst first, each in order of computation.
+
+    ``nodes`` are those of the original in that order. What a node reads comes before its outputs.
+    """
+    order = {node.ref: at for at, node in enumerate(nodes)}
+    tallies = sorted(tallies, key=lambda t: (order.get(t.tensor.producer, len(order)), not t.input, t.tensor.slot))
+    return tuple(_finding(tally, kind, advisor) for kind in ORDER for tally in tallies if kind in tally.batches)
 
 
 def _finding(tally: Tally, kind: Kind, advisor: Advisor) -> NodeFinding:
     node, ref = tally.node.node, tally.node.ref
-    value, decision = node.outputs[tally.tensor.slot], advisor.decision(ref)
+    value, decision = node.outputs[tally.tensor.slot] if node.outputs else None, advisor.decision(ref)
     is_failing = kind in FAILING
     source = None
     if is_failing:
@@ -41,9 +44,9 @@ def _finding(tally: Tally, kind: Kind, advisor: Advisor) -> NodeFinding:
         scope=ref.scope,
         name=ref.name,
         op_type=node.op_type,
-        tensor=value.name if value is not None else "",
+        tensor=tally.input or (value.name if value is not None else ""),
         kind=kind,
-        first=kind in ("refused", "overflow"),
+        first=kind == "refused" or (tally.first and kind in EXCEPTIONS),
         count=tally.counts.get(kind),
         batches=tuple(tally.batches[kind]),
         max_abs_fp32=tally.reference,
@@ -52,6 +55,7 @@ def _finding(tally: Tally, kind: Kind, advisor: Advisor) -> NodeFinding:
         source=decision.reason if decision is not None else "",
         suggestion=suggestion if is_failing else "",
         low_source=source,
+        input=tally.input,
     )
 
 
@@ -84,12 +88,19 @@ def tensor_ranges(
                     node=node.ref.name,
                     op_type=node.node.op_type,
                     low=tensor in low,
-                    minimum=reference.minimum,
-                    maximum=reference.maximum,
+                    minimum=_end(reference, reference.minimum),
+                    maximum=_end(reference, reference.maximum),
                     smallest=counted.smallest.get(tensor) if counted is not None else None,
-                    low_minimum=mixed.minimum,
-                    low_maximum=mixed.maximum,
+                    low_minimum=_end(mixed, mixed.minimum),
+                    low_maximum=_end(mixed, mixed.maximum),
                     counts=counted.totals.get(tensor) if counted is not None else None,
+                    nan=reference.nan,
+                    low_nan=mixed.nan,
                 )
             )
     return tuple(found)
+
+
+def _end(span: ObservedRange, end: float) -> float:
+    """Return an end of a range for a report: NaN where there is nothing else."""
+    return math.nan if span.only_nan else end

@@ -33,25 +33,29 @@ if TYPE_CHECKING:
     from mixlist.runtime.feeds import Batches
 
 
-def find_internal_risks(pair: ModelPair, batches: Batches, tallies: dict[TensorRef, Tally], steps: int | None) -> None:
-    """Add an ``internal-risk`` where an operator's function body passes the low range and its output does not.
+def find_internal_risks(
+    pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally], steps: int | None
+) -> list[Tally]:
+    """Return an ``internal-risk`` where an operator's function body passes the low range and its output does not.
 
-    Examines the first ``steps`` batches, None for all. Bodies that ONNX Runtime cannot run are left out.
+    Its magnitude in float32 is that inside the body. ``tallies`` are what the ranges of outputs show. Examines the
+    first ``steps`` batches, None for all. Bodies that ONNX Runtime cannot run are left out.
     """
     nodes = {node.ref: node for node in pair.nodes}
     low_nodes = {tensor.producer for tensor in pair.low}
     low = [n for n in pair.nodes if n.ref in low_nodes]
     if all(_body_version(n.node, n.graph.opsets.get(n.node.domain, 0)) is None for n in low):
-        return
+        return []
     mixed_nodes = nodes_with_low_outputs(build_main(pair.mixed.loaded.proto))
     made = _BodyInstrumenter(pair.config.raised(pair.reference.loaded), mixed_nodes).run()
     if not made.outputs:
-        return
+        return []
     try:
         observer = pair.observe_on_cpu(made)
     except ModelError:
         pair.warnings.append("ONNX Runtime does not take the operators' function bodies: no look inside operators")
-        return
+        return []
+    risks: dict[TensorRef, Tally] = {}
     tensors = dict.fromkeys(tensor for tensor, _ in made.outputs)
     for index, feed in enumerate(islice(batches, steps)):
         _, ranges = observer.run(feed)
@@ -63,11 +67,14 @@ def find_internal_risks(pair: ModelPair, batches: Batches, tallies: dict[TensorR
                 continue
             if node.node.op_type == "Softmax" and span.maximum < FINITE_MAX[elem]:
                 continue  # scores less the largest one: what falls to -inf is zero in the end, as it should be
-            tally = tallies.setdefault(tensor, Tally(node, tensor))
-            if tally.mixed < math.inf:
-                tally.reference = max(tally.reference, span.magnitude)
-                tally.batches.setdefault("internal-risk", []).append(index)
+            output = tallies.get(tensor)
+            if output is None or output.mixed < math.inf:
+                risk = risks.setdefault(tensor, Tally(node, tensor))
+                risk.reference = max(risk.reference, span.magnitude)
+                risk.mixed = output.mixed if output is not None else 0.0
+                risk.add_batch("internal-risk", index)
     observer.close()
+    return list(risks.values())
 
 
 class _BodyInstrumenter(Instrumenter):

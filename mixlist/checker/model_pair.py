@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mixlist.emulation.conversions import Conversion, find_conversions
 from mixlist.emulation.emulate import emulate, holds_low, raise_low, widen
 from mixlist.emulation.float64_reference import computes_double, describe_float32_nodes
 from mixlist.emulation.graph_statistics import Instrumented, Probe
-from mixlist.emulation.instrument import instrument
+from mixlist.emulation.instrument import Instrumenter, instrument
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer, Ranges
 from mixlist.emulation.shared_weights import SharedWeights
@@ -20,9 +21,11 @@ from mixlist.graph.build import build_main
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, load
-from mixlist.graph.model import POLICY_KEY
+from mixlist.graph.model import POLICY_KEY, Graph
+from mixlist.graph.naming import node_ref
 from mixlist.graph.prune import trim
-from mixlist.graph.refs import TensorRef
+from mixlist.graph.refs import NodeRef, TensorRef
+from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import Policy
 from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.resolver import Plan, resolve
@@ -128,7 +131,8 @@ class SessionConfig:
 class ObservedModel:
     """A model and its probes; ``observe`` opens a session of the model with some statistics.
 
-    ``original_scopes``: what the original calls functions that mixlist specialized. ``guard``: see ``instrument``.
+    ``original_scopes``: what the original calls functions that mixlist specialized. ``guard``, ``read``: see
+    ``instrument``.
     """
 
     loaded: Loaded
@@ -136,6 +140,7 @@ class ObservedModel:
     observe: Callable[[Loaded, Instrumented, list[str]], Observer]
     original_scopes: Mapping[str, str] = field(default_factory=dict)
     guard: bool = False
+    read: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
 
     def in_original(self, tensor: TensorRef) -> TensorRef:
         """Return the tensor under the name that the original gives the function."""
@@ -160,7 +165,7 @@ class ModelPair:
     """The two models of a check: the reference in float32 and the mixed model, both observed.
 
     ``nodes`` are those of the original. ``low``: the low type of each tensor that the mixed model holds in low
-    precision.
+    precision. ``conversions``: the tensors that its low nodes read converted; ``readers``: these nodes of the original.
     """
 
     reference: ObservedModel
@@ -171,12 +176,24 @@ class ModelPair:
     mixed_observer: Observer
     nodes: list[DataflowNode]
     low: dict[TensorRef, int]
+    conversions: tuple[Conversion, ...]
+    readers: dict[NodeRef, DataflowNode]
     warnings: list[str] = field(default_factory=list)
+
+    def converted(self, reference: Ranges, mixed: Ranges) -> list[tuple[Conversion, ObservedRange]]:
+        """Return the ranges, in one batch, of what is converted; ``mixed`` by the tensors of the mixed model."""
+        found = []
+        for conversion in self.conversions:
+            before = (reference if conversion.in_reference else mixed).get(conversion.probe)
+            if before is not None and before.ran:
+                found.append((conversion, before))
+        return found
 
     @property
     def largest_low(self) -> float:
-        """Return the largest finite value of the mixed model's low types; infinity where no tensor is low."""
-        return min((FINITE_MAX[elem] for elem in self.low.values()), default=math.inf)
+        """Return the largest finite value of the mixed model's low types; infinity where nothing is low."""
+        lows = {*self.low.values(), *(conversion.elem for conversion in self.conversions)}
+        return min((FINITE_MAX[elem] for elem in lows), default=math.inf)
 
     def observe_on_cpu(self, instrumented: Instrumented) -> Observer:
         """Load a float32 copy of the reference with statistics of its own, without the model's outputs."""
@@ -223,20 +240,60 @@ def make_pair(
         plan, loaded = None, load(against)
         _check_outputs(original, loaded)
     loaded = config.share(loaded, clamp=policy.constants == "clamp")
-    instrumented = instrument(loaded.proto, guard=config.guard)
-    scopes = _original_scopes(loaded.proto)
-    mixed = ObservedModel(loaded, instrumented.probes, config.observe_mixed, scopes, config.guard)
+    main = build_main(original.proto)
+    mixed, instrumented, conversions = _observe_mixed(loaded, main, config)
     low = {mixed.in_original(p.ref): p.elem for p in mixed.probes if p.elem in LOW}
-    if not low:
+    if not low and not conversions:
         warnings.append("no node is low: the mixed model is the original")
-    nodes = trace_dataflow(build_main(original.proto))
+    nodes = trace_dataflow(main)
     if config.wide and (note := describe_float32_nodes(nodes)):
         warnings.append(note)
     mixed_observer = config.observe_mixed(loaded, instrumented, _output_names(original))
     reason = rounding_problem()
     if reason:
         raise ModelError(f"this ONNX Runtime cannot be trusted to check: {reason}")
-    return ModelPair(reference, mixed, plan, config, reference_observer, mixed_observer, nodes, low, warnings)
+    return ModelPair(
+        reference,
+        mixed,
+        plan,
+        config,
+        reference_observer,
+        mixed_observer,
+        nodes,
+        low,
+        conversions,
+        _readers(conversions, nodes, main),
+        warnings,
+    )
+
+
+def _readers(
+    conversions: Sequence[Conversion], nodes: Sequence[DataflowNode], main: Graph
+) -> dict[NodeRef, DataflowNode]:
+    """Return the nodes that read a conversion: nodes that compute, or control flow that hands a value on."""
+    wanted = {reader for conversion in conversions for reader in conversion.readers}
+    found = {node.ref: node for node in nodes if node.ref in wanted}
+    if found.keys() == wanted:
+        return found
+    for graph in reachable_graphs(main):
+        for node in graph.order:
+            ref = node_ref(graph, node) if node.bodies or node.function is not None else None
+            if ref is not None and ref in wanted:
+                found.setdefault(ref, DataflowNode(ref, node, graph, ()))
+    return found
+
+
+def _observe_mixed(
+    loaded: Loaded, original: Graph, config: SessionConfig
+) -> tuple[ObservedModel, Instrumented, tuple[Conversion, ...]]:
+    """Return the mixed model, itself with its probes, and its conversions."""
+    scopes = _original_scopes(loaded.proto)
+    mixed = ObservedModel(loaded, (), config.observe_mixed, scopes, config.guard)
+    instrumenter = Instrumenter(loaded.proto, guard=config.guard)
+    conversions = find_conversions(instrumenter.graph, original, mixed.in_original)
+    instrumenter.read = conversions.probes
+    instrumented = instrumenter.run()
+    return replace(mixed, probes=instrumented.probes, read=conversions.probes), instrumented, conversions.found
 
 
 def _output_names(loaded: Loaded) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -32,12 +33,13 @@ class LowSource(NodeResult):
 
 @dataclass(frozen=True)
 class NodeFinding(NodeResult):
-    """One node and what happened to its output ``tensor`` in low precision.
+    """One node and what happened to its output ``tensor`` in low precision, or to a tensor that it reads converted.
 
-    ``first``: among the first offenders, whose inputs were all finite. ``count``: values concerned in the worst
+    ``input``: the name of the converted tensor, which is ``tensor`` then; "" for an output. ``first``: among the first
+    offenders, whose inputs were all finite, and not saturated. ``count``: values concerned in the worst
     batch, None where only the range was looked at. ``batches``: indices of the batches where it happened, from 0.
     ``max_abs_fp32`` and ``max_abs_low``: largest magnitude in float32 and in the mixed model (inf where it overflowed,
-    NaN where ``refused`` tells that it was not computed).
+    NaN where a value is NaN, and where ``refused`` tells that it was not computed).
     ``list``: white, black, gray or none; ``source``: the list entry or rule that made it low; ``suggestion``: the
     smallest list change that would keep it high ("" where there is none to give). Where the node is high already, or is
     refused because of an integer, ``low_source`` is the low node upstream, and ``suggestion`` is about that one.
@@ -54,6 +56,7 @@ class NodeFinding(NodeResult):
     source: str
     suggestion: str
     low_source: LowSource | None = None
+    input: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class TensorRange:
 
     ``smallest`` is the smallest non-zero magnitude in float32, None where nobody looked or all values are zero.
     ``low``: held in low precision. ``counts``: over all batches, None where nobody counted or the tensor is not low.
+    ``nan`` and ``low_nan``: whether there is a NaN, which the ends leave out; they are NaN if there is nothing else.
     """
 
     scope: str
@@ -127,6 +131,8 @@ class TensorRange:
     low_minimum: float
     low_maximum: float
     counts: ValueCounts | None = None
+    nan: bool = False
+    low_nan: bool = False
 
     @property
     def producer(self) -> NodeRef:
@@ -140,8 +146,13 @@ class TensorRange:
 
     @property
     def magnitude(self) -> float:
-        """The largest magnitude in float32."""
-        return max(abs(self.minimum), abs(self.maximum))
+        """The largest magnitude in float32, NaN where a value is NaN."""
+        return math.nan if self.nan else max(abs(self.minimum), abs(self.maximum))
+
+    @property
+    def low_magnitude(self) -> float:
+        """The largest magnitude in the mixed model, NaN where a value is NaN."""
+        return math.nan if self.low_nan else max(abs(self.low_minimum), abs(self.low_maximum))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.advice import Advisor
 from mixlist.checker.compare import compare
-from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings
+from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings, count_operands
 from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many
 from mixlist.checker.finding_rules import BatchRanges, Tally, classify
@@ -24,6 +24,7 @@ from mixlist.checker.keywords import with_keywords
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.model_pair import ModelPair, SessionConfig, make_pair
+from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches
 from mixlist.checker.result import CheckReport, NodeError
@@ -113,9 +114,11 @@ class _Check:
         names = pair.mixed_observer.output_names
         self.accuracies = [OutputAccuracy(name, saturated=saturated) for name in names]
         self.tallies: dict[TensorRef, Tally] = {}
+        self.operands: dict[Operand, OperandTally] = {}
+        self.risks: list[Tally] = []
         self.ranges: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
-        lows = frozenset(pair.low.values())
+        lows = frozenset((*pair.low.values(), *(conversion.elem for conversion in pair.conversions)))
         self.masked_overflows = MaskedOverflowFinder(pair.nodes, lows, pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
@@ -146,17 +149,21 @@ class _Check:
         except RunRefused as refused:
             self.refused.add(index, refused, reference, self.tallies)
             return
+        converted = pair.converted(reference, mixed)
         mixed = pair.mixed.merge_specializations(mixed)
         if pair.config.wide:
             reference = {t: span.in_float32() if t in pair.low else span for t, span in reference.items()}
-        batch = BatchRanges(index, reference, mixed, pair.low, pair.config.saturate)
+        batch = BatchRanges(index, reference, mixed, pair.low, pair.config.saturate, converted=converted)
         with timer.phase("counts"):
             batch = self.masked_overflows.complete(feed, batch)
             if self.full_statistics is not None:
-                batch = replace(batch, counts=self.full_statistics.add(feed))
-        self.exceptions += classify(batch, pair.nodes, self.tallies)
+                counts = self.full_statistics.add(feed)
+                batch = replace(batch, counts=counts, operand_counts=self.full_statistics.operands)
+        self.exceptions += classify(batch, pair.nodes, self.tallies) | classify_operands(
+            batch, pair.readers, self.operands
+        )
         if self.full_statistics is not None:
-            self.full_statistics.count_findings(index, self.tallies)
+            self.full_statistics.count_findings(index, self.tallies, self.operands)
         for tensor, span in reference.items():
             mixed_span = mixed.get(tensor)
             if mixed_span is not None and span.ran and mixed_span.ran:
@@ -177,7 +184,9 @@ class _Check:
             with self.timer.phase("second look"):
                 if self.full_statistics is None:
                     count_findings(pair, self.batches, tallies)
-                find_internal_risks(pair, self.batches, tallies, self.most if self.full_statistics is not None else 1)
+                    count_operands(pair, self.batches, self.operands)
+                looked_at = self.most if self.full_statistics is not None else 1
+                self.risks = find_internal_risks(pair, self.batches, tallies, looked_at)
             steps = self.most if self.options.layerwise else RANKED if self._misses_outputs_alone() else 0
             if steps:
                 masks = {tensor for tensor, tally in tallies.items() if "intended" in tally.batches}
@@ -201,6 +210,9 @@ class _Check:
             if part is not None:
                 part.close()
 
+    def _all_tallies(self) -> Iterable[Tally]:
+        return (*self.operands.values(), *self.tallies.values(), *self.risks)
+
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options, task = self.pair, self.options, self.task
@@ -219,7 +231,7 @@ class _Check:
             _report_without_batches(pair.reference.loaded.name, pair.config, policy, options, reasons, gaps),
             batches=self.count,
             exception_rate=exception_rate(self.exceptions, self.count),
-            nodes=node_findings(advisor, self.tallies),
+            nodes=node_findings(advisor, pair.nodes, self._all_tallies()),
             outputs=outputs,
             tensors=tensor_ranges(pair.nodes, self.ranges, pair.low, self.full_statistics) if per_tensor else (),
             layerwise=with_advice(self.errors, advisor),

@@ -13,13 +13,15 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mixlist.checker.finding_rules import NEAR, SENTINEL
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.emulation.graph_statistics import Statistic
 from mixlist.graph.naming import NewNames
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
+from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -44,9 +46,41 @@ def of_mixed(low: int) -> tuple[Statistic, ...]:
 
 
 def of_reference(low: int) -> tuple[Statistic, ...]:
-    """Return what is counted in the reference: zeros, and values that are neither infinite nor a mask's."""
-    beyond = SENTINEL if overflow_bound(low) < SENTINEL else math.inf
-    return below("zero", _FLOAT32_LOWEST_SUBNORMAL), below("known", beyond)
+    """Return what is counted in the reference: zeros, finite values, and those of them that are not a mask's."""
+    zero = below("zero", _FLOAT32_LOWEST_SUBNORMAL)
+    return zero, below("known", _known(low)), below("finite", math.inf)
+
+
+def _known(low: int) -> float:
+    """Return the bound of the values that are neither infinite nor a mask's."""
+    return SENTINEL if overflow_bound(low) < SENTINEL else math.inf
+
+
+def of_converted(low: int) -> tuple[Statistic, ...]:
+    """Return what is counted of a tensor before it is converted: all values, and those that become what."""
+    return (
+        Statistic("values", 0.0, "ReduceSum", _size, types.DOUBLE),
+        below("zero", _FLOAT32_LOWEST_SUBNORMAL),
+        below("flushed", float(np.nextafter(np.float32(flush_bound(low)), np.float32(1)))),
+        below("small", SMALLEST_NORMAL[low]),
+        below("far", NEAR * FINITE_MAX[low]),
+        below("held", overflow_bound(low)),
+        below("known", _known(low)),
+    )
+
+
+def converted_counts(tensor: TensorRef, totals: Totals) -> ValueCounts:
+    """Return the counts of a converted tensor in one batch; ``nonfinite`` are values out of range, without masks."""
+    names = ("values", "zero", "flushed", "small", "far", "held", "known")
+    values, zero, flushed, small, far, held, known = (int(totals.get((tensor, name), 0.0)) for name in names)
+    return ValueCounts(
+        values=values,
+        nonzero=values - zero,
+        nonfinite=known - held,
+        flushed=flushed - zero,
+        subnormal=small - flushed,
+        near_limit=held - far,
+    )
 
 
 def value_counts(tensor: TensorRef, mixed: Totals, reference: Totals) -> ValueCounts:
@@ -75,7 +109,10 @@ def finding_count(kind: Kind, tensor: TensorRef, mixed: Totals, reference: Total
     if kind == "overflow":  # without the infinities of a mask in the same tensor
         of_mask = counts.values - int(reference.get((tensor, "known"), counts.values))
         return max(1, counts.nonfinite - of_mask)
-    return counts.nonfinite
+    before = counts.values - int(reference.get((tensor, "finite"), counts.values))  # not finite in the reference
+    if kind == "preexisting":
+        return before
+    return max(0, counts.nonfinite - before) if kind == "propagated" else counts.nonfinite
 
 
 def below(name: str, bound: float) -> Statistic:

@@ -15,8 +15,8 @@ a sum in float16 overflows where no value does. In an emulation, float32 already
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
-from dataclasses import InitVar, dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mixlist.emulation.graph_statistics import RANGE, Instrumented, Place, Probe, Statistic
@@ -48,19 +48,25 @@ def instrument(
     guard: bool = False,
     own: Callable[[TensorRef], bool] = lambda _: False,
     cuts: Container[str] = (),
+    read: Mapping[str, Mapping[str, Probe]] | None = None,
 ) -> Instrumented:
     """A copy of ``model`` that also yields ``statistics`` of every observed tensor that is ``wanted``.
 
     ``guard``: for a provider that does not reduce empty tensors (CUDA). ``own``: tensors that are reduced themselves
     though they only hold another one's values, because they may be rounded. ``cuts``: tensors of the main graph; behind
-    the node that makes one, the statistics so far are packed, so that the graph can be cut there.
+    the node that makes one, the statistics so far are packed, so that the graph can be cut there. ``read``: see
+    ``Instrumenter``.
     """
-    return Instrumenter(model, statistics, wanted, guard, own, cuts).run()
+    return Instrumenter(model, statistics, wanted, guard, own, cuts, read or {}).run()
 
 
 @dataclass(eq=False)
 class Instrumenter:
-    """One instrumentation; ``observe`` may be replaced to compute something else of each tensor."""
+    """One instrumentation; ``observe`` may be replaced to compute something else of each tensor.
+
+    ``read``: by scope and tensor name, what else is observed in a scope: tensors that none of its nodes computes, such
+    as what a body captures or a call returns.
+    """
 
     model: InitVar[ModelProto]
     statistics: tuple[Statistic, ...] = RANGE
@@ -68,6 +74,7 @@ class Instrumenter:
     guard: bool = False
     own: Callable[[TensorRef], bool] = lambda _: False
     cuts: Container[str] = ()
+    read: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
 
     def __post_init__(self, model: ModelProto) -> None:
         self.proto = copied(model)
@@ -99,13 +106,12 @@ class Instrumenter:
         opset = graph.opsets.get("") or self.graph.opsets.get("", 0)
         count = len(proto.node)
         added: list[tuple[int, list[NodeProto]]] = []  # new nodes, each list behind the node at a position
-        if main:
-            first: list[NodeProto] = []
-            for probe in self._input_probes(scope):
-                observed, made = self.observe(probe)
-                results += observed
-                first += made
-            added.append((-1, first))
+        first: list[NodeProto] = []
+        for probe in (*(self._input_probes(scope) if main else ()), *self._probes_of_reads(scope, path)):
+            observed, made = self.observe(probe)
+            results += observed
+            first += made
+        added.append((-1, first))
         for node in scope.nodes:
             target = proto.node[node.position]
             behind: list[NodeProto] = []
@@ -135,6 +141,8 @@ class Instrumenter:
     def _probes(self, node: Node, path: str, known: dict[str, TensorRef]) -> Iterator[Probe]:
         """The float tensors that a node makes; constants and control flow's own outputs are seen where they arise."""
         if node.op_type == "Constant" or node.bodies or node.function is not None:
+            read = self.read.get(path, {})
+            yield from self._take(read[v.file_name] for v in node.outputs if v is not None and v.file_name in read)
             return
         for slot, value in enumerate(node.outputs):
             if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED:
@@ -174,6 +182,18 @@ class Instrumenter:
                 if self.wanted(probe):
                     self.made.probes.append(probe)
                     yield probe
+
+    def _probes_of_reads(self, scope: Scope, path: str) -> Iterator[Probe]:
+        """Yield what is read in a scope and computed outside of it."""
+        read = self.read.get(path)
+        if read:
+            made = {v.file_name for node in scope.nodes for v in node.outputs if v is not None}
+            yield from self._take(probe for name, probe in read.items() if name not in made)
+
+    def _take(self, probes: Iterable[Probe]) -> Iterator[Probe]:
+        for probe in filter(self.wanted, probes):
+            self.made.probes.append(probe)
+            yield probe
 
     # --- out of bodies ---
 

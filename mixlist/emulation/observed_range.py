@@ -34,6 +34,16 @@ class ObservedRange:
             return 0.0
         return math.inf if self.nan else max(abs(self.minimum), abs(self.maximum))
 
+    @property
+    def only_nan(self) -> bool:
+        """Whether no value was a number: the ends are made up then."""
+        return self.nan and self.minimum == -math.inf and self.maximum == math.inf
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude as reports show it: NaN where there is a NaN."""
+        return math.nan if self.nan and self.ran else self.magnitude
+
     def in_float32(self) -> ObservedRange:
         """Return the range of the same float64 values in float32: what is beyond its range is infinite there."""
         if not self.ran or self.magnitude <= _FLOAT32_LARGEST or not self.finite:

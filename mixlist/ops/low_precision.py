@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from mixlist.ops import types
 
 LOW = frozenset({types.FLOAT16, types.BFLOAT16})
 FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127")}
-SMALLEST_NORMAL = {types.FLOAT16: 2.0**-14, types.BFLOAT16: 2.0**-126}
+_LEAST_EXPONENT = {types.FLOAT16: -14, types.BFLOAT16: -126}
+_FRACTION_BITS = {types.FLOAT16: 10, types.BFLOAT16: 7}
+SMALLEST_NORMAL = {low: 2.0**exponent for low, exponent in _LEAST_EXPONENT.items()}
 EXACT_INTEGERS = {types.FLOAT16: 2048, types.BFLOAT16: 256}  # up to this magnitude all integers are exact
 
 
@@ -18,3 +22,14 @@ def overflow_bound(low: int) -> float:
 def flush_bound(low: int) -> float:
     """Return the largest magnitude that rounds to zero: half the smallest subnormal (a tie, to even)."""
     return 2.0**-25 if low == types.FLOAT16 else 2.0**-134
+
+
+def rounded(number: float, low: int) -> float:
+    """Return a number as the low type holds it: rounded to even, infinite beyond the range."""
+    if number == 0 or not math.isfinite(number):
+        return number
+    if abs(number) >= overflow_bound(low):
+        return math.copysign(math.inf, number)
+    exponent = max(math.frexp(number)[1] - 1, _LEAST_EXPONENT[low])
+    step = 2.0 ** (exponent - _FRACTION_BITS[low])
+    return round(number / step) * step  # exact, but for the rounding: the step is a power of two

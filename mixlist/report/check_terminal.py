@@ -37,11 +37,11 @@ def write_check(report: CheckReport, stream: TextIO) -> None:
 
 
 def write_offender(found: Mapping[str, str], precision: str, stream: TextIO) -> None:
-    """Write a node where an overflow starts, in words: its output, what made it low, and what would keep it high."""
+    """Write a node where an overflow starts, in words: its tensor, what made it low, and what would keep it high."""
     kind = paint(found["kind"], _COLORS[found["weight"]], stream)
     stream.write(f"  {kind}  {paint(clean(found['node']), 'bold', stream)} ({clean(found['operator'])})\n")
     details = {
-        "output": f"{found['tensor']}: up to {found['reference']} in float32, {found['mixed']} in {precision}",
+        found["place"]: f"{found['tensor']}: up to {found['reference']} in float32, {found['mixed']} in {precision}",
         "batches": ", ".join(filter(None, (found["batches"], found["worst"]))),
         "low by": found["low_by"],
         "to keep it high": found["suggestion"],
@@ -66,9 +66,9 @@ def _write_others(report: CheckReport, stream: TextIO) -> None:
     for kind, number in counts.items():
         stream.write(f"  {number} {paint(kind, _COLORS[words.KINDS[kind].weight], stream)}: {words.KINDS[kind].text}\n")
     stream.write("\n")
-    shown = itemgetter("kind", "node", "operator", "reference", "mixed", "batches")
+    shown = itemgetter("kind", "node", "operator", "place", "reference", "mixed", "batches")
     rows = [shown(words.finding_texts(found, report)) for found in rest[:MOST]]
-    table(("what", "node", "op", "float32", report.precision, "batches"), rows, stream)
+    table(("what", "node", "op", "of", "float32", report.precision, "batches"), rows, stream)
     write_rest(len(rest) - MOST, ALL, stream)
 
 

@@ -32,7 +32,9 @@ class Meaning:
 # In the order in which a reader wants them.
 KINDS: dict[Kind, Meaning] = {
     "refused": Meaning("failing", "ONNX Runtime refuses to run it in the mixed model, and runs it in float32"),
-    "overflow": Meaning("failing", "finite in float32, not finite in low precision, though all its inputs are finite"),
+    "overflow": Meaning(
+        "failing", "finite in float32, not finite in low precision: an output with finite inputs, or a converted input"
+    ),
     "saturated": Meaning("failing", "held at the largest finite value; float32 is beyond it"),
     "propagated": Meaning("note", "not finite because an input is not"),
     "internal-risk": Meaning("warning", "its output is finite, but a step inside the operator may leave the range"),
@@ -102,6 +104,7 @@ def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict
         "weight": KINDS[found.kind].weight,
         "node": str(found.ref),
         "operator": found.op_type,
+        "place": "input" if found.input else "output",
         "tensor": found.tensor,
         "reference": figure(found.max_abs_fp32),
         "mixed": "not computed" if found.kind == "refused" else figure(found.max_abs_low),
@@ -131,7 +134,7 @@ def worst_nodes(report: CheckReport) -> list[NodeError]:
 
 def first_offenders(report: CheckReport) -> list[NodeFinding]:
     """The findings that lead the report: where it starts, the failing kinds first."""
-    return by_weight(found for found in report.nodes if found.first or found.kind == "saturated")
+    return by_weight(found for found in report.nodes if found.first)
 
 
 def by_weight(findings: Iterable[NodeFinding]) -> list[NodeFinding]:

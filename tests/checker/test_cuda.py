@@ -37,8 +37,8 @@ VALUES = {
 
 
 def kinds(report: CheckReport) -> dict[str, str]:
-    """Kind of finding by scope/node."""
-    return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in report.nodes}
+    """The worst kind of finding by scope/node."""
+    return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in reversed(report.nodes)}
 
 
 @BOTH

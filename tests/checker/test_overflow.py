@@ -23,8 +23,8 @@ def checked(text: str, *feeds: Any, lists: dict[str, Any] | None = None, **optio
 
 
 def kinds(report: CheckReport) -> dict[str, str]:
-    """Kind of finding by scope/node."""
-    return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in report.nodes}
+    """The worst kind of finding by scope/node."""
+    return {f"{n.scope}/{n.name}".lstrip("/"): n.kind for n in reversed(report.nodes)}
 
 
 def first(report: CheckReport) -> list[NodeFinding]:
@@ -173,7 +173,8 @@ def test_saturation() -> None:
     text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
     report = checked(text, [300.0, 1.0], overflow_mode="saturate")
     assert kinds(report)["m"] == "saturated" and report.verdict == "fail"
-    assert first(report) == [] and report.nodes[0].max_abs_low == 65504.0
+    assert [f.name for f in first(report)] == ["m"] and report.nodes[0].max_abs_low == 65504.0
+    assert kinds(report)["n"] == "saturated"  # it holds what m holds
     assert kinds(checked(text, [200.0, 1.0], overflow_mode="saturate")) == {"m": "near-limit", "n": "near-limit"}
 
 

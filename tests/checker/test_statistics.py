@@ -141,7 +141,7 @@ def test_a_share_of_one_percent_that_became_zero_is_told(flushed: int, told: boo
     x = np.ones(1050, np.float32)
     x[:flushed], x[1000:] = 1e-9, 0
     report = checked(EDGE, np.ones(3, np.float32), x)
-    of = [(n.name, n.kind, n.count, n.batches) for n in report.nodes]
+    of = [(n.name, n.kind, n.count, n.batches) for n in report.nodes if not n.input]
     assert of == ([("i", "underflow", flushed, (1,)), ("n", "underflow", flushed, (1,))] if told else [])
     assert report.verdict == "pass" and report.exception_rate == 0
     quiet = mixlist.check(model(EDGE), policy(white=LOW), [{"x": x}])
@@ -153,7 +153,8 @@ def test_all_subnormal_is_an_underflow_with_its_count() -> None:
         report = mixlist.check(
             model(EDGE), policy(white=LOW), [{"x": np.array([2.0**-20, 2.0**-22, 0], np.float32)}], **options
         )
-        assert [(n.name, n.kind, n.count) for n in report.nodes] == [("i", "underflow", 2), ("n", "underflow", 2)]
+        of = [(n.name, n.kind, n.count) for n in report.nodes if not n.input]
+        assert of == [("i", "underflow", 2), ("n", "underflow", 2)]
 
 
 def test_zeros_that_an_overflow_makes_are_no_underflow() -> None:

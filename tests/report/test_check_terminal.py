@@ -54,7 +54,7 @@ def test_an_offender_tells_where_how_far_why_and_what_to_do() -> None:
 
 
 def test_saturated_nodes_lead_and_are_not_told_twice() -> None:
-    text = told(replace(FAILING, nodes=(finding("s", "saturated", first=False), finding("u", "underflow"))))
+    text = told(replace(FAILING, nodes=(finding("s", "saturated", first=True), finding("u", "underflow"))))
     assert text.count("saturated") == 1
     assert text.index("saturated") < text.index("Other findings") < text.index("underflow")
 

@@ -109,6 +109,7 @@ function findingRow(row) {
   const name = element("th", "", undefined);
   name.scope = "row";
   name.append(element("span", "name", row.node));
+  if (row.place === "input") name.append(element("span", "quiet", " converted input " + row.tensor));
   if (row.suggestion) name.append(document.createElement("br"), element("span", "quiet", "keep it high: " + row.suggestion));
   made.append(name, element("td", "", row.operator));
   for (const text of [row.reference, row.mixed, row.count]) made.append(element("td", "number", text));

@@ -1,0 +1,134 @@
+"""Decide what becomes of the tensors that nodes of low precision read converted (Rule S8.4).
+
+The range of a tensor before its conversion says nearly all: a finite value beyond the low range becomes infinite, or is
+clamped. Where an infinity or a mask hides the other values of a tensor, they are counted, as those of outputs are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mixlist.checker.finding_rules import EXCEPTIONS, FLUSHED, SENTINEL, BatchRanges, Tally
+from mixlist.checker.result import Kind, ValueCounts
+from mixlist.emulation.conversions import Conversion
+from mixlist.emulation.observed_range import ObservedRange
+from mixlist.graph.dataflow import DataflowNode
+from mixlist.graph.refs import NodeRef, TensorRef
+from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, rounded
+
+Operand = tuple[NodeRef, str]  # a node, and the name of what it reads converted
+
+
+@dataclass
+class OperandTally(Tally):
+    """The findings of one converted input of a node over the batches."""
+
+    conversion: Conversion | None = None
+
+
+@dataclass(frozen=True)
+class ConvertedRange:
+    """The range of one tensor in one batch before it is converted; ``level``: from there on values are a mask's."""
+
+    conversion: Conversion
+    before: ObservedRange
+    level: float = SENTINEL
+
+    @property
+    def beyond(self) -> list[float]:
+        """The ends of the range that the low type does not hold."""
+        bound = overflow_bound(self.conversion.elem)
+        return [end for end in dict.fromkeys((self.before.minimum, self.before.maximum)) if abs(end) >= bound]
+
+    @property
+    def on_both_sides(self) -> bool:
+        """Whether values of both signs are beyond the range: these are no mask."""
+        return len({end > 0 for end in self.beyond}) == 2
+
+    @property
+    def loses(self) -> bool:
+        """Whether an end of the range is a finite value that is lost and no mask's."""
+        return any(math.isfinite(end) and (self.on_both_sides or abs(end) < self.level) for end in self.beyond)
+
+    @property
+    def hidden(self) -> tuple[float, float] | None:
+        """The magnitudes between which a lost value may be hidden by larger ones; None where the range shows all."""
+        bound, level = overflow_bound(self.conversion.elem), math.inf if self.on_both_sides else self.level
+        return (bound, level) if self.beyond and not self.loses and level > bound else None
+
+
+def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
+    """Return what is converted in a batch, with the level from which values are a mask's."""
+    found = []
+    for conversion, before in batch.converted:
+        source, level = conversion.source, SENTINEL
+        if source is not None and before.magnitude >= overflow_bound(conversion.elem):
+            level = batch.mask_level(source, conversion.elem)
+            if batch.hides_nothing(source, conversion.elem):
+                level = min(level, overflow_bound(conversion.elem))
+        found.append(ConvertedRange(conversion, before, level))
+    return found
+
+
+def classify_operands(
+    batch: BatchRanges, nodes: Mapping[NodeRef, DataflowNode], tallies: dict[Operand, OperandTally]
+) -> bool:
+    """Add the findings of one batch to the tallies of every reader; return whether it is an exception (Rule S8.14)."""
+    exception = False
+    for found in converted_ranges(batch):
+        kind = _kind(found, batch)
+        if kind is None:
+            continue
+        exception |= kind in EXCEPTIONS
+        conversion = found.conversion
+        for reader in conversion.readers:
+            node = nodes.get(reader)
+            if node is None:
+                continue
+            tensor = TensorRef(*reader, 0)
+            tally = tallies.setdefault(
+                (reader, conversion.name), OperandTally(node, tensor, conversion.name, conversion=conversion)
+            )
+            tally.first |= kind in EXCEPTIONS
+            tally.see(found.before, after(found, batch.saturate))
+            tally.add_batch(kind, batch.index)
+    return exception
+
+
+def after(found: ConvertedRange, saturate: bool) -> ObservedRange:
+    """Return the range behind a conversion."""
+    before, elem = found.before, found.conversion.elem
+    least, most = rounded(before.minimum, elem), rounded(before.maximum, elem)
+    if saturate:
+        least, most = (max(-FINITE_MAX[elem], min(FINITE_MAX[elem], end)) for end in (least, most))
+    infinite = before.nan or math.isinf(least) or math.isinf(most)
+    return ObservedRange(least, most, before.nan, True, 0 if infinite else None)
+
+
+def _kind(found: ConvertedRange, batch: BatchRanges) -> Kind | None:
+    """Return the finding of one converted tensor; None for none, also where its values are not finite already."""
+    if found.loses or found.conversion in batch.lost_operands:
+        return "saturated" if batch.saturate else "overflow"
+    if found.beyond:
+        return "intended" if any(map(math.isfinite, found.beyond)) else None
+    if not found.before.finite:
+        return None
+    if 0 < found.before.magnitude < SMALLEST_NORMAL[found.conversion.elem]:
+        return "underflow"
+    counts = batch.operand_counts.get(found.conversion)
+    flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED * counts.nonzero
+    return "underflow" if flushed else None
+
+
+def hidden_bounds(ranges: Sequence[ConvertedRange]) -> dict[Conversion, tuple[float, float]]:
+    """Return the conversions in which a lost value may be hidden, with the magnitudes between which it lies."""
+    return {found.conversion: hidden for found in ranges if (hidden := found.hidden) is not None}
+
+
+def operand_count(kind: Kind, counts: ValueCounts) -> int:
+    """Return how many values a finding concerns; ``counts`` are those of the converted tensor."""
+    if kind == "underflow":
+        return counts.flushed or counts.subnormal
+    return max(1, counts.nonfinite)

@@ -1,0 +1,170 @@
+"""Find the conversions of a mixed model: the tensors that nodes read in a low type they do not have (Rule S8.4).
+
+A conversion rounds the tensor that it reads, so that the tensor's own range says what becomes of it: no probe stands at
+the Cast. Only a tensor that the reader's scope does not compute is observed once more, in that scope: a body may not
+run, or run several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from mixlist.emulation.graph_statistics import Probe
+from mixlist.graph.model import Graph, Node, Scope, Value
+from mixlist.graph.naming import node_ref, output_ref, scope_path
+from mixlist.graph.refs import NodeRef, TensorRef
+from mixlist.graph.traversal import reachable_graphs
+from mixlist.ops import types
+from mixlist.ops.low_precision import LOW
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A tensor called ``name`` that nodes read converted to the low type ``elem``.
+
+    ``readers``: these nodes, as the original names them; for what a body hands out, the owner of the body. ``probe``:
+    where the tensor is observed before it is converted: in the mixed model, or (``in_reference``: a graph input that
+    the mixed model declares low) in the reference. ``source``: where the reference observes it; None if it does not.
+    """
+
+    name: str
+    elem: int
+    probe: TensorRef
+    source: TensorRef | None
+    readers: tuple[NodeRef, ...]
+    in_reference: bool = False
+
+
+@dataclass
+class Conversions:
+    """All conversions of a mixed model, and the probes that they need besides those of nodes, by scope and tensor."""
+
+    found: tuple[Conversion, ...] = ()
+    probes: dict[str, dict[str, Probe]] = field(default_factory=dict)
+
+
+def find_conversions(mixed: Graph, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> Conversions:
+    """Return the conversions of a mixed model, in order of computation; those of constants were made before.
+
+    ``in_original`` renames what lies in a function that mixlist specialized.
+    """
+    return _Finder(original, in_original).run(mixed)
+
+
+class _Finder:
+    def __init__(self, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> None:
+        self.original, self.in_original = original, in_original
+        self.made = Conversions()
+        self.drafts: dict[tuple[TensorRef, int], Conversion] = {}
+        self.readers: dict[tuple[TensorRef, int], dict[NodeRef, None]] = {}
+
+    def run(self, mixed: Graph) -> Conversions:
+        for graph in reachable_graphs(mixed):
+            for node in graph.order:
+                for slot, value in enumerate(node.inputs):
+                    if value is not None and node.types[slot] in LOW:
+                        self._read(graph, node, slot, value)
+                for body in node.bodies.values():
+                    for value, wanted in zip(body.outputs, body.yields, strict=True):
+                        if wanted in LOW and _differs(value, wanted):
+                            self._add(graph, body, value, wanted, node)
+        found = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
+        return replace(self.made, found=tuple(found))
+
+    def _read(self, graph: Graph, node: Node, slot: int, value: Value) -> None:
+        """Add the conversion of one input, if it is one."""
+        wanted = types.element(node.types[slot])
+        if _differs(value, wanted):
+            self._add(graph, node.scope, value, wanted, node)
+            return
+        cast = value.producer
+        if cast is None:
+            if value.kind == "input" and value.scope.owner is None and not graph.path:
+                self._add_declared(graph, value, wanted, node)
+        elif cast.op_type == "Cast" and not cast.domain and cast.inputs[0] is not None:
+            source = cast.inputs[0]
+            if _differs(source, wanted) and not self._is_authored(graph, node, slot, value):
+                self._add(graph, node.scope, source, wanted, node)
+
+    def _is_authored(self, graph: Graph, node: Node, slot: int, value: Value) -> bool:
+        """Return whether a node reads the output of a user's Cast in the original too: it may have been reused."""
+        before = self._original_nodes.get(self._reader(graph, node))
+        if before is None or slot >= len(before.inputs):
+            return True
+        read = before.inputs[slot]
+        return read is None or read.name == value.name
+
+    @cached_property
+    def _original_nodes(self) -> dict[NodeRef, Node]:
+        return {
+            node_ref(graph, node): node for graph in reversed(reachable_graphs(self.original)) for node in graph.order
+        }
+
+    @cached_property
+    def _original_inputs(self) -> dict[str, tuple[int, types.Type]]:
+        return {value.name: (slot, value.type) for slot, value in enumerate(self.original.root.inputs)}
+
+    def _add_declared(self, graph: Graph, value: Value, wanted: int, node: Node) -> None:
+        """Add a graph input that the mixed model declares low, and the original does not."""
+        slot, authored = self._original_inputs.get(value.name, (0, wanted))
+        if authored in types.LISTED and authored != wanted:
+            ref = TensorRef("", "", slot)
+            self._put(Conversion(value.name, wanted, ref, ref, (), in_reference=True), graph, node)
+
+    def _add(self, graph: Graph, scope: Scope, value: Value, wanted: int, node: Node) -> None:
+        """Add a conversion; the tensor is observed in ``scope``."""
+        source = self._source(graph, value)
+        producer = value.producer
+        here = value.scope is scope
+        observed = source is not None and here and (producer is not None or value.kind == "input")
+        probe = self._observed(graph, value) if observed else self._probe(graph, scope, value)
+        assert probe is not None
+        self._put(Conversion(value.name, wanted, probe, source, ()), graph, node)
+
+    def _put(self, draft: Conversion, graph: Graph, node: Node) -> None:
+        key = draft.probe, draft.elem
+        self.drafts.setdefault(key, draft)
+        self.readers.setdefault(key, {})[self._reader(graph, node)] = None
+
+    def _reader(self, graph: Graph, node: Node) -> NodeRef:
+        return self.in_original(TensorRef(*node_ref(graph, node), 0)).producer
+
+    def _source(self, graph: Graph, value: Value) -> TensorRef | None:
+        """Return where the reference observes a tensor; None for what a body or function is given or hands out."""
+        ref = self._observed(graph, value)
+        if ref is None or ref.node:
+            return self.in_original(ref) if ref is not None else None
+        slot, _ = self._original_inputs.get(value.name, (ref.slot, 0))
+        return TensorRef("", "", slot)
+
+    def _observed(self, graph: Graph, value: Value) -> TensorRef | None:
+        """Return where the mixed model observes a tensor by itself; None if it does not."""
+        producer = value.producer
+        if producer is not None:
+            hands_on = bool(producer.bodies) or producer.function is not None
+            return None if hands_on else output_ref(graph, producer, value.out)
+        if value.kind == "input" and value.scope.owner is None and not graph.path:
+            return TensorRef("", "", value.scope.inputs.index(value))
+        return None
+
+    def _probe(self, graph: Graph, scope: Scope, value: Value) -> TensorRef:
+        """Add a probe of a tensor in the scope that reads it; the slot -1 marks a tensor of an outer scope."""
+        path = scope_path(graph, scope)
+        if value.scope is not scope or (value.producer is None and value not in scope.inputs):
+            ref = TensorRef(path, value.name, -1)
+        elif value.producer is not None:
+            ref = output_ref(graph, value.producer, value.out)
+        else:
+            ref = TensorRef(path, "", scope.inputs.index(value))
+        probe = Probe(ref, value.file_name, "", types.element(value.type))
+        self.made.probes.setdefault(path, {})[value.file_name] = probe
+        return ref
+
+
+def _differs(value: Value, wanted: types.Type) -> bool:
+    """Return whether a value is a tensor of another float type, and no constant that is stored in both types."""
+    if value.type not in types.LISTED or value.type == wanted:
+        return False
+    return value.tensor is None or value.kind == "overridable"

@@ -1,0 +1,270 @@
+"""Converted operands are judged like outputs: the reading node and what it reads are named (Rule S8.4)."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+import mixlist
+from mixlist.checker.result import CheckReport, NodeFinding
+from mixlist.files.package_data import folder
+from mixlist.ops import types
+from mixlist.ops.low_precision import overflow_bound, rounded
+from mixlist.report import check_html, check_terminal
+from tests.support.builders import model, policy
+
+JUDGE = Draft202012Validator(json.loads((folder("schemas") / "check.json").read_text("utf-8")))
+F32 = np.float32
+
+
+def floats(*values: float) -> np.ndarray[Any, Any]:
+    return np.array(values, F32)
+
+
+def checked(text: str, *feeds: dict[str, Any], white: str = "", black: str = "", **options: Any) -> CheckReport:
+    mode = options.pop("mode", "mixed_float16")
+    lists = policy(white=white.split(), black=black.split(), mode=mode)
+    return mixlist.check(model(text), lists, list(feeds), **options)
+
+
+def operands(report: CheckReport) -> dict[tuple[str, str], NodeFinding]:
+    """The findings of converted inputs by scope/node and input."""
+    return {(str(n.ref), n.input): n for n in report.nodes if n.input}
+
+
+# The output of each is finite in both models, or is no float.
+OFFENDERS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "Div": ("g (float[1] x, float[1] d) => (float[1] y) { [v] y = Div(x, d) }",
+            {"x": floats(3), "d": floats(1e5)}, "Div", "d"),
+    "Sigmoid": ("g (float[1] x) => (float[1] y) { [v] y = Sigmoid(x) }", {"x": floats(1e6)}, "Sigmoid", "x"),
+    "ArgMax": ("g (float[2] x) => (int64[1] y) { [v] y = ArgMax<axis=0>(x) }",
+               {"x": floats(7e4, 1e5)}, "ArgMax", "x"),
+    "Less": ("g (float[1] a, float[1] b) => (bool[1] y) { [v] y = Less(a, b) }",
+             {"a": floats(1), "b": floats(8e4)}, "Less", "b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OFFENDERS)
+def test_an_operand_that_overflows_fails_whatever_the_output_is(name: str) -> None:
+    """Rule S8.4: Converted operands are observed."""
+    text, feed, white, read = OFFENDERS[name]
+    report = checked(text, feed, white=white)
+    assert (report.verdict, report.exception_rate) == ("fail", 1.0)
+    found = operands(report)["v", read]
+    assert (found.kind, found.first, found.tensor, found.max_abs_low) == ("overflow", True, read, np.inf)
+    assert found.max_abs_fp32 == max(abs(float(value)) for value in feed[read])
+    assert white in found.suggestion and "white" in found.source
+    assert not any("no node is low" in warning for warning in report.warnings)
+    small = {name: value * F32(1e-3) for name, value in feed.items()}
+    assert checked(text, small, white=white).verdict == "pass"
+
+
+def test_the_count_of_values_that_are_lost() -> None:
+    """Rule S8.4."""
+    text, _, white, _ = OFFENDERS["ArgMax"]
+    report = checked(text.replace("float[2]", "float[5]"), {"x": floats(7e4, 1e5, 1, -2e5, 65519.99)}, white=white)
+    assert operands(report)["v", "x"].count == 3
+
+
+def test_saturate_clamps_operands() -> None:
+    """Rule S8.4: a mean of 50000 becomes 16377."""
+    text = "g (float[4] x) => (float[1] y) { [v] y = ReduceMean<axes=[0]>(x) }"
+    report = checked(text, {"x": floats(2e5, 1, 1, 1)}, white="ReduceMean", overflow_mode="saturate")
+    found = operands(report)["v", "x"]
+    assert (report.verdict, found.kind, found.first) == ("fail", "saturated", True)
+    assert (found.max_abs_low, found.count) == (65504.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(65519.996, None), (65520.0, "overflow"), (-65520.0, "overflow"), (32740.0, None), (2.0**-13, None),
+     (2.0**-15, "underflow"), (1e-9, "underflow"), (np.inf, None), (np.nan, None)],
+)  # fmt: skip
+def test_the_thresholds_are_those_of_outputs(value: float, kind: str | None) -> None:
+    """Rule S8.4: an underflow never fails; what was infinite or NaN before is no fault of it."""
+    report = checked("g (float[2] x) => (float[2] y) { [v] y = Tanh(x) }", {"x": floats(value, 0)}, white="Tanh",
+                     limits=mixlist.checker.accuracy.Limits(normalized=None, cosine=None))  # fmt: skip
+    found = operands(report)
+    assert (found["v", "x"].kind if found else None) == kind
+    assert report.verdict == ("fail" if kind == "overflow" else "pass")
+
+
+def test_a_value_beside_an_infinity_or_a_sentinel_is_counted() -> None:
+    """Rule S8.4: the range shows only the larger one."""
+    text = "g (float[2] x) => (float[2] y) { [v] y = Sigmoid(x) }"
+    for larger in (-np.inf, -3.4e38):
+        report = checked(text, {"x": floats(-1e5, larger)}, white="Sigmoid")
+        assert operands(report)["v", "x"].kind == "overflow", larger
+    assert checked(text, {"x": floats(1, -np.inf)}, white="Sigmoid").nodes == ()
+    assert operands(checked(text, {"x": floats(1, -3.4e38)}, white="Sigmoid"))["v", "x"].kind == "intended"
+    both = checked(text, {"x": floats(3.4e38, -3.4e38)}, white="Sigmoid")
+    assert operands(both)["v", "x"].kind == "overflow"
+    nan = checked(text.replace("[2]", "[3]"), {"x": floats(1e5, np.nan, np.inf)}, white="Sigmoid")
+    assert operands(nan)["v", "x"].kind == "overflow"
+
+
+MASK = """g (float[1,4] s, bool[1,4] b) => (float[1,4] y) <float k = {-1e9}, float z = {0}> {
+  [w] w = Where(b, z, k) [a] a = Add(s, w) [v] y = Softmax(a) }"""
+
+
+def test_masks_stay_intended() -> None:
+    """Rule S8.4: -1e9 of a proven mask may be lost, a score of 80000 may not."""
+    feed = {"s": floats(1, 2, 3, 4).reshape(1, 4), "b": np.array([[True, True, False, True]])}
+    report = checked(MASK, feed, white="Add Softmax")
+    assert report.verdict == "pass"
+    assert {key: f.kind for key, f in operands(report).items()} == {("a", "w"): "intended"}
+    feed["s"] = floats(1, 2, 8e4, 4).reshape(1, 4)
+    over = checked(MASK, feed, white="Add Softmax")
+    assert operands(over)["a", "s"].kind == "overflow" and operands(over)["a", "w"].kind == "intended"
+
+
+def test_every_low_reader_is_named_and_the_high_one_is_not() -> None:
+    """Rule S8.4: every low-precision node that reads the converted tensor is an offender."""
+    text = """g (float[2] x) => (float[2] a, float[2] b, float[2] c) {
+      [h] h = Mul(x, x) [one] a = Tanh(h) [two] b = Sigmoid(h) [three] c = Neg(h) }"""
+    report = checked(text, {"x": floats(300, 1)}, white="Tanh Sigmoid", black="Mul Neg")
+    assert operands(report).keys() == {("one", "h"), ("two", "h")}
+    assert {n.name for n in report.nodes if n.first} == {"one", "two"}
+
+
+def test_inside_a_branch_only_if_it_runs() -> None:
+    """Rule S8.4: a node that did not run read nothing, though the Cast stands outside."""
+    text = """g (float[2] x, bool go) => (int64[1] y) <int64[1] none = {-1}> {
+      [i] y = If(go) <then_branch = t () => (int64[1] a) { [big] a = ArgMax<axis=0>(x) },
+                      else_branch = e () => (int64[1] d) { [small] d = Identity(none) }> }"""
+    feed = {"x": floats(7e4, 1e5), "go": np.array(True)}
+    assert operands(checked(text, feed, white="ArgMax")).keys() == {("i/then_branch/big", "x")}
+    assert checked(text, feed | {"go": np.array(False)}, white="ArgMax").nodes == ()
+
+
+LOOP = """g (float[1] x, int64 m) => (float[1] y, float[k,1] all) <bool go = {1}, float[1] ten = {10}> {
+  [l] y, all = Loop(m, go, x) <body = b (int64 i, bool c, float[1] s) => (bool c, float[1] t, float[1] u) {
+     [grow] t = Mul(s, ten) [read] u = Sigmoid(s) }> }"""
+
+
+def test_a_state_of_a_loop_is_judged_where_it_is_read() -> None:
+    """Rule S8.4: the state 100000 is read in the sixth iteration; what the last one leaves is read by nobody."""
+    for turns, kind in ((6, "overflow"), (5, None), (0, None)):
+        report = checked(LOOP, {"x": floats(1), "m": np.array(turns)}, white="Sigmoid", black="Mul")
+        found = operands(report)
+        assert (found[("l/body/read", "s")].kind if kind else found.get(("l/body/read", "s"))) == kind, turns
+        assert (report.verdict == "fail") == bool(kind)
+
+
+def test_a_state_that_overflows_later_does_not_hide_what_is_read_before() -> None:
+    """Rule S8.4: at the end the state is infinite in float32 too; 1e5 was converted on the way."""
+    report = checked(LOOP, {"x": floats(1), "m": np.array(45)}, white="Sigmoid", black="Mul")
+    assert operands(report)["l/body/read", "s"].kind == "overflow"
+
+
+FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+g (float[2] x, float[2] h) => (float[2] y, float[2] z) { [one] y = f.Squash(x) [two] z = f.Squash(h) }
+<domain: "f", opset_import: ["" : 17]> Squash (a) => (c) { [in] b = Neg(a) [out] c = Sigmoid(b) [arg] d = Tanh(a) }"""
+
+
+def test_inside_functions() -> None:
+    """Rule S8.4: a parameter and a tensor of the body."""
+    text = FUNCTION.replace("(c)", "(c, d)").replace("y = f", "y, y2 = f").replace("z = f", "z, z2 = f")
+    report = checked(text, {"x": floats(1, 2), "h": floats(1e5, 2)}, white="Sigmoid Tanh", black="Neg")
+    scope = "function:f:Squash"
+    found = operands(report)
+    assert found.keys() == {(f"{scope}/out", "b"), (f"{scope}/arg", "a")}
+    assert {f.kind for f in found.values()} == {"overflow"}
+    assert checked(text, {"x": floats(1, 2), "h": floats(1, 2)}, white="Sigmoid Tanh", black="Neg").nodes == ()
+
+
+def test_what_control_flow_hands_on() -> None:
+    """Rule S8.4: a Loop counts as the reader of the value that becomes its low state, also without iterations."""
+    text = """g (float[1] x, int64 m) => (float[1] y) <bool go = {1}> {
+      [a] a = Abs(x) [l] y = Loop(m, go, a) <body = b (int64 i, bool c, float[1] s) => (bool c, float[1] t) {
+         [n] t = Neg(s) }> }"""
+    low = text.replace("[l] y = Loop(m, go, a)", "[k] h = Cast<to=10>(a) [l] z = Loop(m, go, h)")
+    low = low.replace("float[1] s", "float16[1] s").replace("float[1] t", "float16[1] t")
+    low = low.replace("}> }", "}> [up] y = Cast<to=1>(z) }")
+    for turns in (0, 2):
+        feed = {"x": floats(1e5), "m": np.array(turns)}
+        report = mixlist.check(model(text), policy(), [feed], against=model(low))
+        assert operands(report)["l", "a"].kind == "overflow"
+
+
+def test_a_cast_of_the_user_that_serves_another_reader() -> None:
+    """Rule S8.4: the Cast is the author's, but the node reads it only in the mixed model."""
+    text = """g (float[2] x) => (float16[2] h, int64[1] y) {
+      [a] a = Abs(x) [c] h = Cast<to=10>(a) [v] y = ArgMax<axis=0>(a) }"""
+    report = checked(text, {"x": floats(7e4, 1e5)}, white="ArgMax", black="Abs")
+    assert ("v", "a") in operands(report)
+    assert {n.name for n in report.nodes if n.first} == {"c", "v"}
+
+
+def test_against_a_file() -> None:
+    """Rule S8.4: with --against, also a file whose Casts mixlist did not make, and inputs that are declared low."""
+    original = model("g (float[2] x) => (int64[1] y) { [a] a = Abs(x) [v] y = ArgMax<axis=0>(a) }")
+    feed = {"x": floats(7e4, 1e5)}
+    by_hand = model(
+        "g (float[2] x) => (int64[1] y) { [a] a = Abs(x) [k] h = Cast<to=10>(a) [v] y = ArgMax<axis=0>(h) }"
+    )
+    declared = model("g (float16[2] x) => (int64[1] y) { [a] a = Abs(x) [v] y = ArgMax<axis=0>(a) }")
+    rewritten = mixlist.rewrite(original, mixlist.resolve(original, policy(white=["ArgMax"], black=["Abs"]))).model
+    for against, reader in ((by_hand, ("v", "a")), (declared, ("a", "x")), (rewritten, ("v", "a"))):
+        report = mixlist.check(original, policy(), [feed], against=against)
+        assert report.verdict == "fail"
+        assert operands(report)[reader].kind == "overflow"
+
+
+def test_full_statistics_see_operands_that_flush() -> None:
+    """Rules S8.4 and S8.8: 1 of 100 values that are not zero becomes zero."""
+    text = "g (float[N] x) => (float[N] y) { [v] y = Tanh(x) }"
+    values = np.ones(100, F32)
+    values[0] = 1e-9
+    report = checked(text, {"x": values}, white="Tanh", full_statistics=True)
+    assert (operands(report)["v", "x"].kind, operands(report)["v", "x"].count) == ("underflow", 1)
+    assert operands(checked(text, {"x": values}, white="Tanh")) == {}
+    more = checked(text, {"x": np.concatenate([values, values[1:3]])}, white="Tanh", full_statistics=True)
+    assert operands(more) == {}
+
+
+def test_bfloat16_operands() -> None:
+    """Rule S8.4: bfloat16 holds 1e38, and rounds 3.399e38 to infinity."""
+    text = "g (float[1] x) => (float[1] y) { [v] y = Sigmoid(x) }"
+    assert operands(checked(text, {"x": floats(1e38)}, white="Sigmoid", mode="mixed_bfloat16")) == {}
+    report = checked(text, {"x": floats(3.4e38)}, white="Sigmoid", mode="mixed_bfloat16")
+    assert operands(report)["v", "x"].kind == "intended"  # no quantity has 1e37
+
+
+def test_every_report_names_the_input() -> None:
+    """Rule S8.4: text, JSON and HTML."""
+    text, feed, white, _ = OFFENDERS["Div"]
+    report = checked(text, feed, white=white)
+    (node,) = [n for n in report.to_json()["nodes"] if n["first"]]
+    JUDGE.validate(report.to_json())
+    assert (node["name"], node["input"], node["tensor"], node["max_abs_low"]) == ("v", "d", "d", "inf")
+    stream = io.StringIO()
+    check_terminal.write_check(report, stream)
+    assert "overflow  v (Div)\n      input:           d: up to 100000 in float32, inf in float16" in stream.getvalue()
+    assert "<dt>input</dt>" in check_html.render(report)
+
+
+@given(st.floats(width=32, allow_nan=False))
+def test_rounding_is_that_of_the_types(number: float) -> None:
+    for elem, dtype in ((types.FLOAT16, np.float16), (types.BFLOAT16, ml_dtypes.bfloat16)):
+        with np.errstate(all="ignore"):
+            expected = float(np.array(number, F32).astype(dtype))
+        assert rounded(number, elem) == expected
+        assert (abs(number) >= overflow_bound(elem)) == np.isinf(expected)
+
+
+def test_the_model_is_unchanged() -> None:
+    text, feed, white, _ = OFFENDERS["Div"]
+    source = model(text)
+    before = source.SerializeToString(deterministic=True)
+    mixlist.check(source, policy(white=[white]), [feed])
+    assert isinstance(source, onnx.ModelProto) and source.SerializeToString(deterministic=True) == before

@@ -1,0 +1,129 @@
+"""All formats of a check say the same, field by field, and tell NaN, infinity and finite apart."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.checker.result import CheckReport, NodeFinding
+from mixlist.report import check_html, check_terminal, json_output
+from mixlist.report.check_view import finding_texts, first_offenders
+from mixlist.report.number_text import figure
+from tests.report.test_check_html import Parsed, data_of
+from tests.support.builders import model, policy
+from tests.support.planted_models import PLANTED, Planted
+
+F32 = np.float32
+MODES = ("inf", "saturate")
+
+
+def check(planted: Planted, mode: str) -> CheckReport:
+    return mixlist.check(model(planted.text), planted.policy, planted.feeds, overflow_mode=mode, per_tensor=True)
+
+
+def in_json(report: CheckReport) -> dict[str, Any]:
+    stream = io.StringIO()
+    json_output.write_json(report.to_json(), stream)
+    return json.loads(stream.getvalue())
+
+
+def in_text(report: CheckReport) -> str:
+    stream = io.StringIO()
+    check_terminal.write_check(report, stream)
+    return stream.getvalue()
+
+
+def number(value: float | str) -> float:
+    return float(value)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_the_formats_agree(planted: Planted, mode: str) -> None:
+    report = check(planted, mode)
+    told, text, page = in_json(report), in_text(report), check_html.render(report)
+    first = {(n["scope"], n["name"], n["tensor"], n["kind"]) for n in told["nodes"] if n["first"]}
+    assert first == {(n.scope, n.name, n.tensor, n.kind) for n in first_offenders(report)}
+    lead, _, rest = text.partition("\nOther findings\n")
+    assert lead.count("      batches:") == len(first) == page.count('<article class="offender">')
+    assert text.startswith(told["verdict"].upper()) and f"<title>{told['verdict'].upper()}:" in page
+    findings = data_of(page)["findings"]
+    assert len(findings) == len(told["nodes"]) == len(report.nodes)
+    for node, found, row in zip(told["nodes"], report.nodes, findings, strict=True):
+        assert row["reference"] == figure(number(node["max_abs_fp32"])) == figure(found.max_abs_fp32)
+        assert row["mixed"] == figure(number(node["max_abs_low"])) == figure(found.max_abs_low)
+        assert (row["kind"], row["node"], row["tensor"]) == (node["kind"], str(found.ref), node["tensor"])
+        assert row["count"] == figure(node["count"]) and (row["place"] == "input") == bool(node["input"])
+        where = lead if node["first"] else rest
+        assert where.count(finding_texts(found, report)["reference"]) >= 1, found
+    for tensor, row in zip(told["tensors"], data_of(page)["tensors"], strict=True):
+        ends = math.nan if tensor["nan"] else max(abs(number(tensor["minimum"])), abs(number(tensor["maximum"])))
+        assert row["reference"] == figure(ends)
+    for output in told["outputs"]:
+        cells = re.sub(r"\s+", " ", Parsed(page).text)
+        assert figure(number(output["normalized_error"])) in cells and figure(number(output["max_abs_error"])) in text
+
+
+def kinds(report: CheckReport, name: str) -> dict[str, NodeFinding]:
+    return {n.kind: n for n in report.nodes if n.name == name and not n.input}
+
+
+def test_nan_is_no_infinity() -> None:
+    """Of three tensors one holds a NaN, one an infinity and one finite numbers; a fourth has nothing but NaN."""
+    text = """g (float[2] x, float[2] z) => (float[2] a, float[2] b, float[2] c, float[2] d)
+      <float[1] five = {5}> {
+      [na] a = Neg(x) [in] b = Log(z) [fi] c = Exp(z) [less] s = Sub(z, five) [all] d = Sqrt(s) }"""
+    feed = {"x": np.array([np.nan, 3], F32), "z": np.array([0, 1], F32)}
+    report = mixlist.check(
+        model(text), policy(white=["Neg", "Log", "Exp", "Sqrt", "Sub"]), [feed], per_tensor=True, max_ignored=1.0
+    )
+    told = in_json(report)
+    sizes = {n["name"]: (n["max_abs_fp32"], n["max_abs_low"]) for n in told["nodes"] if not n["input"]}
+    assert sizes == {"na": ("nan", "nan"), "in": ("inf", "inf"), "all": ("nan", "nan")}
+    ranges = {t["node"]: (t["minimum"], t["maximum"], t["nan"], t["low_nan"]) for t in told["tensors"]}
+    assert ranges["na"] == (-3.0, -3.0, True, True)
+    assert ranges["in"] == ("-inf", 0.0, False, False)
+    assert ranges["all"] == ("nan", "nan", True, True)
+    assert ranges["fi"][2:] == (False, False)
+    rows = {row["node"]: (row["reference"], row["mixed"]) for row in data_of(check_html.render(report))["tensors"]}
+    assert (rows["na"], rows["in"], rows["all"]) == (("nan", "nan"), ("inf", "inf"), ("nan", "nan"))
+    table = [line.split() for line in in_text(report).splitlines() if line.startswith("preexisting")]
+    assert {row[1]: (row[4], row[5]) for row in table} == sizes
+
+
+@pytest.mark.parametrize("white", ["Mul Neg", "Mul"])
+def test_preexisting_does_not_swallow_what_is_propagated(white: str) -> None:
+    """Rule S8.6: one value is NaN in float32, three became infinite; each kind has its own count."""
+    text = "g (float[4] x) => (float[4] y) { [m] m = Mul(x, x) [n] y = Neg(m) }"
+    feed = {"x": np.array([np.nan, 300, 300, 300], F32)}
+    report = mixlist.check(model(text), policy(white=white.split(), black=["Tanh"]), [feed])
+    assert {kind: f.count for kind, f in kinds(report, "m").items()} == {"overflow": 3}
+    assert {kind: f.count for kind, f in kinds(report, "n").items()} == {"propagated": 3, "preexisting": 1}
+    full = mixlist.check(model(text), policy(white=white.split()), [feed], full_statistics=True)
+    assert {kind: f.count for kind, f in kinds(full, "n").items()} == {"propagated": 3, "preexisting": 1}
+
+
+def test_nothing_is_propagated_where_an_infinity_ends() -> None:
+    """Rule S8.6: Tanh of the infinity is 1, and its NaN is the reference's own."""
+    text = "g (float[4] x) => (float[4] y) { [m] m = Mul(x, x) [n] y = Tanh(m) }"
+    report = mixlist.check(model(text), policy(white=["Mul", "Tanh"]), [{"x": np.array([np.nan, 300, 300, 300], F32)}])
+    assert {kind: f.count for kind, f in kinds(report, "n").items()} == {"preexisting": 1}
+
+
+def test_the_first_saturated_node_leads_in_every_format() -> None:
+    """Rule S8.7: Neg and Relu hold what Mul holds; they are no first offenders."""
+    text = "g (float[2] x) => (float[2] y) { [m] m = Mul(x, x) [n] n = Neg(m) [r] y = Neg(n) }"
+    report = mixlist.check(
+        model(text), policy(white=["Mul", "Neg"]), [{"x": np.array([300, 1], F32)}], overflow_mode="saturate"
+    )
+    assert {n.name: n.first for n in report.nodes} == {"m": True, "n": False, "r": False}
+    assert {n.kind for n in report.nodes} == {"saturated"}
+    lead, _, rest = in_text(report).partition("\nOther findings\n")
+    assert lead.count("\n  saturated  ") == 1 and "2 saturated" in rest
