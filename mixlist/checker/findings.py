@@ -102,5 +102,5 @@ def tensor_ranges(
 
 
 def _end(span: ObservedRange, end: float) -> float:
-    """Return an end of a range for a report: NaN where there is nothing else."""
-    return math.nan if span.only_nan else end
+    """Return an end of a range for a report: NaN where a NaN hides it."""
+    return math.nan if span.hidden_by_nan else end

@@ -117,7 +117,7 @@ class TensorRange:
 
     ``smallest`` is the smallest non-zero magnitude in float32, None where nobody looked or all values are zero.
     ``low``: held in low precision. ``counts``: over all batches, None where nobody counted or the tensor is not low.
-    ``nan`` and ``low_nan``: whether there is a NaN, which the ends leave out; they are NaN if there is nothing else.
+    ``nan`` and ``low_nan``: whether there is a NaN. The ends leave it out, and are NaN if it hides them.
     """
 
     scope: str

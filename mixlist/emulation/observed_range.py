@@ -35,8 +35,8 @@ class ObservedRange:
         return math.inf if self.nan else max(abs(self.minimum), abs(self.maximum))
 
     @property
-    def only_nan(self) -> bool:
-        """Whether no value was a number: the ends are made up then."""
+    def hidden_by_nan(self) -> bool:
+        """Whether the ends are made up, because the provider reduced values with a NaN to NaN."""
         return self.nan and self.minimum == -math.inf and self.maximum == math.inf
 
     @property

@@ -1,27 +1,41 @@
-"""Decide whether an infinity of a trial is a mask's or an overflow, as ``check`` does (Rules S8.11 and S8.12)."""
+"""Decide whether large values of a trial are a mask's or an overflow, as ``check`` does (Rules S8.4, S8.11, S8.12)."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mixlist.checker.counting_sessions import MaskedOverflowFinder
 from mixlist.checker.finding_rules import EXCEPTIONS, BatchRanges, Tally, classify
 from mixlist.checker.model_pair import ObservedModel, SessionConfig
+from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
+from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import Ranges
-from mixlist.graph.dataflow import trace_dataflow
+from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.io import Loaded
-from mixlist.graph.model import Graph
+from mixlist.graph.model import Graph, Value
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.patterns.masks import find_masks
 from mixlist.resolver.decisions import Solution, reached
+from mixlist.tuner.rounding_plan import LocalRoundings, RoundingPoint
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One input slot of a node that reads a tensor with a range, or may read it out of a body or function."""
+
+    node: DataflowNode
+    slot: int
+    name: str
+    source: TensorRef
 
 
 class MaskClassifier:
@@ -31,20 +45,82 @@ class MaskClassifier:
         self.loaded, self.low, self.saturate = loaded, low, saturate
         self.nodes = trace_dataflow(graph)
         self.masks = find_masks(self.nodes) if low == types.FLOAT16 else {}
+        self._by_ref = {node.ref: node for node in self.nodes}
         self._finder: MaskedOverflowFinder | None = None
+        self._ranged: frozenset[TensorRef] = frozenset()  # what the following are of
+        self._near: list[DataflowNode] = []  # the nodes that make such a tensor
+        self._reads: list[_Read] = []
+        self._values: dict[Graph, list[tuple[TensorRef, int]]] = {}  # such tensors by the ids of their values
 
-    def first_overflow(self, feed: Feed, ranges: tuple[Ranges, Ranges], main: Solution) -> str:
-        """Return the first node that overflows in a batch under a plan, "" where the infinities are by design."""
+    def first_overflow(
+        self, feed: Feed, ranges: tuple[Ranges, Ranges], main: Solution, roundings: Sequence[LocalRoundings]
+    ) -> str:
+        """Return the first node that overflows in a batch under a plan, "" where the infinities are by design.
+
+        ``roundings`` are those of ``main`` and of the functions that it calls.
+        """
         if self._finder is None:  # it counts in the reference; a trial has no mixed model to count in
             observe = SessionConfig("cpu", None, self.saturate).observe_reference
             reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, observe)
             self._finder = MaskedOverflowFinder(self.nodes, {self.low}, reference)
         reference_ranges, mixed_ranges = ranges
-        batch = BatchRanges(0, reference_ranges, mixed_ranges, _low_types(main, reference_ranges), self.saturate)
+        self._look_at(frozenset(reference_ranges))
+        converted = [(c, mixed_ranges[c.probe]) for c in self._conversions(roundings) if mixed_ranges[c.probe].ran]
+        batch = BatchRanges(
+            0, reference_ranges, mixed_ranges, self._low_types(main), self.saturate, converted=converted
+        )
+        batch = self._finder.complete(feed, batch)
+        operands: dict[Operand, OperandTally] = {}
         tallies: dict[TensorRef, Tally] = {}
-        classify(self._finder.complete(feed, batch), self.nodes, tallies)
-        overflows = (tensor for tensor, tally in tallies.items() if not tally.batches.keys().isdisjoint(EXCEPTIONS))
-        return next((str(tensor.producer) for tensor in overflows), "")
+        classify_operands(batch, self._by_ref, operands)
+        classify(batch, self._near, tallies)
+        for tally in (*operands.values(), *tallies.values()):
+            if not tally.batches.keys().isdisjoint(EXCEPTIONS):
+                return str(tally.tensor.producer)
+        return ""
+
+    def _look_at(self, tensors: frozenset[TensorRef]) -> None:
+        """Find once which nodes make and read the tensors that have ranges: few of all."""
+        if tensors == self._ranged:
+            return
+        self._ranged = tensors
+        self._values.clear()
+        makers = {tensor.producer for tensor in tensors}
+        self._near = [node for node in self.nodes if node.ref in makers]
+        self._reads = [
+            _Read(node, slot, value.name, source)
+            for node in self.nodes
+            if any(tensor.ref in tensors for tensor in node.inputs)
+            for slot, value in enumerate(node.node.inputs)
+            if value is not None
+            for source in _sources(node, value)
+            if source in tensors
+        ]
+
+    def _conversions(self, roundings: Sequence[LocalRoundings]) -> Iterator[Conversion]:
+        """Yield the tensors with ranges that nodes read converted under a plan."""
+        for read in self._reads:
+            point = RoundingPoint((), read.node.ref)
+            found = {local.nodes[point].inputs[read.slot] for local in roundings if point in local.nodes}
+            for elem in found - {0}:
+                yield Conversion(read.name, elem, read.source, read.source, (read.node.ref,))
+
+    def _low_types(self, main: Solution) -> dict[TensorRef, int]:
+        """Return the low element types of the tensors with ranges; of a function's, that of any specialization."""
+        low: dict[TensorRef, int] = {}
+        for solution in reached(main):
+            if solution.graph not in self._values:
+                self._values[solution.graph] = list(self._values_of(solution.graph))
+            low |= {t: solution.decided[at] for t, at in self._values[solution.graph] if solution.decided[at] in LOW}
+        return low
+
+    def _values_of(self, graph: Graph) -> Iterator[tuple[TensorRef, int]]:
+        for node in graph.order:
+            for slot, value in enumerate(node.outputs):
+                if value is not None:
+                    tensor = output_ref(graph, node, slot)
+                    if tensor in self._ranged:
+                        yield tensor, value.id
 
     def close(self) -> None:
         """Release the session."""
@@ -52,14 +128,13 @@ class MaskClassifier:
             self._finder.close()
 
 
-def _low_types(main: Solution, tensors: Container[TensorRef]) -> dict[TensorRef, int]:
-    """Return the low element types of these tensors; of a function's, that of any specialization."""
-    low: dict[TensorRef, int] = {}
-    for solution in reached(main):
-        for node in solution.graph.order:
-            for slot, value in enumerate(node.outputs):
-                if value is not None and solution.decided[value.id] in LOW:
-                    tensor = output_ref(solution.graph, node, slot)
-                    if tensor in tensors:
-                        low[tensor] = solution.decided[value.id]
-    return low
+def _sources(node: DataflowNode, value: Value) -> list[TensorRef]:
+    """Return the tensors that one input of a node may hold."""
+    producer = value.producer
+    if producer is not None and not producer.bodies and producer.function is None:
+        return [output_ref(node.graph, producer, value.out)]
+    if value.kind == "input" and value.scope.owner is None and not node.graph.path:
+        return [TensorRef("", "", value.scope.inputs.index(value))]
+    if value.constant:
+        return []
+    return [tensor.ref for tensor in node.inputs]  # through a body or call: whatever the node reads

@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import pickle
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from mixlist.checker.result import TensorRange
 from mixlist.cost.estimate import costs, low_share
 from mixlist.errors import ModelError
 from mixlist.graph.constness import is_random
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.refs import NodeRef
+from mixlist.graph.model import Graph
+from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.save import INLINE_LIMIT
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
+from mixlist.ops.low_precision import overflow_bound
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import Solution
 from mixlist.runtime.feeds import as_float32
@@ -29,7 +33,7 @@ from mixlist.tuner.gated_graph import GateBuilder, GatedGraph
 from mixlist.tuner.graph_partition import cuts, split
 from mixlist.tuner.mask_classifier import MaskClassifier
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPlanner, RoundingPoint
-from mixlist.tuner.trial_statistics import TrialStatistics, add_statistics
+from mixlist.tuner.trial_statistics import NEAR, TrialStatistics, add_statistics
 from mixlist.tuner.trial_verdict import Goal
 from mixlist.tuner.trial_worker import BatchResult, Payload, pack
 
@@ -135,7 +139,9 @@ class TrialCompiler:
             return replace(batch, refusal=replace(batch.refusal, node=str(node)))
         if batch.ambiguous is None:
             return batch
-        overflow = self.classifier.first_overflow(self.feeds[index], batch.ambiguous, self.solution(edits))
+        main = self.solution(edits)
+        roundings = [self.planner.local(each, self.solver.origin) for _, each in self.planner.reached(main)]
+        overflow = self.classifier.first_overflow(self.feeds[index], batch.ambiguous, main, roundings)
         return replace(batch, overflow=overflow, ambiguous=None)
 
     def share(self, edits: EditSet) -> float | None:
@@ -165,11 +171,12 @@ class TrialCompiler:
         self.gated = None
         self._on.clear()
 
-    def _add_statistics(self, nodes: Iterable[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
+    def _add_statistics(self, nodes: Sequence[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
         graph, masks, range_of = self.resolver.graph, self.classifier.masks, self.resolver.ranges.known
         ends = cuts(graph, self.costs)
         proto = self.resolver.loaded.proto
-        return add_statistics(proto, self.tensors, masks, self.low, self.saturate, nodes, ends, range_of)
+        inputs = _near_inputs(self.resolver.graph, self.feeds, NEAR * overflow_bound(self.low))
+        return add_statistics(proto, self.tensors, masks, self.low, self.saturate, nodes, ends, range_of, inputs)
 
     def _build(self) -> None:
         """Make the gated graph, and the file from which workers read it."""
@@ -204,3 +211,13 @@ class TrialCompiler:
         """Remove what was written for the workers."""
         self.classifier.close()
         self._home.cleanup()
+
+
+def _near_inputs(graph: Graph, feeds: Sequence[Feed], least: float) -> frozenset[TensorRef]:
+    """Return the float inputs of the main graph that have a value of at least this magnitude in a batch."""
+    found = set()
+    for slot, value in enumerate(graph.root.inputs):
+        arrays = (feed.get(value.name) for feed in feeds) if value.type in types.LISTED else ()
+        if any(isinstance(array, np.ndarray) and bool((np.abs(array) >= least).any()) for array in arrays):
+            found.add(TensorRef("", "", slot))
+    return frozenset(found)

@@ -4,7 +4,8 @@ A sum of magnitudes is not finite where one value is not: one reduction per tens
 what it was made of is (a *skippable* one). Of some tensors an infinity says nothing by itself: of those that carry
 masks, that hold infinities or numbers beyond all quantities in the reference already and, where the accelerator
 saturates, of those beyond the range. Their whole ranges are taken, and where one of these *ambiguous* tensors is at the
-limit, ``mask_classifier`` decides as ``check`` does.
+limit, ``mask_classifier`` decides as ``check`` does. So are those of the tensors near the low range: a trial that keeps
+them in float32 may convert them for a reader, where what is beyond the range is lost (Rule S8.4).
 """
 
 from __future__ import annotations
@@ -52,21 +53,24 @@ class TrialStatistics:
     """Where the statistics of a trial are, and how they are read.
 
     ``sums``: the tensors of each output's columns; an output has the shape [columns], or [iterations, columns] where it
-    comes out of a loop. ``nan_only``: tensors of which only a NaN counts. ``ranged``: the ambiguous tensors, without
-    the model. ``ends``: the outputs that are made last before each cut. ``limit``: the magnitude that values beyond the
-    low range become, infinite where they do not saturate.
+    comes out of a loop. ``nan_only``: tensors of which only a NaN counts; ``ambiguous``: those of which the sum says
+    nothing. ``ranged``: the tensors with ranges, without the model. ``ends``: the outputs that are made last before
+    each cut. ``limit``: the magnitude that values beyond the low range become, infinite where they do not saturate;
+    ``bound``: the least magnitude that a conversion loses.
     """
 
     sums: Mapping[str, tuple[TensorRef, ...]]
     nan_only: AbstractSet[TensorRef]
+    ambiguous: AbstractSet[TensorRef]
     ranged: Instrumented
     ends: Sequence[tuple[str, ...]]
     limit: float
+    bound: float
 
     @property
     def names(self) -> list[str]:
         """All outputs with statistics."""
-        return [*self.sums, *self.ranged.widths]
+        return list(dict.fromkeys((*self.sums, *self.ranged.widths)))
 
     def first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
         """Return the first node that overflows and does not in the reference, "" for none.
@@ -80,6 +84,7 @@ class TrialStatistics:
             nan = np.isnan(after).any(axis=0) & ~np.isnan(before).any(axis=0)
             infinite = ~np.isfinite(after).all(axis=0) & np.isfinite(before).all(axis=0)
             overflows = np.where([tensor in self.nan_only for tensor in tensors], nan, infinite)
+            overflows &= [tensor not in self.ambiguous for tensor in tensors]
             if overflows.any():
                 return str(tensors[int(np.argmax(overflows))].producer)
         return ""
@@ -87,11 +92,12 @@ class TrialStatistics:
     def ambiguous_ranges(
         self, reference: Mapping[str, Array], mixed: Mapping[str, Array]
     ) -> tuple[Ranges, Ranges] | None:
-        """Return the ranges in the reference and in the trial, if one of the trial's is at the limit."""
+        """Return the ranges in the reference and in the trial, if one of the trial's is at a limit."""
         if not self.ranged.widths:
             return None
         ranges = self._reader.read(mixed)
-        if all(r.finite and r.magnitude < self.limit for r in ranges.values()):
+        least = min(self.limit, self.bound)
+        if all(r.finite and r.magnitude < least for r in ranges.values()):
             return None
         return self._reader.read(reference), ranges
 
@@ -106,15 +112,16 @@ def add_statistics(
     masks: Mapping[TensorRef, Mask],
     low: int,
     saturate: bool,
-    nodes: Iterable[DataflowNode],
+    nodes: Sequence[DataflowNode],
     cuts: Container[str],
     range_of: RangeOf,
+    inputs: AbstractSet[TensorRef] = frozenset(),
 ) -> tuple[ModelProto, TrialStatistics]:
     """Return a copy of the model with the statistics of a trial, and where they are.
 
     ``tensors``: what the reference's values are like over all batches; ``masks``: the tensors that carry masks;
-    ``nodes``: those whose outputs may be skippable; ``cuts`` as for ``instrument``; ``range_of``: the range of a
-    constant.
+    ``nodes``: those whose outputs may be skippable; if there are none, every tensor has a range; ``cuts`` as for
+    ``instrument``; ``range_of``: the range of a constant; ``inputs``: the graph inputs near the low range.
     """
     magnitudes = _Magnitudes(tensors, range_of, low)
     skippable = {node.ref for node in nodes if magnitudes.makes_skippable(node)}
@@ -129,21 +136,35 @@ def add_statistics(
     def own(tensor: TensorRef) -> bool:
         return tensor in around_masks or tensor.producer in magnitudes.near
 
+    def is_ranged(probe: Probe) -> bool:
+        is_near = not nodes or probe.ref in inputs or (bool(probe.ref.node) and probe.ref.producer in magnitudes.near)
+        return is_ambiguous(probe) or (is_near and probe.elem != types.DOUBLE)
+
     def is_summed(probe: Probe) -> bool:
-        return not is_ambiguous(probe) and probe.ref.producer not in skippable
+        return not is_ranged(probe) and probe.ref.producer not in skippable
 
     summed = instrument(model, (SUM,), is_summed, own=own, cuts=cuts)
-    ranged = instrument(summed.proto, wanted=is_ambiguous, own=own, cuts=cuts)
+    ranged = instrument(summed.proto, wanted=is_ranged, own=own, cuts=cuts)
     ends = [(*one, *other) for one, other in zip(summed.parts, ranged.parts, strict=True)]
-    columns: dict[str, dict[int, TensorRef]] = {}
-    for (tensor, _), places in summed.outputs.items():
-        for place in places:
-            columns.setdefault(place.output, {})[place.column] = tensor
-    sums = {output: tuple(of[at] for at in sorted(of)) for output, of in columns.items()}
-    nan_only = frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE)
-    limit = FINITE_MAX[low] if saturate else math.inf
     without_model = replace(ranged, proto=type(ranged.proto)())
-    return ranged.proto, TrialStatistics(sums, nan_only, without_model, ends, limit)
+    return ranged.proto, TrialStatistics(
+        sums=_sums(summed) | _sums(ranged),
+        nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE),
+        ambiguous=frozenset(probe.ref for probe in ranged.probes if is_ambiguous(probe)),
+        ranged=without_model,
+        ends=ends,
+        limit=FINITE_MAX[low] if saturate else math.inf,
+        bound=overflow_bound(low),
+    )
+
+
+def _sums(instrumented: Instrumented) -> dict[str, tuple[TensorRef, ...]]:
+    """Return the outputs that hold sums of magnitudes, with the tensors of their columns."""
+    columns: dict[str, dict[int, TensorRef]] = {}
+    for (tensor, name), places in instrumented.outputs.items():
+        for place in places if name == SUM.name else ():
+            columns.setdefault(place.output, {})[place.column] = tensor
+    return {output: tuple(of[at] for at in sorted(of)) for output, of in columns.items()}
 
 
 class _Magnitudes:

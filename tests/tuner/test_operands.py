@@ -1,0 +1,78 @@
+"""A trial that overflows only in what a node reads converted fails, as the check of its lists does (Rule S8.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mixlist
+from mixlist.tuner.result import TuneReport
+from tests.support.builders import model, policy
+from tests.support.local_workers import Here
+
+WEIGHTS = ", ".join(["0.01"] * 16)
+F32 = np.float32
+
+
+def tune(text: str, feed: dict[str, Any], white: str, black: str = "", **options: Any) -> TuneReport:
+    lists = policy(white=white.split(), black=black.split())
+    return mixlist.tune(model(text), lists, [feed], executor=Here(), **options)
+
+
+def edits(report: TuneReport) -> set[str]:
+    return {f"{e.node or e.op}: {e.before} to {e.after}" for e in report.edits}
+
+
+def contradicted(report: TuneReport) -> bool:
+    """Whether the final check found what a trial did not."""
+    return any("the check of the whole" in str(trial["why"]) for trial in report.log)
+
+
+DIVISOR = f"""g (float[1,4] x, float[1,4] d) => (float[1,4] y) <float[4,4] w = {{{WEIGHTS}}}> {{
+  [m] m = MatMul(x, w) [v] y = Div(m, d) }}"""
+INNER = f"""g (float[1,4] x) => (float[1,4] y, int64[1,1] z) <float[4,4] w = {{{WEIGHTS}}}, float[1] k = {{1000}}> {{
+  [m] y = MatMul(x, w) [big] b = Mul(x, k) [v] z = ArgMax<axis=1>(b) }}"""
+
+
+@pytest.mark.parametrize("mode", ["inf", "saturate"])
+def test_a_graph_input_that_a_node_reads_converted(mode: str) -> None:
+    """Rule S8.4: the quotient is finite and small in both modes; the divisor is lost."""
+    feed = {"x": np.ones((1, 4), F32), "d": np.array([[1e5, 1e5, 1e5, 1e6]], F32)}
+    report = tune(DIVISOR, feed, "MatMul Div", overflow_mode=mode)
+    assert (report.verdict, edits(report)) == ("pass", {"Div: white to black"})
+    assert not contradicted(report)
+    (edit,) = report.edits
+    assert edit.why == ("v overflows" if mode == "inf" else "v saturates") and "overflow at v" in edit.without
+
+
+def test_a_tensor_that_a_trial_keeps_high() -> None:
+    """Rule S8.4: while Mul is black its product is finite, and ArgMax reads it converted."""
+    feed = {"x": np.array([[100, 200, 300, 400]], F32)}
+    report = tune(INNER, feed, "MatMul ArgMax", "Mul")
+    assert (report.verdict, edits(report)) == ("pass", {"ArgMax: white to black"})
+    assert not contradicted(report)
+
+
+def test_a_mask_is_no_reason_to_fail() -> None:
+    """Rules S8.4 and S8.12: -1e9 may be lost."""
+    text = """g (float[1,4] s, bool[1,4] b) => (float[1,4] y) <float k = {-1e9}, float z = {0}> {
+      [w] w = Where(b, z, k) [a] a = Add(s, w) [v] y = Softmax(a) }"""
+    feed = {"s": np.array([[1, 2, 3, 4]], F32), "b": np.array([[True, True, False, True]])}
+    assert tune(text, feed, "Add Softmax").edits == ()
+    feed["s"] = np.array([[1, 2, 8e4, 7e4]], F32)
+    feed["b"][:] = True
+    report = tune(text, feed, "Add Softmax")
+    assert report.verdict == "pass" and report.edits and not contradicted(report)
+
+
+def test_a_function_that_reads_its_parameter_converted() -> None:
+    """Rule S8.4: of two calls one passes 100000."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+    g (float[2] x, float[2] h) => (float[2] y, float[2] z) {
+      [a] a = Abs(x) [c] c = Abs(h) [one] y = f.Squash(a) [two] z = f.Squash(c) }
+    <domain: "f", opset_import: ["" : 17]> Squash (a) => (c) { [out] c = Sigmoid(a) }"""
+    report = tune(text, {"x": np.ones(2, F32), "h": np.array([1e5, 1], F32)}, "Sigmoid", "Abs")
+    assert (report.verdict, edits(report)) == ("pass", {"Sigmoid: white to black"})
+    assert not contradicted(report)
