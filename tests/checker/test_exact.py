@@ -1,4 +1,4 @@
-"""Verdicts against a reference that is written from the rules alone: numpy, node by node (Rules S8.1 to S8.20).
+"""Compare verdicts with a reference that is written from the rules alone, in numpy (Rules S8.1 to S8.21).
 
 Graphs are random. A case whose verdict depends on the order of a sum or on how a runtime approximates a function is
 left out, and so is a decision at a limit that rounding could move. MIXLIST_EXAMPLES sets the number of examples;
@@ -89,14 +89,14 @@ def test_every_verdict_is_that_of_the_reference(case: Case) -> None:
 @settings(PROFILE, max_examples=EXAMPLES // 2)
 @given(case=masked_cases())
 def test_every_verdict_on_masked_scores_is_that_of_the_reference(case: Case) -> None:
-    """Rules S8.11 and S8.12."""
+    """Random cases for Rules S8.11 and S8.12."""
     compare_unless_ambiguous(case)
 
 
 @settings(PROFILE, max_examples=EXAMPLES // 2)
 @given(case=cases())
 def test_the_operators_hold_what_onnx_runtime_computes(case: Case) -> None:
-    """Each tensor of a float32 run is within the bounds of the reference, and has its bits where they are certain."""
+    """Compare each tensor of a float32 run with the bounds of the reference, and with its bits where certain."""
     names = [node.output[0] for node in case.model.graph.node]
     exposed = onnx.ModelProto()
     exposed.CopyFrom(case.model)
@@ -117,7 +117,7 @@ def test_the_operators_hold_what_onnx_runtime_computes(case: Case) -> None:
 
 
 def one(op: str, x0: list[float], x1: list[float], *, saturate: bool = False, **attributes: object) -> Case:
-    """A white operator on inputs of one row."""
+    """Return a case of one white operator on inputs of one row."""
     binary = op in ("Div", "Less", "Greater", "Equal")
     weights = [numpy_helper.from_array(np.array([1], np.int64), "axis")] if op.startswith("Reduce") else []
     inputs = ["x0", "x1"] if binary else ["x0", *(w.name for w in weights)]
@@ -160,7 +160,7 @@ def test_a_conversion_that_overflows_is_an_offense(name: str) -> None:
 
 @pytest.mark.skipif(planned("S8.4"), reason="Rule S8.4 is planned")
 def test_every_low_reader_of_a_converted_tensor_is_an_offender() -> None:
-    """Rule S8.4: the reader in high precision and the reader of another tensor are none."""
+    """Expect no offense of a reader in high precision, nor of the reader of another tensor: Rule S8.4."""
     read = {"n0": ("Relu", "x0"), "n1": ("Tanh", "x0"), "n2": ("Sigmoid", "x0"), "n3": ("Relu", "x1")}
     nodes = [helper.make_node(op, [x], [f"t{name}"], name=name) for name, (op, x) in read.items()]
     feed = {"x0": np.array([[-1e5]], np.float32), "x1": np.array([[-6e4]], np.float32)}

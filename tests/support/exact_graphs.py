@@ -29,7 +29,7 @@ GROUPS = (BINARY, UNARY, REDUCTIONS, MATRIX, MATRIX, MOVES, CHOICES)
 
 @dataclass(frozen=True)
 class Case:
-    """A model, the policy and the batches."""
+    """Hold a model, the policy and the batches."""
 
     model: onnx.ModelProto
     rules: Policy
@@ -47,13 +47,13 @@ class Case:
 
 
 def constant(rng: np.random.Generator, shape: tuple[int, ...], top: int) -> Array:
-    """Small integers times one power of two of at most ``2**top``: exact in either low type, so S4.7 keeps nothing."""
+    """Return small integers times a power of two up to ``2**top``: either low type holds them, as S4.7 asks."""
     whole = rng.integers(-127 if rng.integers(4) else 1, 128, shape)
     return np.ldexp(whole.astype(np.float32), int(rng.integers(-6, top + 1)))
 
 
 def fed(rng: np.random.Generator, shape: Shape, low: str) -> Array:
-    """One input of one batch: numbers, now and then with an edge of a low type, a mask, an infinity or NaN in it."""
+    """Return an input of one batch, now and then with a value at a limit, a mask, an infinity or NaN in it."""
     largest = int(rng.choice([7, 127, 511, 2047]))
     scale = int(rng.integers(-6, 9) if rng.integers(4) else rng.choice([-20, -26]))
     if low == "bfloat16" and rng.integers(3):
@@ -74,7 +74,7 @@ def fed(rng: np.random.Generator, shape: Shape, low: str) -> Array:
 
 @dataclass
 class Graph:
-    """The tensors so far, with their shapes; ``n`` is the side of the inputs."""
+    """Collect the nodes, and the tensors with their shapes; ``n`` is the side of the inputs."""
 
     draw: st.DrawFn
     rng: np.random.Generator
@@ -97,12 +97,12 @@ class Graph:
         return self.weights[-1].name
 
     def pick(self, fits: Callable[[Shape], bool]) -> str | None:
-        """A float tensor of a shape that fits."""
+        """Return a float tensor of a shape that fits, None if there is none."""
         names = [name for name, shape in self.floats.items() if fits(shape)]
         return self.draw(st.sampled_from(names)) if names else None
 
     def operand(self, fits: Callable[[Shape], bool], shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-        """A tensor that fits, or a constant of the given shape."""
+        """Return a tensor that fits, or a constant of the given shape."""
         name = self.pick(fits) if self.draw(st.integers(0, 3)) else None
         if name is not None:
             return name, self.floats[name]
@@ -116,7 +116,7 @@ class Graph:
 
 
 def broadcast(a: Shape, b: tuple[int, ...]) -> Shape | None:
-    """The shape of a broadcast; None where the shapes do not fit."""
+    """Return the shape of a broadcast, None where the shapes do not fit."""
     if any(m != k and 1 not in (m, k) for m, k in zip(a, b, strict=True)):
         return None
     return max(a[0], b[0]), max(a[1], b[1])
@@ -163,7 +163,7 @@ def add_matrix(g: Graph, op: str, a: str) -> None:
 
 
 def add_conv(g: Graph, a: str) -> None:
-    """A convolution of the matrix as an image, with its size kept."""
+    """Add a convolution of the matrix as an image, which keeps its size."""
     rows, columns = g.floats[a]
     image = g.node("Reshape", [a, g.weight(np.array([1, 1, rows, columns], np.int64))])
     side = int(g.draw(st.sampled_from([1, 3])))
@@ -215,7 +215,7 @@ def add_node(g: Graph, op: str) -> None:
 
 
 def add_masked_softmax(g: Graph, scores: str) -> None:
-    """A Softmax of scores to which a mask is added or that a mask replaces; sometimes another node reads them too."""
+    """Add a Softmax of scores to which a mask is added or that a mask replaces; sometimes another node reads them."""
     shape = g.floats[scores]
     keep_these = g.node("Less", ["x1", g.weight(np.array([[float(g.draw(st.integers(-9, 9)))]], np.float32))])
     if shape != g.floats["x1"]:  # the mask is as large as the inputs
@@ -250,7 +250,7 @@ def batches(draw: st.DrawFn, rng: np.random.Generator, n: int, low: str) -> list
 
 
 def rules(draw: st.DrawFn, mode: str, nodes: list[onnx.NodeProto], **options: object) -> Policy:
-    """Random lists, and a rule for one node of ten."""
+    """Draw lists, and a rule for one node of ten."""
     ops = sorted({node.op_type for node in nodes})
     listed = {op: draw(st.sampled_from(["white", "white", "white", "black", "gray"])) for op in ops}
     return policy(
@@ -265,7 +265,7 @@ def rules(draw: st.DrawFn, mode: str, nodes: list[onnx.NodeProto], **options: ob
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A graph of two to eight drawn operators with two inputs."""
+    """Draw a graph of two to eight operators with two inputs."""
     mode = draw(st.sampled_from(["mixed_float16", "mixed_float16", "mixed_bfloat16", "fp16"]))
     n = draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -280,7 +280,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @st.composite
 def masked_cases(draw: st.DrawFn) -> Case:
-    """Up to three drawn operators, then a Softmax of masked scores."""
+    """Draw up to three operators, then a Softmax of masked scores."""
     mode = draw(st.sampled_from(["mixed_float16", "mixed_float16", "fp16"]))
     n = draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

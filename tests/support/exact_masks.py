@@ -17,7 +17,7 @@ ALONE = 131040.0  # half of it is beyond float16 whatever is added
 
 @dataclass
 class Masks:
-    """Per tensor the least magnitude of a mask's value, and the tensors that must stay in range for that."""
+    """Hold per tensor the least magnitude of a mask's value, and the tensors that must stay in range for that."""
 
     least: dict[str, float] = field(default_factory=dict)
     in_range: dict[str, list[str]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def carried(
     producers: dict[str, onnx.NodeProto],
     constants: dict[str, np.ndarray],
 ) -> tuple[set[str] | None, list[str]]:
-    """The tensors between a constant and its softmaxes, and what is added on the way; None if something else reads."""
+    """Return the tensors between a constant and its softmaxes, None if another node reads one, and what is joined."""
     path: set[str] = set()
     added: list[str] = []
     pending = [start]
@@ -75,7 +75,7 @@ def carried(
 
 
 def is_factor(name: str, producers: dict[str, onnx.NodeProto], constants: dict[str, np.ndarray]) -> bool:
-    """Whether a tensor is 0 or 1 everywhere: the Cast of a bool, or one minus that."""
+    """Return whether a tensor is 0 or 1 everywhere: the Cast of a bool, or one minus that."""
     if name not in producers:
         return False
     node = producers[name]

@@ -1,4 +1,4 @@
-"""Operators in float32 with bounds: what any correct implementation of one node may return.
+"""Compute single nodes in float32, with bounds of what any correct implementation may return.
 
 A ``Bounded`` tensor holds values and a radius around each. The radius is zero where the result does not depend on the
 order of a sum or on the approximation of a function: then every implementation returns the same bits. Otherwise the
@@ -29,12 +29,12 @@ LOW: dict[str, tuple[np.dtype[np.generic], float, float, float]] = {
 
 
 class Ambiguous(Exception):  # noqa: N818 - not an error: the case decides nothing
-    """Two correct implementations can give different verdicts."""
+    """Signal that two correct implementations can give different verdicts."""
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """Values and how far another correct implementation can be from each; integers and bools are always certain."""
+    """Hold values, and how far another correct implementation can be from each: not at all for integers and bools."""
 
     value: NDArray[np.generic]
     radius: Wide
@@ -88,7 +88,7 @@ def to_low(t: Bounded, low: str, saturate: bool) -> Bounded:
 
 
 def spread(value: NDArray[np.generic], others: list[NDArray[np.generic]]) -> Wide:
-    """The largest distance from ``value``; what is not finite must be equal in all of them."""
+    """Return the largest distance from ``value``; values that are not finite must be equal in all of them."""
     finite = np.isfinite(value)
     radius = np.zeros(value.shape)
     for other in others:
@@ -104,7 +104,7 @@ def spread(value: NDArray[np.generic], others: list[NDArray[np.generic]]) -> Wid
 
 
 def elementwise(op: Callable[..., NDArray[np.generic]], inputs: list[Bounded]) -> Bounded:
-    """An operator that IEEE 754 rounds correctly and that is monotonic in each input."""
+    """Compute an operator that IEEE 754 rounds correctly and that is monotonic in each input."""
     value = op(*(t.value for t in inputs))
     if all(t.certain for t in inputs):
         return certain(value)
@@ -122,7 +122,7 @@ def divide(inputs: list[Bounded]) -> Bounded:
 
 
 def smooth(function: Callable[[Wide], Wide], error: Callable[[Wide], Wide], t: Bounded) -> Bounded:
-    """A function that runtimes approximate, each value within ``error`` of the true one."""
+    """Compute a function that runtimes approximate; each value is within ``error`` of the true one."""
     value = function(t.value.astype(np.float64))
     ends = np.maximum(np.abs(function(t.low) - value), np.abs(function(t.high) - value))
     return float32(value, np.where(np.isfinite(value), ends + error(value), 0.0))
@@ -137,7 +137,7 @@ def tanh(t: Bounded) -> Bounded:
 
 
 def softmax(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
-    """Exponentials over their sum: all NaN with NaN or +infinity in the row, or with -infinity alone."""
+    """Divide exponentials by their sum. A row with NaN or +infinity, or of -infinity alone, becomes NaN."""
     assert attribute(node, "axis", -1) == -1
     x, radius = inputs[0].value.astype(np.float64), inputs[0].radius.max(-1, keepdims=True)
     top = x.max(-1, keepdims=True)
@@ -153,7 +153,7 @@ def softmax(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
 
 
 def exact_in_any_order(terms: Wide) -> NDArray[np.bool_]:
-    """Whether each sum along the last axis is exact in float32 in any order: all terms on one grid of 2**24 steps."""
+    """Return whether each sum along the last axis is exact in any order: its terms are on one grid of 2**24 steps."""
     usable = np.isfinite(terms) & (terms != 0)
     fraction, exponent = np.frexp(np.where(usable, terms, 1))
     whole = (fraction * 2.0**53).astype(np.int64)
@@ -164,7 +164,7 @@ def exact_in_any_order(terms: Wide) -> NDArray[np.bool_]:
 
 
 def summed(terms: Wide, radii: Wide) -> Bounded:
-    """The sum along the last axis, whatever its order and with or without fused products."""
+    """Sum along the last axis, in any order, with or without fused products."""
     value = terms.sum(-1)
     finite = np.where(np.isfinite(terms), terms, 0)
     size = np.abs(finite).sum(-1)
@@ -179,7 +179,7 @@ def summed(terms: Wide, radii: Wide) -> Bounded:
 
 
 def products(a: Bounded, b: Bounded) -> tuple[Wide, Wide]:
-    """Products in float64, where they are exact, and their radii."""
+    """Return the products in float64, where they are exact, and their radii."""
     x, y = a.value.astype(np.float64), b.value.astype(np.float64)
     for infinite, other in ((x, b), (y, a)):
         doubtful = (other.radius > 0) & (other.low <= 0) & (other.high >= 0)
@@ -205,7 +205,7 @@ def gemm(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
 
 
 def conv(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
-    """A convolution of (1, C, H, W) with equal padding on all sides and stride 1."""
+    """Convolve (1, C, H, W) with equal padding on all sides and stride 1."""
     weight = inputs[1]
     pad = attribute(node, "pads", [0, 0, 0, 0])[0]
 
@@ -251,7 +251,7 @@ def reduce_l1(t: Bounded) -> Bounded:
 
 
 def extreme(pick: Callable[..., NDArray[np.generic]]) -> Callable[[Bounded], Bounded]:
-    """ReduceMax or ReduceMin. Runtimes differ in what they make of NaN."""
+    """Return ReduceMax or ReduceMin. NaN is ambiguous: runtimes differ in the result."""
 
     def reduce(t: Bounded) -> Bounded:
         if np.isnan(t.value).any():
@@ -317,7 +317,7 @@ def compare(op_type: str, a: Bounded, b: Bounded) -> Bounded:
 
 
 def arg_extreme(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
-    """ArgMax or ArgMin: the first of equal values. Runtimes differ in what they make of NaN."""
+    """Compute ArgMax or ArgMin: the first of equal values. NaN is ambiguous: runtimes differ in the result."""
     axis = attribute(node, "axis", 0)
     sign = 1 if node.op_type == "ArgMax" else -1
     t = inputs[0].moved(lambda x: np.moveaxis(x, axis, -1))
@@ -353,7 +353,7 @@ ELEMENTWISE: dict[str, Callable[..., NDArray[np.generic]]] = {
 
 
 def compute(node: onnx.NodeProto, inputs: list[Bounded]) -> Bounded:
-    """The output of one node, computed in float32 as ONNX defines it."""
+    """Compute the output of one node in float32, as ONNX defines it."""
     op = node.op_type
     with np.errstate(all="ignore"):
         if op in ELEMENTWISE:

@@ -1,4 +1,4 @@
-"""The verdict of a check from the text of its rules, apart from the implementation: Rules S8.1 to S8.21.
+"""Judge a check by the text of its rules, apart from the implementation: Rules S8.1 to S8.21.
 
 The mixed model is what ``apply`` writes. Each of its nodes is computed in float32, and each tensor of a low type,
 converted operands included, is rounded where a node makes it.
@@ -29,7 +29,7 @@ RULES = Path(__file__).parents[2] / "docs" / "semantics.md"
 
 @functools.cache
 def planned(rule: str) -> bool:
-    """Whether a rule is not built yet."""
+    """Return whether a rule is not built yet."""
     return re.search(rf"^### {rule} .*\nStatus: planned$", RULES.read_text(encoding="utf-8"), re.M) is not None
 
 
@@ -37,7 +37,7 @@ def planned(rule: str) -> bool:
 
 
 def low_types(model: onnx.ModelProto) -> dict[str, str]:
-    """The low type of each tensor that has one."""
+    """Return the low type of each tensor that has one."""
     graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
     typed = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
     typed |= {t.name: t.data_type for t in graph.initializer}
@@ -45,7 +45,7 @@ def low_types(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def run(model: onnx.ModelProto, feed: Mapping[str, NDArray[np.generic]], saturate: bool) -> Tensors:
-    """Every tensor of a model; tensors of a low type are rounded and held in float32."""
+    """Return every tensor of a model; tensors of a low type are rounded and held in float32."""
     low = low_types(model)
     values = {name: certain(x) for name, x in feed.items()}
     for t in model.graph.initializer:
@@ -60,7 +60,7 @@ def run(model: onnx.ModelProto, feed: Mapping[str, NDArray[np.generic]], saturat
 
 @dataclass(frozen=True)
 class Conversion:
-    """A low node that reads a high tensor: the tensor before the conversion that mixlist inserted."""
+    """Hold a high tensor that a low node reads, before the conversion that mixlist inserted."""
 
     reader: str
     source: str  # the high tensor, by its name in both models
@@ -70,7 +70,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Pair:
-    """The values of both models in one batch, by the names of the original."""
+    """Hold the values of both models in one batch, by the names of the original."""
 
     original: onnx.ModelProto
     reference: Tensors
@@ -99,18 +99,18 @@ def pair(
     return Pair(original, run(original, feed, False), values, low, conversions)
 
 
-# --- what is known of a value in spite of its radius ---
+# --- conditions on values, which the radius must not change ---
 
 
 def some(surely: NDArray[np.bool_], perhaps: NDArray[np.bool_]) -> bool:
-    """Whether a condition holds for an element; it does where ``surely``, and at most where ``perhaps``."""
+    """Return whether a condition holds for an element: it does where ``surely``, and at most where ``perhaps``."""
     if not surely.any() and perhaps.any():
         raise Ambiguous("a value at a limit")
     return bool(surely.any())
 
 
 def within(t: Bounded, least: float, end: float = np.inf, where: NDArray[np.bool_] | None = None) -> bool:
-    """Whether an element has a magnitude in [least, end); infinities have one, NaN has none."""
+    """Return whether an element has a magnitude in [least, end); infinities have one, NaN has none."""
     size = np.abs(t.value.astype(np.float64))
     low, high = size - t.radius, size + t.radius
     surely = (low >= least) & ((high < end) | (end == np.inf))
@@ -134,7 +134,7 @@ def zero(t: Bounded) -> bool:
 
 
 def one_sided(t: Bounded, least: float) -> bool:
-    """Whether there are values of at least that magnitude, and all of them have one sign."""
+    """Return whether there are values of at least that magnitude, and all of them have one sign."""
     return sum(within(t, least, where=t.value * sign > 0) for sign in (1, -1)) == 1
 
 
@@ -143,7 +143,7 @@ def one_sided(t: Bounded, least: float) -> bool:
 
 @dataclass
 class Findings:
-    """What happened in one batch: kinds of outputs by tensor, kinds of operands by reader and converted tensor."""
+    """Hold the findings of one batch: kinds of outputs by tensor, of operands by reader and converted tensor."""
 
     outputs: set[tuple[str, str]] = field(default_factory=set)
     operands: set[tuple[str, str, str]] = field(default_factory=set)
@@ -151,12 +151,12 @@ class Findings:
 
     @property
     def exception(self) -> bool:
-        """Whether the batch counts as an exception: Rule S8.14."""
+        """Return whether the batch counts as an exception: Rule S8.14."""
         return any(kind in EXCEPTIONS for *_, kind in (*self.outputs, *self.operands))
 
 
 def masks_of(batches: list[Pair]) -> dict[str, float]:
-    """The magnitude from which a value of a tensor is a mask's, for the masks that the graph proves: Rule S8.12."""
+    """Return from which magnitude a value of a tensor is a mask's, for the masks that the graph proves: Rule S8.12."""
     masks = proven_masks(batches[0].original)
     least = {}
     for name, size in masks.least.items():
@@ -209,7 +209,7 @@ def judge_batch(batch: Pair, masks: dict[str, float], saturate: bool) -> Finding
 
 
 def kind_of_operand(conversion: Conversion, mask: float, saturate: bool) -> str | None:
-    """What a conversion does to the finite values of a tensor: Rule S8.4."""
+    """Return the kind of a conversion, by the finite values of the tensor: Rule S8.4."""
     x, (_, _, normal, edge) = conversion.before, LOW[conversion.low]
     usable = np.isfinite(x.value)
     if within(x, edge, where=usable):
@@ -222,7 +222,7 @@ def kind_of_operand(conversion: Conversion, mask: float, saturate: bool) -> str 
 
 @dataclass(frozen=True)
 class Output:
-    """One output of one node in one batch."""
+    """Judge one output of one node in one batch."""
 
     true: Bounded
     ours: Bounded
@@ -231,7 +231,7 @@ class Output:
     saturate: bool
 
     def kind(self, not_finite: bool, accident: bool) -> str | None:
-        """``not_finite``: an input is not finite in the mixed model; ``accident``: and it is by no design."""
+        """Return the kind. ``not_finite``: an input is not finite in the mixed model; ``accident``: by no mask."""
         true, ours = self.true, self.ours
         if finite(true) and finite(ours):
             return self.kind_of_finite(not_finite) if self.low else None
@@ -257,7 +257,7 @@ class Output:
 
     @property
     def loses_more(self) -> bool:
-        """Whether more values are not finite than in the reference."""
+        """Return whether more values are not finite than in the reference."""
         return bool((~np.isfinite(self.ours.value)).sum() > (~np.isfinite(self.true.value)).sum())
 
     @property
@@ -266,20 +266,20 @@ class Output:
 
     @property
     def lost(self) -> bool:
-        """Whether the reference has a value beyond the low type that is no mask's."""
+        """Return whether the reference has a value beyond the low type that is no mask's."""
         if self.low is None or LOW[self.low][3] >= self.mask:
             return False
         return within(self.true, LOW[self.low][3], self.mask)
 
     def is_mask(self, limit: float) -> bool:
-        """Whether all values at the limit are masks', and those are on one side: Rules S8.11 and S8.12."""
+        """Return whether all values at the limit are masks', on one side: Rules S8.11 and S8.12."""
         if np.isnan(self.ours.value).any() or not one_sided(self.true, self.mask):
             return False
         return not within(self.true, 0, self.mask, np.abs(self.ours.value) >= limit)
 
     @property
     def new_loss(self) -> bool:
-        """Whether there is NaN, or an infinity of a sign, that the reference does not have: Rule S8.5."""
+        """Return whether there is NaN or an infinity that the reference does not have: Rule S8.5."""
         if np.isnan(self.true.value).any() or np.isnan(self.ours.value).any():
             return not np.isnan(self.true.value).any()
         return within(self.true, 0, self.mask, np.isinf(self.ours.value))
@@ -294,7 +294,7 @@ MAX_IGNORED = 0.5
 
 
 def verdict(batches: list[Pair], found: list[Findings], clamp: float) -> str:
-    """Pass, fail or inconclusive: Rules S8.20 and S8.21. ``clamp``: what an infinity becomes in the mixed model."""
+    """Return pass, fail or inconclusive: Rules S8.20 and S8.21. An infinity is ``clamp`` in the mixed model."""
     if sum(f.exception for f in found) / len(found) >= MAX_EXCEPTION_RATE:
         return "fail"
     outputs = [[(b.reference[v.name], b.mixed[v.name]) for b in batches] for v in batches[0].original.graph.output]
@@ -305,7 +305,7 @@ def verdict(batches: list[Pair], found: list[Findings], clamp: float) -> str:
 
 
 def keeps_limits(batches: list[tuple[Bounded, Bounded]], clamp: float) -> bool:
-    """Whether one output keeps the default limits in every batch; integers and bools: Rule S8.17."""
+    """Return whether one output keeps the default limits in every batch; integers and bools: Rule S8.17."""
     if batches[0][0].value.dtype == np.float32:
         return all(close(true, ours, clamp) for true, ours in batches)
     differ = [true.value != ours.value for true, ours in batches]
@@ -315,7 +315,7 @@ def keeps_limits(batches: list[tuple[Bounded, Bounded]], clamp: float) -> bool:
 
 
 def close(true: Bounded, ours: Bounded, clamp: float) -> bool:
-    """Whether the normalized error of one batch keeps its limit: Rules S8.15, S8.18 and S8.19."""
+    """Return whether the normalized error of one batch keeps its limit: Rules S8.15, S8.18 and S8.19."""
     counted, infinite = np.isfinite(true.value), np.isinf(true.value)
     theirs = true.value[infinite]
     agree = (ours.value[infinite] == theirs) | (ours.value[infinite] == np.copysign(np.float32(clamp), theirs))
@@ -332,7 +332,7 @@ def close(true: Bounded, ours: Bounded, clamp: float) -> bool:
 
 
 def magnitudes(values: Iterator[Bounded]) -> tuple[float, float]:
-    """Bounds of the largest magnitude over all batches; NaN where a value is NaN."""
+    """Return bounds of the largest magnitude over all batches; NaN where a value is NaN."""
     low = high = 0.0
     for t in values:
         size = np.abs(t.value.astype(np.float64))
