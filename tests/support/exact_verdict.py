@@ -275,7 +275,10 @@ class Output:
         """Return whether all values at the limit are masks', on one side: Rules S8.11 and S8.12."""
         if np.isnan(self.ours.value).any() or not one_sided(self.true, self.mask):
             return False
-        return not within(self.true, 0, self.mask, np.abs(self.ours.value) >= limit)
+        lost = np.abs(self.ours.value) >= limit
+        if (lost & (self.ours.value * np.sign(self.true.value) < 0)).any():
+            raise Ambiguous("a mask's value that becomes an infinity of the other sign")
+        return not within(self.true, 0, self.mask, lost)
 
     @property
     def new_loss(self) -> bool:
