@@ -21,7 +21,7 @@ import mixlist
 from tests.support.builders import policy
 from tests.support.exact_graphs import Case, cases, masked_cases, whole
 from tests.support.exact_operators import LOW, Ambiguous
-from tests.support.exact_verdict import Findings, Pair, judge, magnitudes, pair, planned, run, verdict
+from tests.support.exact_verdict import Findings, Pair, judge, magnitudes, pair, run, verdict
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "80"))
 PROFILE = settings(deadline=None, derandomize="MIXLIST_SEED" not in os.environ, suppress_health_check=list(HealthCheck))
@@ -58,13 +58,11 @@ def agree(case: Case, report: mixlist.CheckReport, batches: list[Pair], found: l
         for key in (*findings.outputs, *findings.operands):
             expected.setdefault(key, []).append(number)
     shown = [f for f in report.nodes if f.kind != "internal-risk"]
-    read = {f: getattr(f, "input", "") for f in shown}  # the converted tensor
-    keys = {f: (f.name, read[f], f.kind) if read[f] else (f.tensor, f.kind) for f in shown}
+    keys = {f: (f.name, f.input, f.kind) if f.input else (f.tensor, f.kind) for f in shown}
     assert {keys[f]: list(f.batches) for f in shown} == expected
-    if not (case.saturate and planned("S8.4")):
-        assert {f.name for f in report.nodes if f.first} == set().union(*(f.first for f in found))
+    assert {f.name for f in report.nodes if f.first} == set().union(*(f.first for f in found))
     for f in shown:
-        if not read[f] and not planned("S8.4"):
+        if not f.input:
             for largest, side in ((f.max_abs_fp32, "reference"), (f.max_abs_low, "mixed")):
                 low, high = magnitudes(getattr(batch, side)[f.tensor] for batch in batches)
                 assert low <= largest <= high or (np.isnan(low) and np.isnan(largest)), (f, side)
@@ -149,7 +147,6 @@ CONVERTED = {
 }
 
 
-@pytest.mark.skipif(planned("S8.4"), reason="Rule S8.4 is planned")
 @pytest.mark.parametrize("name", CONVERTED)
 def test_a_conversion_that_overflows_is_an_offense(name: str) -> None:
     case, offends = CONVERTED[name]
@@ -158,7 +155,6 @@ def test_a_conversion_that_overflows_is_an_offense(name: str) -> None:
     assert report.exception_rate == offends
 
 
-@pytest.mark.skipif(planned("S8.4"), reason="Rule S8.4 is planned")
 def test_every_low_reader_of_a_converted_tensor_is_an_offender() -> None:
     """Expect no offense of a reader in high precision, nor of the reader of another tensor: Rule S8.4."""
     read = {"n0": ("Relu", "x0"), "n1": ("Tanh", "x0"), "n2": ("Sigmoid", "x0"), "n3": ("Relu", "x1")}
