@@ -30,7 +30,7 @@ def misfit(value: Value, state: SolverState) -> str | None:
         return None
     why = state.shared.misfit(value, state.frame)
     if state.frame is not None and state.shared.ranges.frames.varies(value, state.frame):
-        state.solution.constants_fit[value] = why is None
+        state.solution.constants_fit.setdefault(state.step, {})[value] = why is None
     return why
 
 

@@ -7,7 +7,7 @@ describes the decision for one node to a user.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from mixlist.graph.control_flow import Link
@@ -74,8 +74,8 @@ class Solution:
     ``kept_masks``: the masks that stay as authored (Rule S4.35).
     ``reduced``: by node the slots that read a constant of any other mask, with its largest magnitude (Rule S4.36).
 
-    In the body of a function the decisions depend on the constants of the call: ``constants_fit`` has the answers about
-    them that were asked for, and ``callees_tried`` the Solutions that its calls had, also in between.
+    In the body of a function the decisions depend on the constants of the call: ``constants_fit`` has, by the step that
+    asked, the answers about them, and ``callees_tried`` by the call the Solutions that it had, also in between.
     """
 
     graph: Graph
@@ -87,8 +87,8 @@ class Solution:
     notes: dict[int, str] = field(default_factory=dict)
     rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the rule of the fact
     callees: dict[int, Solution] = field(default_factory=dict)
-    constants_fit: dict[Value, bool] = field(default_factory=dict)
-    callees_tried: dict[tuple[Node, Solution], None] = field(default_factory=dict)
+    constants_fit: dict[Hashable, dict[Value, bool]] = field(default_factory=dict)
+    callees_tried: dict[Node, dict[Solution, None]] = field(default_factory=dict)
     high_by_black: set[int] = field(default_factory=set)  # values, under the policy black-wins (Rule S4.23)
     positions: PositionPlan | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()

@@ -36,7 +36,7 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     )
     callee = solution.callees[node.id] = state.shared.specialize(node.function, call)
     if state.frame is not None:
-        solution.callees_tried[node, callee] = None
+        solution.callees_tried.setdefault(node, {})[callee] = None
     results = callee.graph.root.outputs
     parameters = zip(node.inputs, callee.graph.root.inputs, strict=False)
     # A group of the caller has to vote again if the body gave a sequence another type.

@@ -312,7 +312,7 @@ class _Rerun:
 
 
 def _forget(solver: Solver, step: Step, written: list[Value]) -> None:
-    """Remove the outcome of a step: the types of its values, and the notes about its node."""
+    """Remove the outcome of a step: the types of its values, the notes about its node, the answers it asked for."""
     start, solution = solver.start, solver.solution
     assert start is not None
     for value in written:
@@ -323,6 +323,8 @@ def _forget(solver: Solver, step: Step, written: list[Value]) -> None:
         solution.assignments[step.id] = solution.followed[step.id] = None
         solution.notes.pop(step.id, None)
         solution.rules.pop(step.id, None)
+        solution.callees_tried.pop(step, None)
+    solution.constants_fit.pop(step, None)
 
 
 def _copy(before: Solver, shared: Resolution, masks: Masks) -> Solver:

@@ -85,27 +85,29 @@ class Resolution:
         known = self._admitted.get((solution, frame))
         if known is None:
             enter = self.ranges.frames.enter
-            known = self._admitted[solution, frame] = all(
-                (self.misfit(value, frame) is None) == fits for value, fits in solution.constants_fit.items()
-            ) and all(self.admits(enter(node, frame), callee) for node, callee in solution.callees_tried)
+            answers = {value: fits for each in solution.constants_fit.values() for value, fits in each.items()}
+            callees = [(node, callee) for node, each in solution.callees_tried.items() for callee in each]
+            known = all((self.misfit(value, frame) is None) == fits for value, fits in answers.items())
+            known = known and all(self.admits(enter(node, frame), callee) for node, callee in callees)
+            self._admitted[solution, frame] = known
         return known
 
     def settle_masks(self, graph: Graph, call: CallArguments) -> Solution:
         """Decide a graph, and again while more of its masks have to stay as authored (Rule S4.35)."""
         groups = protected_groups(graph, self.ranges, self.facts.policy)
         kept = kept_at_first(groups, lambda node: self.fact(graph, node))
-        answers: dict[Value, bool] = {}
-        callees: dict[tuple[Node, Solution], None] = {}
+        earlier: list[Solution] = []
         for attempt in count(1):
             solution = self.decide(graph, call, Masks(kept, reduced_constants(groups, kept), attempt > 1))
             after = kept_after(groups, kept, solution, self.facts.low, attempt)
-            answers.update(solution.constants_fit)
-            callees.update(solution.callees_tried)
             if after == kept:
                 break
             kept = after
-        solution.constants_fit.update(answers)  # the earlier decisions led to what is kept
-        solution.callees_tried.update(callees)
+            earlier.append(solution)
+        for before in earlier:  # its answers about constants led to what is kept
+            solution.constants_fit.update({(before, step): each for step, each in before.constants_fit.items()})
+            for node, callees in before.callees_tried.items():
+                solution.callees_tried[node] = {**solution.callees_tried.get(node, {}), **callees}
         return solution
 
     def fact(self, graph: Graph, node: Node) -> Fact:
@@ -251,6 +253,7 @@ class Solver:
     def step(self, step: Step) -> list[Value]:
         """Evaluate one step; return the values whose decided type rose."""
         state = self.state
+        state.step = step
         if isinstance(step, Link):
             return decide_link(step, state)
         if isinstance(step, SequenceGroup):

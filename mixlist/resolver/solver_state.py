@@ -48,7 +48,8 @@ class SolverState:
 
     ``low_grays``: ids of the gray nodes that are low precision under ``between``. ``groups``: the group of each
     sequence or optional. ``authored_at_last``: ids of values that no vote decided, so that they keep their type.
-    ``is_settling``: whether votes may still come. ``frame``: the call whose constants the graph reads.
+    ``is_settling``: whether votes may still come. ``frame``: the call whose constants the graph reads. ``step``:
+    the step that is being evaluated.
     """
 
     shared: Resolution
@@ -58,6 +59,7 @@ class SolverState:
     groups: dict[Value, SequenceGroup] = field(default_factory=dict)
     authored_at_last: set[int] = field(default_factory=set)
     is_settling: bool = False
+    step: Hashable = None
 
     def __post_init__(self) -> None:
         # The rules read these for every node.

@@ -21,6 +21,7 @@ import mixlist
 from mixlist.lists.policy import Policy
 from mixlist.resolver.decisions import Solution, precision
 from mixlist.resolver.reasons import rule_name
+from tests.resolver.test_incremental import Both
 from tests.support.builders import apply, model, policy
 from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import nodes, one, plan
@@ -322,3 +323,13 @@ def test_inlining_a_function_changes_no_decision(data: st.DataObject, case: Case
     rules = data.draw(policies(case.model))
     assume(rules.gray_policy != "between")
     same_when_inlined(case.model, rules)
+
+
+def test_constants_of_calls_are_decided_alike_after_other_choices() -> None:
+    """An outcome that a search starts from must have come from the same answers about constants."""
+    for seed in range(max(EXAMPLES // 12, 10)):
+        calls = Calls(seed)
+        both = Both(model(calls.text), policy(white=["Add", "Mul", "Pow", "Sqrt"]))
+        units = both.units()
+        for _ in range(5):
+            both.compare(frozenset(unit.edit for unit in units if calls.random.random() < 0.3))
