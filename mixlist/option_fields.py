@@ -22,8 +22,9 @@ Kind = Literal["flag", "text", "integer", "number", "input file", "output file"]
 class CommandLineForm:
     """How an option is written on the command line and in a TOML file.
 
-    ``flag``: the long option, "" for the field's name with dashes. ``least`` and ``most`` bound an integer or a number,
-    both included. ``repeatable``: the option can be given several times, and the value is a tuple.
+    ``flag``: the long option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default.
+    ``least`` and ``most`` bound an integer or a number, both included. ``repeatable``: the option can be given several
+    times, and the value is a tuple.
     """
 
     default: object

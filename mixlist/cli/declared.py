@@ -41,6 +41,7 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
         [form.flag, name],
         type=_click_type(form),
         metavar=form.metavar or _METAVARS.get(form.kind),
+        default=None,
         is_flag=True if form.kind == "flag" else None,  # with False, click would not take -1 for a value
         multiple=form.repeatable,
         help=description,

@@ -31,8 +31,8 @@ class TuneOptions(JudgingOptions):
     work low as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time. ``node_rules``:
     single nodes may be kept in float32 too. With ``labels`` the share of right answers may fall by no more than
     ``max_accuracy_loss``, and outputs have no limits but those asked for. ``validate_on``: data of a last check that
-    the search does not see; without it the last quarter of four batches or more is held out for that check, unless
-    ``no_holdout``. ``state``: a file that keeps the trials. ``told`` is called with each trial.
+    the search does not see; without it the last quarter of four batches or more is held out for that check
+    (``holdout``). ``state``: a file that keeps the trials. ``told`` is called with each trial.
     """
 
     objective: Objective = option(
@@ -51,11 +51,12 @@ class TuneOptions(JudgingOptions):
         metavar="PATH",
         repeatable=True,
     )
-    no_holdout: bool = option(
-        False,
-        "Search on all batches. Without this, and without --validate-on, the last quarter of four batches or more is"
-        " held out for a last check.",
+    holdout: bool = option(
+        True,
+        "Whether the last quarter of four batches or more is held out for a last check, where --validate-on names no"
+        " other data.  [default: held out]",
         "flag",
+        flag="--holdout/--no-holdout",
     )
     state: str | os.PathLike[str] | None = option(
         None, "Keep the trials here; a search that was killed goes on.", "output file"

@@ -46,7 +46,7 @@ class Validation:
 def split_batches(batches: Batches, loaded: Loaded, options: TuneOptions) -> tuple[Batches, Validation | None]:
     """Return the batches of the search, and the data of the validation: None where there is none."""
     count = min(len(batches), options.steps or len(batches))
-    kept = count // PART if count >= LEAST and not options.no_holdout else 0
+    kept = count // PART if count >= LEAST and options.holdout else 0
     if options.validate_on is not None:
         return batches.part(range(count)), Validation(as_batches(options.validate_on, loaded.proto))
     search = batches.part(range(count - kept))
@@ -56,7 +56,7 @@ def split_batches(batches: Batches, loaded: Loaded, options: TuneOptions) -> tup
 
 def describe_missing(search: Sequence[object], options: TuneOptions) -> tuple[str, ...]:
     """Return a note that nothing was held out because there are too few batches; () where that was asked for."""
-    if options.no_holdout or options.validate_on is not None or len(search) >= LEAST:
+    if not options.holdout or options.validate_on is not None or len(search) >= LEAST:
         return ()
     return (
         f"the list was not validated: from {LEAST} batches on a quarter of them is held out for that, and there"

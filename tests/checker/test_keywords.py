@@ -21,7 +21,7 @@ CHECK = {
 }  # fmt: skip
 TUNE = {
     "objective": "min-edits", "node_rules": False, "max_accuracy_loss": 0.0, "validate_on": None,
-    "no_holdout": False, "state": None, "told": None,
+    "holdout": True, "state": None, "told": None,
 }  # fmt: skip
 TRAIN = {
     "eval_data": None, "batch_size": 32, "steps": None, "epochs": None, "optimizer": None, "init": None, "runs": 3,

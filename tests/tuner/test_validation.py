@@ -58,7 +58,7 @@ def test_a_list_that_fits_the_search_alone_fails_and_is_there_to_inspect() -> No
 
 
 def test_no_holdout_searches_all_batches() -> None:
-    report = tuned([SMALL, SMALL, SMALL, LARGE], no_holdout=True)
+    report = tuned([SMALL, SMALL, SMALL, LARGE], holdout=False)
     assert (report.verdict, report.validation, report.held_out) == ("pass", None, ())
     assert [edit.op for edit in report.edits] == ["Mul"]
     assert not any("not validated" in warning for warning in report.warnings)
