@@ -7,9 +7,8 @@ all, ``make campaign`` takes 5,000; MIXLIST_SEED takes others.
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 
+import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ import mixlist
 from mixlist.errors import MixlistError
 from mixlist.lists.policy import NodeRule, Policy
 from tests.support.builders import customise, keep, policy
+from tests.support.graph_table import DECISIONS
 from tests.support.graphs import Case, cases
 from tests.support.reference import ELEMS, Reference
 from tests.support.reference_compare import differences
@@ -27,9 +27,8 @@ EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "240"))
 SEED = int(os.environ.get("MIXLIST_SEED", "0"))
 GRAY_POLICIES = ["ascend", "ascend", "between", "black-wins", "promote"]
 MODES = ["mixed_float16"] * 5 + ["mixed_bfloat16"] * 2 + ["fp16", "origin", "cube_fp16in_fp32out", "allow_fp32_to_fp16"]
-RULES = (Path(__file__).parents[2] / "docs" / "semantics.md").read_text(encoding="utf-8")
-PLANNED = set(re.findall(r"^### (S\d+\.\d+) .*\nStatus: planned", RULES, re.MULTILINE))
-NEEDS = {"computed constant": "S4.20", "unknown type": "S4.40"}  # the rule that decides a feature of the graphs
+# Decisions of mixlist that contradict the rules, and are not corrected yet: features of graphs that are left out.
+OPEN = [{"unknown type", "nested function"}, {"unknown type", "user cast"}]  # Rule S4.39
 
 
 @st.composite
@@ -49,6 +48,7 @@ def policies(draw: st.DrawFn, case: Case, gray_policy: str) -> Policy:
         mode=mode,
         gray_policy=gray_policy,  # type: ignore[arg-type]
         constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
+        protect=draw(st.sampled_from([(), ("positions",)])),
         rules=rules,
     )
 
@@ -104,16 +104,14 @@ def test_mixlist_decides_as_the_reference(part: int) -> None:
         max_examples=EXAMPLES // len(GRAY_POLICIES),
         deadline=None,
         database=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),  # shrinking takes minutes
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.data(), cases(decisions=True))
+    @given(st.data(), cases(families=tuple(DECISIONS)))
     def judge(data: st.DataObject, case: Case) -> None:
-        assume(not any(NEEDS.get(feature) in PLANNED for feature in case.features))
-        # The two readings differ on types that a caller proves for the body of a function, or a body for its caller.
-        assume(not case.features >= {"unknown type", "function"})
-        if gray_policy != "ascend" and "S4.30" in PLANNED:
-            assume(not case.features & {"sequence", "optional"})
-        assert compare(case, data.draw(policies(case, gray_policy))) == []
+        assume(not any(features <= case.features for features in OPEN))
+        rules = data.draw(policies(case, gray_policy))
+        found = compare(case, rules)
+        assert not found, "\n".join([*found, repr(rules), onnx.printer.to_text(case.model)])
 
     judge()

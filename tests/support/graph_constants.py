@@ -12,6 +12,7 @@ from tests.support.graph_ops import Made
 from tests.support.graph_scope import DOUBLE, FLOAT, INT64, Scope, Shape, Val
 
 ORDINARY = (0.5, 2.0, -0.75)
+LARGE = 2**20 + 8
 FACTORS = (1000.0, 1e-5, 300.0, 1e-3, 1e6, 1e-9)
 
 
@@ -49,6 +50,10 @@ def _fill(s: Scope, shape: tuple[int, ...], depth: int) -> Val | None:
         return None
     value = s.gen.pick([1e5, 0.5, 1e-9, 70000.0])
     tensor = helper.make_tensor("value", TensorProto.FLOAT, [1], [value])
+    if s.gen.opset >= 10 and len(shape) == 1 and s.gen.chance(10):  # more elements than are evaluated
+        large = s.one("ConstantOfShape", [s.constant([LARGE], INT64)], plain((LARGE,), constant=True), value=tensor)
+        ends = [s.constant([k], INT64) for k in (0, shape[0])]
+        return s.one("Slice", [large, *ends], plain(shape, constant=True)) if large else None
     return s.one("ConstantOfShape", [s.constant(shape, INT64)], plain(shape, constant=True), value=tensor)
 
 

@@ -34,7 +34,8 @@ class Function:
 
 def define(gen: Generator) -> None:
     """Add a function that returns a constant, reads a constant, or reads a sequence."""
-    kinds = ["constant", "reads"] + (["sequence"] if gen.opset >= 11 else [])
+    kinds = ["constant", "reads"] if "constants" in gen.families else []
+    kinds += ["sequence"] if "sequences" in gen.families and gen.opset >= 11 else []
     for kind in kinds:
         if not gen.chance(40):
             continue

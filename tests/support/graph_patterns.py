@@ -45,7 +45,7 @@ def _mask(s: Scope, x: Val) -> Val | None:
         return s.one("Sub", [x, _amount(s, -low)], plain(x.shape))
     if kind == "multiplied":
         share = _share(s, x.shape)
-        mask = s.one("Mul", [share, s.constant(low)], plain(x.shape)) if share else None
+        mask = s.one("Mul", [share, s.constant(low)], plain(share.shape)) if share else None
         return _add(s, x, mask) if mask else None
     if kind in ("where", "chosen"):
         flags = [
@@ -55,7 +55,8 @@ def _mask(s: Scope, x: Val) -> Val | None:
             return None
         if kind == "where":
             return s.one("Where", [s.gen.pick(flags), x, _amount(s, low)], plain(x.shape))
-        mask = s.one("Where", [s.gen.pick(flags), s.constant(0.0), _amount(s, low)], plain(x.shape))
+        flag = s.gen.pick(flags)
+        mask = s.one("Where", [flag, s.constant(0.0), _amount(s, low)], plain(flag.shape))
         return _add(s, x, mask) if mask else None
     if kind == "max" and s.gen.opset >= 8:
         return s.one("Max", [x, _amount(s, low)], plain(x.shape))
@@ -83,9 +84,10 @@ def _share(s: Scope, shape: Shape) -> Val | None:
     if not flags or s.gen.chance(20):
         values = [v for v in s.floats() if v.shape == shape]
         return s.gen.pick(values) if values else None
-    share = s.one("Cast", [s.gen.pick(flags)], plain(shape), to=FLOAT)
+    flag = s.gen.pick(flags)
+    share = s.one("Cast", [flag], plain(flag.shape), to=FLOAT)
     if share and s.gen.chance(50):
-        share = s.one("Sub", [s.constant(1.0), share], plain(shape))
+        share = s.one("Sub", [s.constant(1.0), share], plain(flag.shape))
     return share
 
 
@@ -125,7 +127,7 @@ def _position(s: Scope) -> Val | None:
     if kind == "sum" and ids and s.gen.opset >= 11:
         total = s.one("CumSum", [ids[0], s.constant(0, INT64)], replace(ids[0], name=""))
         return s.one("Cast", [total], plain(ids[0].shape), to=FLOAT) if total else None
-    values = s.floats()
+    values = [v for v in s.floats() if v.shape and v.shape[-1] == 4]
     return s.gen.pick(values) if values and s.gen.chance(30) else None
 
 
@@ -179,8 +181,9 @@ def unknown_or_other(s: Scope) -> Made:
     if not made or not isinstance(made, list):
         return None
     u = made[0]
-    kind = s.gen.pick(["Add", "Mul", "Cast", "Pow", "Equal"])
+    kind = s.gen.pick(["Add", "Mul", "Cast", "Pow", "Equal" if s.gen.opset >= 11 else "Sub"])
     if kind == "Cast":
+        s.gen.features.add("user cast")
         return s.one(kind, [u], plain(u.shape), to=FLOAT)
     if kind == "Equal":
         return s.one(kind, [u, u], Val("", BOOL, u.shape, 0.0, 0.0))

@@ -83,19 +83,22 @@ TABLE = [
     Op(sequence, since=11, weight=3),
 ]
 
-DECISIONS = [  # only for graphs whose decisions are compared, not their numbers
-    Op(use_constant, weight=8),
-    Op(constant_state, weight=2),
-    Op(graph_sequences.construct, since=11, weight=6),
-    Op(graph_sequences.change, since=11, weight=8),
-    Op(graph_sequences.read, since=11, weight=8),
-    Op(graph_sequences.optional, since=15, weight=6),
-    Op(graph_sequences.map_sequence, since=17, weight=2),
-    Op(graph_sequences.conditional, since=14, weight=3),
-    Op(graph_sequences.loop, since=14, weight=3),
-    Op(graph_patterns.masked_softmax, weight=4),
-    Op(graph_patterns.positions, weight=4),
-    Op(graph_patterns.contrib, weight=2),
-    Op(graph_patterns.unknown, weight=1),
-    Op(graph_patterns.unknown_or_other, weight=1),
-]
+DECISIONS = {  # families of operators only for graphs whose decisions are compared, not their numbers
+    "constants": [Op(use_constant, weight=16), Op(constant_state, weight=4)],
+    "sequences": [
+        Op(graph_sequences.construct, since=11, weight=12),
+        Op(graph_sequences.change, since=11, weight=12),
+        Op(graph_sequences.read, since=11, weight=12),
+        Op(graph_sequences.optional, since=15, weight=10),
+        Op(graph_sequences.map_sequence, since=17, weight=4),
+        Op(graph_sequences.conditional, since=14, weight=6),
+        Op(graph_sequences.loop, since=14, weight=6),
+    ],
+    "masks": [Op(graph_patterns.masked_softmax, weight=16)],
+    "positions": [Op(graph_patterns.positions, weight=16)],
+    "types": [
+        Op(graph_patterns.contrib, weight=6),
+        Op(graph_patterns.unknown, weight=6),
+        Op(graph_patterns.unknown_or_other, weight=6),
+    ],
+}

@@ -79,7 +79,7 @@ class Generator:
     opset: int = 17
     ir: int = 8
     flat: bool = False  # no control flow, functions or sequences
-    decisions: bool = False  # also what only decisions are compared on: no runtime need run it
+    families: Sequence[str] = ()  # of operators on which only decisions are compared: no runtime need run them
     duplicates: bool = False
     counter: Counter[str] = field(default_factory=Counter)
     features: set[str] = field(default_factory=set)
@@ -134,8 +134,8 @@ def grow(scope: Scope, steps: int) -> None:
     table = [op.make for op in TABLE if op.since <= gen.opset for _ in range(op.weight)]
     if gen.flat:
         table = [make for make in table if make is not sequence]
-    if gen.decisions:
-        table += [op.make for op in DECISIONS if op.since <= gen.opset for _ in range(op.weight)]
+    for family in gen.families:
+        table += [op.make for op in DECISIONS[family] if op.since <= gen.opset for _ in range(op.weight)]
     for _ in range(steps):
         flow = not gen.flat and scope.depth < 2 and gen.chance(8 if scope.depth else 14)
         gen.pick([f.make for f in FLOWS if f.since <= gen.opset] if flow else table)(scope)
@@ -160,7 +160,7 @@ def define_function(gen: Generator, index: int) -> None:
         assert made is not None
         result = made
     imports = [helper.make_opsetid("", gen.opset), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
-    if gen.decisions:
+    if gen.families:
         imports += [helper.make_opsetid(domain, 1) for domain in MORE_DOMAINS]
     proto = helper.make_function(FUNCTION_DOMAIN, name, [argument.name], [result.name], scope.nodes, imports)
     if with_alpha and gen.ir >= 9 and gen.chance(50):
@@ -197,14 +197,14 @@ def contract(scope: Scope, value: Val, shape: Shape | None = None) -> Val:
 def _inputs(gen: Generator, scope: Scope) -> list[Val]:
     for i in range(gen.integer(1, 3)):
         dtype = FLOAT16 if i == 2 and gen.chance(40) else FLOAT
-        if dtype == FLOAT16 and gen.decisions and gen.opset >= 13 and gen.chance(50):
+        if dtype == FLOAT16 and gen.families and gen.opset >= 13 and gen.chance(50):
             dtype = BFLOAT16
         scope.inputs.append(scope.add(Val(f"in{i}", dtype, gen.pick(SHAPES) if i else ("N", 4), 1.0, 0.0)))
     if gen.chance(60):
         scope.inputs.append(scope.add(Val("flag", BOOL, (), 0.0, 0.0)))
-    if gen.decisions and gen.chance(30):
+    if gen.families and gen.chance(30):
         scope.inputs.append(scope.add(Val("ids", INT64, ("N", 4), 0.0, 0.0)))
-    if gen.decisions and gen.opset >= 11 and gen.chance(10):
+    if gen.families and gen.opset >= 11 and gen.chance(10):
         scope.inputs.append(scope.add(Val("list", FLOAT, ("N", 4), 1.0, 0.0, sequence=True)))
     return list(scope.inputs)
 
@@ -227,16 +227,19 @@ def _outputs(gen: Generator, scope: Scope) -> list[Val]:
     return outputs
 
 
-def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False, decisions: bool = False) -> Case:
-    """Draw one model."""
-    gen = Generator(draw, flat=flat, decisions=decisions)
+def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False, families: Sequence[str] = ()) -> Case:
+    """Draw one model; of the families it holds one, two, or all."""
+    gen = Generator(draw, flat=flat)
+    if families:
+        chosen = {gen.pick(families), gen.pick(families)}
+        gen.families = sorted(families if gen.chance(10) else chosen)
     gen.opset = gen.pick(OPSETS)
     gen.ir = gen.pick([8, 10, 7, 9, 4, 3] if gen.opset <= 12 else [8, 10, 9, 7])
     gen.duplicates = gen.chance(4)
     if not flat and gen.ir >= 8 and gen.opset >= 9 and gen.chance(55):
         for i in range(gen.integer(1, 2)):
             define_function(gen, i)
-        if decisions:
+        if {"constants", "sequences"} & set(gen.families):
             graph_functions.define(gen)
     scope = Scope(gen)
     inputs = _inputs(gen, scope)
@@ -249,7 +252,7 @@ def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False, 
     if gen.functions or gen.special_functions:
         model.opset_import.append(helper.make_opsetid(FUNCTION_DOMAIN, 1))
         model.functions.extend(f for f, _, _ in gen.functions)
-    if decisions:
+    if families:
         model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in MORE_DOMAINS)
         model.functions.extend(f.proto for f in gen.special_functions)
     if gen.chance(30):
@@ -265,10 +268,11 @@ def _seen(model: onnx.ModelProto) -> set[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, flat: bool = False, decisions: bool = False) -> Case:
+def cases(draw: st.DrawFn, *, flat: bool = False, families: Sequence[str] = ()) -> Case:
     """Random models.
 
-    ``flat`` ones have no control flow, functions or sequences. Those for ``decisions`` also hold computed constants,
-    sequences and optionals everywhere, masks, positions and unknown types; their numbers mean nothing.
+    ``flat`` ones have no control flow, functions or sequences. Those with ``families`` of graph_table.DECISIONS also
+    hold computed constants, sequences and optionals everywhere, masks, positions or unknown types; their numbers mean
+    nothing.
     """
-    return build(draw, flat=flat, decisions=decisions)
+    return build(draw, flat=flat, families=families)

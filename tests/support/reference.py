@@ -20,8 +20,9 @@ from tests.support.reference_constants import Constants
 from tests.support.reference_flow import Flow, Shared
 from tests.support.reference_gray import Follower, Types, join
 from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value, expand
+from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for
-from tests.support.reference_signature import Group, admits, can_be, groups, has_fixed_output
+from tests.support.reference_signature import Group, admits, can_be, float_slots, groups, has_fixed_output
 from tests.support.scopes import dtype_name
 
 AUTHORED = 0  # the wish of a node that keeps its authored type
@@ -49,13 +50,20 @@ class Reference:
         self.flow = Flow(self.main)
         self.constants = Constants()
         self.follower = Follower(policy, self.low, self.constants)
+        self.protected = self._protected()
         self.groups = {node: groups(node) for node in self.nodes}
         self.rules = {node: rule_for(node, policy) for node in self.nodes}
         self.shared_by: dict[Value, Shared] = {v: s for s in self._all_shared() for v in s.members}
         self.shared_of_node = {node: s for s in self.flow.sequences for node in s.nodes}
         self.between = self._between() if policy.gray_policy == "between" else None
-        self.state: dict[Shared, int | None] = {s: self._first_type(s) for s in self._all_shared()}
+        self.state: dict[Shared, int | None] = {}
         self.types: Types = {}
+
+    def _protected(self) -> set[Node]:
+        """The nodes that a protection keeps as authored, in the modes that lower nodes (Rules S4.34, S4.38)."""
+        if self.policy.mode.action in ("raise", "origin") or "positions" not in self.policy.protect:
+            return set()
+        return Positions(self.nodes, self.flow, self.constants).nodes
 
     def _all_shared(self) -> list[Shared]:
         return [*self.flow.states, *self.flow.sequences]
@@ -63,6 +71,7 @@ class Reference:
     # -- the fixpoint (Rule S4.28) --------------------------------------------------------------------
     def solve(self) -> None:
         """Decide all types."""
+        self.state = {s: self._first_type(s) for s in self._all_shared()}
         while True:
             self._round()
             votes = {shared: join([self.state[shared], *self._votes(shared)]) for shared in self.state}
@@ -76,6 +85,9 @@ class Reference:
     def _round(self) -> None:
         """Decide every node once, from the present types of states and sequences."""
         self.types = {v: self.state[s] for v, s in self.shared_by.items()}
+        for shared in self.flow.sequences:
+            if any(not n.is_control_flow and self._is_black(n) for n in shared.nodes):
+                self.follower.by_black |= set(shared.members)
         settled = False
         while not settled:
             before, black = dict(self.types), set(self.follower.by_black)
@@ -125,7 +137,7 @@ class Reference:
         votes = [self._type(v) for v in shared.initials if not self.constants.is_constant(v)]
         votes += [self._type(v) for v in shared.yielded]
         votes += [self._operator_vote(node, shared) for node in operators if node not in following]
-        if self.policy.gray_policy == "ascend" or self.policy.mode.action != "lists":
+        if self.policy.gray_policy == "ascend":
             votes += [self._type(v) for v in shared.collected]
             votes += [self._first_input(node, shared) for node in following]
         else:
@@ -148,16 +160,19 @@ class Reference:
     def _first_input(self, node: Node, shared: Shared) -> int | None:
         """The vote of a gray operator under ascend: through no Cast, and none if it reads these sequences first."""
         first = next(iter(self.follower.float_inputs(node)), None)
-        if first is None:
-            return shared.elem
-        return None if first in shared.members else self._type(first)
+        return None if first is None or first in shared.members else self._type(first)
 
     def _joint_vote(self, shared: Shared, following: list[Node]) -> int | None:
         """The one vote of all gray operators under another gray policy (Rule S4.30)."""
         put = [v for node in following for v in self.follower.float_inputs(node) if v in shared.inserted]
         put += shared.collected
-        if self.between is not None and following:
-            return self.low if self.between.is_low(following[0]) else shared.elem
+        if not put and not following:
+            return None
+        if self.between is not None:
+            lowered = self.policy.mode.action == "lists" and self.between.is_low(
+                following[0] if following else shared.nodes[0]
+            )
+            return self.low if lowered else shared.elem
         if not put:
             return None
         found = self.follower.combined(put, [self._type(v) for v in put])
@@ -193,7 +208,7 @@ class Reference:
         possible = [g for g in found if self._moves(g, target) and can_be(node, g, target)]
         if target == self.low:
             refused = [g for g in possible if self._reads_misfit(node, g)]
-            if any(not g.is_independent for g in refused):
+            if any(not g.is_independent for g in refused) or (possible and self._makes_misfit(node)):
                 return authored
             possible = [g for g in possible if g not in refused]
         return authored | {g.param: wish for g in possible}
@@ -206,6 +221,10 @@ class Reference:
             return False
         values = [v for i in group.inputs if (v := node.inputs[i]) is not None]
         return any(self.constants.is_constant(v) and not self.constants.fits(v, self.low) for v in values)
+
+    def _makes_misfit(self, node: Node) -> bool:
+        """Whether the node makes of constants alone what the low type cannot hold (Rule S4.20)."""
+        return self.policy.constants == "keep" and not self.constants.result_fits(node, self.low)
 
     def _ruled(self, node: Node, rule: NodeRule) -> dict[str, int | None]:
         """The types that a customize_dtypes rule gives (Rule S6.2)."""
@@ -222,21 +241,37 @@ class Reference:
         rule, action = self.rules[node], self.policy.mode.action
         if (rule is not None and rule.keep) or action == "origin" or self.constants.is_shape_arithmetic(node):
             return AUTHORED
-        if any(v is not None and v.type is None for v in node.inputs):
-            return AUTHORED  # Rule S4.40
+        if node in self.protected or self._reads_unknown(node):
+            return AUTHORED
         if action == "raise":
             return FLOAT
         if action in ("force", "cube"):
             return self.low if action == "force" or (node.op in CUBE and node.is_standard) else AUTHORED
-        color = self.list_of(node)
-        if color == "white":
-            return self.low
-        if color == "black":
+        if self._is_black(node):
             self.follower.by_black |= {v for v in node.outputs if v is not None}
             return AUTHORED
+        if self.list_of(node) != "gray":
+            return self.low if self.list_of(node) == "white" else AUTHORED
         if self.between is not None:
             return self.low if self.between.is_low(node) else AUTHORED
         return self.follower.wish(node, self.types)
+
+    def _can_be_low(self, node: Node) -> bool:
+        """Whether the schema admits the low type on a slot that may change."""
+        movable = [g for g in self.groups[node] if g.elem in self.movable]
+        if node in self.shared_of_node:
+            return admits(node, self.low)
+        return any(can_be(node, g, self.low) for g in movable)
+
+    def _reads_unknown(self, node: Node) -> bool:
+        """Whether the node reads a tensor of unknown type where it could be a float (Rule S4.40)."""
+        return any(v.elem is None and not is_output for v, _, is_output, _ in float_slots(node))
+
+    def _is_black(self, node: Node) -> bool:
+        """Whether the black list decides the node."""
+        comes_first = self.rules[node] is not None or node in self.protected or self.policy.mode.action != "lists"
+        arithmetic = self.constants.is_shape_arithmetic(node)
+        return self.list_of(node) == "black" and not comes_first and not arithmetic and self._varies(node)
 
     def _varies(self, node: Node) -> bool:
         """Whether the node has a slot whose type may change (Rule S4.1)."""
@@ -249,7 +284,8 @@ class Reference:
     def _between(self) -> Between:
         def color(node: Node) -> str:
             ends = not self._varies(node) or self.constants.is_shape_arithmetic(node) or self.rules[node] is not None
-            return "end" if ends else self.list_of(node)
+            is_refused = self.list_of(node) == "white" and not self._can_be_low(node)
+            return "end" if ends or is_refused else self.list_of(node)
 
         clear = self.policy.lists.library.clear
         return Between(self.nodes, self.flow, color, lambda n: n.op in clear, lambda n: admits(n, self.low))
@@ -263,6 +299,8 @@ class Reference:
     def _precision(self, node: Node) -> str:
         if node.is_control_flow or node.op == "Constant":
             return "none"
+        if node.schema() is None:  # the authored type (Rule S4.14)
+            return next((dtype_name(v.elem) for v in node.inputs if v is not None and v.elem in LISTED), "none")
         if has_fixed_output(node):
             elem = node.outputs[0].elem if node.outputs[0] is not None else None
             return dtype_name(elem) if elem in (*LISTED, onnx.TensorProto.DOUBLE) else "none"

@@ -37,8 +37,15 @@ class Between:
         self.group: dict[Value, Shared] = {v: shared for shared in flow.sequences for v in shared.members}
         for shared in flow.sequences:
             gray = [node for node in shared.nodes if self.colors[node] == "gray"]
-            self.unit |= dict.fromkeys(gray, gray[0] if gray else nodes[0])
+            if not gray and shared.collected:  # control flow alone puts tensors there
+                gray = shared.nodes[:1]
+                self.colors[gray[0]] = "gray"
+            self.unit |= dict.fromkeys(gray, gray[0]) if gray else {}
         self.before: Edges = {node: set() for node in nodes}
+        for shared in flow.sequences:
+            unit = self._stands_for(shared)
+            for value in shared.collected if unit is not None else []:
+                self.before[self.unit[unit]] |= {self.unit[n] for n in self._makers(value, set())} - {self.unit[unit]}
         for node in nodes:
             self.before[self.unit[node]] |= self._producers(node) - {self.unit[node]}
         after: Edges = {node: set() for node in nodes}
@@ -48,6 +55,10 @@ class Between:
         black = self._reach("black", self.before)
         low = (self._reach("white", self.before) & self._reach("white", after)) - black
         self.low = low | self._clear(low, black, is_clear, after)
+
+    def _stands_for(self, shared: Shared) -> Node | None:
+        """The gray node of connected sequences."""
+        return next((node for node in shared.nodes if self.colors[node] == "gray"), None)
 
     def is_low(self, node: Node) -> bool:
         """Whether a gray node is low precision."""
@@ -95,4 +106,8 @@ class Between:
             if not self.passes(self.flow.owner[value]):
                 return set()
             return {node for source in self.flow.sources[value] for node in self._makers(source, seen)}
+        if value in self.flow.handed:
+            found = {node for source in self.flow.handed[value] for node in self._makers(source, seen)}
+            unit = self._stands_for(self.group[value]) if value in self.group else None
+            return found | {unit} if unit is not None else found
         return {value.producer} if value.producer is not None else set()

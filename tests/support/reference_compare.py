@@ -39,7 +39,7 @@ def _compare(
         outputs = dict(zip(names, expected.outputs, strict=True))
         if actual is None:
             yield f"{where}: mixlist has no decision"
-        elif (_precision(actual, expected), dict(actual.outputs)) != (expected.precision, outputs):
+        elif (actual.precision, dict(actual.outputs)) != (expected.precision, outputs):
             yield (
                 f"{where}: mixlist says {actual.precision} {dict(actual.outputs)} by rule {actual.rule}, "
                 f"the reference says {expected.precision} {outputs}"
@@ -49,12 +49,6 @@ def _compare(
             yield from _compare(body, f"{inner}/{name}", by_scope, decided)
         if node.call is not None:
             yield from _compare(node.call, _specialization(node.call, inner, by_scope), by_scope, decided)
-
-
-def _precision(actual: Decision, expected: Decided) -> str:
-    """The precision that mixlist reports; that of an operator without a schema is the type that it reads (S4.14)."""
-    is_custom = actual.rule == "schema" and expected.precision == "none"
-    return expected.precision if is_custom else actual.precision
 
 
 def _specialization(call: Scope, caller: str, by_scope: dict[str, list[Decision]]) -> str:

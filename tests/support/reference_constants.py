@@ -19,6 +19,9 @@ from mixlist.ops.traits import Trait, operators
 from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Scope, Value
 
 LARGEST_EVALUATED = 2**20
+MAKES_VALUES = {"BitCast", "Cast", "CastLike", "Constant", "ConstantOfShape", "EyeLike", "NonZero", "Range", "Shape"}
+MOVERS = operators(Trait.NO_ARITHMETIC) - operators(Trait.CONTROL_FLOW) - MAKES_VALUES
+FILLS_GAPS = {"Pad", "CenterCropPad", "Trilu"}
 NUMPY = {FLOAT: np.float32, FLOAT16: np.float16, BFLOAT16: ml_dtypes.bfloat16}
 
 
@@ -65,15 +68,49 @@ class Constants:
     # -- Rules S4.7, S4.20, S4.21 -----------------------------------------------------------------------
     def fits(self, value: Value, low: int) -> bool:
         """Whether the low type can hold a constant; a value that is not known fits."""
-        array = self.array(value)
-        if array is None or array.dtype != np.float32 or not array.size:
+        array = self._values(value)
+        if array is None or array.dtype not in (np.float32, ml_dtypes.bfloat16) or not array.size:
             return True
+        array = array.astype(np.float32)
         with np.errstate(all="ignore"):
             rounded = array.astype(NUMPY[low]).astype(np.float32)
         if (np.isfinite(array) & ~np.isfinite(rounded)).any():
             return False
         is_single = bool((array == array.flat[0]).all())
         return not (is_single and array.flat[0] != 0 and rounded.flat[0] == 0)
+
+    def result_fits(self, node: Node, low: int) -> bool:
+        """Whether the low type can hold what a node makes of constants alone."""
+        outputs = [v for v in node.outputs if v is not None]
+        return all(self.fits(v, low) for v in outputs if self.is_constant(v))
+
+    def _values(self, value: Value) -> np.ndarray | None:
+        """The elements of a constant, in no order: a value mover has all that it could move, and zeros for gaps."""
+        node = value.producer
+        if node is None or not node.is_standard or not self.is_constant(value):
+            return self.array(value)
+        if node.op in MOVERS:
+            parts = [self._values(v) for v in node.inputs if v is not None and v.elem == value.elem]
+            if not parts or any(part is None for part in parts):
+                return None
+            gaps = [np.zeros(1, parts[0].dtype)] if node.op in FILLS_GAPS and len(parts) < 2 else []
+            return np.concatenate([part.ravel() for part in [*parts, *gaps] if part is not None])
+        if node.op in ("ConstantOfShape", "Range"):
+            return self._closed_form(node)
+        return self.array(value)
+
+    def _closed_form(self, node: Node) -> np.ndarray | None:
+        """The first and the last value of a Range, or the one value of a ConstantOfShape."""
+        inputs = [self.array(v) for v in node.inputs if v is not None]
+        if any(array is None for array in inputs):
+            return None
+        if node.op == "ConstantOfShape":
+            fill = node.attribute("value")
+            size = int(np.prod(inputs[0])) if inputs[0] is not None else 0
+            return (onnx.numpy_helper.to_array(fill.t) if fill else np.zeros(1, np.float32)) if size else np.zeros(0)
+        start, limit, delta = (np.asarray(array).reshape(()) for array in inputs)
+        count = int(np.ceil((limit - start) / delta))
+        return np.array([start, start + (count - 1) * delta], start.dtype) if count > 0 else np.zeros(0)
 
     def array(self, value: Value) -> np.ndarray | None:
         """The elements of a constant; None where they are not known."""

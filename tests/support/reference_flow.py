@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.support.reference_model import LISTED, Node, Scope, Value
+from tests.support.reference_model import LISTED, Node, Scope, Value, borders
 from tests.support.reference_signature import has_fixed_output
 
 
@@ -43,75 +43,47 @@ class Flow:
     def __init__(self, main: Scope) -> None:
         self.sources: dict[Value, list[Value]] = {}  # what an output of control flow or a body input takes over
         self.owner: dict[Value, Node] = {}  # the control flow of each of these
+        self.handed: dict[Value, list[Value]] = {}  # the same for sequences, and for the elements that a body gets
         self.states: list[Shared] = []
         self._links: list[tuple[Value, Value]] = []  # pairs of sequences that are connected
         self._elements: list[tuple[Value, Value]] = []  # a sequence, and the input of a body that gets its elements
         self._collected: list[tuple[Value, Value]] = []  # a sequence, and the output of a body that becomes its element
         self.main = main
         for node in main.walk():
-            if node.is_standard:
-                {"If": self._if, "Loop": self._loop, "Scan": self._scan, "SequenceMap": self._map}.get(
-                    node.op, self._operator
-                )(node)
+            if node.is_standard and node.op == "SequenceMap":
+                self._map(node)
+            elif node.is_standard and node.bodies:
+                for takers, sources, is_state in borders(node):
+                    self._cross(node, takers, sources, is_state)
+            elif node.is_standard:
+                self._operator(node)
         self.sequences = list(self._sequences())
 
     # -- control flow ---------------------------------------------------------------------------------
-    def _if(self, node: Node) -> None:
-        for i, result in enumerate(node.outputs):
-            if result is not None:
-                self._takes(node, result, [body.outputs[i] for body in node.bodies.values()])
-
-    def _loop(self, node: Node) -> None:
-        body = node.bodies["body"]
-        states = node.inputs[2:]
-        for i, initial in enumerate(states):
-            self._state(node, initial, body.inputs[i + 2], body.outputs[i + 1], _at(node.outputs, i))
-        for i, collected in enumerate(body.outputs[len(states) + 1 :]):
-            self._takes(node, _at(node.outputs, len(states) + i), [collected])
-
-    def _scan(self, node: Node) -> None:
-        body = node.bodies["body"]
-        attribute = node.attribute("num_scan_inputs")
-        assert attribute is not None
-        first = 1 if node.scope.opsets[""] == 8 else 0
-        states = node.inputs[first : len(node.inputs) - attribute.i]
-        for i, initial in enumerate(states):
-            self._state(node, initial, body.inputs[i], body.outputs[i], _at(node.outputs, i))
-        for inner, outer in zip(body.inputs[len(states) :], node.inputs[first + len(states) :], strict=True):
-            self._takes(node, inner, [outer])
-        for i, collected in enumerate(body.outputs[len(states) :]):
-            self._takes(node, _at(node.outputs, len(states) + i), [collected])
-
     def _map(self, node: Node) -> None:
         body = node.bodies["body"]
         for inner, outer in zip(body.inputs, node.inputs, strict=True):
             if outer is not None and not outer.is_tensor:
                 self._elements.append((outer, inner))
+                self.handed[inner] = [outer]
             else:
-                self._takes(node, inner, [outer])
+                self._cross(node, [inner], [outer], False)
         for collected, result in zip(body.outputs, node.outputs, strict=True):
             if result is not None:
                 self._collected.append((result, collected))
+                self.handed[result] = [collected]
 
-    def _state(self, node: Node, initial: Value | None, inner: Value, yielded: Value, result: Value | None) -> None:
-        if not inner.is_tensor:
-            self._links += [(inner, v) for v in (initial, yielded, result) if v is not None]
-            return
-        state = Shared([inner], [initial] if initial else [], [yielded], nodes=[node])
-        for value in [inner, result] if result else [inner]:
-            self.owner[value] = node
-            self.sources[value] = [*state.initials, yielded]
-        state.members += [result] if result else []
-        self.states.append(state)
-
-    def _takes(self, node: Node, result: Value | None, sources: list[Value | None]) -> None:
-        if result is None:
-            return
+    def _cross(self, node: Node, takers: list[Value], sources: list[Value | None], is_state: bool) -> None:
+        """Note what crosses one border."""
         present = [v for v in sources if v is not None]
-        if result.is_tensor:
-            self.sources[result], self.owner[result] = present, node
-        else:
-            self._links += [(result, v) for v in present]
+        if any(not v.is_tensor for v in takers):
+            self._links += [(taker, v) for taker in takers for v in [*takers, *present]]
+            self.handed |= dict.fromkeys(takers, present)
+            return
+        for taker in takers:
+            self.sources[taker], self.owner[taker] = present, node
+        if is_state:
+            self.states.append(Shared(list(takers), present[:-1], present[-1:], nodes=[node]))
 
     # -- sequences ------------------------------------------------------------------------------------
     def _operator(self, node: Node) -> None:
@@ -153,10 +125,6 @@ class Flow:
 def _says_type(node: Node) -> bool:
     """Whether an Optional without content gives its type."""
     return node.op == "Optional" and node.attribute("type") is not None
-
-
-def _at(values: list[Value | None], index: int) -> Value | None:
-    return values[index] if index < len(values) else None
 
 
 def all_scopes(main: Scope) -> Iterator[Scope]:

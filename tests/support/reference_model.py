@@ -64,6 +64,7 @@ class Value:
     slot: int = 0
     array: np.ndarray | None = None  # of an initializer
     is_input: bool = False
+    scope: Scope | None = None  # where the value is defined
     readers: list[tuple[Node, int]] = field(default_factory=list)
 
     @property
@@ -185,12 +186,13 @@ class Expansion:
             value = arguments[i] if arguments and i < len(arguments) else Value(info.name, types.get(info.name))
             if value is not None:
                 scope.values[info.name] = value
+                value.scope = value.scope or scope
                 value.is_input = value.is_input or (scope.outer is None and scope.caller is None)
                 scope.inputs.append(value)
         for tensor in body.initializer:
             kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
             value = scope.values.setdefault(tensor.name, Value(tensor.name, kind))
-            value.array = numpy_helper.to_array(tensor)
+            value.array, value.scope = numpy_helper.to_array(tensor), scope
         plain = scopes.Scope(body, scope.path)
         names = scopes.node_names(plain)
         typed_nodes = {id(node): twin for node, twin in zip(plain.nodes, typed.node, strict=True)}
@@ -216,13 +218,15 @@ class Expansion:
             node.call = self._call(node, function)
 
     def _add_outputs(self, node: Node, types: dict[str, onnx.TypeProto]) -> None:
+        declared = {} if node.scope.function().caller else self.declared
         for slot, name in enumerate(node.proto.output):
             if node.call is not None and name:
                 yielded = node.call.outputs[slot]
                 node.outputs.append(yielded)
                 node.scope.values[name] = yielded
+                yielded.declared = yielded.declared or declared.get(name)
             elif name:
-                value = Value(name, types.get(name), self.declared.get(name), node, slot)
+                value = Value(name, types.get(name), declared.get(name), node, slot, scope=node.scope)
                 node.outputs.append(value)
                 node.scope.values[name] = value
             else:
@@ -292,67 +296,100 @@ def unify(main: Scope) -> None:
 
 def _unify_node(node: Node, *, backward: bool) -> bool:
     schema = node.schema()
-    if node.bodies:
-        return any(_yield(node, i) for i in range(len(node.outputs)))
+    if node.bodies and node.is_control_flow:
+        return _tie(node, backward=backward)
     if schema is None or node.is_control_flow:
         return False
-    slots, changed = slot_params(node), _wrap(node)
+    slots, changed = slot_params(node), _infer(node)
     single = {
         c.type_param_str: c.allowed_type_strs[0] for c in schema.type_constraints if len(c.allowed_type_strs) == 1
     }
     for value, param, is_output, _ in slots:
-        if value.elem is not None or not value.is_tensor or not (is_output or backward):
+        if value.type is not None or not (is_output or backward):
             continue
-        known = [v.elem for v, p, _, _ in slots if p == param and v.elem is not None and v.is_tensor]
-        elem = known[0] if known else _fixed_elem(single.get(param, param))
-        if elem is not None:
-            value.type = helper.make_tensor_type_proto(elem, None)
-            changed = True
+        known = next((v.type for v, p, _, _ in slots if p == param and v.elem is not None), None)
+        value.type = _like(known) or _fixed_type(single.get(param, param))
+        changed = changed or value.type is not None
     return changed
 
 
-def _yield(node: Node, i: int) -> bool:
-    """Give an output of If, Loop, Scan or SequenceMap the type of what a body yields for it."""
-    result = node.outputs[i]
-    if result is None or result.type is not None or not node.is_control_flow:
+def borders(node: Node) -> Iterator[tuple[list[Value], list[Value | None], bool]]:
+    """What crosses the borders of the bodies of If, Loop and Scan.
+
+    Each item holds the values that take over (an output of the node, an input of a body), the values that they take
+    over, and whether this is a state: its first value, then what the body yields.
+    """
+    if node.op == "If":
+        for i, result in enumerate(node.outputs):
+            yield [v for v in [result] if v], [body.outputs[i] for body in node.bodies.values()], False
+    elif node.op in ("Loop", "Scan"):
+        yield from _loop_borders(node, node.bodies["body"])
+
+
+def _loop_borders(node: Node, body: Scope) -> Iterator[tuple[list[Value], list[Value | None], bool]]:
+    scanned = node.attribute("num_scan_inputs")
+    is_loop = scanned is None
+    skipped = 2 if is_loop else 1 if node.scope.opsets[""] == 8 else 0  # trip count and condition, sequence lengths
+    outer = node.inputs[skipped:]
+    inner, yielded = body.inputs[2 if is_loop else 0 :], body.outputs[1 if is_loop else 0 :]
+    states = len(outer) - (scanned.i if scanned else 0)
+    for i in range(states):
+        result = node.outputs[i] if i < len(node.outputs) else None
+        yield [v for v in (inner[i], result) if v], [outer[i], yielded[i]], True
+    for i in range(states, len(outer)):
+        yield [inner[i]], [outer[i]], False
+    for result, collected in zip(node.outputs[states:], yielded[states:], strict=False):
+        yield [v for v in [result] if v], [collected], False
+
+
+def _tie(node: Node, *, backward: bool) -> bool:
+    """Give values on both sides of a border one type."""
+    changed = False
+    for takers, sources, _ in borders(node):
+        values = [*takers, *(v for v in sources if v is not None)]
+        known = next((v.type for v in values if v.elem is not None), None)
+        for value in values if backward else takers:
+            if value.type is None and known is not None:
+                value.type, changed = _like(known), True
+    return changed
+
+
+def _infer(node: Node) -> bool:
+    """Infer the outputs of one node whose inputs have known types, as ONNX does where nothing unknown is around."""
+    unknown = [v for v in node.outputs if v is not None and v.type is None]
+    inputs = [v for v in node.inputs if v is not None]
+    target = node.attribute("to")
+    if unknown and node.is_standard and node.op == "Cast" and target is not None:
+        unknown[0].type = helper.make_tensor_type_proto(target.i, None)
+        return True
+    if not unknown or not node.is_standard or any(v.type is None for v in inputs):
         return False
-    first = 1 if node.op == "Loop" else 0
-    for body in node.bodies.values():
-        yielded = body.outputs[i + first].type
-        if yielded is not None and node.op == "SequenceMap":
-            result.type = helper.make_sequence_type_proto(yielded)
-        elif yielded is not None:
-            is_tensor = yielded.WhichOneof("value") == "tensor_type"
-            result.type = helper.make_tensor_type_proto(yielded.tensor_type.elem_type, None) if is_tensor else yielded
-    return result.type is not None
+    infos = {name: v.type for name, v in zip(node.proto.input, node.inputs, strict=True) if v is not None}
+    values = [onnx.ValueInfoProto(name=name, type=kind) for name, kind in infos.items()]
+    names = [name for name in node.proto.output if name]
+    graph = onnx.GraphProto(name="g", node=[node.proto], input=values)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.scope.opsets[""])])
+    typed = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False)
+    found = {v.name: v.type for v in typed.graph.output if v.type.WhichOneof("value")}
+    for name, value in zip(node.proto.output, node.outputs, strict=True):
+        if value in unknown:
+            value.type = found.get(name)
+    return any(v.type is not None for v in unknown)
 
 
-def _wrap(node: Node) -> bool:
-    """Give the type of an output that holds, or is held by, an input of known type; also that of a Cast."""
-    first = node.inputs[0].type if node.inputs and node.inputs[0] is not None else None
-    result = node.outputs[0] if node.outputs else None
-    if result is None or result.type is not None or not node.is_standard:
-        return False
-    if node.op == "Cast":
-        target = node.attribute("to")
-        result.type = helper.make_tensor_type_proto(target.i, None) if target else None
-    elif first is not None and node.op in ("SequenceConstruct", "SplitToSequence"):
-        result.type = helper.make_sequence_type_proto(first)
-    elif first is not None and node.op == "Optional":
-        result.type = helper.make_optional_type_proto(first)
-    elif first is not None and node.op in ("SequenceAt", "ConcatFromSequence"):
-        result.type = first.sequence_type.elem_type
-    elif first is not None and node.op in ("SequenceInsert", "SequenceErase", "Identity"):
-        result.type = first
-    elif first is not None and node.op == "OptionalGetElement":
-        result.type = first.optional_type.elem_type if first.WhichOneof("value") == "optional_type" else first
-    return result.type is not None
+def _like(known: onnx.TypeProto | None) -> onnx.TypeProto | None:
+    """A type without its shape, which inference would compare."""
+    if known is None or known.WhichOneof("value") != "tensor_type":
+        return known
+    return helper.make_tensor_type_proto(known.tensor_type.elem_type, None)
 
 
-def _fixed_elem(param: str) -> int | None:
-    """The element type of a slot that admits just one type."""
+def _fixed_type(param: str) -> onnx.TypeProto | None:
+    """The type of a slot that admits just one."""
     names = {"float": FLOAT, "double": TensorProto.DOUBLE, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
-    return names.get(param[7:-1]) if param.startswith("tensor(") else None
+    elem = names.get(param[7:-1]) if param.startswith("tensor(") else None
+    return helper.make_tensor_type_proto(elem, None) if elem is not None else None
 
 
 def expand(model: onnx.ModelProto) -> Scope:

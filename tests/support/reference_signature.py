@@ -30,6 +30,7 @@ TYPE_ATTRIBUTES = {  # the attribute that gives an operator's output type
     "RandomUniformLike": "dtype",
     "SequenceEmpty": "dtype",
 }
+FIRST_BFLOAT16_CAST = 13  # the first opset whose Cast makes bfloat16
 WITHOUT_FLOATS = {"Shape", "Size", "SequenceLength", "OptionalHasElement"}  # read no element: nothing may vary
 
 
@@ -74,9 +75,20 @@ def groups(node: Node) -> list[Group]:
     return list(found.values())
 
 
+def float_slots(node: Node) -> list[tuple[Value, str, bool, int]]:
+    """The slots whose type parameter admits float32 or a low type."""
+    schema = node.schema()
+    constraints = schema.type_constraints if schema is not None else []
+    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in constraints}
+    floats = {f"tensor({name})" for name in ELEM_NAMES.values()}
+    return [slot for slot in slot_params(node) if allowed.get(slot[1].split("#")[0], {slot[1]}) & floats]
+
+
 def can_be(node: Node, group: Group, elem: int) -> bool:
     """Whether the schema and the inference admit a type for a group (Rule S4.11)."""
     if f"tensor({ELEM_NAMES[elem]})" not in group.allowed:
+        return False
+    if elem == TensorProto.BFLOAT16 and node.scope.opsets.get("", 1) < FIRST_BFLOAT16_CAST:
         return False
     if elem == group.elem or not node.is_standard:  # ONNX infers nothing for other domains
         return True

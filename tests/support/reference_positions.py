@@ -1,0 +1,94 @@
+"""Which nodes compute positions.
+
+Rule S4.38: the arithmetic that brings positions to Sin, Cos or the grid of GridSample, and these readers, stay as
+authored with --protect positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnx import TensorProto
+
+from tests.support.reference_constants import MOVERS, Constants, is_deterministic
+from tests.support.reference_flow import Flow
+from tests.support.reference_model import LISTED, Node, Value
+
+FLOATS = (*LISTED, TensorProto.DOUBLE)
+ARITHMETIC = {"Cast", "Mul", "Add", "Sub", "Div", "MatMul", "Gemm", "Einsum", "Concat"}
+READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}
+
+
+class Positions:
+    """Finds the position arithmetic of one model; ``nodes`` holds it with its readers."""
+
+    def __init__(self, nodes: list[Node], flow: Flow, constants: Constants) -> None:
+        self.flow, self.constants = flow, constants
+        self._fixed: dict[Value, bool] = {}
+        self.positions: set[Value] = set()
+        self._find(nodes)
+        self.nodes: set[Node] = set()
+        for node in nodes:
+            slot = READERS.get(node.op, len(node.inputs)) if node.is_standard else len(node.inputs)
+            value = node.inputs[slot] if slot < len(node.inputs) else None
+            if value in self.positions:
+                self.nodes.add(node)
+                self._add_arithmetic(value, set())
+
+    # -- fixed floats ---------------------------------------------------------------------------------
+    def is_fixed(self, value: Value) -> bool:
+        """Whether the value is a constant, or made of constants, shapes and fixed floats alone."""
+        if value not in self._fixed:
+            self._fixed[value] = self.constants.is_constant(value) or self._made_of_fixed(value.producer)
+        return self._fixed[value]
+
+    def _made_of_fixed(self, node: Node | None) -> bool:
+        if node is None or node.bodies or not is_deterministic(node):
+            return False
+        inputs = [v for v in node.inputs if v is not None]
+        return bool(inputs) and all(self.constants.is_from_shape(v) or self.is_fixed(v) for v in inputs)
+
+    # -- positions ------------------------------------------------------------------------------------
+    def _find(self, nodes: list[Node]) -> None:
+        """Find all positions: the least fixpoint."""
+        before = -1
+        while before != len(self.positions):
+            before = len(self.positions)
+            for node in nodes:
+                made = [v for v in node.outputs if v is not None and v.elem in FLOATS]
+                if node.is_standard and not node.bodies and made and self._makes_positions(node):
+                    self.positions.update(made)
+            for value, sources in self.flow.sources.items():
+                if value.elem in FLOATS and self._are_positions(sources):
+                    self.positions.add(value)
+
+    def _makes_positions(self, node: Node) -> bool:
+        values = [v for v in node.inputs if v is not None]
+        floats = [v for v in values if v.elem in FLOATS]
+        if node.op == "Range":
+            return True
+        if node.op == "Cast" and not floats:
+            return values[0].elem not in (None, TensorProto.STRING)
+        if node.op == "CumSum":
+            return all(v in self.positions or self.is_fixed(v) for v in floats)
+        return node.op in ARITHMETIC | MOVERS and self._are_positions(floats)
+
+    def _are_positions(self, values: Iterable[Value]) -> bool:
+        """Whether one of the values is a position and all others are positions or fixed."""
+        values = list(values)
+        found = [v in self.positions for v in values]
+        return any(found) and all(p or self.is_fixed(v) for v, p in zip(values, found, strict=True))
+
+    # -- position arithmetic --------------------------------------------------------------------------
+    def _add_arithmetic(self, value: Value, seen: set[Value]) -> None:
+        """Add the nodes that make a position or fixed float, back to the integers."""
+        if value in seen or value.elem not in FLOATS:
+            return
+        seen.add(value)
+        if value.producer is not None:
+            self.nodes.add(value.producer)
+            for source in value.producer.inputs:
+                if source is not None:
+                    self._add_arithmetic(source, seen)
+        for source in self.flow.sources.get(value, []):
+            self._add_arithmetic(source, seen)
