@@ -112,7 +112,7 @@ UNKNOWN = {
         "else_branch = e () => (float[1] q) { q = Identity(w) }>",
         "the bodies of If",
     ),
-    "an initializer that is too large": ("b = ReduceMax(s) k = Mul(b, b)", "sparse tensors"),
+    "a sparse tensor": ("b = ReduceMax(s) k = Mul(b, b)", "sparse tensors"),
 }
 
 
