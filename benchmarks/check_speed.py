@@ -69,6 +69,7 @@ def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None]
     import mixlist
     from mixlist.checker.finding_rules import BatchRanges, classify
     from mixlist.checker.model_pair import SessionConfig, make_pair
+    from mixlist.checker.operand_rules import classify_operands
 
     pair = make_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", None, False))
     session = _session(path.read_bytes())
@@ -76,7 +77,9 @@ def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None]
     def observed() -> None:
         _, exact = pair.reference_observer.run(feed)
         _, ours = pair.mixed_observer.run(feed)
-        classify(BatchRanges(0, exact, ours, pair.low, False), pair.nodes, {})
+        batch = BatchRanges(0, exact, ours, pair.low, False, converted=pair.converted(exact, ours))
+        classify(batch, pair.nodes, {})
+        classify_operands(batch, pair.readers, {})
 
     def plain() -> None:
         session.run(None, feed)
