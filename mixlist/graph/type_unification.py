@@ -9,7 +9,7 @@ value are visited again, so that the time is linear.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 from mixlist.graph import control_flow
@@ -17,6 +17,7 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 from mixlist.ops.schema import Schema, Slots
 
+_MOST_CHANGES = 4  # of a value's type: more come from a model that contradicts itself
 Proof = tuple[Value, types.Type]  # a value of unknown type, and the type that it must have
 
 
@@ -32,6 +33,7 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None]) -> bool:
     touching = _touching_nodes(graph)
     waiting = deque(dict.fromkeys(node for value in unknown for node in touching.get(value, ())))
     queued = set(waiting)
+    changes = Counter[Value]()
     while waiting:
         node = waiting.popleft()
         queued.discard(node)
@@ -43,7 +45,10 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None]) -> bool:
             if value.type == types.UNKNOWN != proven:
                 value.type = proven
                 changed.append(value)
-        for other in (other for value in changed for other in touching.get(value, ())):
+        changes.update(changed)
+        # A model that contradicts itself would change a value forever: the types of a sound one settle at once.
+        settling = [value for value in changed if changes[value] <= _MOST_CHANGES]
+        for other in (other for value in settling for other in touching.get(value, ())):
             if other not in queued:
                 queued.add(other)
                 waiting.append(other)
