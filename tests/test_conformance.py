@@ -113,7 +113,12 @@ def test_float16_loads_wherever_the_original_did(tmp_path: Path) -> None:
     with Loader(tmp_path) as loader:
         for name, original in models().items():
             opset = max((o.version for o in original.opset_import if o.domain == ""), default=0)
-            if is_too_old(original) or original.ir_version > NEWEST["ir"] or opset > NEWEST["opset"] or loader.load(original) != "ok":
+            if (
+                is_too_old(original)
+                or original.ir_version > NEWEST["ir"]
+                or opset > NEWEST["opset"]
+                or loader.load(original) != "ok"
+            ):
                 continue
             for variant in (all_white, behind_low):
                 if variant is behind_low and not opset:
