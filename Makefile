@@ -19,7 +19,7 @@ lint: .venv/installed-dev
 check: lint test            ## what CI runs
 
 campaign: .venv/installed-dev   ## mixlist against the reference of its rules on 5,000 random graphs
-	MIXLIST_EXAMPLES=5000 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/resolver/test_reference.py
+	MIXLIST_EXAMPLES=5000 $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
