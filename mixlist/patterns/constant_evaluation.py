@@ -142,6 +142,7 @@ class ConstantEvaluator:
     def _stored(self, tensor: ConstantProto) -> Array:
         """Return the elements of an initializer or of a Constant's attribute."""
         import numpy as np
+        from onnx import helper
 
         count = element_count(tensor)
         if count > _LARGEST_STORED:
@@ -153,7 +154,10 @@ class ConstantEvaluator:
         dims = getattr(tensor, "dims", None)
         if dims is None:  # an attribute of a Constant: value_float or value_floats
             dims = [count] if getattr(tensor, "name", "") == "value_floats" else []
-        return np.zeros(dims, np.float32) if whole is None else whole.reshape(dims)
+        if whole is None:  # no elements, as in the shape of a scalar
+            elem = getattr(tensor, "data_type", types.FLOAT)
+            return np.zeros(dims, helper.tensor_dtype_to_np_dtype(elem))
+        return whole.reshape(dims)
 
 
 def _bound(node: Node, at: FrameValue) -> NodeProto:

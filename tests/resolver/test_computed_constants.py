@@ -15,6 +15,7 @@ import onnx.inliner
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import mixlist
@@ -333,3 +334,14 @@ def test_constants_of_calls_are_decided_alike_after_other_choices() -> None:
         units = both.units()
         for _ in range(5):
             both.compare(frozenset(unit.edit for unit in units if calls.random.random() < 0.3))
+
+
+def test_a_shape_without_elements_is_read() -> None:
+    """Rule S4.20: the shape of a scalar, as exporters write it, has no bytes."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y) <float k = {300}> {
+      r = Reshape(k, s) m = Mul(k, k) a = Add(r, m) y = Max(x, a) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(0, np.int64), "s"))
+    decided = mixlist.resolve(proto, policy(white=["Max"]))
+    assert [(d.precision, d.rule) for d in decided.nodes if d.op_type == "Max"] == [("float32", "constant")]
+    assert decided.warnings == ()
