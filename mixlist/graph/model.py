@@ -84,6 +84,11 @@ class Node:
     function: Graph | None = None
     signature: Signature | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether this is an operator of the standard domain without bodies, and no call of a function."""
+        return not self.domain and not self.bodies and self.function is None
+
     def __repr__(self) -> str:
         return f"<Node {self.proto.name or self.op_type}>"
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from weakref import WeakKeyDictionary
 
-from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.model import Graph, Node, Value, floats_of
 from mixlist.graph.weights import element_count
 from mixlist.ops import types
-from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
+from mixlist.ops.low_precision import FINITE_MAX, rounded
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.masks import LEAST
 
-LEAST = 1e4  # the smallest number that models write as a mask
 SCORES = 16000.0  # the largest magnitude of what is added to a mask (Rule S4.37)
 MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
 _SOFTMAX = operators(Trait.SOFTMAX)
@@ -112,7 +113,7 @@ class _Finder:
         """Find the nodes on a way to a softmax, from the end."""
         leading: set[Value | None] = set()
         for node in reversed(self.graph.order):
-            if node.op_type not in _PARTS or not _is_standard(node):
+            if node.op_type not in _PARTS or not node.is_plain:
                 continue
             if node.op_type in _SOFTMAX:
                 self.softmaxes.add(node)
@@ -162,11 +163,8 @@ class _Finder:
 
     def _rounded(self, magnitude: float) -> float:
         """Return a magnitude as the low type holds it, if it does, so that a rewritten model has the same masks."""
-        from onnx import helper
-
-        if magnitude >= overflow_bound(self.low):
-            return magnitude
-        return float(helper.tensor_dtype_to_np_dtype(self.low).type(magnitude))
+        held = rounded(magnitude, self.low)
+        return held if isfinite(held) else magnitude
 
     def _filled(self, node: Node) -> _Flow | None:
         """Return the mask that a ConstantOfShape makes; its number is no constant that could be changed."""
@@ -238,12 +236,12 @@ class _Finder:
                 known = self.ranges.known(value)
                 if known is None or self._rounded(known.max_abs) > 1:
                     return False
-            elif node is None or not _is_standard(node):
+            elif node is None or not node.is_plain:
                 return False
-            elif node.op_type == "Cast" and not any(True for _ in _floats(node.inputs)):
+            elif node.op_type == "Cast" and not floats_of(node.inputs):
                 continue
             elif node.op_type in _KEEPS_INDICATOR or node.op_type == "Cast":
-                fresh = [source for source in _floats(node.inputs) if source not in seen]
+                fresh = [source for source in floats_of(node.inputs) if source not in seen]
                 waiting += fresh
                 seen.update(fresh)
             else:
@@ -328,13 +326,5 @@ def _order(node: Node) -> int:
     return node.id
 
 
-def _is_standard(node: Node) -> bool:
-    return not node.domain and not node.bodies and node.function is None
-
-
 def _listed(values: Iterable[Value | None]) -> list[Value]:
     return [value for value in values if value is not None and value.type in types.LISTED]
-
-
-def _floats(values: Iterable[Value | None]) -> Iterator[Value]:
-    return (value for value in values if value is not None and types.element(value.type) in types.FLOATS)

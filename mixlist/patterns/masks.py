@@ -23,7 +23,7 @@ from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import origins
 
 SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
-_LEAST = 1e4  # the smallest number that models write as a mask
+LEAST = 1e4  # the smallest number that models write as a mask
 _BOUND = overflow_bound(types.FLOAT16)
 # A Cast rounds, but a mask stays a mask. What a Where puts beside the mask counts as added to it: it may overflow too.
 _MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
@@ -72,7 +72,7 @@ def _of_graph(graph: Graph) -> dict[TensorRef, Mask]:
     known: dict[Value, Mask] = {}
     found: dict[TensorRef, Mask] = {}
     for node in graph.order:
-        if node.domain or node.bodies or node.function is not None:
+        if not node.is_plain:
             continue
         mask = _made_by(graph, node, known)
         if mask is None:
@@ -103,7 +103,7 @@ def _ending(graph: Graph) -> set[Value]:
 
 
 def _ends(reader: Node, ending: set[Value]) -> bool:
-    if reader.domain or reader.bodies or reader.function is not None:
+    if not reader.is_plain:
         return False
     if reader.op_type in _SOFTMAX or reader.op_type == "Shape":
         return True
@@ -118,8 +118,8 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
     others = frozenset(_key(graph, v) for v in read if v not in known and not v.constant)
     size = max(map(_size, read), default=0.0) if node.op_type in ("Add", "Sub", "Where", "Mul") else 0.0
     if node.op_type == "Mul":
-        return Mask(size / 2, factors=others) if size >= _LEAST and not _BOUND <= size < 2 * _BOUND else None
-    if size >= _LEAST:
+        return Mask(size / 2, factors=others) if size >= LEAST and not _BOUND <= size < 2 * _BOUND else None
+    if size >= LEAST:
         masks.append(Mask(size / 2))
     if not masks:
         return None
