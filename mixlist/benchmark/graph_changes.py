@@ -1,4 +1,4 @@
-"""What ONNX Runtime made of a model before it ran it: its optimised graph against the model's file."""
+"""Compare the graph that ONNX Runtime optimized with the model's file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def graph_changes(model: ModelProto, optimised: ModelProto) -> GraphChanges:
 
 
 def _yielded_casts(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[str]:
-    """What calls name the outputs of their functions that a Cast makes."""
+    """Yield the outputs of function calls that a Cast inside the function makes, by their names in the caller."""
     made = {
         (f.domain, f.name): [any(n.op_type == "Cast" and n.output[0] == name for n in f.node) for name in f.output]
         for f in model.functions

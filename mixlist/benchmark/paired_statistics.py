@@ -35,7 +35,7 @@ class Ratio:
 
     @property
     def decided(self) -> bool:
-        """Whether the bounds leave no doubt which of the two is faster."""
+        """Return True if the bounds show which of the two models is faster."""
         return self.high < 1 or self.low > 1
 
 

@@ -60,7 +60,7 @@ class BenchReport:
 
     @property
     def failed(self) -> bool:
-        """Whether one of the two could not be timed."""
+        """Return True if one of the two models could not be timed."""
         return bool(self.original.failure or self.other.failure)
 
     def to_json(self) -> dict[str, object]:
