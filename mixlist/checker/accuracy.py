@@ -32,7 +32,7 @@ _EXACT = "biu"
 
 @dataclass(frozen=True)
 class Limits:
-    """What an output must keep; None is no limit. Errors are upper limits, ``cosine``, ``snr`` and ``top1`` lower ones.
+    """The limits of an output; None is no limit. Errors are upper limits, ``cosine``, ``snr`` and ``top1`` lower ones.
 
     ``normalized`` 1e-2: rounding to float16 errs by up to 2^-11 (4.9e-4), to bfloat16 by 2^-8 (3.9e-3), and independent
     roundings add up as the root of their number, so 1e-2 leaves room for some 400 roundings in sequence in float16

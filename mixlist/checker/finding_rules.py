@@ -235,7 +235,7 @@ class _Classifier:
         if batch.saturate and mixed.magnitude >= limit and reference.magnitude >= overflow_bound(low):
             by_design = _is_sentinel(reference, mixed, batch.mask_level(tensor, low), limit)
             return "intended" if by_design and tensor not in batch.lost else "saturated"
-        # what is divided by an infinity is zero
+        # A division by infinity gives zero. The node that makes the infinity has the finding, not this one.
         reads_infinity = any(not batch.mixed[s.ref].finite for s in node.inputs if s.ref in batch.mixed)
         if 0 < reference.magnitude < SMALLEST_NORMAL[low] or (mixed.magnitude == 0 and reference.magnitude > 0):
             return "propagated" if reads_infinity else "underflow"

@@ -44,12 +44,12 @@ class ConvertedRange:
 
     @property
     def on_both_sides(self) -> bool:
-        """Whether values of both signs are beyond the range: these are no mask."""
+        """Return True if positive and negative values are beyond the range; the values of a mask have one sign."""
         return len({end > 0 for end in self.beyond}) == 2
 
     @property
     def loses(self) -> bool:
-        """Whether an end of the range is a finite value that is lost and no mask's."""
+        """Return True if the conversion loses a finite end of the range that belongs to no mask."""
         return any(math.isfinite(end) and (self.on_both_sides or abs(end) < self.level) for end in self.beyond)
 
     @property

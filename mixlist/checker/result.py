@@ -61,7 +61,7 @@ class NodeFinding(NodeResult):
 
 @dataclass(frozen=True)
 class OutputFinding:
-    """How far one graph output of the mixed model is from the reference, the worst over all batches.
+    """The errors of one graph output of the mixed model against the reference, the worst over all batches.
 
     ``max_rel_error`` is relative to the reference's magnitude; ``normalized_error`` is the L2 norm of the difference
     over that of the reference; ``snr_db`` is 20 log10 of its inverse (inf where they are equal). ``mismatches`` is the
@@ -92,11 +92,11 @@ class OutputFinding:
 
 @dataclass(frozen=True)
 class ValueCounts:
-    """How many of a tensor's ``values`` are what, in the mixed model; exact (``--full-statistics``).
+    """The exact numbers of a tensor's values in the mixed model, by kind (``--full-statistics``).
 
-    ``nonzero``: not zero in float32. ``nonfinite``: infinite or NaN. ``flushed``: zeros beyond those of float32.
-    ``subnormal``: not zero, and below the smallest normal number of the low type. ``near_limit``: finite, from half the
-    largest finite value on.
+    ``values``: all of them. ``nonzero``: not zero in float32. ``nonfinite``: infinite or NaN. ``flushed``: zeros beyond
+    those of float32. ``subnormal``: not zero, and below the smallest normal number of the low type. ``near_limit``:
+    finite, from half the largest finite value on.
     """
 
     values: int
@@ -182,7 +182,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the emulation on the CPU said of a model that was checked natively; ``differences``: one sentence each."""
+    """The result of the emulation on the CPU for a natively checked model; ``differences``: one sentence each."""
 
     verdict: Verdict
     exception_rate: float
