@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Where the batches come from: files, or a random number generator."""
+    """The source of the batches: files, or a random number generator."""
 
     data: tuple[str, ...] = option(
         (),

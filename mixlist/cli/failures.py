@@ -1,4 +1,4 @@
-"""What the user reads when a command stops, and the exit status that goes with it."""
+"""Describe an error to the user, and choose the exit status of the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mixlist.version import __version__
 
 
 def tell(error: Exception) -> int:
-    """Writes the error to stderr in the user's terms; returns the exit status."""
+    """Write the error to stderr in the user's terms; return the exit status."""
     if os.environ.get("MIXLIST_DEBUG") == "1":
         traceback.print_exception(error)
     if isinstance(error, click.Abort):

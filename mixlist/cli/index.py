@@ -45,7 +45,7 @@ usage or unusable input, 3 a bug of mixlist.
 
 
 def help_text() -> str:
-    """What ``mixlist --help`` prints."""
+    """Return the text that ``mixlist --help`` prints."""
     width = max(map(len, COMMANDS))
     return _HELP.format(commands="\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items()))
 
