@@ -122,7 +122,7 @@ def work(
 
 
 def costs(graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None) -> Costs:
-    """What each node of a main graph costs; for a Plan, ``plan.solution.graph``."""
+    """Return the cost of each node of a main graph; for a Plan, give ``plan.solution.graph``."""
     return _Walk().graph(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
 
 
@@ -277,7 +277,10 @@ def _computed_in(node: Node) -> int | None:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Whether a node that is no known matrix product is none at all, so that its output elements count."""
+    """Return True if the name of a node without a formula shows that it holds no matrix product.
+
+    Such a node costs what its output elements cost; the cost of other nodes is unknown.
+    """
     return node.domain in ("", "com.microsoft") and not any(word in node.op_type for word in _WORDS)
 
 
@@ -299,7 +302,7 @@ def _size(value: Value, sizes: Sizes) -> int:
 
 
 def _trips(node: Node, sizes: Sizes) -> int | None:
-    """How often a Loop runs, where its trip count is known and its condition cannot end it before."""
+    """Return the number of iterations of a Loop; None if it is unknown, or if the condition may end the Loop before."""
     limit, start = (sizes.known.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
     body = node.bodies["body"]
     end = body.outputs[0]

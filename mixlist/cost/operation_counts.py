@@ -1,4 +1,4 @@
-"""How many floating-point operations a node takes, from the shapes of its inputs and outputs.
+"""Count the floating-point operations of a node from the shapes of its inputs and outputs.
 
 A multiplication and an addition are two operations. The formulas are those of the operators' definitions (ONNX operator
 documentation; ONNX Runtime's ContribOperators for ``com.microsoft``), without tricks like Winograd's that an
@@ -29,7 +29,7 @@ class UnknownShapeError(Exception):
 
 
 def is_matrix(domain: str, op_type: str) -> bool:
-    """Whether the operator is a matrix product, a convolution, or made of them."""
+    """Return True if the operator is a matrix product, a convolution, or made of them."""
     return (domain, op_type) in _MATRIX
 
 
@@ -190,7 +190,7 @@ _FORMULAS: tuple[tuple[_Formula, str, str], ...] = (  # with the operators of th
     (_packed_matmul, "", "MatMulNBits"),
     (_einsum, "Einsum", ""),
     (_conv, "Conv", "FusedConv"),
-    (partial(_conv, bias=4), "ConvInteger", ""),  # which has no bias, and no slot 4
+    (partial(_conv, bias=4), "ConvInteger", ""),  # ConvInteger has no bias, and no slot 4
     (partial(_conv, bias=3), "DeformConv", ""),
     (partial(_conv, weight=3, bias=8), "QLinearConv", ""),
     (_conv_transpose, "ConvTranspose", ""),
