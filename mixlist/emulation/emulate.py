@@ -268,7 +268,7 @@ class Emulation:
         return self.new.node("Constant", [], name, value=numpy_helper.from_array(plain))
 
     def _raise_attributes(self, node: Node, target: NodeProto) -> None:
-        """What an attribute says of the output's type, given or by default."""
+        """Raise the attributes that fix the type of the node's output, also those that it has by default."""
         from onnx import TensorProto, helper
 
         for attribute in target.attribute:

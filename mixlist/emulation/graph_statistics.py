@@ -1,4 +1,4 @@
-"""What is computed of each observed tensor, and where an instrumented model yields it."""
+"""The statistics of observed tensors, and their places in the outputs of an instrumented model."""
 
 from __future__ import annotations
 

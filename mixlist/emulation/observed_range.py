@@ -24,7 +24,7 @@ class ObservedRange:
 
     @property
     def finite(self) -> bool:
-        """Whether every value was finite."""
+        """Return True if every value was finite."""
         return self.first_nonfinite is None
 
     @property
@@ -36,7 +36,7 @@ class ObservedRange:
 
     @property
     def hidden_by_nan(self) -> bool:
-        """Whether the ends are made up, because the provider reduced values with a NaN to NaN."""
+        """Return True if the ends are set to infinity because the provider reduced values with a NaN to NaN."""
         return self.nan and self.minimum == -math.inf and self.maximum == math.inf
 
     @property

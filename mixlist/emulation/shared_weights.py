@@ -49,7 +49,7 @@ class SharedWeights:
         slim = type(proto)()
         copy_fields(proto, slim, "graph")
         copy_fields(proto.graph, slim.graph, "initializer")
-        bring_in(slim, loaded.folder, clamp)  # what lies in attributes and bodies
+        bring_in(slim, loaded.folder, clamp)  # the weights in attributes and bodies
         path = self.folder / f"weights_{next(self._numbers)}"
         with path.open("wb") as file:
             for tensor in proto.graph.initializer:
