@@ -32,7 +32,7 @@ class Style:
 
 
 def style_of(document: Document, at: int) -> Style | None:
-    """How the object that starts at ``at`` is laid out; None for an empty one."""
+    """Return the layout of the object that starts at ``at``; None for an empty one."""
     members = list(document.members(at).values())
     if not members:
         return None

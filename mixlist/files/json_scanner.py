@@ -83,7 +83,7 @@ def stop(findings: list[Diagnostic]) -> NoReturn:
     raise ListError(f"{last.place}: {last.message}", hint=last.hint, diagnostics=tuple(findings))
 
 
-# What may come next. The texts stand in messages.
+# The things that may come next, as messages name them.
 _VALUE, _ITEM = "a value", 'a value or "]"'
 _KEY, _FIRST_KEY, _COLON = "a key in double quotes", 'a key in double quotes or "}"', '":" after the key'
 _NEXT_MEMBER, _NEXT_ITEM, _END = '"," or "}"', '"," or "]"', "the end of the file"
@@ -237,7 +237,7 @@ class Scanner:
         self.fail("ML001", f"the control character {quoted(wrong[0])} in a string", end, "write it as an escape")
 
     def opened(self) -> str:
-        """Where the innermost open bracket stands."""
+        """Return the bracket that was opened last and its place, for messages."""
         offset = self.open[-1][0]
         return f'"{self.text[offset]}" was opened at {self.at(offset)}'
 

@@ -79,7 +79,7 @@ class Document:
         return self._items[offset]
 
     def offset(self, steps: Steps = (), *, key: bool = False) -> int:
-        """Where the value at ``steps`` (keys and indices from the top) starts; with ``key``, its key."""
+        """Return the offset of the value at ``steps`` (keys and indices from the top); with ``key``, of its key."""
         at = self.root
         for index, step in enumerate(steps):
             if isinstance(step, int):
@@ -123,7 +123,7 @@ def shown_path(path: str | os.PathLike[str]) -> str:
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
-    """Whether the path is a directory: False for standard input and for whatever is no path at all."""
+    """Return True if the path is a directory; False for standard input and for text that no path can have."""
     return os.fspath(path) != "-" and os.path.isdir(path)  # noqa: PTH112  # Path.is_dir raises for odd paths
 
 

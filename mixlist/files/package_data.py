@@ -1,4 +1,4 @@
-"""Where the data files are that ship with mixlist: the same in a wheel and in an editable install."""
+"""Find the data files that ship with mixlist, in a wheel and in an editable install."""
 
 from __future__ import annotations
 
