@@ -1,4 +1,4 @@
-"""What a node's output is, apart from its type: a constant, or something computed from shapes.
+"""Decide whether a node's output is a constant, or computed from shapes.
 
 Rule S4.15: a *constant* is an initializer, a Constant, or what a deterministic node makes of constants alone.
 Rule S4.3: *shape arithmetic* is what comes from Shape and Size through Casts and arithmetic.
@@ -14,14 +14,14 @@ _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
 def is_random(node: Node) -> bool:
-    """Whether the node's output may differ from run to run; a Dropout counts only where it may train."""
+    """Return True if the node's output may differ from run to run; a Dropout counts only with a third input."""
     if node.op_type == "Dropout":
         return len(node.inputs) > 2
     return node.op_type in _RANDOM
 
 
 def is_constant(node: Node) -> bool:
-    """Whether all that the node reads is constant and it is deterministic."""
+    """Return True if the node is deterministic and reads constants only."""
     for value in node.inputs:
         if value is not None and not value.constant:
             return False
@@ -29,9 +29,9 @@ def is_constant(node: Node) -> bool:
 
 
 def is_from_shape(node: Node) -> bool:
-    """Whether the node's output is computed from shapes.
+    """Return True if the node's output is computed from shapes.
 
-    Of the inputs the floats decide: a row of a float table picked by a shape is table, not shape.
+    Only the float inputs decide, if there are any: a row that a shape picks from a float table is no shape.
     """
     if node.op_type in _YIELDS_SHAPE and node.domain == "":
         return True

@@ -1,4 +1,4 @@
-"""How values pass into and out of the bodies of If, Loop, Scan and SequenceMap.
+"""Link the values that pass into and out of the bodies of If, Loop, Scan and SequenceMap.
 
 A *link* ties values that have one type: its ``targets`` take the type that its ``reads`` vote for.
 (Rules S4.25 to S4.27.)
@@ -115,7 +115,7 @@ def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Lin
 
 
 def check_shape(node: Node) -> str | None:
-    """What is wrong with the numbers of inputs and outputs of a control-flow node and its bodies; None if nothing."""
+    """Return the error in the numbers of inputs and outputs of a control-flow node and its bodies; None without one."""
     for name in ("then_branch", "else_branch") if node.op_type == "If" else ("body",):
         if name not in node.bodies:
             return f"has no {name}"

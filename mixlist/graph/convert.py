@@ -79,7 +79,7 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
 
 
 class _ToolError(Exception):
-    """What onnx says, in one line."""
+    """A failure of onnx; the message is one line."""
 
 
 _CHILD = """
@@ -97,9 +97,9 @@ sys.stdout.buffer.write(made.SerializeToString())
 
 
 def _apart(call: str, model: ModelProto) -> ModelProto:
-    """What ``call`` of onnx makes of the model, in a process of its own: onnx aborts on some dimensions.
+    """Run ``call`` of onnx on the model in a process of its own, because onnx aborts on some dimensions.
 
-    Raises _ToolError.
+    Return the model that onnx makes; raise _ToolError if it fails.
     """
     try:
         data = model.SerializeToString()

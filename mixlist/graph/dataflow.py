@@ -11,8 +11,8 @@ from mixlist.graph.naming import node_ref, output_ref
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 
-# When a tensor was computed, seen from its reader: `same`: in the same run of the scope; `next`: it is a loop state
-# that the reader sees in the next iteration; `before`: at any earlier time.
+# The time at which a tensor was computed, seen from its reader: `same`: in the same run of the scope; `next`: it is a
+# loop state that the reader sees in the next iteration; `before`: at any earlier time.
 Timing = Literal["same", "next", "before"]
 
 
@@ -115,7 +115,7 @@ def _root(value: Value) -> Scope:
 
 
 def _in_one_run(outer: Scope, inner: Scope) -> bool:
-    """Whether ``inner`` runs at most once in a run of ``outer``: it is the same, or a branch in it."""
+    """Return True if ``inner`` runs at most once in a run of ``outer``: it is the same scope, or a branch inside."""
     while inner is not outer:
         owner = inner.owner
         if owner is None or owner.op_type != "If" or owner.domain:

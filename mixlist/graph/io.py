@@ -54,7 +54,7 @@ def load(model: ModelSource | Loaded) -> Loaded:
 
 
 def is_unchanged(model: ModelSource | Loaded, loaded: Loaded) -> bool:
-    """Whether ``model`` is the path that ``loaded`` came from, and the file is still the one that was read."""
+    """Return True if ``model`` is the path that ``loaded`` came from, and the file has not changed since."""
     if not loaded.stamp or not isinstance(model, str | os.PathLike) or Path(model) != loaded.path:
         return False
     try:

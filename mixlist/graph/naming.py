@@ -1,4 +1,4 @@
-"""What nodes and scopes are called in reports and rules, and names that are new in a whole model."""
+"""Name nodes and scopes in reports and rules, and make names that are new in a whole model."""
 
 from __future__ import annotations
 

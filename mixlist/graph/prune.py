@@ -1,4 +1,4 @@
-"""What a session need not load: outputs that nobody asks for, what only they need, and nodes that change nothing."""
+"""Remove what a session need not load: unasked outputs, the nodes and weights that only they need, and Identities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def trim(proto: ModelProto, outputs: Iterable[str]) -> None:
 
 
 def _skip_identities(graph: GraphProto) -> None:
-    """What reads an Identity of the main graph reads its input, unless a body has something of the same name."""
+    """Remove the Identities of the main graph, and let their readers read their inputs.
+
+    An Identity stays if it makes an output of the graph, or if a body has a tensor of the same name.
+    """
     outputs = {output.name for output in graph.output}
     inner = scopes_in(*(body for node in graph.node for body in bodies(node)))
     for body in inner:  # the names of its own tensors

@@ -39,7 +39,7 @@ def only_name(ref: NodeRef) -> str:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """What an analysis says of one node: its identity and operator, and in subclasses the result."""
+    """A result about one node. This class identifies the node; its subclasses add the result."""
 
     scope: str
     name: str

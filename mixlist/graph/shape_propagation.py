@@ -125,7 +125,7 @@ def _infer(scratch: ModelProto) -> ModelProto:
         return shape_inference.infer_shapes(scratch, data_prop=True)
     bare = copied(scratch)
     forget_declared(bare.graph)
-    with suppress(Exception):  # what inference cannot tell is reported as unknown
+    with suppress(Exception):  # shapes that inference cannot tell are reported as unknown
         return shape_inference.infer_shapes(bare, data_prop=True)
     return scratch
 
@@ -199,7 +199,7 @@ class _Folding:
         return learnt
 
     def _value(self, node: NodeProto, values: dict[str, Array], shapes: dict[str, Shape]) -> Array | None:
-        """What the node yields, where that is known, small and cheap to tell."""
+        """Return the value that the node yields; None if it is unknown, large or expensive to compute."""
         import numpy as np
 
         ours = (node.domain, node.op_type) in self.functions or node.output[0] in self.posing
@@ -257,7 +257,7 @@ def _declare(
 
 
 def _stays_small(node: NodeProto, given: list[Array | None]) -> bool:
-    """Whether an operator that can blow up small inputs does not."""
+    """Return True if a node makes a small tensor of small inputs; some operators can make a large one."""
     import numpy as np
 
     first = given[0]

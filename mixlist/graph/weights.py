@@ -95,7 +95,7 @@ def external(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
 
 
 def climbs(location: str) -> bool:
-    """Whether a location's text leaves the folder: absolute, with a drive, or through ``..``; or is no path at all."""
+    """Return True if a location leaves the folder (absolute, with a drive, or through ``..``), or is no path at all."""
     first = normpath(location.replace("\\", "/")).partition("/")[0]  # "" for an absolute path
     return first in ("..", "") or location[1:2] == ":" or "\0" in location
 
