@@ -35,9 +35,9 @@ def _ops(lists: Lists) -> set[str]:
 
 
 def _needs_pin(op: str, base: Lists, target: Lists) -> bool:
-    """Whether ``domain::Op``, which base does not name, has to be named to keep its list.
+    """Return True if ``domain::Op``, which base does not name, needs an entry of its own to keep its list.
 
-    Without an entry of its own it would follow the bare name to the list that this has in the target.
+    Without an entry it would follow the bare name to the list that the bare name has in the target.
     """
     bare = op.rpartition("::")[2]
     return bare != op and op not in _ops(base) and target.of(op) != target.of(bare)

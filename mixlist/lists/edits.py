@@ -94,7 +94,7 @@ def _edits(document: Document) -> tuple[Edit, ...]:
 
 
 def _keys(action: EditAction) -> tuple[str, str]:
-    """How a file writes the action: ``black-list``, ``to-add``."""
+    """Return the two keys of the action in a file, for example ``black-list`` and ``to-add``."""
     verb, _, color = action.partition("-")
     return f"{color}-list", "to-add" if verb == "add" else "to-remove"
 

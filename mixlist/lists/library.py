@@ -1,4 +1,4 @@
-"""What a list says of one op type: a library's three lists, and the lists after a mixlist's edits.
+"""The list of each op type: a library's three lists, and the lists after a mixlist's edits.
 
 White: the op is computed in low precision. Black: it keeps the type the model was authored in.
 Gray: it follows the operator upstream. (Rules S4.4 to S4.6.)
@@ -55,13 +55,13 @@ class Library:
         return found or self.lists.get(op.rpartition("::")[2], "gray")
 
     def place(self, op: str) -> Place | None:
-        """Where the library says what it says of ``op``; None for built-in or unknown ops."""
+        """Return the place that puts ``op`` on its list; None in a built-in library, and for an unknown op."""
         return self.locate(op) if self.locate else None
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a modify_mixlist file did to one op type; ``place`` is the entry that decided."""
+    """The move of one op type by a modify_mixlist file; ``place`` is the entry that decided."""
 
     op: str
     before: ListName
@@ -87,11 +87,11 @@ class Lists:
         return self.library.start(op) if bare == op or self.knows(op) else self.of(bare)
 
     def knows(self, op: str) -> bool:
-        """Whether the library or the mixlist names the op type."""
+        """Return True if the library or the mixlist names the op type."""
         return op in self.library.lists or op in self.named
 
     def source(self, op: str) -> str:
-        """Who put the op on its list, with file and line where it came from a file."""
+        """Return the place in a file that put the op on its list, or the name of the library if no file did."""
         move = self.moves.get(op)
         if move and move.place:
             return str(move.place)

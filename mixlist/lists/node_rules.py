@@ -45,7 +45,7 @@ _OUTPUTS = "OutputDtype:"
 
 
 class _MalformedError(Exception):
-    """Why a line is no rule; ``column`` counts from 1, from the line's first character that is not blank."""
+    """An error in a line; ``column`` counts from 1, from the line's first character that is not blank."""
 
     def __init__(self, message: str, column: int, hint: str | None = None, code: str = "ML301") -> None:
         super().__init__(message)
@@ -77,7 +77,7 @@ def customize_line(rule: NodeRule) -> str:
 
 
 def can_name(name: str) -> bool:
-    """Whether a line of a customize_dtypes file can name a node, and it alone."""
+    """Return True if a line of a customize_dtypes file can name a node of this name, and no other node."""
     rules, findings = _parse(f"{name}{_BY_NAME},{_OUTPUTS}", "", _customize_line)
     told = [(rule.by, rule.pattern) for rule in rules]
     return not findings and told == [("name", name)] and "*" not in name and "?" not in name

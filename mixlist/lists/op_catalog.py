@@ -36,7 +36,7 @@ def ascend_ops() -> frozenset[str]:
 
 
 def is_known(name: str, space: NameSpace) -> bool:
-    """Whether an op type of that name exists; in ONNX names ``domain::Op`` is looked up in its domain."""
+    """Return True if an op type of that name exists; in ONNX names ``domain::Op`` is looked up in its domain."""
     if space == "ascend":
         return name in ascend_ops()
     domain, mark, op = name.rpartition("::")

@@ -50,12 +50,12 @@ class NodeRule:
     outputs: tuple[str | None, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.pattern)  # which Python keeps: a search looks up the same rules all the time
+        return hash(self.pattern)  # Python keeps the hash of a str, and a search looks up the same rules all the time
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What ``load_policy`` returns and ``resolve`` obeys.
+    """Everything that decides precisions, without a model: ``load_policy`` returns it, and ``resolve`` obeys it.
 
     ``rules`` stand in order of precedence: customize_dtypes by name, then by type, then keep_dtype.
     ``protect`` names what no list makes low precision (Rule S4.34).

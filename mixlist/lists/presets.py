@@ -44,7 +44,7 @@ def names() -> list[str]:
 
 
 def describe(name: str) -> Preset:
-    """What the built-in library ``name`` is; raises UsageError with the nearest names if there is none."""
+    """Return the Preset of this name; raise UsageError with the nearest names if there is none."""
     known = _index()
     if name not in known:
         raise UsageError(f"there is no built-in library {name!r}", hint=choices(name, known, "they are"))

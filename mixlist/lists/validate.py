@@ -16,9 +16,9 @@ from mixlist.lists.library import Library
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What is to be said of one path; ``kind`` stays ``auto`` where nothing tells the kind.
+    """The findings about one path; ``kind`` stays ``auto`` if the kind of file is unknown.
 
-    The findings of a directory have the paths of its files; ``by_file`` takes them apart.
+    The findings of a directory have the paths of its files; ``by_file`` separates them.
     """
 
     path: str
