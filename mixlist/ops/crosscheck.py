@@ -1,7 +1,7 @@
-"""What a mixlist says that cannot be meant: its names against the library's name space and against a model.
+"""Warn about names of a mixlist that have no effect or another meaning in the library's name space or in a model.
 
-Only the op types that the mixlist names are looked at; a library names hundreds that a model lacks.
-That the library does not know a name is told when the edits are applied (lists/edits.py).
+Only the op types that the mixlist names are checked, because a library names hundreds that a model lacks.
+lists/edits.py warns about names that the library does not know.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which list an ONNX operator is on, in lists of ONNX or of Ascend names (Rules S5.2 to S5.5).
+"""Find the list that an ONNX operator is on, among lists of ONNX or of Ascend names (Rules S5.2 to S5.5).
 
 ONNX names: the op type matches in any domain; ``domain::Op`` narrows and wins over the bare name
 (``ai.onnx::Op`` is the standard domain). Ascend names: the op becomes the Ascend op types that the
@@ -22,7 +22,7 @@ from pathlib import Path
 from mixlist.lists.library import ListName, Lists, NameSpace
 from mixlist.lists.op_catalog import ascend_ops, onnx_domains
 
-_CAUTION: tuple[ListName, ...] = ("black", "gray", "white")  # which list wins over which
+_CAUTION: tuple[ListName, ...] = ("black", "gray", "white")  # an earlier list wins over a later one
 
 
 @dataclass(frozen=True, slots=True)

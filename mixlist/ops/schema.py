@@ -1,4 +1,4 @@
-"""What an operator's schema says about the types of its slots.
+"""Look up the types that an operator's schema allows in its slots.
 
 Standard domains: ``onnx.defs`` at the model's opset, never a hand-written table. ``com.microsoft``:
 ONNX Runtime's own schemas, kept as data (tools/make_contrib_schemas.py writes the file).
@@ -20,8 +20,8 @@ from mixlist.ops import types
 if TYPE_CHECKING:
     from onnx.defs import OpSchema
 
-TYPE_ATTRIBUTES = frozenset({"dtype", "to", "output_dtype", "output_datatype"})  # whose value is the output type
-VALUE_TYPED = frozenset({"Constant", "ConstantOfShape"})  # whose attribute ``value`` has the output type
+TYPE_ATTRIBUTES = frozenset({"dtype", "to", "output_dtype", "output_datatype"})  # their value is the output type
+VALUE_TYPED = frozenset({"Constant", "ConstantOfShape"})  # their attribute ``value`` has the output type
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Schema:
         return slots
 
     def types_of(self, parameter: str) -> frozenset[types.Type]:
-        """What a type parameter, or a concrete type string, admits."""
+        """Return the types that a type parameter, or a concrete type string, admits."""
         if parameter in self.allowed:
             return self.allowed[parameter]
         return frozenset({types.parse(parameter)})

@@ -1,4 +1,4 @@
-"""Which slots of a node can change their type, and what the node then yields.
+"""Find the slots of a node that can change their type, and the types that the node then yields.
 
 A *group* is the slots of a node that share one type parameter of the operator's schema: they go
 together. A group can take a type only if the schema at the model's opset admits it **and** ONNX's
