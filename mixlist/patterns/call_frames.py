@@ -85,7 +85,7 @@ class CallFrames:
         known = self._varying.get(body)
         if known is None:
             known = self._varying[body] = set(body.root.inputs)
-            for node in body.order:  # what a body of control flow captures does not matter: nobody computes its result
+            for node in body.order:  # not the captures of bodies: the results of control flow are not computed
                 if any(value in known for value in node.inputs):
                     known.update(value for value in node.outputs if value is not None)
         return known

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LARGEST = 2**20  # elements of a tensor that a node computes
 _LARGEST_STORED = 2**24  # elements of an initializer that a node reads
 _SHORT = 1024  # elements of an input that shape inference may read: a shape, axes, sizes
-_CACHED = 64 * 2**20  # bytes of values that are kept for the nodes that read them
+_CACHED = 64 * 2**20  # the largest size of all computed values that are kept, in bytes
 _CONSTANT_OPSET = 13  # Constant has all of its attributes there
 # The first version that onnx.reference implements; for the types of older ones it computes the same.
 _IMPLEMENTED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}

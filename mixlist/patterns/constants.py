@@ -60,7 +60,7 @@ class ConstantRange:
         return self.smallest if self.smallest == self.largest and not self.unknown else None
 
     def misfit(self, low: int) -> str | None:
-        """Why the low type does not hold the constant; None where it does."""
+        """Return the reason why the low type does not hold the constant; None if it does."""
         if self.max_abs >= overflow_bound(low):
             return f"reaches {self.max_abs:.6g}, which {types.type_name(low)} turns into infinity"
         if self.single and abs(self.single) <= flush_bound(low):
@@ -117,7 +117,7 @@ class ConstantRanges:
         return found if found is not None and not found.unknown else None
 
     def fits(self, value: Value, low: int) -> bool:
-        """Whether the low type holds the constant."""
+        """Return True if the low type holds the constant, or if the value is no constant of floats."""
         found = self.of(value)
         return found is None or found.misfit(low) is None
 

@@ -118,7 +118,7 @@ def _combine(uses: list[tuple[_Use, IntegerRange]]) -> IntegerRange:
 
 
 class _Uses:
-    """Who reads each value of a model, and the sizes of its tensors for given inputs."""
+    """The readers of each value of a model, and the sizes of its tensors for given inputs."""
 
     def __init__(self, main: Graph, shapes: Mapping[str, Shape]) -> None:
         self.main, self.shapes = main, shapes

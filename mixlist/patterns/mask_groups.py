@@ -225,7 +225,10 @@ class _Finder:
         return _times(read[0], 1 / (self._rounded(abs(known.single)) or abs(known.single)))
 
     def _is_indicator(self, value: Value) -> bool:
-        """Return whether a value is made of integers or booleans and of constants from -1 to 1, as ``1 - mask`` is."""
+        """Return True if a factor is no score: it is made of integers, booleans and constants from -1 to 1.
+
+        ``1 - mask`` is such a factor. Rule S4.36.
+        """
         waiting, seen = [value], {value}
         while waiting:
             if len(seen) > _LONGEST_FACTOR:
@@ -314,7 +317,8 @@ class _Finder:
             if node in self.carrying or node in self.softmaxes:
                 group = groups[self._leader(node)]
                 group.limits.setdefault(node, {})[slot] = group.limit
-        # What is divided by a mask reaches a softmax without it.
+        # A mask may end before the softmax: the quotient of a division by it is no mask, nor is an infinity that a Cast
+        # of the author makes. Such a group has no softmax.
         yield from (group for leader, group in groups.items() if leader in leaving and group.softmaxes)
 
 

@@ -43,14 +43,16 @@ class Mask:
     factors: frozenset[TensorRef] = frozenset()
 
     def holds(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
-        """Whether a value that overflows is the mask's, or has a magnitude from ``bound``, the least that
-        overflows, to ``level``; ``magnitudes`` are the largest of the batch in float32."""
+        """Return True if every value that overflows belongs to the mask or is smaller than ``level``.
+
+        ``bound`` is the least magnitude that overflows; ``magnitudes`` are the largest of the batch in float32.
+        """
         if any(magnitudes.get(tensor, math.inf) > 1 for tensor in self.factors):
             return False
         return self.level > bound or self._keeps(magnitudes, bound)
 
     def hides_nothing(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
-        """Whether only the mask's values can overflow: what is added to it is too small.
+        """Return True if only the mask's values can overflow: the values that are added to it are too small.
 
         A factor between 0 and 1 could make a value of any size, if the constant is not beyond all quantities.
         """

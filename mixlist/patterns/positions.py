@@ -30,8 +30,8 @@ _COUNTERS = frozenset({"CumSum", "Range"})
 _COUNTED = types.INTEGERS | {types.BOOL}
 _ARITHMETIC = operators(Trait.MOVES_VALUES) | {"Add", "Div", "Einsum", "Gemm", "MatMul", "Mul", "Sub"}
 
-# What the walk forward knows of a float value. A value only rises, so that loops settle. Data, by far the most values
-# of a model, are not noted.
+# The kinds of a float value in the forward walk. A kind only rises, so that loops settle. Data, by far the most values
+# of a model, have no entry.
 _UNKNOWN, _FIXED, _POSITION, _OTHER = range(4)
 _MOVED = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
 _Step = Node | Link
@@ -39,7 +39,7 @@ _Step = Node | Link
 
 @dataclass(frozen=True)
 class Position:
-    """Why a node belongs to position arithmetic.
+    """The reason why a node belongs to position arithmetic.
 
     ``source``: the integers that its result derives from; None if the node makes a fixed operand of the arithmetic.
     ``reader``: the operator and name of the node that reads the positions in the end; ``is_reader``: it is this node.
@@ -119,7 +119,7 @@ class _Walk:
         self.shared, self.graph = shared, graph
         self.kinds: dict[Value, int] = {}
         self.integers: dict[Value, Value] = {}
-        self.feeds: dict[Value, list[Value]] = {}  # what control flow hands to a value
+        self.feeds: dict[Value, list[Value]] = {}  # by target, the values that control flow hands to it
         self.callees: dict[Node, _Walk] = {}
         self._plans: dict[tuple[bool, ...], PositionPlan] = {}
         for value, kind in zip(graph.root.inputs, arguments, strict=False):
