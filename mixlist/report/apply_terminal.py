@@ -1,4 +1,4 @@
-"""What ``apply`` did, for people."""
+"""Write a summary of ``apply`` for the terminal."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _write_outputs(report: CheckReport, stream: TextIO) -> None:
 
 
 def _write_counts(report: CheckReport, stream: TextIO) -> None:
-    """What full statistics counted, in all low tensors and in the worst of them."""
+    """Write the counts of full statistics, for all low tensors and for the worst of them."""
     counts = [tensor.counts for tensor in report.tensors if tensor.counts is not None]
     if not counts:
         return

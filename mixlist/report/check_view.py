@@ -23,7 +23,7 @@ from mixlist.report.number_text import cosine, figure, pluralize, share
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a kind of finding means; ``failing`` ones fail the verdict, ``warning`` ones deserve a look."""
+    """The meaning of a kind of finding; ``failing`` ones fail the verdict, ``warning`` ones deserve a look."""
 
     weight: Literal["failing", "warning", "note"]
     text: str
@@ -64,7 +64,7 @@ EMULATED = (
 
 
 def counted(counts: ValueCounts) -> str:
-    """What became of a tensor's values, as shares; empty where all are in the low type's best range."""
+    """Return the shares of a tensor's values outside of the low type's best range; "" if there are none."""
     parts = (
         (counts.nonfinite, counts.values, "not finite"),
         (counts.flushed, counts.nonzero, "became zero"),
@@ -161,7 +161,7 @@ def exceptions(report: CheckReport) -> str:
 
 
 def comparison(report: CheckReport) -> tuple[str, ...]:
-    """What the emulation said beside a native check, a line each; () where it was not asked."""
+    """Return the result of the emulation after a native check, one text per line; () if there is none."""
     if report.emulated is None:
         return ()
     rate = share(report.emulated.exception_rate)

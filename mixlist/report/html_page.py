@@ -1,4 +1,4 @@
-"""What all HTML pages share: one file with styles, script and pictures inside, and nothing that is fetched.
+"""Build the HTML pages: each is one file with styles, script and pictures inside, and fetches nothing.
 
 Every name out of the model is escaped by the template, control characters spelled out; a content security policy lets
 no script run but the page's own.

@@ -42,7 +42,7 @@ def training_bar(runs: int) -> Iterator[Callable[[TrainingProgress], None] | Non
         def show(now: TrainingProgress) -> None:
             if now.seed not in seeds:
                 seeds.append(now.seed)
-            trainings = 2 * seeds.index(now.seed) + (now.kind == "mixed")  # that are done
+            trainings = 2 * seeds.index(now.seed) + (now.kind == "mixed")  # the trainings that are done
             text = f"seed {now.seed}, {now.kind}: loss {now.loss:.4g}"
             scale = f", scale {now.scale:g}" if now.kind == "mixed" else ""
             done = trainings * now.steps + now.step

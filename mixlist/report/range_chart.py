@@ -9,7 +9,7 @@ from typing import Literal
 
 from mixlist.checker.result import TensorRange
 
-# How a tensor is drawn: in float32, low, low and worth a look, not finite by inheritance, where it went wrong.
+# The look of a tensor: float32, low precision, low with a warning, not finite because of an input, a failing finding.
 Look = Literal["high", "low", "warning", "propagated", "failing"]
 LOOKS: tuple[Look, ...] = ("high", "low", "warning", "propagated", "failing")
 
@@ -39,9 +39,9 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Span:
-    """Where a tensor's magnitudes lie, as log2: ``low`` of the smallest that is not zero, ``high`` of the largest.
+    """The magnitudes of a tensor as log2: ``low`` of the smallest that is not zero, ``high`` of the largest.
 
-    ``low`` is None where nobody looked, ``high`` None where all values are zero; infinite values give infinity.
+    ``low`` is None if it was not computed, ``high`` None if all values are zero; infinite values give infinity.
     """
 
     low: float | None
@@ -109,7 +109,7 @@ def column_width(tensors: int) -> float:
 
 
 def labels(drawn: Scale, low: Format, texts: Sequence[str]) -> list[tuple[float, str, bool]]:
-    """What stands beside the picture, downwards: (y, text, whether it names a limit); the names of zones between.
+    """Return the labels next to the picture, from its top: (y, text, whether it names a limit or else a zone).
 
     ``texts`` are the limits: largest, smallest normal, smallest. Limits closer than a line of text move apart, and a
     zone without room for its name has none.

@@ -20,7 +20,7 @@ _FOLD_ROWS = 2000  # rich takes about 0.3 ms a row; longer tables are written pl
 
 
 def colored(stream: TextIO) -> bool:
-    """Whether the stream is a terminal that wants color."""
+    """Return True if the stream is a terminal that wants color."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

@@ -17,13 +17,13 @@ EMULATED = (
 
 
 def headline(report: TrainReport) -> str:
-    """What was trained, how, and how long."""
+    """Return the model, the precision and mode, and the numbers of runs and steps."""
     how = f"{report.precision}, {report.mode} on {report.provider}"
     return f"{report.model} in {how}, {pluralize(len(report.runs), 'run')} of {pluralize(report.steps, 'step')}"
 
 
 def exceptions(report: TrainReport) -> str:
-    """How many steps had a gradient that was not finite; "" where that is a reason of the verdict already."""
+    """Return the number and rate of steps with an exception; "" if they are a reason of the verdict already."""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
     if too_many(bad, total, report.limit):
@@ -79,7 +79,7 @@ def mean_and_deviation(sample: Iterable[float | None]) -> str:
 
 
 def underflow(report: TrainReport) -> list[tuple[str, str, str]]:
-    """What becomes of gradient values, with the loss scaled as in training and unscaled."""
+    """Return the shares of lost gradient values: their kind, with the loss scaled as in training, and unscaled."""
     found = report.underflow
     if found is None:
         return []
@@ -123,7 +123,7 @@ def trace(report: TrainReport) -> str:
 
 
 def remedies(report: TrainReport) -> list[str]:
-    """What could be asked for, where the verdict does not say what to change."""
+    """Return the options that may find a remedy, if the training failed and they were not given."""
     found = []
     if report.verdict == "fail" and report.exception_rate > 0 and report.trace_scale is None:
         found.append("--trace-overflow finds the nodes that overflow first, and the lists that keep them high")
