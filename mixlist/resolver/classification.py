@@ -43,7 +43,7 @@ from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
 
-# How a node's precision is found. Only `gray` looks at other nodes.
+# The ways to find a node's precision. Only `gray` looks at other nodes.
 Kind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
 
 _FLOAT_OR_UNKNOWN = types.LISTED | {types.UNKNOWN}

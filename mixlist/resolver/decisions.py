@@ -85,7 +85,7 @@ class Solution:
     followed: list[Value | None]
     links: list[Link] = field(default_factory=list)
     notes: dict[int, str] = field(default_factory=dict)
-    rules: dict[int, str] = field(default_factory=dict)  # where the outcome overrides the rule of the fact
+    rules: dict[int, str] = field(default_factory=dict)  # by node id, if the outcome overrides the rule of the fact
     callees: dict[int, Solution] = field(default_factory=dict)
     constants_fit: dict[Hashable, dict[Value, bool]] = field(default_factory=dict)
     callees_tried: dict[Node, dict[Solution, None]] = field(default_factory=dict)

@@ -185,7 +185,7 @@ class _IncrementalResolution(Resolution):
 
     def decide(self, graph: Graph, call: CallArguments, masks: Masks) -> Solution:
         incremental = self.incremental
-        # What is decided with more masks kept starts from the same, so that few nodes differ.
+        # A repetition, with more masks kept, starts from an earlier repetition, so that few nodes differ.
         key = (id(graph), call.key, masks.is_repeated)
         reach = incremental.reach[id(graph)]
         changed = {node: each for node, each in self.changes.items() if each.graph in reach}

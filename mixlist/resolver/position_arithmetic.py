@@ -24,7 +24,7 @@ from mixlist.patterns.positions import PositionPlan, find_positions
 from mixlist.resolver.classification import Kind
 from mixlist.resolver.decisions import Resolved, Solution
 
-_BY_LIST: frozenset[Kind] = frozenset({"low", "authored", "gray"})  # what a list or a mode decides
+_BY_LIST: frozenset[Kind] = frozenset({"low", "authored", "gray"})  # the kinds that a list or a mode decides
 _LOWERING = frozenset({"lists", "force", "cube"})  # the actions of modes that make nodes low precision
 _PLANS: WeakKeyDictionary[Graph, PositionPlan | None] = WeakKeyDictionary()  # computed once for all policies of a model
 
