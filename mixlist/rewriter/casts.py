@@ -1,6 +1,6 @@
-"""Where Casts go, and which there are.
+"""Choose the Casts of a plan and their places.
 
-The fewest Casts for a plan. A value v has one type; let R be the other types that its readers want. Each r
+A plan gets the fewest Casts. A value v has one type; let R be the other types that its readers want. Each r
 in R needs some tensor that holds v as r, so one tensor per (v, r) is a lower bound unless one is there already:
 a constant, which is converted instead; what stands behind a Cast of the user that resolution looks through
 (exact, and free); a Cast of v to r by the user that every such reader sees. Where none is there, exactly one Cast
@@ -56,7 +56,7 @@ class Converted:
 
 @dataclass
 class Layout:
-    """What one graph's rewrite changes. Slots not named here keep the names that they have."""
+    """The changes of one graph. Slots that are not named here keep the names that they have."""
 
     inputs: dict[Node, dict[int, str]] = field(default_factory=dict)
     outputs: dict[Scope, dict[int, str]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def lay_out(solution: Solution, new: NewNames, cast_is_black: bool, low: int, ke
 
 @dataclass(frozen=True)
 class KeepTypes:
-    """Which inputs and outputs of the main graph keep their declared types."""
+    """The inputs and outputs of the main graph that keep their declared types."""
 
     everything: bool = True
     names: frozenset[str] = frozenset()

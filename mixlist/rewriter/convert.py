@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ConstantReport:
-    """What conversion did to one constant: numbers of elements, and the largest finite magnitude before it.
+    """The changes of one constant by its conversion: numbers of elements, and the largest finite magnitude before.
 
     ``masked``: values of a mask that were reduced (Rule S4.36).
     """
@@ -196,5 +196,5 @@ def bring_in(proto: ModelProto, folder: Path | None, clamp: bool = False) -> Non
 
 
 def identity(tensor: TensorProto) -> tuple[str, ...]:
-    """What tells a tensor in another file from others of its name: where it lies."""
+    """Return a key of a tensor in another file: its name and its place, because several may have one name."""
     return (tensor.name, *sorted(f"{entry.key}={entry.value}" for entry in tensor.external_data))

@@ -26,7 +26,7 @@ class Emitter:
         self.layout = layout
         self.calls = calls  # new function names by id of the call node
         marked = any(scope.marked for scope in linked_scopes(solution.graph.root))
-        self.renames = bool(layout.names) or marked  # what read a Cast that mixlist made reads its source
+        self.renames = bool(layout.names) or marked  # the reader of a Cast that mixlist made reads the Cast's input now
 
     def emit(self, messages: dict[Scope, ScopeProto], constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
         """Bring the message of each scope into the decided form; ``constants`` are new Constant nodes by scope."""

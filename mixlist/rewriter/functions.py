@@ -19,7 +19,7 @@ ORIGIN = "pkg.mixlist.function"  # metadata of a specialisation: the name of the
 
 
 class FunctionNames:
-    """What each specialisation is called: the first of a function keeps its name."""
+    """The name of each specialization: the first one of a function keeps the function's name."""
 
     def __init__(self, resolved: Resolved) -> None:
         taken = {(f.domain, f.name) for f in resolved.loaded.proto.functions}
@@ -84,7 +84,7 @@ def _shared(model: ModelProto, groups: list[list[FunctionProto]], known: list[se
 
 
 def _digest(function: FunctionProto, known: set[str]) -> bytes:
-    """What a function does: without its name, and with the names that mixlist made up numbered."""
+    """Return the content of a function as bytes, without its name, and with the names that mixlist made numbered."""
     bare = copied(function)
     bare.name = ""
     bare.ClearField("metadata_props")

@@ -1,4 +1,4 @@
-"""What rewriting a model returns: the model, how to save it, and what was done to it."""
+"""The result of rewriting a model: the new model, the way to save it, and the changes that were made."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RewriteResult:
         return save(self.proto, Path(path), self.loaded, self._stream, options)
 
     def streamed_bytes(self) -> int:
-        """How many bytes of external data ``save`` writes."""
+        """Return the number of bytes of external data that ``save`` writes."""
         return sum(declared_size(t) for t in self._external(pending_only=False))
 
     def _stream(self, tensor: TensorProto) -> Iterator[bytes]:
