@@ -36,7 +36,7 @@ _NUMBERED = re.compile(r"input_(\d+)\.pb")
 
 @dataclass(frozen=True)
 class Source:
-    """Where one batch comes from: ``name`` for messages, ``read`` for its values as they are stored."""
+    """The source of one batch: ``name`` is for messages, ``read`` returns the values as they are stored."""
 
     name: str
     read: Callable[[], Mapping[str, object]]

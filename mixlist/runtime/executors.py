@@ -1,4 +1,4 @@
-"""Where tasks run: worker processes of this machine, a Dask cluster, or any other ``concurrent.futures.Executor``.
+"""Run tasks in worker processes of this machine, on a Dask cluster, or in any ``concurrent.futures.Executor``.
 
 ``open_workers`` opens them; a file that tasks need goes to them with ``Workers.send`` and is read there by ``content``;
 ``wait_for`` gives a task's result.

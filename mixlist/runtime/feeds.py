@@ -37,7 +37,7 @@ class Batches:
         self.inputs = tuple(inputs)
         self._sources = tuple(sources)
         self._notes = tuple(notes)
-        self._losses: dict[str, str] = {}  # what casts lost, by input
+        self._losses: dict[str, str] = {}  # a note on the values that casts changed, by input
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -59,7 +59,7 @@ class Batches:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should know of the data read so far: sizes assumed, values that a cast changed."""
+        """Return notes for the user on the data that were read so far: sizes assumed, values that a cast changed."""
         return (*self._notes, *self._losses.values())
 
 

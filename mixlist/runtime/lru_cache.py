@@ -1,4 +1,4 @@
-"""What a process keeps between tasks: values by key, of which the one that was not used for the longest goes first."""
+"""Keep values by key between the tasks of a process, and drop the least recently used ones first."""
 
 from __future__ import annotations
 

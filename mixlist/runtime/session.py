@@ -21,7 +21,7 @@ Outputs: TypeAlias = "list[Array]"  # in the order asked for, of the same kinds
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How ONNX Runtime loads and runs a model, wherever it does.
+    """The options with which ONNX Runtime loads and runs a model, in this process or in another one.
 
     provider: ``cpu`` or ``cuda``.
     optimize: all graph optimizations, or none.

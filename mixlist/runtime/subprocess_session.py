@@ -58,7 +58,7 @@ class Crashed(WorkerDied):
 
 
 class Work(NamedTuple):
-    """What a request does, for the report of a crash: the model's file, the folder of its weights, a run's input."""
+    """The work of a request, for the report of a crash: the model's file, the folder of its weights, a run's input."""
 
     stage: Stage
     model: Path

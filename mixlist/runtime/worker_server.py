@@ -1,4 +1,4 @@
-"""What a worker process runs: ``serve`` answers requests until its input ends.
+"""Serve requests in a worker process: ``serve`` answers them until its input ends.
 
 It also holds sessions under numbers: requests load one, call a method of it, or drop it.
 """
@@ -44,7 +44,7 @@ def serve(threads: int) -> None:
 def _streams() -> tuple[IO[bytes], IO[bytes]]:
     requests = os.fdopen(0, "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what a library prints must not get among the answers
+    os.dup2(2, 1)  # the output of libraries must not get among the answers
     return requests, answers
 
 
