@@ -1,4 +1,4 @@
-"""Which kernels ONNX Runtime's providers have, by operator version and type.
+"""Look up the kernels of ONNX Runtime's providers by operator version and type.
 
 A build without providers that load as libraries is asked itself (``get_all_opkernel_def``), so the answer is true for
 the build at hand. Any other is not asked, because ONNX Runtime 1.31.1 dies of a segmentation fault there when one of
@@ -40,11 +40,11 @@ class Kernel:
     types: Mapping[str, frozenset[str]]
 
     def fits(self, since: int) -> bool:
-        """Whether it is for an operator that last changed in version ``since``."""
+        """Return True if the kernel is for an operator that last changed in version ``since``."""
         return self.start == since or (self.end is not None and self.start <= since <= self.end)
 
     def takes(self, dtype: str, wanted: set[str]) -> bool:
-        """Whether it takes ``dtype`` somewhere, and in all of the ``wanted`` parameters that it names."""
+        """Return True if the kernel takes ``dtype`` in a parameter, and in all ``wanted`` parameters that it names."""
         known = [self.types[parameter] for parameter in wanted if parameter in self.types]
         return any(dtype in types for types in self.types.values()) and all(dtype in types for types in known)
 
@@ -75,7 +75,7 @@ def without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
 
 
 def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: str, outputs: tuple[int, ...]) -> bool:
-    """Whether ``provider`` (``cpu``, ``cuda``) has a kernel of the operator for the low type.
+    """Return True if ``provider`` (``cpu``, ``cuda``) has a kernel of the operator for the low type.
 
     ``low`` is one of FLOATS, ``outputs`` the indices of the outputs that have it; where there are none (ArgMax,
     Equal), any type parameter of the kernel may. True also for an operator that has no kernel of any type but a
@@ -92,7 +92,7 @@ def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: st
 
 
 def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
-    """Whether ``provider`` has a kernel of the operator at all: else it is expanded into others, or refused."""
+    """Return True if ``provider`` has any kernel of the operator; without one it expands or refuses the operator."""
     return (domain, op_type) in _kernels(provider)
 
 
@@ -114,7 +114,7 @@ def _can_be_asked(provider: str) -> bool:
 
 
 def registered(provider: str) -> Registry:
-    """What the installed ONNX Runtime says of ``provider``. It may die of the question: see above."""
+    """Ask the installed ONNX Runtime for the kernels of ``provider``. The question may end the process: see above."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found: dict[tuple[str, str], tuple[Kernel, ...]] = {}
