@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training is, for those who are told. ``kind``: float32 or mixed."""
+    """The progress of a training after a step, for the callback ``told``. ``kind``: float32 or mixed."""
 
     seed: int
     kind: str

@@ -73,7 +73,7 @@ class _Series:
 
     @property
     def complete(self) -> bool:
-        """Whether every run came to its end."""
+        """Return True if every run came to its end."""
         return len(self.finished) == self.job.options.runs
 
     def run(self) -> None:

@@ -46,7 +46,7 @@ class FlatArrays:
 
 @dataclass
 class StepResult:
-    """What one step gave: the unscaled loss, the scaled gradients flat, the buffers' new values."""
+    """The results of one step: the unscaled loss, the scaled gradients flat, the buffers' new values."""
 
     loss: float
     gradient: Floats

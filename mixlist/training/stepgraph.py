@@ -54,7 +54,7 @@ class StepGraph:
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
+        """Return the name of the graph for messages."""
         return self.loaded.name
 
     @property
