@@ -142,7 +142,7 @@ def _exponential(graph: Graph, node: Node, draw: Draw) -> Node:
     return _call(graph, aten.div.Tensor, _call(graph, aten.log.default, rest), -rate)
 
 
-# What each operator becomes: a function of the graph, the operator's node, and the draw.
+# The replacement of each operator: a function of the graph, the operator's node, and the draw.
 _RULES: Mapping[OpOverload, Callable[[Graph, Node, Draw], Node]] = {
     aten.rand.default: lambda graph, node, draw: draw("uniform"),
     aten.rand_like.default: lambda graph, node, draw: draw("uniform"),

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Stands for the batch size while tracing: many divisors, so that `x.view(-1, 2, ...)` passes, and no likely other size.
 BATCH_HINT = 27720
-# What torch raises where Python code needs the value of a tensor: a branch, a size, a boolean index.
+# The errors that torch raises if Python code needs the value of a tensor: a branch, a size, a boolean index.
 _VALUE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 LOSS_SCOPE = "loss"
 GRAD_SCOPE = "grad"
