@@ -24,7 +24,7 @@ _VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refu
 
 
 class CandidateRanking:
-    """What a check under the base lists says of every node; ``low`` is the low type, ``costs`` those of the model."""
+    """Ranks candidates by a check under the base lists; ``low`` is the low type, ``costs`` are those of the model."""
 
     def __init__(self, report: CheckReport, low: int, costs: Costs) -> None:
         bound = overflow_bound(low)

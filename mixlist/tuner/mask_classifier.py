@@ -47,7 +47,7 @@ class MaskClassifier:
         self.masks = find_masks(self.nodes) if low == types.FLOAT16 else {}
         self._by_ref = {node.ref: node for node in self.nodes}
         self._finder: MaskedOverflowFinder | None = None
-        self._ranged: frozenset[TensorRef] = frozenset()  # what the following are of
+        self._ranged: frozenset[TensorRef] = frozenset()  # the tensors of the three that follow
         self._near: list[DataflowNode] = []  # the nodes that make such a tensor
         self._reads: list[_Read] = []
         self._values: dict[Graph, list[tuple[TensorRef, int]]] = {}  # such tensors by the ids of their values

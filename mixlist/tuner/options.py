@@ -69,7 +69,7 @@ class TuneOptions(JudgingOptions):
 
     @property
     def output_limits(self) -> Limits:
-        """What the outputs must keep: with labels nothing but what is asked for (Rule S9.3)."""
+        """Return the limits of the outputs: with labels only those that are given (Rule S9.3)."""
         return self.limits or default_limits(labelled=self.labels is not None)
 
     def of_check(self) -> CheckOptions:

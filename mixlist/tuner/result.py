@@ -1,4 +1,4 @@
-"""What ``tune`` found: values only, rendered by the report rooms (schema: ``mixlist.tune/1``)."""
+"""The result of ``tune``: values only, rendered by the report rooms (schema: ``mixlist.tune/1``)."""
 
 from __future__ import annotations
 

@@ -174,8 +174,8 @@ def _validated_list(
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What a search ended with: ``check`` is the final check; ``edits`` are None where ``failures`` say why."""
+class _SearchResult:
+    """The result of a search: the edits or None, the last check of the lists, and the reasons why the search failed."""
 
     edits: EditSet | None
     check: CheckReport
@@ -204,16 +204,16 @@ class _Tuning:
         """
         strategy = self._strategy(node_rules=node_rules)
         if gaps:
-            report = self._report(strategy, objective, _Found(None, self.base, tuple(gaps)), minimal=False)
+            report = self._report(strategy, objective, _SearchResult(None, self.base, tuple(gaps)), minimal=False)
             return replace(report, verdict="inconclusive")
         if objective == "min-edits" and not check_reasons(self.base, self.trials.goal):
-            return self._report(strategy, objective, _Found(NO_EDITS, self.base))
+            return self._report(strategy, objective, _SearchResult(NO_EDITS, self.base))
         try:
             with self.timer.phase("search"):
                 reference = self.trials.reference()
             if not reference.passed:
                 missed = f"the limits are missed with every node in float32 too ({reference.why})"
-                found = _Found(None, self.base, (f"{missed}: data or limits are wrong",))
+                found = _SearchResult(None, self.base, (f"{missed}: data or limits are wrong",))
             else:
                 found = self._search(strategy, objective)
             report = self._report(strategy, objective, found)
@@ -231,19 +231,19 @@ class _Tuning:
     def _strategy(self, *, node_rules: bool) -> Strategy:
         return Strategy(self.trials, self.ranking, self.cost, node_rules=node_rules)
 
-    def _search(self, strategy: Strategy, objective: Objective) -> _Found:
+    def _search(self, strategy: Strategy, objective: Objective) -> _SearchResult:
         """Search, check, and search again where the check does not agree (Rule S9.8)."""
         for _ in range(SEARCHES):
             with self.timer.phase("search"):
                 edits = strategy.run(objective)
             if edits is None:
-                return _Found(None, self.base, tuple(strategy.notes))
+                return _SearchResult(None, self.base, tuple(strategy.notes))
             check = self.final_check(edits)
             reasons = check_reasons(check, self.trials.goal)
             if not reasons:
-                return _Found(edits, check)
+                return _SearchResult(edits, check)
             self.trials.forget(edits, f"the check of the whole: {reasons[0]}")
-        return _Found(None, check, ("the final check contradicts the search", *reasons))
+        return _SearchResult(None, check, ("the final check contradicts the search", *reasons))
 
     def _alternative(self, edits: EditSet, objective: Objective) -> TunedList | None:
         """Return a result with node rules that keeps more work low, where the lists keep too little (Rule S9.15)."""
@@ -262,7 +262,7 @@ class _Tuning:
         with self.timer.phase("search"):
             return self._tuned_list(*best)
 
-    def _tuned_list(self, strategy: Strategy, objective: Objective, found: _Found) -> TunedList:
+    def _tuned_list(self, strategy: Strategy, objective: Objective, found: _SearchResult) -> TunedList:
         assert found.edits is not None
         explained = explain_edits(found.edits, strategy, minimal=True)
         policy = self.compiler.base
@@ -283,10 +283,12 @@ class _Tuning:
         reason = "interrupted: the best list so far, not minimal and not checked"
         if best is None:
             reason = "interrupted before any list kept the limits"
-        report = self._report(strategy, objective, _Found(best, self.base, (reason,)), minimal=False)
+        report = self._report(strategy, objective, _SearchResult(best, self.base, (reason,)), minimal=False)
         return replace(report, complete=False, check=None)
 
-    def _report(self, strategy: Strategy, objective: Objective, found: _Found, *, minimal: bool = True) -> TuneReport:
+    def _report(
+        self, strategy: Strategy, objective: Objective, found: _SearchResult, *, minimal: bool = True
+    ) -> TuneReport:
         policy, share, edits = self.compiler.base, self.compiler.share, found.edits
         reasons = found.failures or ("the lists keep every limit",)
         chosen = edits or NO_EDITS

@@ -96,7 +96,7 @@ class TrialCompiler:
         The two differ in the inputs that are rounded already: to round them again changes nothing, but takes time.
         """
         main = self.solution(edits)
-        for every in (True, False):  # what comes last is tried first
+        for every in (True, False):  # gates nest, and the one that is built last is asked first
             for point, rounding in self.planner.roundings(main, every=every).items():
                 offered = self.wanted.get(point, ())
                 saves_time = not every and len(offered) == 1 and offered[0] != rounding

@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 RangeOf = Callable[[Value], ConstantRange | None]
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
-LEAST = 1e-6  # what may be divided by: no rounding makes a zero of it
+LEAST = 1e-6  # the smallest divisor that counts: no rounding makes it zero
 _BOUNDED, _EXACT = operators(Trait.BOUNDED), operators(Trait.EXACT)
-# Where all that a steady operator reads and makes is far within the range in the reference, no rounding takes it beyond
-# the range. If one does, because terms cancel or errors grow eightfold, the final check finds it.
+# If all values that a steady operator reads and makes are far within the range in the reference, no rounding takes one
+# beyond the range. If one does, because terms cancel or errors grow eightfold, the final check finds it.
 _STEADY = operators(Trait.STEADY)
 _NORMALIZES = operators(Trait.NORMALIZES)  # steady if their epsilon is no zero: a variance divides
 
 
 @dataclass(frozen=True)
 class TrialStatistics:
-    """Where the statistics of a trial are, and how they are read.
+    """The statistics of a trial: the outputs that hold them, and the way to read them.
 
     ``sums``: the tensors of each output's columns; an output has the shape [columns], or [iterations, columns] where it
     comes out of a loop. ``nan_only``: tensors of which only a NaN counts; ``ambiguous``: those of which the sum says
@@ -168,7 +168,7 @@ def _sums(instrumented: Instrumented) -> dict[str, tuple[TensorRef, ...]]:
 
 
 class _Magnitudes:
-    """How large the outputs of nodes are in the reference: ``near`` the low range, or ``far`` within it.
+    """The nodes by the size of their outputs in the reference: ``near`` the low range, or ``far`` within it.
 
     A node that never ran is neither.
     """

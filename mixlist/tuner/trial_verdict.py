@@ -13,7 +13,7 @@ from mixlist.tuner.trial_worker import Answers, BatchResult
 
 @dataclass(frozen=True)
 class Goal:
-    """What must hold: the limits of ``check``. ``accuracy_loss``: of task accuracy, None where there are no labels."""
+    """The limits of a trial: those of ``check``, and ``accuracy_loss``, of task accuracy (None without labels)."""
 
     limits: Limits
     exception_rate: float
@@ -33,7 +33,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial. ``why``: the limit that broke first; ``batch``: where, None for all of them together.
+    """The outcome of a trial. ``why``: the limit that broke first; ``batch``: where, None for all of them together.
 
     ``crashed``: its process died, which another time it may not.
     """

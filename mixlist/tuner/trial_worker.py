@@ -36,7 +36,7 @@ Answers = tuple[int, int, int]  # right in the reference, right in the trial, an
 
 @dataclass(frozen=True)
 class Payload:
-    """What a TrialRunner is made of: sent once to every process.
+    """The parts of a TrialRunner, sent once to every process.
 
     ``flag_count``: the flags of all pieces. ``outputs``: the model's outputs, which the gated graph calls
     ``gated_outputs``. ``first_counts``: an overflow settles a trial, so that no more has to be computed. ``limits``:
@@ -81,7 +81,7 @@ class TrialRunner:
         options = SessionOptions(threads=payload.threads, lean=True, reuse=True)
         self.pieces = [(LocalSession(open_session(part.model, options)), part) for part in payload.segments]
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
-        self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _bytes)  # what pieces made, by batch and flags
+        self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _bytes)  # the results of pieces, by batch and flags
         self.references: dict[int, Values] = {}
         self.offsets = [0]  # of each batch's labels
         self.lock = threading.RLock()
@@ -158,7 +158,7 @@ def _bytes(values: Mapping[str, Array]) -> int:
     return 256 + sum(getattr(value, "nbytes", 0) for value in values.values())
 
 
-_runners: LruCache[TrialRunner] = LruCache(2)  # that of the search, and one before it
+_runners: LruCache[TrialRunner] = LruCache(2)  # the runner of the search, and the one before
 
 
 def run_batch(token: str, payload: str | bytes, flags: bytes, batch: int) -> BatchResult:
