@@ -1,4 +1,4 @@
-"""What stops a command: every error that a user can cause is a MixlistError."""
+"""The errors that stop a command: every error that a user can cause is a MixlistError."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Kind = Literal["flag", "text", "integer", "number", "input file", "output file"]
 
 @dataclass(frozen=True)
 class CommandLineForm:
-    """How an option is written on the command line and in a TOML file.
+    """The form of an option on the command line and in a TOML file.
 
     ``flag``: the long option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default.
     ``least`` and ``most`` bound an integer or a number, both included. ``repeatable``: the option can be given several
