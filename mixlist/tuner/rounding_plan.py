@@ -54,7 +54,13 @@ class Rounding:
     limits: tuple[float, ...] = ()
 
     def covers(self, other: Rounding) -> bool:
-        """Return whether this one serves for the other: rounding what is rounded already changes nothing."""
+        """Return whether this one serves for the other: rounding what is rounded already changes nothing.
+
+        If the other rounds nothing and only reduces a mask's constant, its node may be high precision, and its inputs
+        are not rounded already.
+        """
+        if not (any(other.inputs) or any(other.outputs)):
+            return self == other
         return (self.outputs, self.limits) == (other.outputs, other.limits) and all(
             needed in (0, elem) for elem, needed in zip(self.inputs, other.inputs, strict=True)
         )

@@ -338,7 +338,6 @@ def test_a_choice_after_others_is_decided_as_if_it_were_the_first(
         both.compare(subset(data, units))
 
 
-@pytest.mark.xfail(reason="known defect: some choices with node rules on the way of a mask round otherwise in a trial")
 @settings(PROFILE, max_examples=PROFILE.max_examples // 4)
 @given(attentions(), mask_policies(), st.data())
 def test_trials_round_as_the_rewritten_model_does(drawn: Attention, rules: Policy, data: st.DataObject) -> None:
