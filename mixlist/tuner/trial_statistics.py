@@ -54,14 +54,16 @@ class TrialStatistics:
 
     ``sums``: the tensors of each output's columns; an output has the shape [columns], or [iterations, columns] where it
     comes out of a loop. ``nan_only``: tensors of which only a NaN counts; ``ambiguous``: those of which the sum says
-    nothing. ``ranged``: the tensors with ranges, without the model. ``ends``: the outputs that are made last before
-    each cut. ``limit``: the magnitude that values beyond the low range become, infinite where they do not saturate;
-    ``bound``: the least magnitude that a conversion loses.
+    nothing. ``order``: of the tensors with sums, the place at which their node computes. ``ranged``: the tensors with
+    ranges, without the model. ``ends``: the outputs that are made last before each cut. ``limit``: the magnitude that
+    values beyond the low range become, infinite where they do not saturate; ``bound``: the least magnitude that a
+    conversion loses.
     """
 
     sums: Mapping[str, tuple[TensorRef, ...]]
     nan_only: AbstractSet[TensorRef]
     ambiguous: AbstractSet[TensorRef]
+    order: Mapping[TensorRef, int]
     ranged: Instrumented
     ends: Sequence[tuple[str, ...]]
     limit: float
@@ -75,8 +77,10 @@ class TrialStatistics:
     def first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
         """Return the first node that overflows and does not in the reference, "" for none.
 
-        ``mixed`` may be a part of the statistics.
+        ``mixed`` may be a part of the statistics. An output holds sums alone or beside ranges, so that an earlier
+        tensor may be in a later output.
         """
+        found: list[TensorRef] = []
         for name, tensors in self.sums.items():
             if name not in mixed or np.isfinite(mixed[name]).all():
                 continue
@@ -85,9 +89,8 @@ class TrialStatistics:
             infinite = ~np.isfinite(after).all(axis=0) & np.isfinite(before).all(axis=0)
             overflows = np.where([tensor in self.nan_only for tensor in tensors], nan, infinite)
             overflows &= [tensor not in self.ambiguous for tensor in tensors]
-            if overflows.any():
-                return str(tensors[int(np.argmax(overflows))].producer)
-        return ""
+            found += [tensors[column] for column in np.flatnonzero(overflows)]
+        return str(min(found, key=lambda tensor: self.order[tensor]).producer) if found else ""
 
     def ambiguous_ranges(
         self, reference: Mapping[str, Array], mixed: Mapping[str, Array]
@@ -147,10 +150,13 @@ def add_statistics(
     ranged = instrument(summed.proto, wanted=is_ranged, own=own, cuts=cuts)
     ends = [(*one, *other) for one, other in zip(summed.parts, ranged.parts, strict=True)]
     without_model = replace(ranged, proto=type(ranged.proto)())
+    sums = _sums(summed) | _sums(ranged)
+    places = {tensor.producer: place for place, tensor in enumerate(tensors)}  # they are in order of computation
     return ranged.proto, TrialStatistics(
-        sums=_sums(summed) | _sums(ranged),
+        sums=sums,
         nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE),
         ambiguous=frozenset(probe.ref for probe in ranged.probes if is_ambiguous(probe)),
+        order={tensor: places.get(tensor.producer, -1) for columns in sums.values() for tensor in columns},
         ranged=without_model,
         ends=ends,
         limit=FINITE_MAX[low] if saturate else math.inf,

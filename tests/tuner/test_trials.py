@@ -130,6 +130,19 @@ def test_a_reshape_that_overflows_where_what_it_reads_does_not() -> None:
     assert not outcome.passed and outcome.why == "overflow at r"
 
 
+def test_the_first_overflow_is_named_where_its_sum_stands_in_a_later_output() -> None:
+    """The sum is near the range and has a whole range; what is divided is not."""
+    proto = model("""g (float[4] x) => (float[1] y) <float many = {1e4}> {
+      [sum] s = ReduceSum(x) [divide] y = Div(s, many) }""")
+    feeds = [{"x": np.full(4, 5e4, np.float32)}]
+    rules = policy(white=["ReduceSum", "Div"])
+    tried = trials(proto, rules, feeds, limits=ANY)
+    outcome = tried.outcome(frozenset())
+    tried.compiler.close()
+    (first,) = (node for node in mixlist.check(proto, rules, feeds, limits=ANY).nodes if node.first)
+    assert outcome.why == f"overflow at {first.name}" == "overflow at sum"
+
+
 TWO = """g (float[2] x) => (float[2] y)
 { [a] a = Mul (x, x) [b] b = Exp (a) [c] c = Sqrt (b) [y] y = Neg (c) }"""
 
