@@ -79,9 +79,7 @@ def build_function(
 def _fill(graph: Graph, depth: int = 0, results: tuple[types.Type, ...] = ()) -> None:
     link(graph, graph.root, depth)
     _type_scope(graph, graph.root, depth)
-    for value, proven in zip(graph.root.outputs, results, strict=False):
-        value.type = value.type or proven
-    graph.has_undeclared = unify_types(graph, lambda node: _retype(graph, node, depth))
+    graph.has_undeclared = unify_types(graph, lambda node: _retype(graph, node, depth), results)
     if graph.has_undeclared:
         for scope in linked_scopes(graph.root):
             _set_yields(graph, scope)

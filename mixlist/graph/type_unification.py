@@ -10,7 +10,7 @@ value are visited again, so that the time is linear.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from mixlist.graph import control_flow
 from mixlist.graph.model import Graph, Node, Value
@@ -21,15 +21,17 @@ _MOST_CHANGES = 4  # of a value's type: more come from a model that contradicts 
 Proof = tuple[Value, types.Type]  # a value of unknown type, and the type that it must have
 
 
-def unify_types(graph: Graph, infer_outputs: Callable[[Node], None]) -> bool:
+def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], results: Iterable[types.Type] = ()) -> bool:
     """Give types to the values of unknown type, as far as the graph proves them; return whether any was unknown.
 
     ``infer_outputs`` derives the types of a node's outputs from those of its inputs, and whether they come from shapes;
-    it changes no known type to UNKNOWN.
+    it changes no known type to UNKNOWN. ``results`` are the types that a caller proves of the graph's outputs.
     """
     unknown = [value for value in graph.values if value.type == types.UNKNOWN and value.kind != "absent"]
     if not unknown:
         return False
+    for value, proven in zip(graph.root.outputs, results, strict=False):
+        value.type = value.type or proven
     touching = _touching_nodes(graph)
     waiting = deque(dict.fromkeys(node for value in unknown for node in touching.get(value, ())))
     queued = set(waiting)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _READS_ANY = operators(Trait.READS_ONLY_SHAPE) | {"Cast"}  # any element type of the input will do
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _TYPED_BY_VALUE = TYPE_ATTRIBUTES | {"stash_type"}
+# ONNX's inference of these reads the type of an input that has none, and ends the process.
+_CRASHING_WITHOUT_TYPES = frozenset({"EyeLike", "RegexFullMatch", "DictVectorizer"})
 
 Types = tuple[types.Type, ...]
 Inference = Callable[[Types], Types | None]  # from input types to output types; None if inference refuses them
@@ -240,6 +242,8 @@ def _inference(native: OpSchema, opset: int, present: tuple[bool, ...], proto: N
             model.graph.output.add(name=f"o{i}")
 
     def infer(inputs: Types) -> Types | None:
+        if native.name in _CRASHING_WITHOUT_TYPES and types.UNKNOWN in inputs:
+            return None
         del node.input[:]
         del model.graph.input[:]
         for i, value_type in enumerate(inputs):

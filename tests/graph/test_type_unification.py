@@ -98,6 +98,34 @@ def test_a_caller_proves_the_types_in_a_function() -> None:
     assert (found["r"], found["q"], found["v"]) == ("float32", "float32", "float32")
 
 
+def test_a_caller_proves_the_types_in_a_function_that_a_function_calls() -> None:
+    """Rule S4.39: Unknown types are unified first."""
+    found = types_in(
+        """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
+        <domain: "f", opset_import: ["" : 17, "f" : 1]> F (a) => (b) { b = f.G(a) z = Exp(b) }
+        <domain: "f", opset_import: ["" : 17, "f" : 1]> G (p) => (q) { r = f.H(p) q = Neg(r) }
+        <domain: "f", opset_import: ["" : 17, "c" : 1]> H (s) => (t) { t = c.Foo(s) }"""
+    )
+    assert found == dict.fromkeys(found, "float32")
+
+
+def test_a_node_without_a_float_output_learns_what_the_caller_proves() -> None:
+    """Rule S4.39: Unknown types are unified first."""
+    text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
+    <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { q = c.Foo(p) e = Equal(q, q) }"""
+    function = build_main(model(HEAD + text, check=False)).order[0].function
+    assert function is not None and function.order[1].types == (types.FLOAT, types.FLOAT)
+
+
+def test_an_operator_whose_inference_crashes_without_types_is_read_by_its_schema() -> None:
+    """ONNX's inference of these reads the type of an input that has none, and ends the process."""
+    head = '<ir_version: 10, opset_import: ["" : 21, "c" : 1, "ai.onnx.ml" : 3]>'
+    text = """g (float[2,2] x) => (y) { u = c.Foo(x) e = EyeLike<dtype = 1>(u) m = RegexFullMatch<pattern = "a">(u)
+      d = ai.onnx.ml.DictVectorizer<string_vocabulary = ["a"]>(u) y = Not(m) }"""
+    found = type_names(build_main(model(head + text, check=False)))
+    assert (found["e"], found["d"], found["m"], found["y"]) == ("unknown", "unknown", "bool", "bool")
+
+
 def test_hints_and_declarations_come_first() -> None:
     """Rule S4.12: Types that no schema gives come from hints and declarations."""
     body = "{ u = c.Foo(x) a = Neg(u) y = c.Foo(a) }"
@@ -152,12 +180,14 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = onnx.helper.make_graph(nodes, "g", [info], [onnx.ValueInfoProto(name="y")], [weight])
     imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("c", 1)]
 
-    def count(graph: Graph, infer_outputs: type_unification.Callable[[Node], None]) -> bool:
+    def count(
+        graph: Graph, infer_outputs: type_unification.Callable[[Node], None], results: tuple[types.Type, ...]
+    ) -> bool:
         def counted(node: Node) -> None:
             visits.append(node)
             infer_outputs(node)
 
-        return type_unification.unify_types(graph, counted)
+        return type_unification.unify_types(graph, counted, results)
 
     monkeypatch.setattr(build, "unify_types", count)
     built = build_main(onnx.helper.make_model(graph, opset_imports=imports))
