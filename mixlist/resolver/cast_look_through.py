@@ -27,7 +27,7 @@ def looked_through(value: Value, decided: list[int], low: int, cast_is_black: bo
     if to != types.FLOAT and not (to == types.BFLOAT16 and low == types.FLOAT16):
         return None
     source = cast.inputs[0]
-    if source is None or decided[source.id] not in (low, UNDECIDED):
+    if source is None or source.type == types.UNKNOWN or decided[source.id] not in (low, UNDECIDED):
         return None
     return source
 

@@ -79,6 +79,17 @@ def test_a_hint_makes_the_warning_go_away() -> None:
     assert next(node for node in plan.nodes if node.name == "a").precision == "float16"
 
 
+@pytest.mark.parametrize("gray_policy", ["ascend", "between", "black-wins", "promote"])
+def test_a_cast_of_an_unknown_tensor_gives_its_own_type(gray_policy: str) -> None:
+    """Rule S4.17: Every other Cast is a producer of its `to` type."""
+    text = """g (float[4] x, seq(float[4]) s) => (float[4] y) {
+      u = c.Foo(x) k = Cast<to = 1>(u) [w] w = Add(k, x) c = SequenceConstruct(k, x) [y] y = Neg(w) }"""
+    plan = resolve(HEAD + text, white=["Exp"], gray_policy=gray_policy)
+    found = {name: elem for node in plan.nodes for name, elem in node.outputs.items()}
+    assert found == {"u": "unknown", "k": "float32", "w": "float32", "c": "seq(float32)", "y": "float32"}
+    assert [node.precision for node in plan.nodes] == ["float32"] * 5
+
+
 def test_a_node_rule_for_a_node_of_unknown_type() -> None:
     with pytest.raises(mixlist.MixlistError, match="nothing tells the type of 'u'") as caught:
         resolve(UNKNOWN, rules=(customise("a", ["float16"], ["float16"]),))
