@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from mixlist.option_fields import field_signature
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
@@ -43,10 +44,7 @@ def with_keywords(
         ) -> Report:
             return function(model, policy, data, options_class(*positional, **keywords))
 
-        own = signature(function)
-        leading = list(own.parameters.values())[:-1]
-        keyword_only = signature(options_class).parameters.values()
-        public.__signature__ = own.replace(parameters=[*leading, *keyword_only])  # type: ignore[attr-defined]
+        public.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
         return update_wrapper(public, function)
 
     return decorate

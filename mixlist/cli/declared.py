@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mixlist.cli.parameters import FILE, OUTPUT, Given, Number
+from mixlist.cli.parameters import FILE, OUTPUT, PATH, Given, Number
 from mixlist.option_fields import CommandLineForm, command_line_forms
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
         return Number(form.least, form.most)
     if form.kind == "text":
         return click.Choice(form.choices) if form.choices else click.STRING
-    return {"input file": FILE, "output file": OUTPUT}.get(form.kind)
+    return {"input file": FILE, "list file": PATH, "output file": OUTPUT}.get(form.kind)
 
 
 def build(base: Options, given: Given, **converted: object) -> Options:

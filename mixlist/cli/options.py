@@ -1,14 +1,16 @@
-"""Options that several commands share and no Python function declares: those of a policy, and forms of output."""
+"""Options that several commands share: those of a policy, and those that no Python function has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from mixlist.cli.declared import build, declared
 from mixlist.cli.parameters import OUTPUT, PATH, Given, on_command_line, one_standard_input
 from mixlist.errors import UsageError
+from mixlist.lists.options import PolicyOptions
 from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
@@ -16,41 +18,9 @@ if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
     from mixlist.resolver.plan import Plan
 
-OPS_INFO = click.Option(
-    ["--ops-info"],
-    type=PATH,
-    metavar="PATH|PRESET",
-    help="The operator library: a file, a directory or a built-in name ('mixlist presets').  [default: onnx]",
-)
-OP_NAMES = click.Option(
-    ["--op-names"], type=click.Choice(["auto", "onnx", "ascend"]), help="Name space of the lists.  [default: auto]"
-)
-# What decides a node's precision: the arguments of ``load_policy``, and the keys that may stand at the top of a
-# configuration. None where the user says nothing, so that the defaults of ``load_policy`` count.
-POLICY_OPTIONS = (
-    OPS_INFO,
-    click.Option(["--mixlist"], type=PATH, help="A modify_mixlist file ('-' reads standard input)."),
-    click.Option(["--precision-mode"], metavar="MODE", help="A mode by its older name, e.g. allow_mix_precision."),
-    click.Option(["--precision-mode-v2"], metavar="MODE", help="A mode by its newer name.  [default: mixed_float16]"),
-    click.Option(["--keep-dtype"], type=PATH, help="Nodes that keep their type, one name or OpType::Type a line."),
-    click.Option(["--customize-dtypes"], type=PATH, help="Nodes with types of their own, one rule a line."),
-    OP_NAMES,
-    click.Option(
-        ["--gray-policy"],
-        type=click.Choice(["ascend", "between", "black-wins", "promote"]),
-        help="How gray nodes follow their neighbors.  [default: ascend]",
-    ),
-    click.Option(
-        ["--constants"],
-        type=click.Choice(["keep", "ieee", "clamp"]),
-        help="What becomes of constants out of the low type's range.  [default: keep]",
-    ),
-    click.Option(
-        ["--protect"],
-        metavar="masks,positions|none",
-        help="What no list makes low precision.  [default: both, none for the lists of an engine or a framework]",
-    ),
-)
+# The options that decide a node's precision. They are the keys that may be at the top of a configuration, too.
+POLICY_OPTIONS = tuple(declared(PolicyOptions))
+OPS_INFO, OP_NAMES = (next(each for each in POLICY_OPTIONS if each.name == name) for name in ("ops_info", "op_names"))
 TYPE_HINTS = click.Option(
     ["--type-hints"],
     metavar="FILE",
@@ -75,23 +45,21 @@ def format_option(*forms: str, description: str | None = None) -> click.Option:
     )
 
 
-def policy_from(chosen: Mapping[str, object]) -> Policy:
-    """Return the policy of some arguments of ``load_policy``, None for its defaults."""
-    from mixlist.lists.load import load_policy
+def policy_from(given: Given) -> Policy:
+    """Take the options of a policy out of ``given``, and return the policy."""
+    from mixlist.lists.load import read_policy
 
-    arguments: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
-    return load_policy(**arguments)
+    return read_policy(build(PolicyOptions(), given))
 
 
 def take_policy(given: Given) -> Policy:
     """Take the options of a policy out of ``given``, and return the policy; its warnings go to stderr."""
     one_standard_input()
-    chosen = {str(each.name): given.pop(str(each.name)) for each in POLICY_OPTIONS}
     modes = ("precision_mode", "precision_mode_v2")
-    if None not in (chosen[mode] for mode in modes) and len(said := on_command_line(*modes)) == 1:
+    if None not in (given[mode] for mode in modes) and len(said := on_command_line(*modes)) == 1:
         # A mode on the command line replaces one of the other name in a configuration.
-        chosen |= {mode: None for mode in modes if mode not in said}
-    policy = policy_from(chosen)
+        given.update({mode: None for mode in modes if mode not in said})
+    policy = policy_from(given)
     warn(policy.warnings)
     return policy
 

@@ -12,7 +12,7 @@ import click
 
 from mixlist.cli.failures import tell
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, policy_from
-from mixlist.cli.parameters import CONFIG, FILE, PATH, one_standard_input
+from mixlist.cli.parameters import CONFIG, FILE, PATH, Given, one_standard_input
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 from mixlist.report.number_text import pluralize
@@ -62,7 +62,8 @@ def command(
       mixlist validate modify.json --ops-info ascend910b --model model.onnx
       mixlist validate --output-format sarif lists/*.json > findings.sarif
     """
-    from mixlist.lists.load import DEFAULT_LIBRARY, load_library
+    from mixlist.lists.load import load_library
+    from mixlist.lists.options import DEFAULT_LIBRARY
     from mixlist.lists.validate import validate_file
 
     one_standard_input()
@@ -95,7 +96,7 @@ def _keep_standard_input() -> None:
     sys.stdin = io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read(MAX_BYTES + 1)))
 
 
-def _cross_check(report: FileReport, path: str, model: str | None, given: dict[str, str | None]) -> FileReport:
+def _cross_check(report: FileReport, path: str, model: str | None, given: Given) -> FileReport:
     """Add to a report what the library's name space or the model says about a file that is valid by itself."""
     if any(f.severity == "error" for f in report.findings) or (model is None and given["ops_info"] is None):
         return report

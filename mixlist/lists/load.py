@@ -1,4 +1,4 @@
-"""Reads everything that decides a node's precision into one Policy."""
+"""Read everything that decides a node's precision into one Policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from dataclasses import replace
-from typing import Literal, TypeVar, cast, get_args
+from typing import TypeVar, cast, get_args
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
@@ -17,64 +17,53 @@ from mixlist.lists.modes import find_mode
 from mixlist.lists.node_rules import Rules, read_customize_dtypes, read_keep_dtype
 from mixlist.lists.op_catalog import TITLE, guess_space
 from mixlist.lists.ops_info import load_ops_info
+from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, OpNames, PolicyOptions
 from mixlist.lists.policy import RULE_SET, Constants, GrayPolicy, Mode, Policy, Protection
 from mixlist.lists.suggestions import choices
+from mixlist.option_fields import with_fields
 
-OpNames = Literal["auto", "onnx", "ascend"]
-DEFAULT_LIBRARY = "onnx"
 _LOWERS = ("lists", "force", "cube")  # the actions that make nodes low precision: the others have nothing to protect
 
-_Path = str | os.PathLike[str]
 _T = TypeVar("_T")
 
 
-def load_policy(
-    ops_info: _Path = DEFAULT_LIBRARY,
-    mixlist: _Path | None = None,
-    precision_mode: str | None = None,
-    precision_mode_v2: str | None = None,
-    keep_dtype: _Path | None = None,
-    customize_dtypes: _Path | None = None,
-    op_names: str = "auto",
-    gray_policy: str = "ascend",
-    constants: str = "keep",
-    protect: str | None = None,
-    strict: bool = False,
-) -> Policy:
-    """Return the policy that the options of the command line describe (docs/semantics.md, S1 to S6).
+@with_fields(PolicyOptions)
+def load_policy(options: PolicyOptions) -> Policy:
+    """Return the policy that the options of the command line describe.
 
-    ``ops_info`` is a built-in library's name, a file or a directory; ``mixlist`` a modify_mixlist
-    file; ``keep_dtype`` and ``customize_dtypes`` are node rule files; ``-`` reads a file from
-    standard input. ``protect`` is ``none`` or some of ``masks,positions``; None leaves it to the library (Rule S4.34).
-    ``strict`` makes comments and trailing commas in the files errors. What is
-    legal but doubtful stands in ``Policy.warnings``.
+    The arguments are the fields of ``PolicyOptions``. ``Policy.warnings`` holds warnings about the files and options.
 
     Raises UsageError for options that are unknown or contradict each other, FileError for a file
     that cannot be read and ListError, with every finding, for one that is not valid.
     """
-    names = _choice("--op-names", op_names, get_args(OpNames))
-    gray = _choice("--gray-policy", gray_policy, get_args(GrayPolicy))
-    treat = _choice("--constants", constants, get_args(Constants))
-    mode = find_mode(precision_mode, precision_mode_v2, has_mixlist=mixlist is not None)
-    library, warnings = load_library(ops_info, strict=strict)
-    if mode.action != "lists" and os.fspath(ops_info) != DEFAULT_LIBRARY:
+    return read_policy(options)
+
+
+def read_policy(options: PolicyOptions) -> Policy:
+    """Do what ``load_policy`` says, with its options in one object."""
+    names = _choice("--op-names", options.op_names, get_args(OpNames))
+    gray = _choice("--gray-policy", options.gray_policy, get_args(GrayPolicy))
+    treat = _choice("--constants", options.constants, get_args(Constants))
+    mode = find_mode(options.precision_mode, options.precision_mode_v2, has_mixlist=options.mixlist is not None)
+    library, warnings = load_library(options.ops_info, strict=options.strict)
+    if mode.action != "lists" and os.fspath(options.ops_info) != DEFAULT_LIBRARY:
         message = f"the library {library.name} is not used: the precision mode {mode.name} has no lists"
         warnings.append(Diagnostic("ML401", "warning", message, hint="leave --ops-info out, or use mixed_float16"))
     space, doubts = find_space(library, names)
     warnings += doubts
     lists = Lists(library)
-    if mixlist is not None:
-        edits, said = read_edits(mixlist, strict=strict)
+    if options.mixlist is not None:
+        edits, said = read_edits(options.mixlist, strict=options.strict)
         lists, more = apply_edits(library, edits)
         warnings += [*said, *more]
-    rules, said = _rules(keep_dtype, customize_dtypes, mode)
+    rules, said = _rules(options, mode)
     policy = Policy(
         mode=mode,
         lists=lists,
         rules=rules,
         gray_policy=gray,
         constants=treat,
-        protect=_protections(protect, library, space),
+        protect=_protections(options.protect, library, space),
         op_names=names,
         space=space,
         warnings=(*warnings, *said),
@@ -82,7 +71,7 @@ def load_policy(
     return replace(policy, digest=_digest(policy))
 
 
-def load_library(ops_info: _Path, *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
+def load_library(ops_info: ListPath, *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
     """The built-in library of that name, else the library in that file or directory, and the warnings about it."""
     name = os.fspath(ops_info)
     if name in presets.names():
@@ -138,15 +127,16 @@ def _protections(text: str | None, library: Library, space: NameSpace) -> frozen
     return frozenset([_choice("--protect", name.strip(), everything, lead) for name in text.split(",")])
 
 
-def _rules(keep_dtype: _Path | None, customize_dtypes: _Path | None, mode: Mode) -> Rules:
+def _rules(options: PolicyOptions, mode: Mode) -> Rules:
     """Return the node rules in order of precedence: customize_dtypes by name, then by type, then keep_dtype."""
-    rules, warnings = read_customize_dtypes(customize_dtypes) if customize_dtypes is not None else ((), [])
-    if keep_dtype is not None:
-        kept, kept_warnings = read_keep_dtype(keep_dtype)
+    customized, keep = options.customize_dtypes, options.keep_dtype
+    rules, warnings = read_customize_dtypes(customized) if customized is not None else ((), [])
+    if keep is not None:
+        kept, kept_warnings = read_keep_dtype(keep)
         warnings += kept_warnings
         if mode.action == "origin":
             message = f"--keep-dtype is not used: the precision mode {mode.name} keeps every node's type"
-            warnings.append(Diagnostic("ML403", "warning", message, os.fspath(keep_dtype)))
+            warnings.append(Diagnostic("ML403", "warning", message, os.fspath(keep)))
         else:
             rules += kept
     return rules, warnings

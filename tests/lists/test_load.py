@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,21 @@ def test_defaults() -> None:
     assert (policy.mode.name, policy.lists.library.name, policy.space) == ("mixed_float16", "onnx", "onnx")
     assert (policy.gray_policy, policy.constants, policy.op_names, policy.rules) == ("ascend", "keep", "auto", ())
     assert policy.warnings == ()
+
+
+def test_the_arguments_and_their_defaults(tmp_path: Path) -> None:
+    """Arguments keep their order: the library and the mixlist are often given by position."""
+    parameters = inspect.signature(load_policy).parameters.values()
+    assert {each.name: each.default for each in parameters} == {
+        "ops_info": "onnx", "mixlist": None, "precision_mode": None, "precision_mode_v2": None, "keep_dtype": None,
+        "customize_dtypes": None, "op_names": "auto", "gray_policy": "ascend", "constants": "keep", "protect": None,
+        "strict": False,
+    }  # fmt: skip
+    assert all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
+    black = write(tmp_path, "mix.json", {"white-list": {"to-remove": ["MatMul"]}, "black-list": {"to-add": ["MatMul"]}})
+    assert load_policy("onnx", black).lists.of("MatMul") == "black"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'opsinfo'"):
+        load_policy(opsinfo="onnx")  # type: ignore[call-arg]
 
 
 def test_everything_is_read(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""The options of a policy.
+
+To add one: declare it here, as a field of ``PolicyOptions``, and read it in ``lists/load.py``. The argument of
+``load_policy``, the command-line option and the TOML key follow.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from mixlist.lists.policy import Constants, GrayPolicy
+from mixlist.option_fields import option
+
+OpNames = Literal["auto", "onnx", "ascend"]
+DEFAULT_LIBRARY = "onnx"
+ListPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """The options of ``load_policy`` (docs/semantics.md, S1 to S6).
+
+    ``ops_info`` is a built-in library's name, a file or a directory; ``mixlist`` a modify_mixlist file; ``keep_dtype``
+    and ``customize_dtypes`` are node rule files; ``-`` reads a file from standard input. ``precision_mode`` is a mode
+    by its old name, ``precision_mode_v2`` by its new one (Rule S3.1). ``protect`` is ``none`` or some of
+    ``masks,positions``; None leaves it to the library (Rule S4.34). ``strict`` makes comments and trailing commas in
+    the files errors.
+    """
+
+    ops_info: ListPath = option(
+        DEFAULT_LIBRARY,
+        "The operator library: a file, a directory or a built-in name ('mixlist presets').",
+        "list file",
+        metavar="PATH|PRESET",
+    )
+    mixlist: ListPath | None = option(None, "A modify_mixlist file ('-' reads standard input).", "list file")
+    precision_mode: str | None = option(None, "A mode by its older name, e.g. allow_mix_precision.", metavar="MODE")
+    precision_mode_v2: str | None = option(None, "A mode by its newer name.  [default: mixed_float16]", metavar="MODE")
+    keep_dtype: ListPath | None = option(
+        None, "Nodes that keep their type, one name or OpType::Type a line.", "list file"
+    )
+    customize_dtypes: ListPath | None = option(None, "Nodes with types of their own, one rule a line.", "list file")
+    op_names: str = option("auto", "Name space of the lists.", choices=get_args(OpNames))
+    gray_policy: str = option("ascend", "How gray nodes follow their neighbors.", choices=get_args(GrayPolicy))
+    constants: str = option(
+        "keep", "What becomes of constants out of the low type's range.", choices=get_args(Constants)
+    )
+    protect: str | None = option(
+        None,
+        "What no list makes low precision.  [default: both, none for the lists of an engine or a framework]",
+        metavar="masks,positions|none",
+    )
+    strict: bool = False
