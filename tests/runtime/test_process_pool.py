@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from mixlist.errors import FileError
 from mixlist.runtime.process_pool import ProcessPool
 from mixlist.runtime.worker_process import WorkerDied
 from tests.support.local_workers import live_pids
+from tests.support.scripts import interrupt, is_gone, started_script
 
 any_number = pytest.mark.parametrize("count", [1, 2])
 
@@ -118,22 +117,7 @@ with ProcessPool(1) as pool:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
 def test_ctrl_c_ends_a_pool_that_is_at_work(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        process_group=0,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        time.sleep(0.3)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-        _, errors = process.communicate(timeout=20)
+    with started_script(SCRIPT, tmp_path) as (process, pid):
+        errors = interrupt(process)
     assert process.returncode == -signal.SIGINT, errors
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert is_gone(pid)

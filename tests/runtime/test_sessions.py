@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -26,17 +24,9 @@ from mixlist.targets.providers import providers
 from tests.support.builders import model, policy
 from tests.support.rounding import unfaithful
 
+pytestmark = pytest.mark.usefixtures("temporary")
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 WEIGHTS = np.arange(4 * 1000, dtype=np.float32).reshape(4, 1000) / 7
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Temporary folders of sessions go here."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
 
 
 @pytest.fixture

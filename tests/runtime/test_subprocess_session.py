@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -26,7 +22,9 @@ from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
 from mixlist.runtime.subprocess_session import Crashed, SessionProcess, SubprocessSession
 from mixlist.targets.providers import providers
 from tests.support.builders import model
+from tests.support.scripts import interrupt, is_gone, started_script
 
+pytestmark = pytest.mark.usefixtures("temporary")  # workers make their folders there
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
 
@@ -38,15 +36,6 @@ def start_session(
     if process is None:
         return LocalSession(make_session(proto, options))
     return SubprocessSession(proto, options, process=process)
-
-
-@pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Workers' folders go here; in the end none is left that a test did not ask for."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
 
 
 @pytest.fixture
@@ -64,14 +53,6 @@ def patched(monkeypatch: pytest.MonkeyPatch, patch: str) -> None:
 
 
 DIE = "lambda *a, **k: os.kill(os.getpid(), signal.SIGSEGV)"
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -259,43 +240,18 @@ with subprocess_session.SubprocessSession(model) as worker:
 
 @POSIX
 def test_ctrl_c_ends_both_and_leaves_nothing(temporary: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, str(script), str(temporary)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        process_group=0,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        time.sleep(0.3)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-        _, told = process.communicate(timeout=20)
+    with started_script(SCRIPT, tmp_path, str(temporary)) as (process, pid):
+        errors = interrupt(process)
     assert process.returncode == -signal.SIGINT
-    assert told.count("Traceback") == 1  # the script's own
+    assert errors.count("Traceback") == 1  # the script's own
     assert is_gone(pid)
     assert not list(temporary.iterdir())
 
 
 @POSIX
 def test_a_child_ends_with_its_parent(temporary: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.replace("time.sleep(60)", "[]").replace("    worker.run", "    input()\n    worker.run"))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, str(script), str(temporary)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        pid = int(process.stdout.readline())
+    source = SCRIPT.replace("time.sleep(60)", "[]").replace("    worker.run", "    input()\n    worker.run")
+    with started_script(source, tmp_path, str(temporary)) as (process, pid):
         process.kill()
     for _ in range(100):
         if is_gone(pid):
