@@ -34,10 +34,18 @@ class Diagnostic:
         parts = [str(p) for p in (self.path, self.line, self.column) if p is not None]
         return ":".join(parts)
 
+    @property
+    def without_severity(self) -> str:
+        """The finding as one line for a list of warnings, which is printed with its severity in front."""
+        return self._line(self.code)
+
     def __str__(self) -> str:
+        return self._line(f"{self.severity} {self.code}")
+
+    def _line(self, label: str) -> str:
         where = f"{self.place}: " if self.place else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{where}{self.severity} {self.code}: {self.message}{hint}"
+        return f"{where}{label}: {self.message}{hint}"
 
 
 def findings_for(items: Sequence[T], describe: Callable[[T], Diagnostic]) -> list[Diagnostic]:

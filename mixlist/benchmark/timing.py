@@ -147,7 +147,7 @@ class _Comparison:
             mixed = load(self.home / "mixed.onnx")
             # Not the file, which is removed: if ONNX Runtime dies of the model, its session keeps a copy.
             self.entries.append(_Entry(f"{original.name}, mixed", mixed, mixed.proto))
-            return tuple(str(w) for w in result.warnings)
+            return tuple(warning.without_severity for warning in result.warnings)
         other = load(policy_or_other)
         self.entries.append(_Entry(other.name, other, _source(other)))
         return ()

@@ -230,7 +230,7 @@ def make_pair(
     if against is None:
         plan = resolve(shared, policy)
         loaded = replace(shared, proto=rewrite(shared, plan).proto)
-        warnings += [str(w) for w in plan.warnings]
+        warnings += [warning.without_severity for warning in plan.warnings]
         if any(p.key == POLICY_KEY for p in original.proto.metadata_props):
             warnings.append(
                 f"{original.name} is an output of mixlist: what it lost to rounding of constants is not seen; "

@@ -13,7 +13,7 @@ from mixlist.benchmark.options import BenchOptions
 from mixlist.cli.data import DataOptions, batches_from, sizes_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
-from mixlist.cli.outputs import write_result
+from mixlist.cli.outputs import write_result, write_warnings
 from mixlist.cli.parameters import CONFIG, FILE, Given, on_command_line
 from mixlist.errors import ModelError, UsageError
 from mixlist.report import terminal
@@ -63,8 +63,7 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
     with count_bar("timing", options.rounds) as progress:
         batches = batches_from(data, original.proto)
         report = run_bench(original, rival, batches, replace(options, progress=progress))
-    for warning in report.warnings:
-        sys.stderr.write(f"{terminal.clean(warning)}\n")
+    write_warnings(report)
     write_result(report, form, bench_terminal.write_report)
     for contender in (report.original, report.other):
         if contender.failure:
@@ -109,6 +108,6 @@ def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, f
     works = work(original, dims, shapes), work(rival, dims, shapes)
     terminal.warn(warnings)
     if form == "json":
-        json_output.write_json(estimate_json(*works, tuple(map(str, warnings))), sys.stdout)
+        json_output.write_json(estimate_json(*works, tuple(w.without_severity for w in warnings)), sys.stdout)
     else:
         bench_terminal.write_estimate(*works, sys.stdout)

@@ -12,7 +12,7 @@ import pytest
 
 from mixlist.checker.exception_rate import DEFAULT_LIMIT, LARGE_BATCH_LIMIT
 from tests.support.builders import HEAD
-from tests.support.rotary import ROTARY
+from tests.support.rotary import ROTARY, late_positions
 
 # 4 products of up to 300 * 300: far beyond 65504 where x is 300, far below where it is 1.
 PLANTED = """
@@ -78,6 +78,18 @@ def test_random_positions_show_what_float16_makes_of_them(run, rotary: Path) -> 
     ran = run("check", rotary, "--random", 2, "--dim", "s=32")
     assert ran.status == 0
     assert ran.out.startswith("PASS  ")
+
+
+@pytest.mark.parametrize("command", ["check", "tune", "bench"])
+def test_a_warning_of_the_lists_says_once_that_it_is_one(run, rotary: Path, tmp_path: Path, command: str) -> None:
+    """Rule S4.38: positions without protection warn, in every command that runs the mixed model."""
+    data = tmp_path / "batch.npz"
+    np.savez(data, **late_positions())
+    extra = {"tune": ("-o", tmp_path / "list.json"), "bench": ("--rounds", 1, "--warmup", 1), "check": ()}
+    ran = run(command, rotary, "--data", data, "--protect", "none", *extra[command])
+    assert ran.status in (0, 1)
+    warnings = [line for line in ran.err.splitlines() if "ML507" in line]
+    assert warnings and all(line.startswith("warning: ML507: ") for line in warnings)
 
 
 def test_without_the_batch_that_overflows_it_passes(run, planted: Path, data: Path) -> None:
