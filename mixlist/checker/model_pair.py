@@ -31,9 +31,8 @@ from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.executors import Workers
-from mixlist.runtime.inference_session import make_session
+from mixlist.runtime.guarded_session import GuardedSession
 from mixlist.runtime.inputs import model_inputs
-from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.remote_session import RemoteSession
 from mixlist.runtime.rounding_probes import start_probes
 from mixlist.runtime.session import Session, SessionOptions
@@ -119,7 +118,7 @@ class SessionConfig:
             return RemoteSession(proto, options, self.workers, folder)
         if self.process is not None:
             return SubprocessSession(proto, options, folder=folder, process=self.process, wait=wait)
-        return LocalSession(make_session(proto, options, folder=folder))
+        return GuardedSession(proto, options, folder)
 
     def start_probes(self) -> Callable[[], str | None]:
         """Start to test whether such sessions round; the returned function says why they do not, None if they do."""

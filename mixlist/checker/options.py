@@ -34,8 +34,8 @@ class JudgingOptions(ProviderOption):
     ``limits``: of the outputs; None for the defaults of ``Limits``. ``labels``: the right answers to the samples of all
     batches (``label_accuracy.read_labels``). ``type_hints``: the types of tensors that custom operators make, as for
     ``resolve``. ``isolate``: run sessions in a process of their own, or in the one given, so that a crash of ONNX
-    Runtime is a finding. Sessions run in ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or
-    through ``executor``.
+    Runtime is a finding; batches with an empty array, of which it may die, have such a process anyway. Sessions run in
+    ``jobs`` processes of this machine, on the Dask cluster of ``scheduler``, or through ``executor``.
     """
 
     overflow_mode: str = option(

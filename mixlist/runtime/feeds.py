@@ -24,7 +24,7 @@ from mixlist.runtime.inputs import Input, fit, model_inputs
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.runtime.session import Feed
+    from mixlist.runtime.session import Array, Feed
 
 
 class Batches:
@@ -124,6 +124,22 @@ def _raised(value: Any, elem: int) -> Any:  # an array, a sequence or None
     if value is None or isinstance(value, list | tuple):
         return None if value is None else [_raised(part, elem) for part in value]
     return cast(np.asarray(value), elem)[0].astype(np.float32)
+
+
+def has_empty_array(feed: Feed) -> bool:
+    """Return whether an array of a batch, or of a sequence in it, has no elements."""
+    return any(array.size == 0 for array in arrays_of(feed))
+
+
+def arrays_of(feed: Feed) -> Iterator[Array]:
+    """Yield the arrays of a batch, those of sequences too."""
+    waiting: list[Any] = list(feed.values())
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list | tuple):
+            waiting.extend(value)
+        elif value is not None:
+            yield value
 
 
 def digest(feeds: Iterable[Mapping[str, object]]) -> str:
