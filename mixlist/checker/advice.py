@@ -85,7 +85,7 @@ class Advisor:
 
     @cached_property
     def _integers(self) -> dict[NodeRef, NodeRef]:
-        """By node: the low node whose values became an integer upstream; one pass over all nodes."""
+        """Return for each node the low node whose values became integers upstream, in one pass over all nodes."""
         found: dict[NodeRef, NodeRef] = {}
         for ref, node in self._nodes.items():
             producers = [tensor.ref.producer for tensor in node.inputs]
@@ -98,7 +98,7 @@ class Advisor:
 
     @cached_property
     def _nearest(self) -> dict[NodeRef, tuple[bool, int, NodeRef]]:
-        """By node: is the low node upstream no suspect, how far it is, and which; one pass over all nodes.
+        """Return for each node the nearest low node upstream, suspects first: (no suspect, distance, low node).
 
         A gray node that only moves values is low because of what it reads, and is passed over. A tensor that a loop
         hands to its next iteration is not followed.
