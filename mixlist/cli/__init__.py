@@ -11,12 +11,12 @@ import sys
 
 
 def main(args: list[str] | None = None) -> int:
-    """Runs one command and returns its exit status.
+    """Run one command and return its exit status.
 
     0 done; 1 findings; 2 wrong usage or unusable input; 3 a bug of mixlist; 130 interrupted; 141 the
     reader of standard output went away (what a shell reports for SIGPIPE).
     """
-    _mend_streams()
+    _accept_any_text()
     try:
         status = _dispatch(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
@@ -53,8 +53,8 @@ def _dispatch(args: list[str]) -> int:
     return run(args)
 
 
-def _mend_streams() -> None:
-    """Lets any text be written: names that the terminal's encoding lacks, streams that the caller closed."""
+def _accept_any_text() -> None:
+    """Let any text be written: names that the terminal's encoding lacks, streams that the caller closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -1,4 +1,4 @@
-"""``mixlist check``: does the mixed model overflow, and how far are its outputs from the original's?"""
+"""``mixlist check``: find overflow in the mixed model, and compare its outputs with the original's."""
 
 from __future__ import annotations
 

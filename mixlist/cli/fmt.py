@@ -50,7 +50,7 @@ def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -
 
 
 def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
-    """Formats one file (with ``check`` only says what it would do); returns whether it changed."""
+    """Format one file, or with ``check`` only report the change; return whether the file changes."""
     from mixlist.files.jsonc import decode, read_bytes, shown_path
     from mixlist.files.whole_writes import write_whole
     from mixlist.lists.fmt import format_text, losses

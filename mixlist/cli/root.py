@@ -40,7 +40,7 @@ def mixlist() -> None:
 
 
 def run(args: list[str]) -> int:
-    """Runs the command that ``args`` name and returns its exit status; errors go through as exceptions."""
+    """Run the command that ``args`` name and return its exit status; errors are raised."""
     gc.set_threshold(50_000)  # most of what is made stays: to look at it every 700 objects takes 4 % of a check
     if "_MIXLIST_COMPLETE" in os.environ:
         mixlist.main(args, prog_name="mixlist")

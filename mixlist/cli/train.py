@@ -1,4 +1,4 @@
-"""``mixlist train``: may a network be trained in mixed precision, under these lists and with this loss scaling?"""
+"""``mixlist train``: decide whether a network can be trained under these lists and with this loss scaling."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _refuse_seen(batches: Batches, others: Batches | None) -> None:
 
 @contextmanager
 def _watched(trace: bool) -> Iterator[Callable[[Trial], None]]:
-    """Yields what is told of each trial: a line of text, else a count for who watches."""
+    """Yield a function that reports each trial: as a line of text, or on the progress bar."""
     from mixlist.report.progress import count_bar
     from mixlist.report.tune_terminal import trial_line
 

@@ -90,7 +90,7 @@ def command(
 
 
 def _keep_standard_input() -> None:
-    """Lets '-' be read twice: as a file, then as part of a policy."""
+    """Let '-' be read twice: as a file, then as part of a policy."""
     from mixlist.files.jsonc import MAX_BYTES
 
     sys.stdin = io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read(MAX_BYTES + 1)))
