@@ -62,7 +62,7 @@ class Costs:
     once: list[str] = field(default_factory=list)
 
     def graphs(self) -> Iterator[Costs]:
-        """These and the costs of all calls below."""
+        """Yield these costs and those of all calls below."""
         yield self
         for call in self.calls.values():
             yield from call.graphs()
