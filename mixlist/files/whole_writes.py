@@ -14,7 +14,7 @@ from mixlist.errors import FileError
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replaces the file's content in one step; a reader sees the old content or the new.
+    """Replace the file's content in one step; a reader sees the old content or the new.
 
     A symbolic link is followed, an existing file keeps its permissions and owner; a device or a pipe stays what it is
     and takes the bytes. Raises FileError with what the system said; then nothing has changed.
