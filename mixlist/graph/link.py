@@ -81,7 +81,7 @@ def _initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, e
 
 
 def _marked_casts(scope: Scope) -> set[int]:
-    """Positions of the Casts that mixlist made, as far as they still are what it made.
+    """Return the positions of the Casts that mixlist made, if they still are what mixlist made.
 
     One that reads an outer tensor now, or stands at an output of the model that it was not made for, since somebody
     inlined a function or exposed a tensor, is a node like any other.
