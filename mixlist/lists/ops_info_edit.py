@@ -1,4 +1,4 @@
-"""Edits an operator information library in place, and nothing but the flags asked for.
+"""Edit an operator information library in place: only the given flags change.
 
 The rest of each file stays byte for byte: indentation, order, line ends, byte-order mark, unknown
 entries, comments. The originals are saved first, in a directory that the engine does not load. The
@@ -198,7 +198,7 @@ def _refuse_read_only(targets: Iterable[Path]) -> None:
 
 
 def _may_write(path: Path) -> bool:
-    """By the permission bits where we are the owner or root, whom the system lets write anyway."""
+    """Return True if the file is meant to be written: for root and the owner, its permission bits decide."""
     status = path.stat()
     if os.geteuid() in (0, status.st_uid):
         return bool(status.st_mode & stat.S_IWUSR)

@@ -1,4 +1,4 @@
-"""Checks one list file, of whatever kind, and returns every finding about it."""
+"""Check a list file of any kind, and return every finding about it."""
 
 from __future__ import annotations
 
