@@ -1,4 +1,4 @@
-"""Rule S4.7: does a constant fit the low type?
+"""Decide whether a constant fits the low type (Rule S4.7).
 
 It does not if a finite value of it becomes infinite, or if it holds a single non-zero value (an
 epsilon) that becomes zero.
