@@ -87,7 +87,7 @@ def worst_counted(report: CheckReport) -> list[tuple[TensorRange, ValueCounts]]:
 
 
 def in_batches(found: NodeFinding, report: CheckReport) -> str:
-    """In how many batches it happened, and the first of them; they are counted from 0."""
+    """Return the number of batches with a finding, and the first of them, counted from 0."""
     if not found.batches:
         return "-"
     first = f", first #{found.batches[0]}" if report.batches > 1 else ""

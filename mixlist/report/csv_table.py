@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], stream: TextIO) -> None:
-    """Writes the header and the rows."""
+    """Write the header and the rows."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def write_json(result: Mapping[str, object], stream: TextIO) -> None:
-    """Writes the object and a newline, in UTF-8 where the stream has it, else in ASCII escapes."""
+    """Write the object and a newline, in UTF-8 where the stream has it, else in ASCII escapes."""
     ascii_only = (stream.encoding or "utf-8").lower().replace("-", "") != "utf8"
     stream.writelines(_pieces(result, ascii_only))
 

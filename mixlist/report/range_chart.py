@@ -76,7 +76,7 @@ class Scale:
 
 
 def scale(spans: Sequence[Span], low: Format) -> Scale:
-    """Holds the limits of the low type, and the values as far as they are not absurdly beyond them."""
+    """Return a scale for the limits of the low type, and for values up to a fixed distance beyond them."""
     ends = [p for s in spans for p in (s.low, s.high) if p is not None and math.isfinite(p)]
     bottom = max(min(ends, default=0.0), low.subnormal - _REACH)
     top = min(max(ends, default=0.0), low.largest + _REACH)

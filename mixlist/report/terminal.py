@@ -40,12 +40,12 @@ def diagnostic_lines(findings: Iterable[Diagnostic], stream: TextIO) -> Iterator
 
 
 def warn(findings: Iterable[Diagnostic]) -> None:
-    """Writes findings to stderr."""
+    """Write findings to stderr."""
     sys.stderr.writelines(f"{line}\n" for line in diagnostic_lines(findings, sys.stderr))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
-    """Writes a table: folded to the width of a terminal, never folded or cut when piped to a program or a file."""
+    """Write a table: folded to the width of a terminal, never folded or cut when piped to a program or a file."""
     if stream.isatty() and len(rows) <= _FOLD_ROWS:
         _folded(columns, rows, stream)
     else:
