@@ -48,7 +48,7 @@ def rewrite(
 
 @no_collection()
 def rewrite_in_place(plan: Plan, keep_io_types: bool = True, keep_io: Iterable[str] = ()) -> RewriteResult:
-    """As ``rewrite`` for a model that ``resolve`` loaded itself and that nobody needs any more: no copy is made."""
+    """Do what ``rewrite`` does, without a copy: for a model that ``resolve`` loaded and that is not used again."""
     loaded = plan.solution.loaded
     return _rewrite(plan, loaded, loaded.proto, _keep(plan.solution, keep_io_types, keep_io))
 
