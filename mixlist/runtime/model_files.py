@@ -33,7 +33,7 @@ def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
 
 
 def outgrows_protobuf(proto: ModelProto) -> bool:
-    """Are the weights inside the model too large for one protobuf message?"""
+    """Return True if the weights inside the model are too large for one protobuf message."""
     from mixlist.graph.save import INLINE_LIMIT, tensors
     from mixlist.graph.weights import declared_size, is_external
 
@@ -49,7 +49,7 @@ def external_tensors(proto: ModelProto) -> list[TensorProto]:
 
 
 def readable_in_place(proto: ModelProto, folder: Path | None) -> bool:
-    """Does ONNX Runtime take the external data where they lie? Not behind links out of the folder, nor to be converted.
+    """Return True if ONNX Runtime can read the external data in place: no link leaves the folder, no type is converted.
 
     Raises FileError for data that are missing or truncated.
     """

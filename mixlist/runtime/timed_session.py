@@ -136,7 +136,7 @@ class TimedSession(SubprocessSession):
 
 
 def _contradicts(declared: Sequence[int | str | None] | None, output: OrtValue) -> bool:
-    """Has an output another shape than the model declares?"""
+    """Return True if an output has another shape than the model declares."""
     shape = output.shape()
     if not declared:  # a scalar, or nothing declared
         return False

@@ -59,7 +59,7 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Does the process run, and was not closed?"""
+        """Return True if the process runs and was not closed."""
         return self._end.alive and self._process.poll() is None
 
     def call(self, request: Callable[[], T]) -> T:
