@@ -103,7 +103,7 @@ class TrainReport:
 
     @property
     def bad(self) -> dict[str, int]:
-        """By parameter, in how many steps of all runs its gradient was not finite; the worst first."""
+        """Return by parameter the number of steps of all runs with a gradient that was not finite; the worst first."""
         total: Counter[str] = Counter()
         for run in self.runs:
             total.update(run.mixed.bad)
