@@ -2,10 +2,11 @@
 
 Under `between`, a gray node that a black node reaches forward through gray nodes keeps its authored type; any other
 gray node is low precision exactly if gray paths lead back to a white node and forward to a white node, and keeps its
-authored type otherwise. Casts, graph inputs, shape arithmetic, calls of functions, nodes without a precision (S4.1),
-nodes that a node rule names, and outputs of control flow that cannot be low precision end a path. An op type of the
-library's *clear* list, which only the built-in library `tensorflow` has, is also low precision if a neighbor is, unless
-a black node reaches it.
+authored type otherwise. These two paths pass no node that a black node reaches and none that cannot be low precision.
+Casts, graph inputs, shape arithmetic, calls of functions, nodes without a precision (S4.1), nodes that a node rule
+names, white nodes that cannot be low precision, white and gray nodes that S4.38 keeps, nodes that S4.40 keeps, and
+control flow that cannot hand on the low type end a path. An op type of the library's *clear* list, which only the
+built-in library `tensorflow` has, is also low precision if a neighbor is, unless a black node reaches it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from mixlist.graph.model import Node, Value, floats_of
+from mixlist.resolver.control_flow import takes_type
 from mixlist.resolver.decisions import UNDECIDED
 from mixlist.resolver.sequence_groups import is_container
 from mixlist.resolver.solver_state import SolverState
@@ -28,14 +30,14 @@ def low_gray_nodes(state: SolverState) -> set[int]:
     readers, producers = _neighbors(state, stand_ins)
     neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
     clear_ops = state.policy.lists.library.clear
-    white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state)}
+    fixed = {i for g in groups if g.fixed not in (UNDECIDED, state.low) for i in (g.place, *(n.id for n in g.nodes))}
+    white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state)} - fixed
     black = {n.id for n in graph.order if facts[n.id].kind == "authored" and facts[n.id].list == "black"}
     grays = {n.id: [n] for n in graph.order if facts[n.id].kind == "gray" and n.id not in stand_ins}
     grays |= {g.place: [n for n in g.nodes if n.id in stand_ins] for g in groups}
     after_black = _reach(black, readers, grays)
     can_be_low = {i for i, nodes in grays.items() if all(_can_be_low(n, state) for n in nodes)}
-    can_be_low -= {g.place for g in groups if g.fixed not in (UNDECIDED, state.low)}
-    able = can_be_low - after_black
+    able = can_be_low - fixed - after_black
     behind_white = _reach(white, readers, able)
     before_white = _reach(white, producers, able)
     low = (behind_white & before_white) | white
@@ -60,8 +62,8 @@ def _can_be_low(node: Node, state: SolverState) -> bool:
 def _neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges, Edges]:
     """Return the nodes that read the float outputs of each node, and those that make its float inputs.
 
-    Links of control flow connect nodes as well. ``stand_ins`` has the id of the node that stands for a gray operator on
-    sequences.
+    Links of control flow that take the low type connect nodes as well. ``stand_ins`` has the id of the node that stands
+    for a gray operator on sequences.
     """
     graph = state.graph
     made_by: Edges = {}  # producers by the id of a value
@@ -73,12 +75,13 @@ def _neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges,
     feeds: Edges = {}  # the values that control flow hands to a value
     put_in: list[tuple[int, Value]] = []  # tensors that control flow puts into a group, by the group's place
     for link in state.solution.links:
+        passes = takes_type(link, state.low, graph)
         for target in link.targets:
             group = state.groups.get(target)
             if group is not None and not any(is_container(read.value) for read in link.reads):
                 made_by[target.id] = [group.place]
                 put_in += [(group.place, read.value) for read in link.reads]
-            else:
+            elif passes:
                 feeds.setdefault(target.id, []).extend(r.value.id for r in link.reads)
     edges = [(_producers(value.id, made_by, feeds), place) for place, value in put_in]
     for node in graph.order:

@@ -164,11 +164,69 @@ BETWEEN = {"white": ["Exp"], "black": ["Log"], "gray_policy": "between"}
         ("a = Exp(x) d = Cast<to=1>(a) [n] b = Relu(d) y = Exp(b)", HIGH),
         ("a = Exp(x) [n] b = Relu(a) d = Cast<to=1>(b) y = Exp(d)", HIGH),
         ("a = Log(x) d = Cast<to=1>(a) e = Exp(x) [n] b = Add(d, e) y = Exp(b)", LOW),
+        ("a = Exp(x) k = Log(x) [n] b = Relu(a) c = Add(b, k) y = Exp(c)", HIGH),
+        ("a = Exp(x) [n] b = Relu(a) c = MeanVarianceNormalization<axes = [0]>(b) y = Exp(c)", HIGH),
+        ("a = Log(x) c = MeanVarianceNormalization<axes = [0]>(a) e = Exp(x) [n] b = Add(c, e) y = Exp(b)", HIGH),
     ],
 )
 def test_between_needs_white_on_both_sides_and_no_black_before(body: str, expected: str) -> None:
     """Rule S4.22: between: low precision only between white nodes."""
     assert one(f"g (float[4] x) => (float[4] y) {{ {body} }}", "n", **BETWEEN).precision == expected
+
+
+def test_a_white_node_that_cannot_be_low_precision_ends_a_path() -> None:
+    """Rule S4.22: between: low precision only between white nodes."""
+    text = "g (float[4] x) => (float[4] y) { a = Exp(x) [n] b = Relu(a) y = MeanVarianceNormalization<axes = [0]>(b) }"
+    lists = {**BETWEEN, "white": ["Exp", "MeanVarianceNormalization"]}
+    assert one(text, "n", **lists).precision == HIGH
+
+
+@pytest.mark.parametrize(
+    ("white", "black", "protect", "expected"),
+    [
+        (["Exp", "Sin"], [], (), LOW),
+        (["Exp", "Sin"], [], ("positions",), HIGH),
+        (["Exp", "Neg"], ["Sin"], ("positions",), HIGH),
+        (["Exp", "Neg"], [], ("positions",), LOW),
+    ],
+)
+def test_a_kept_position_ends_a_path_unless_it_is_black(
+    white: list[str], black: list[str], protect: tuple[str, ...], expected: str
+) -> None:
+    """Rule S4.22: white and gray nodes that S4.38 keeps end a path; a black one reaches forward."""
+    text = """g (int64[4] i, float[4] x) => (float[4] y) {
+      p = Cast<to = 1>(i) s = Sin(p) a = Neg(x) [n] r = Add(s, a) y = Exp(r) }"""
+    settings = {"white": white, "black": black, "protect": protect, "gray_policy": "between"}
+    assert one(text, "n", **settings).precision == expected
+
+
+@pytest.mark.parametrize(("output", "expected"), [("x", HIGH), ("t", LOW)])
+def test_a_white_operator_on_a_sequence_that_stays_high_ends_a_path(output: str, expected: str) -> None:
+    """Rule S4.22: between: low precision only between white nodes."""
+    text = f"""g (float[4] x, seq(float[4]) x_s) => (float[4] y) {{ a = Exp(x) [n] b = Relu(a)
+      t_s = SequenceConstruct(a) s = SequenceInsert({output}_s, b) i = Constant<value = int64 {{0}}>()
+      e = SequenceAt(s, i) y = Neg(e) }}"""
+    lists = {**BETWEEN, "white": ["Exp", "SequenceInsert", "SequenceConstruct"]}
+    assert one(text, "n", **lists).precision == expected
+
+
+IF = """g (float[4] x, bool c) => (float[4] y) { t = Exp(x)
+  z = If(c) <then_branch = a () => (p) { p = Relu(t) }, else_branch = b () => (q) { q = Neg(t) }> y = Exp(z) }"""
+STATE = """g (float[4] x) => (float[4] y) <int64 i = {2}, bool c = {1}> { t = Exp(x) [n] r = Relu(t)
+  z = Loop(i, c, r) <body = b (int64 k, bool d, float[4] s) => (bool d, float[4] e) { e = Exp(s) }> y = Neg(z) }"""
+
+
+@pytest.mark.parametrize(("text", "name"), [(IF, "If_0/then_branch/Relu_0"), (STATE, "n")])
+@pytest.mark.parametrize(
+    ("opset", "mode", "expected"),
+    [(13, "mixed_bfloat16", HIGH), (13, "mixed_float16", LOW), (16, "mixed_bfloat16", "bfloat16")],
+)
+def test_control_flow_without_the_low_type_ends_a_path(
+    text: str, name: str, opset: int, mode: str, expected: str
+) -> None:
+    """Rule S4.22: If and Loop take bfloat16 from opset 16 on."""
+    head = f'<ir_version: 8, opset_import: ["" : {opset}]>'
+    assert one(head + text, name, **BETWEEN, mode=mode).precision == expected
 
 
 # -- rule 8: black-wins ---------------------------------------------------------------------------

@@ -169,9 +169,7 @@ class Reference:
         if not put and not following:
             return None
         if self.between is not None:
-            lowered = self.policy.mode.action == "lists" and self.between.is_low(
-                following[0] if following else shared.nodes[0]
-            )
+            lowered = self.policy.mode.action == "lists" and all(map(self.between.is_low, self.between.units(shared)))
             return self.low if lowered else shared.elem
         if not put:
             return None
@@ -241,15 +239,17 @@ class Reference:
         rule, action = self.rules[node], self.policy.mode.action
         if (rule is not None and rule.keep) or action == "origin" or self.constants.is_shape_arithmetic(node):
             return AUTHORED
-        if node in self.protected or self._reads_unknown(node):
+        if self._reads_unknown(node):
+            return AUTHORED
+        if self._is_black(node):
+            self.follower.by_black |= {v for v in node.outputs if v is not None}
+            return AUTHORED
+        if node in self.protected:
             return AUTHORED
         if action == "raise":
             return FLOAT
         if action in ("force", "cube"):
             return self.low if action == "force" or (node.op in CUBE and node.is_standard) else AUTHORED
-        if self._is_black(node):
-            self.follower.by_black |= {v for v in node.outputs if v is not None}
-            return AUTHORED
         if self.list_of(node) != "gray":
             return self.low if self.list_of(node) == "white" else AUTHORED
         if self.between is not None:
@@ -257,10 +257,10 @@ class Reference:
         return self.follower.wish(node, self.types)
 
     def _can_be_low(self, node: Node) -> bool:
-        """Whether the schema admits the low type on a slot that may change."""
+        """Whether the schema admits the low type on a slot that may change, and nothing fixes its sequences."""
         movable = [g for g in self.groups[node] if g.elem in self.movable]
         if node in self.shared_of_node:
-            return admits(node, self.low)
+            return self._first_type(self.shared_of_node[node]) in (None, self.low)
         return any(can_be(node, g, self.low) for g in movable)
 
     def _reads_unknown(self, node: Node) -> bool:
@@ -269,7 +269,7 @@ class Reference:
 
     def _is_black(self, node: Node) -> bool:
         """Whether the black list decides the node."""
-        comes_first = self.rules[node] is not None or node in self.protected or self.policy.mode.action != "lists"
+        comes_first = self.rules[node] is not None or self.policy.mode.action != "lists"
         arithmetic = self.constants.is_shape_arithmetic(node)
         return self.list_of(node) == "black" and not comes_first and not arithmetic and self._varies(node)
 
@@ -283,12 +283,21 @@ class Reference:
 
     def _between(self) -> Between:
         def color(node: Node) -> str:
+            listed = self.list_of(node)
             ends = not self._varies(node) or self.constants.is_shape_arithmetic(node) or self.rules[node] is not None
-            is_refused = self.list_of(node) == "white" and not self._can_be_low(node)
-            return "end" if ends or is_refused else self.list_of(node)
+            is_kept = (node in self.protected and listed != "black") or self._reads_unknown(node)
+            is_refused = listed == "white" and not self._can_be_low(node)
+            return "end" if ends or is_kept or is_refused else listed
 
         clear = self.policy.lists.library.clear
-        return Between(self.nodes, self.flow, color, lambda n: n.op in clear, lambda n: admits(n, self.low))
+        return Between(
+            self.nodes,
+            self.flow,
+            color,
+            lambda node: node.op in clear,
+            self._can_be_low,
+            lambda node: admits(node, self.low),
+        )
 
     # -- the answer -----------------------------------------------------------------------------------
     def decided(self, node: Node) -> Decided:
