@@ -1,6 +1,6 @@
 """Decide whether a constant fits the low type (Rule S4.7).
 
-It does not if a finite value of it becomes infinite, or if it holds a single non-zero value (an
+A constant does not fit if a finite value of it becomes infinite, or if it holds a single non-zero value (an
 epsilon) that becomes zero.
 
 Rule S4.20: S4.7 applies to the value of every deterministic node without bodies whose inputs are all constants, to
