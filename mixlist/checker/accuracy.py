@@ -133,6 +133,7 @@ class OutputAccuracy:
         self._differing, self._agreeing = _Share(), _Share()
         self._values = 0
         self._ignored = 0  # NaN in the reference
+        self._from_nan = 0  # of batches that hold nothing but NaN
         self._revived = 0  # of those, no NaN in the mixed model
         self._other_infinities = 0  # infinite in the reference, and not the same in the mixed model
         self._unfit = ""  # why the first pair that cannot be compared cannot
@@ -142,18 +143,24 @@ class OutputAccuracy:
         sums = _Sums()
         expected, actual = dict(_leaves(reference)), dict(_leaves(mixed))
         if expected.keys() != actual.keys():
-            counts = _counted(len(expected)), _counted(len(actual))
-            self._refuse(f"{counts[0]} in the reference, {counts[1]} in the mixed model", sums)
+            counts = f"{len(expected)} in the reference, {len(actual)} in the mixed model"
+            self._refuse(f"it holds other tensors ({counts})", sums)
         else:
             for place, array in expected.items():
                 self._add_array(array, actual[place], sums)
         self._end_batch(sums)
 
+    def ignore(self, reference: object) -> None:
+        """Count a batch whose float inputs hold nothing but NaN; its values are not compared (Rule S8.28)."""
+        count = sum(array.size for _, array in _leaves(reference))
+        self._values += count
+        self._from_nan += count
+
     def merge(self, other: OutputAccuracy) -> None:
         """Add the batches of another one of the same output; the order makes no difference."""
         for name in ("_max_abs", "_max_rel", "_normalized", "_from_zeros"):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        for name in ("_reference", "_values", "_ignored", "_revived", "_other_infinities"):
+        for name in ("_reference", "_values", "_ignored", "_from_nan", "_revived", "_other_infinities"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self._cosine = _least(self._cosine, other._cosine)
         for share, of_other in ((self._differing, other._differing), (self._agreeing, other._agreeing)):
@@ -170,8 +177,8 @@ class OutputAccuracy:
 
     @property
     def ignored_share(self) -> float:
-        """Return the share of values that are NaN in the reference; 1 where there is nothing to compare."""
-        return self._ignored / self._values if self._values else float(not self._unfit)
+        """Return the share of values that are NaN in the reference or come from NaN alone; 1 where there are none."""
+        return (self._ignored + self._from_nan) / self._values if self._values else float(not self._unfit)
 
     def finding(self, limits: Limits, max_ignored: float = 1.0) -> OutputFinding:
         """Return the metrics so far, with the limits that they break; ``max_ignored`` as in ``failed_limits``."""
@@ -199,17 +206,15 @@ class OutputAccuracy:
         notes = []
         if self._unfit:
             notes.append(f"{self.name!r} cannot be compared: {self._unfit}")
+        values = f"of {self._values} values of {self.name!r}"
         if self._ignored:
             revived = f"; {self._revived} of them are no NaN in the mixed model" if self._revived else ""
-            notes.append(
-                f"{self._ignored} of {self._values} values of {self.name!r} are NaN in the reference"
-                f" and do not count{revived}"
-            )
+            notes.append(f"{self._ignored} {values} are NaN in the reference and do not count{revived}")
+        if self._from_nan:
+            notes.append(f"{self._from_nan} {values} do not count: all float inputs of their batches are NaN")
         if self._other_infinities:
-            notes.append(
-                f"{self._other_infinities} of {self._values} values of {self.name!r} are infinite in the reference"
-                " and not the same infinity in the mixed model"
-            )
+            differ = "are infinite in the reference and not the same infinity in the mixed model"
+            notes.append(f"{self._other_infinities} {values} {differ}")
         return tuple(notes)
 
     def _add_array(self, reference: Array, mixed: Array, sums: _Sums) -> None:
@@ -393,7 +398,3 @@ def _same_largest(reference: Array, mixed: Array) -> tuple[int, int]:
     rows = ~np.isnan(a).any(axis=-1)
     same = (a.argmax(axis=-1) == b.argmax(axis=-1)) & ~np.isnan(b).any(axis=-1)
     return int((same & rows).sum()), int(rows.sum())
-
-
-def _counted(number: int) -> str:
-    return f"{number} tensor{'' if number == 1 else 's'}"

@@ -15,7 +15,7 @@ from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.advice import Advisor
 from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings, count_operands
-from mixlist.checker.evidence import missing_evidence
+from mixlist.checker.evidence import holds_only_nan, missing_evidence
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many
 from mixlist.checker.finding_rules import BatchRanges, Tally, classify
 from mixlist.checker.findings import node_findings, tensor_ranges, with_advice
@@ -169,8 +169,12 @@ class _Check:
             if mixed_span is not None and span.ran and mixed_span.ran:
                 before, mixed_before = self.ranges.get(tensor, (span, mixed_span))
                 self.ranges[tensor] = before.union(span), mixed_before.union(mixed_span)
+        from_nan = holds_only_nan(feed)
         for accuracy in self.accuracies:
-            accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
+            if from_nan:
+                accuracy.ignore(reference_outputs[accuracy.name])
+            else:
+                accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
         if self.task is not None:
             self.task.add(reference_outputs, mixed_outputs)
         self.count += 1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.checker.accuracy import Limits, OutputAccuracy
+from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.label_accuracy import Labels, TaskAccuracy
 from mixlist.emulation.observer import Ranges
 from mixlist.runtime.executors import content
@@ -100,9 +101,13 @@ class TrialRunner:
             return BatchResult(overflow, refusal=refused.refusal)
         reference_outputs, mixed_outputs = self._outputs(reference), self._outputs(mixed)
         outputs = []
+        from_nan = holds_only_nan(payload.feeds[batch])
         for name, output in reference_outputs.items():
             outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.limit))
-            outputs[-1].add(output, mixed_outputs[name])
+            if from_nan:
+                outputs[-1].ignore(output)
+            else:
+                outputs[-1].add(output, mixed_outputs[name])
         ambiguous = None if overflow else payload.statistics.ambiguous_ranges(reference, mixed)
         answers = self._answers(batch, reference_outputs, mixed_outputs)
         return BatchResult(overflow, tuple(outputs), answers, ambiguous)
