@@ -6,12 +6,31 @@ Rule S8.25: Such a batch is a finding ``refused`` at the node where the run ende
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.finding_rules import Tally
 from mixlist.emulation.observer import Ranges
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
+from mixlist.runtime.feeds import has_empty_array
 from mixlist.runtime.refused_run import Refusal, RunRefused
+
+if TYPE_CHECKING:
+    from mixlist.runtime.session import Array, Feed
+
+
+def describe_batch(name: str, feed: Feed) -> str:
+    """Return what an error calls a batch: its name, with the inputs that most likely are its cause."""
+    odd = [f"input {input_name!r} {problem}" for input_name, value in feed.items() if (problem := _problem(value))]
+    return f"{name}, whose {' and '.join(odd)}" if odd else name
+
+
+def _problem(value: Array) -> str:
+    """Return what is odd about the value of an input, "" for nothing."""
+    if has_empty_array({"": value}):
+        return "has no elements"
+    return "holds nothing but NaN" if holds_only_nan({"": value}) else ""
 
 
 class RefusedBatches:

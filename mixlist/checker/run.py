@@ -26,11 +26,11 @@ from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.model_pair import ModelPair, SessionConfig, make_pair
 from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
 from mixlist.checker.options import CheckOptions
-from mixlist.checker.refused_batches import RefusedBatches
+from mixlist.checker.refused_batches import RefusedBatches, describe_batch
 from mixlist.checker.result import CheckReport, NodeError
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observed
-from mixlist.errors import UsageError
+from mixlist.errors import ModelError, UsageError
 from mixlist.graph.io import load
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import hinted
@@ -132,7 +132,7 @@ class _Check:
             try:
                 self._add_batch(index, feed, reference, mixed)
             except WorkerDied as problem:
-                self.crash = str(problem)
+                self.crash = f"{describe_batch(self.batches.names()[index], feed)}: {problem}"
                 return
             if self.options.progress is not None:
                 self.options.progress(1)
@@ -141,8 +141,11 @@ class _Check:
 
     def _add_batch(self, index: int, feed: Feed, run_reference: Run, run_mixed: Run) -> None:
         pair, timer = self.pair, self.timer
-        with timer.phase("reference"):
-            reference_outputs, reference = run_reference()
+        try:
+            with timer.phase("reference"):
+                reference_outputs, reference = run_reference()
+        except RunRefused as refused:
+            raise ModelError(f"{describe_batch(self.batches.names()[index], feed)}: {refused.message}") from refused
         try:
             with timer.phase("mixed"):
                 mixed_outputs, mixed = run_mixed()

@@ -65,9 +65,16 @@ def test_in_a_branch_the_innermost_node_is_named() -> None:
     assert (found.scope, found.name) == ("if/then_branch", "pick")
 
 
-def test_a_reference_that_is_refused_stays_an_error() -> None:
-    with pytest.raises(ModelError, match="out of data bounds"):
-        mixlist.check(model(TEXT), RULES, feeds(9.0))
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_reference_that_is_refused_stays_an_error_that_names_the_batch(isolate: bool) -> None:
+    """Rule S8.25: A refused run is a finding, but for a batch that the reference refuses too."""
+    with pytest.raises(ModelError, match=r"^batch 1: ONNX Runtime cannot run .*out of data bounds"):
+        mixlist.check(model(TEXT), RULES, feeds(3.0, 9.0), isolate=isolate)
+    with pytest.raises(ModelError, match=r"^batch 1, whose input 'x' holds nothing but NaN: .*out of data bounds"):
+        mixlist.check(model(TEXT), RULES, feeds(3.0, math.nan), isolate=isolate)
+    text = "g (float[N] x) => (float[2] y) <int64[1] two = {2}> { [r] y = Reshape(x, two) }"
+    with pytest.raises(ModelError, match=r"^batch 0, whose input 'x' has no elements: .*Reshape"):
+        mixlist.check(model(text), RULES, [{"x": np.ones(0, np.float32)}], isolate=isolate)
 
 
 def test_workers(tmp_path: Any) -> None:
