@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from mixlist.checker.finding_rules import BatchRanges, Tally
+from mixlist.checker.finding_rules import Tally
 from mixlist.checker.model_pair import ModelPair, ObservedModel
-from mixlist.checker.operand_rules import Operand, OperandTally, converted_ranges, hidden_bounds, operand_count
+from mixlist.checker.operand_rules import Operand, OperandTally, operand_count
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.checker.value_counts import (
     NO_SMALLEST,
     SMALLEST,
     Totals,
-    below,
     converted_counts,
     finding_count,
     of_converted,
@@ -31,12 +27,8 @@ from mixlist.checker.value_counts import (
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.graph_statistics import Probe, Statistic
 from mixlist.emulation.instrument import instrument
-from mixlist.emulation.observed_range import ObservedRange
-from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.ops.low_precision import overflow_bound
-from mixlist.patterns.masks import Mask, find_masks
 
 if TYPE_CHECKING:
     from mixlist.runtime.feeds import Batches
@@ -83,123 +75,6 @@ class CountingSession:
     def close(self) -> None:
         """Release the session."""
         self._observer.close()
-
-
-class GrowingCount:
-    """Counts values below some bounds in one model; the session is made anew where others are asked for."""
-
-    def __init__(self, model: ObservedModel) -> None:
-        self._model = model
-        self._tensors: set[TensorRef] = set()
-        self._bounds: set[float] = set()
-        self._session: CountingSession | None = None
-
-    def below(self, feed: Feed, tensors: AbstractSet[TensorRef], bounds: AbstractSet[float]) -> Totals:
-        """Run one batch; return how many values of each tensor are below each bound, by ``_name``."""
-        if self._session is None or not (tensors <= self._tensors and bounds <= self._bounds):
-            self.close()
-            self._tensors |= tensors  # the next batch mostly asks for the same
-            self._bounds |= bounds
-            statistics = tuple(below(_name(bound), bound) for bound in sorted(self._bounds))
-            self._session = CountingSession(self._model, statistics, self._tensors)
-        return self._session.count(feed)
-
-    def tensor(self, ref: TensorRef) -> TensorRef:
-        """Return a tensor of the model under the name that it is counted by."""
-        return self._model.in_original(ref)
-
-    def close(self) -> None:
-        """Release the session."""
-        if self._session is not None:
-            self._session.close()
-
-
-def _name(bound: float) -> str:
-    return f"below_{bound:g}"
-
-
-class MaskedOverflowFinder:
-    """Finds what overflows beside masks and infinities (Rule S8.12); values are counted only where a range asks for it.
-
-    ``lows`` are the low types of the mixed model. Without ``mixed``, only the reference is counted.
-    """
-
-    def __init__(
-        self,
-        nodes: list[DataflowNode],
-        lows: AbstractSet[int],
-        reference: ObservedModel,
-        mixed: ObservedModel | None = None,
-    ) -> None:
-        self._nodes, self._lows = nodes, lows
-        self._reference = GrowingCount(reference)
-        self._mixed = GrowingCount(mixed) if mixed is not None else None
-        self._masks: dict[TensorRef, Mask] | None = None
-
-    def complete(self, feed: Feed, batch: BatchRanges) -> BatchRanges:
-        """Return the batch with its masks, and with what else its ranges do not show."""
-        if not any(batch.at_limit()) and not any(found.beyond for found in converted_ranges(batch)):
-            return batch
-        if self._masks is None:  # only float16 is too narrow for the usual masks
-            self._masks = find_masks(self._nodes) if types.FLOAT16 in self._lows else {}
-        batch = replace(batch, masks=self._masks)
-        batch = replace(batch, lost=self._lost(feed, batch), lost_operands=self._lost_operands(feed, batch))
-        return replace(batch, more_infinite=self._more_infinite(feed, batch))
-
-    def _lost(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
-        """Return the tensors with a value that overflows and is not a mask's."""
-        levels = batch.ambiguous()
-        if not levels:
-            return set()
-        bounds = {tensor: overflow_bound(batch.low[tensor]) for tensor in levels}
-        totals = self._reference.below(feed, levels.keys(), {*levels.values(), *bounds.values()})
-        known = {tensor: totals.get((tensor, _name(level)), 0) for tensor, level in levels.items()}
-        lost = {t for t, bound in bounds.items() if known[t] > totals.get((t, _name(bound)), 0)}
-        # In a tensor that is infinite in the reference too, an input has overflowed if fewer values are finite.
-        infinite = {t for t in levels if _has_infinities(batch.reference[t]) and _has_infinities(batch.mixed[t])}
-        if infinite and self._mixed is not None:
-            finite = self._mixed.below(feed, infinite, {math.inf})
-            lost |= {t for t in infinite if finite.get((t, _name(math.inf)), 0) < known[t]}
-        return lost
-
-    def _lost_operands(self, feed: Feed, batch: BatchRanges) -> set[Conversion]:
-        """Return the conversions that lose a value which larger ones hide (Rule S8.4)."""
-        lost: set[Conversion] = set()
-        hidden = hidden_bounds(converted_ranges(batch))
-        of_mixed = {c: self._mixed.tensor(c.probe) for c in hidden if self._mixed is not None and not c.in_reference}
-        of_reference = {c: c.source for c in hidden if c not in of_mixed and c.source is not None}
-        for model, tensors in ((self._mixed, of_mixed), (self._reference, of_reference)):
-            if model is None or not tensors:
-                continue
-            bounds = {bound for conversion in tensors for bound in hidden[conversion]}
-            totals = model.below(feed, set(tensors.values()), bounds)
-            for conversion, tensor in tensors.items():
-                least, level = (totals.get((tensor, _name(bound)), 0) for bound in hidden[conversion])
-                if level > least:
-                    lost.add(conversion)
-        return lost
-
-    def _more_infinite(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
-        """Return the tensors with more values that are not finite than in the reference, which has some too."""
-        pairs = [(t, span, batch.mixed[t]) for t, span in batch.reference.items() if t in batch.mixed]
-        spreads = batch.lost or batch.lost_operands or any(found.loses for found in converted_ranges(batch))
-        spreads = spreads or any(span.finite and not mixed.finite for _, span, mixed in pairs)
-        both = {t for t, span, mixed in pairs if not span.finite and not mixed.finite}
-        if self._mixed is None or not spreads or not both:
-            return set()
-        before, after = (model.below(feed, both, {math.inf}) for model in (self._reference, self._mixed))
-        finite = _name(math.inf)
-        return {t for t in both if after.get((t, finite), 0) < before.get((t, finite), 0)}
-
-    def close(self) -> None:
-        """Release the sessions."""
-        self._reference.close()
-        if self._mixed is not None:
-            self._mixed.close()
-
-
-def _has_infinities(span: ObservedRange) -> bool:
-    return not span.finite and not span.nan
 
 
 class ConvertedCount:

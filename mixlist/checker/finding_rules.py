@@ -10,8 +10,8 @@ Rules S8.5 to S8.12. Per batch the output of a node in the mixed model is compar
 - ``near-limit`` (S8.9): within a factor of two of the largest finite value;
 - ``preexisting`` (S8.10): not finite in the reference already, and no mask explains it;
 - ``intended`` (S8.11): infinities that come out of constants, or of a mask's numbers. These are beyond 1e37 on one side
-  only, or what ``masks`` proves (S8.12). In the tensor of a mask another value may overflow, which no range can tell:
-  the values of such an *ambiguous* tensor are counted, and one that the low type does not hold is an overflow.
+  only, or those that ``masks`` proves (S8.12). In the tensor of a mask another value may overflow, which no range can
+  tell: the values of such an *ambiguous* tensor are counted, and one that the low type does not hold is an overflow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mixlist.graph.weights import is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
 from mixlist.patterns.masks import SENTINEL as SENTINEL
-from mixlist.patterns.masks import Mask
+from mixlist.patterns.masks import Mask, MaskLevels
 
 if TYPE_CHECKING:
     from mixlist.emulation.observer import Ranges
@@ -79,11 +79,12 @@ class BatchRanges:
     """The ranges of one batch in both models, and what else is known of its values.
 
     ``low`` gives the low element type of the tensors that the mixed model holds in low precision. ``masks`` carry a
-    mask to a softmax. ``lost``: tensors with a value that the reference holds, the low type does not, and no mask
-    explains. ``counts``: of the values of every low tensor; empty where nobody counted. ``converted``: the ranges of
-    what is converted, before it is; of these ``lost_operands`` hide a value that is lost, and ``operand_counts`` are
-    the counts of the converted values. ``more_infinite``: tensors that are not finite in the reference, and have more
-    values that are not finite in the mixed model.
+    mask to a softmax; ``inputs``: the ranges of graph inputs that masks depend on. ``lost``: tensors with a value that
+    the reference holds, the low type does not, and no mask explains. ``counts``: of the values of every low tensor;
+    empty where nobody counted. ``converted``: the ranges of what is converted, before it is; of these ``lost_operands``
+    hide a value that is lost, and ``operand_counts`` are the counts of the converted values. ``more_infinite``: tensors
+    that are not finite in the reference, and have more values that are not finite in the mixed model; ``changed``: of
+    these tensors those with more NaN, or with fewer finite values than the masks explain.
     """
 
     index: int
@@ -92,28 +93,28 @@ class BatchRanges:
     low: Mapping[TensorRef, int]
     saturate: bool
     masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
+    inputs: Ranges = field(default_factory=dict)
     lost: AbstractSet[TensorRef] = frozenset()
     counts: Mapping[TensorRef, ValueCounts] = field(default_factory=dict)
     converted: Sequence[tuple[Conversion, ObservedRange]] = ()
     lost_operands: AbstractSet[Conversion] = frozenset()
     operand_counts: Mapping[Conversion, ValueCounts] = field(default_factory=dict)
     more_infinite: AbstractSet[TensorRef] = frozenset()
+    changed: AbstractSet[TensorRef] = frozenset()
 
-    def mask_level(self, tensor: TensorRef, low: int) -> float:
-        """Return the magnitude from which a value is a mask's."""
+    def mask_levels(self, tensor: TensorRef, low: int) -> MaskLevels:
+        """Return the magnitudes from which a value is a mask's, by its sign."""
         mask = self.masks.get(tensor)
-        if mask is None or mask.level >= SENTINEL or not mask.holds(self._around(mask), overflow_bound(low)):
-            return SENTINEL
-        return mask.level
+        return MaskLevels() if mask is None else mask.levels_in(self._around(mask), overflow_bound(low))
 
     def hides_nothing(self, tensor: TensorRef, low: int) -> bool:
         """Return whether a tensor carries a mask, and nothing else in it can overflow."""
         mask = self.masks.get(tensor)
         return mask is not None and mask.hides_nothing(self._around(mask), overflow_bound(low))
 
-    def _around(self, mask: Mask) -> dict[TensorRef, float]:
-        tensors = mask.beside | mask.factors
-        return {tensor: self.reference[tensor].magnitude for tensor in tensors if tensor in self.reference}
+    def _around(self, mask: Mask) -> Ranges:
+        tensors = mask.joined | mask.factors
+        return {t: ranges[t] for ranges in (self.inputs, self.reference) for t in tensors if t in ranges}
 
     def is_spoiled(self, tensor: TensorRef) -> bool:
         """Return whether a tensor has more values that are not finite than in the reference."""
@@ -131,18 +132,20 @@ class BatchRanges:
             if not mixed.finite or (self.saturate and mixed.magnitude >= FINITE_MAX[low]):
                 yield tensor, low, mixed
 
-    def ambiguous(self) -> dict[TensorRef, float]:
-        """Return the tensors whose infinities may hide an overflow, and the level from which a value is a mask's."""
+    def ambiguous(self) -> dict[TensorRef, MaskLevels]:
+        """Return the tensors whose infinities may hide an overflow, and the levels from which a value is a mask's."""
         levels = {}
         for tensor, low, mixed in self.at_limit():
             reference = self.reference.get(tensor)
-            if reference is None:
+            if reference is None or self.hides_nothing(tensor, low):
                 continue
-            level, limit = self.mask_level(tensor, low), FINITE_MAX[low] if self.saturate else math.inf
-            if level <= overflow_bound(low) or self.hides_nothing(tensor, low):
+            if not reference.finite:
+                levels[tensor] = self.mask_levels(tensor, low)
                 continue
-            if not reference.finite or _is_sentinel(reference, mixed, level, limit):
-                levels[tensor] = level
+            of_mask, limit = self.mask_levels(tensor, low), FINITE_MAX[low] if self.saturate else math.inf
+            hides = any(of_mask.of(end) > overflow_bound(low) for end in ends(reference) if of_mask.cover(end))
+            if hides and _is_sentinel(reference, mixed, of_mask, limit):
+                levels[tensor] = of_mask
         return levels
 
 
@@ -164,7 +167,7 @@ def classify(batch: BatchRanges, nodes: Iterable[DataflowNode], tallies: dict[Te
                 exception |= kind in EXCEPTIONS
                 tally.first |= classifier.is_first(node, kind)
             more = kind == "preexisting" and tensor in batch.more_infinite
-            if more and any(batch.is_spoiled(source.ref) for source in node.inputs):
+            if more and any(classifier.is_spoiled(source.ref) for source in node.inputs):
                 tally.add_batch("propagated", batch.index)
     return exception
 
@@ -204,6 +207,10 @@ class _Classifier:
             kind == "saturated" and self.saturated.isdisjoint(source.ref for source in node.inputs)
         )
 
+    def is_spoiled(self, tensor: TensorRef) -> bool:
+        """Return whether a tensor has more values that are not finite than in the reference, and not by design."""
+        return self.batch.is_spoiled(tensor) and (tensor in self.spoiled or tensor not in self.classified)
+
     def _not_finite(
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
     ) -> Kind:
@@ -212,13 +219,13 @@ class _Classifier:
         explained = any(self._spoils(source, mixed) for source in node.inputs)
         lost = tensor in batch.lost
         new = lost and not batch.saturate
+        # A mask that is infinite by design is infinite in the float32 nodes that it reaches, too.
+        levels = batch.mask_levels(tensor, batch.low.get(tensor, types.FLOAT16))
         if reference.finite:
-            low = batch.low.get(tensor)
-            level = SENTINEL if low is None else batch.mask_level(tensor, low)
-            new |= not _is_sentinel(reference, mixed, level)
+            new |= not _is_sentinel(reference, mixed, levels)
             kind: Kind = "propagated" if explained else "intended"
         else:
-            new |= _is_new(reference, mixed)
+            new |= tensor in batch.changed or _is_new(reference, mixed, levels)
             kind = "saturated" if lost and batch.saturate else self._infinite_in_reference(node, reference)
         if explained or new:
             self.spoiled.add(tensor)
@@ -233,7 +240,7 @@ class _Classifier:
             return None
         limit = FINITE_MAX[low]
         if batch.saturate and mixed.magnitude >= limit and reference.magnitude >= overflow_bound(low):
-            by_design = _is_sentinel(reference, mixed, batch.mask_level(tensor, low), limit)
+            by_design = _is_sentinel(reference, mixed, batch.mask_levels(tensor, low), limit)
             return "intended" if by_design and tensor not in batch.lost else "saturated"
         # A division by infinity gives zero. The node that makes the infinity has the finding, not this one.
         reads_infinity = any(not batch.mixed[s.ref].finite for s in node.inputs if s.ref in batch.mixed)
@@ -277,19 +284,29 @@ def largest(one: float, other: float) -> float:
     return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
 
 
-def _is_new(reference: ObservedRange, mixed: ObservedRange) -> bool:
+def ends(span: ObservedRange) -> tuple[float, float]:
+    """Return the smallest and the largest value."""
+    return span.minimum, span.maximum
+
+
+def _is_new(reference: ObservedRange, mixed: ObservedRange, levels: MaskLevels) -> bool:
     """Return whether the mixed model has a NaN, or an infinity of a sign, that the reference does not have."""
     if mixed.nan or reference.nan:
         return mixed.nan and not reference.nan
-    ends = ((reference.minimum, mixed.minimum), (reference.maximum, mixed.maximum))
-    return any(math.isinf(b) and abs(a) < SENTINEL for a, b in ends)
+    pairs = zip(ends(reference), ends(mixed), strict=True)
+    return any(math.isinf(b) and not _explains(a, b, levels) for a, b in pairs)
 
 
-def _is_sentinel(reference: ObservedRange, mixed: ObservedRange, level: float, limit: float = math.inf) -> bool:
-    """Return whether values beyond ``level``, on one side, are all that reaches ``limit`` in the mixed model."""
-    ends = ((reference.minimum, mixed.minimum), (reference.maximum, mixed.maximum))
-    beyond = {a > 0 for a, _ in ends if abs(a) >= level}
-    return not mixed.nan and len(beyond) == 1 and all(abs(a) >= level for a, b in ends if abs(b) >= limit)
+def _is_sentinel(reference: ObservedRange, mixed: ObservedRange, levels: MaskLevels, limit: float = math.inf) -> bool:
+    """Return whether values of a mask, on one side, are all that reaches ``limit`` in the mixed model."""
+    beyond = {a > 0 for a in ends(reference) if levels.cover(a)}
+    pairs = zip(ends(reference), ends(mixed), strict=True)
+    return not mixed.nan and len(beyond) == 1 and all(_explains(a, b, levels) for a, b in pairs if abs(b) >= limit)
+
+
+def _explains(before: float, after: float, levels: MaskLevels) -> bool:
+    """Return whether a value of the reference is a mask's, and has the sign of what the mixed model makes of it."""
+    return levels.cover(before) and (before > 0) == (after > 0)
 
 
 def _has_infinite_constant(node: DataflowNode) -> bool:

@@ -7,16 +7,17 @@ clamped. Where an infinity or a mask hides the other values of a tensor, they ar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from mixlist.checker.finding_rules import EXCEPTIONS, FLUSHED, SENTINEL, BatchRanges, Tally
+from mixlist.checker.finding_rules import EXCEPTIONS, FLUSHED, BatchRanges, Tally, ends
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, rounded
+from mixlist.patterns.masks import MaskLevels
 
 Operand = tuple[NodeRef, str]  # a node, and the name of what it reads converted
 
@@ -30,45 +31,50 @@ class OperandTally(Tally):
 
 @dataclass(frozen=True)
 class ConvertedRange:
-    """The range of one tensor in one batch before it is converted; ``level``: from there on values are a mask's."""
+    """The range of one tensor in one batch before it is converted; from ``levels`` on values are a mask's.
+
+    ``hides_nothing``: the graph proves that nothing but a mask's values can be lost.
+    """
 
     conversion: Conversion
     before: ObservedRange
-    level: float = SENTINEL
+    levels: MaskLevels = field(default_factory=MaskLevels)
+    hides_nothing: bool = False
+
+    @property
+    def bound(self) -> float:
+        """The least magnitude that the low type does not hold."""
+        return overflow_bound(self.conversion.elem)
 
     @property
     def beyond(self) -> list[float]:
         """The ends of the range that the low type does not hold."""
-        bound = overflow_bound(self.conversion.elem)
-        return [end for end in dict.fromkeys((self.before.minimum, self.before.maximum)) if abs(end) >= bound]
-
-    @property
-    def on_both_sides(self) -> bool:
-        """Return True if positive and negative values are beyond the range; the values of a mask have one sign."""
-        return len({end > 0 for end in self.beyond}) == 2
+        return [end for end in dict.fromkeys(ends(self.before)) if abs(end) >= self.bound]
 
     @property
     def loses(self) -> bool:
-        """Return True if the conversion loses a finite end of the range that belongs to no mask."""
-        return any(math.isfinite(end) and (self.on_both_sides or abs(end) < self.level) for end in self.beyond)
+        """Return True if the conversion loses a finite end that is no mask's; masks are on one side only."""
+        finite = [end for end in ends(self.before) if math.isfinite(end)]
+        no_mask = len({end > 0 for end in finite if self.levels.cover(end)}) == 2
+        return any(abs(end) >= self.bound and (no_mask or not self.levels.cover(end)) for end in finite)
 
     @property
-    def hidden(self) -> tuple[float, float] | None:
-        """The magnitudes between which a lost value may be hidden by larger ones; None where the range shows all."""
-        bound, level = overflow_bound(self.conversion.elem), math.inf if self.on_both_sides else self.level
-        return (bound, level) if self.beyond and not self.loses and level > bound else None
+    def may_hide(self) -> bool:
+        """Return True if an infinity or a mask may hide a value that is lost."""
+        hides = any(math.isinf(end) or self.levels.of(end) > self.bound for end in self.beyond)
+        return hides and not self.loses and not self.hides_nothing
 
 
 def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
-    """Return what is converted in a batch, with the level from which values are a mask's."""
+    """Return what is converted in a batch, with the levels from which values are a mask's."""
     found = []
     for conversion, before in batch.converted:
-        source, level = conversion.source, SENTINEL
-        if source is not None and before.magnitude >= overflow_bound(conversion.elem):
-            level = batch.mask_level(source, conversion.elem)
-            if batch.hides_nothing(source, conversion.elem):
-                level = min(level, overflow_bound(conversion.elem))
-        found.append(ConvertedRange(conversion, before, level))
+        source, elem = conversion.source, conversion.elem
+        if source is not None and before.magnitude >= overflow_bound(elem):
+            levels, hides_nothing = batch.mask_levels(source, elem), batch.hides_nothing(source, elem)
+            found.append(ConvertedRange(conversion, before, levels, hides_nothing))
+        else:
+            found.append(ConvertedRange(conversion, before))
     return found
 
 
@@ -120,11 +126,6 @@ def _kind(found: ConvertedRange, batch: BatchRanges) -> Kind | None:
     counts = batch.operand_counts.get(found.conversion)
     flushed = counts is not None and counts.flushed > 0 and counts.flushed >= FLUSHED * counts.nonzero
     return "underflow" if flushed else None
-
-
-def hidden_bounds(ranges: Sequence[ConvertedRange]) -> dict[Conversion, tuple[float, float]]:
-    """Return the conversions in which a lost value may be hidden, with the magnitudes between which it lies."""
-    return {found.conversion: hidden for found in ranges if (hidden := found.hidden) is not None}
 
 
 def operand_count(kind: Kind, counts: ValueCounts) -> int:

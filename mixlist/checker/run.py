@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.advice import Advisor
 from mixlist.checker.compare import compare
-from mixlist.checker.counting_sessions import FullStatistics, MaskedOverflowFinder, count_findings, count_operands
+from mixlist.checker.counting_sessions import FullStatistics, count_findings, count_operands
 from mixlist.checker.evidence import holds_only_nan, missing_evidence
 from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many
 from mixlist.checker.finding_rules import BatchRanges, Tally, classify
 from mixlist.checker.findings import node_findings, tensor_ranges, with_advice
 from mixlist.checker.function_body_overflow import find_internal_risks
+from mixlist.checker.hidden_overflow import MaskedOverflowFinder
 from mixlist.checker.keywords import with_keywords
 from mixlist.checker.label_accuracy import TaskAccuracy
 from mixlist.checker.layerwise import rank_layers

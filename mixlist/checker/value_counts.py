@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Totals = Mapping[tuple[TensorRef, str], float]  # by tensor and statistic
 _FLOAT32_LOWEST_SUBNORMAL = 2.0**-149
-SMALLEST = "smallest"
+SMALLEST, FINITE = "smallest", "finite"
 NO_SMALLEST = float.fromhex("0x1.fffffep127")  # float32's largest
 
 
@@ -41,14 +41,14 @@ def of_mixed(low: int) -> tuple[Statistic, ...]:
         below("small", SMALLEST_NORMAL[low]),
         below("far", NEAR * limit),
         below("inside", limit),
-        below("finite", math.inf),
+        finite_values(),
     )
 
 
 def of_reference(low: int) -> tuple[Statistic, ...]:
     """Return what is counted in the reference: zeros, finite values, and those of them that are not a mask's."""
     zero = below("zero", _FLOAT32_LOWEST_SUBNORMAL)
-    return zero, below("known", _known(low)), below("finite", math.inf)
+    return zero, below("known", _known(low)), finite_values()
 
 
 def _known(low: int) -> float:
@@ -125,6 +125,45 @@ def below(name: str, bound: float) -> Statistic:
             *nodes,
             names.constant(edge, types.FLOAT, [], [bound]),
             names.node("Less", [size, edge], yes),
+            names.cast(yes, one, types.DOUBLE),
+            names.node("ReduceSum", [one], out, keepdims=0),
+        ]
+
+    return Statistic(name, 0.0, "ReduceSum", build, types.DOUBLE)
+
+
+def finite_values() -> Statistic:
+    """Return the statistic of how many values are finite in float32, also of a float64 tensor."""
+
+    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+        nodes, size = _magnitude(tensor, out, names)
+        half, edge, less, yes, one = (names.make(f"{out}_{part}") for part in ("half", "bound", "less", "yes", "one"))
+        return [  # float32 has no least number that is too large, but half of it is 2^127
+            *nodes,
+            names.constant(half, types.FLOAT, [], [0.5]),
+            names.constant(edge, types.FLOAT, [], [2.0**127]),
+            names.node("Mul", [size, half], less),
+            names.node("Less", [less, edge], yes),
+            names.cast(yes, one, types.DOUBLE),
+            names.node("ReduceSum", [one], out, keepdims=0),
+        ]
+
+    return Statistic(FINITE, 0.0, "ReduceSum", build, types.DOUBLE)
+
+
+def beyond(name: str, bound: float) -> Statistic:
+    """Return the statistic of how many values are at least ``bound``, or at most ``bound`` if it is negative.
+
+    An infinity may be beyond; NaN never is.
+    """
+    inner = float(np.nextafter(np.float32(bound), np.float32(0)))
+
+    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+        wide, edge, yes, one = (names.make(f"{out}_{part}") for part in ("wide", "bound", "yes", "one"))
+        return [
+            names.cast(tensor, wide, types.FLOAT),
+            names.constant(edge, types.FLOAT, [], [inner]),
+            names.node("Less", [edge, wide] if bound > 0 else [wide, edge], yes),
             names.cast(yes, one, types.DOUBLE),
             names.node("ReduceSum", [one], out, keepdims=0),
         ]

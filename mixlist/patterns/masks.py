@@ -3,64 +3,128 @@
 In float16 a mask of -1e9, or one of -65504 and a score, is -infinity, of which the softmax makes zero just as well.
 That is by design, but only where it can be proven from the graph: a constant, the constant branch of a Where or a
 constant factor (``(1 - mask) * -1e9``), which Add, Sub, Max, Where and what moves values carry to a softmax, and
-nowhere else. A value that only reaches such a size is an overflow.
+nowhere else. A value that only reaches such a size, or that the other operands alone could make, is an overflow.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph, Node, Value, floats_of
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, pieces
-from mixlist.ops import types
-from mixlist.ops.low_precision import overflow_bound
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import origins
 
 SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
 LEAST = 1e4  # the smallest number that models write as a mask
-_BOUND = overflow_bound(types.FLOAT16)
-# A Cast rounds, but a mask stays a mask. What a Where puts beside the mask counts as added to it: it may overflow too.
+# A Cast rounds, but a mask stays a mask.
 _MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
-_CARRIERS = _MOVERS | {"Add", "Sub", "Max", "Where"}  # the operators that Rule S8.12 names
+_WITH_CONSTANTS = frozenset({"Add", "Sub", "Max", "Where"})
+_CARRIERS = _MOVERS | _WITH_CONSTANTS  # the operators that Rule S8.12 names
 _SOFTMAX = operators(Trait.SOFTMAX)
 
 
 @dataclass(frozen=True)
-class Mask:
-    """A tensor that carries a mask: from ``level``, half the constant, on a magnitude is the mask's.
+class MaskLevels:
+    """The magnitudes from which a value is a mask's, by its sign: ``SENTINEL`` on a side without a proven mask."""
 
-    ``beside``: what is added to the mask; ``factors``: what the constant was multiplied by, which must be 0 or 1.
+    negative: float = SENTINEL
+    positive: float = SENTINEL
+
+    def of(self, value: float) -> float:
+        """Return the level on the side of a value."""
+        return self.positive if value > 0 else self.negative
+
+    def cover(self, value: float) -> bool:
+        """Return True if a value is large enough to be a mask's."""
+        return abs(value) >= self.of(value)
+
+    @property
+    def least(self) -> float:
+        """The lower of the two levels."""
+        return min(self.negative, self.positive)
+
+    @property
+    def negated(self) -> MaskLevels:
+        """The levels of the negated values."""
+        return MaskLevels(self.positive, self.negative)
+
+    def lowered(self, other: MaskLevels) -> MaskLevels:
+        """The lower of both levels on each side."""
+        return MaskLevels(min(self.negative, other.negative), min(self.positive, other.positive))
+
+
+_NO_LEVELS = MaskLevels(math.inf, math.inf)
+
+
+class Span(Protocol):
+    """The range of a tensor in one batch; its ``magnitude`` is infinite where there is a NaN."""
+
+    @property
+    def minimum(self) -> float: ...
+    @property
+    def maximum(self) -> float: ...
+    @property
+    def magnitude(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A tensor that carries a mask: ``levels`` are half of the constant, on the side that its sign gives it.
+
+    ``joined``: the tensors that Add, Sub, Max, Where or Concat join to the mask; ``factors``: those that multiplied the
+    constant, which must be from -1 to 1: a negative factor turns the side.
     """
 
-    level: float
-    beside: frozenset[TensorRef] = frozenset()
+    levels: MaskLevels
+    joined: frozenset[TensorRef] = frozenset()
     factors: frozenset[TensorRef] = frozenset()
 
-    def holds(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
-        """Return True if every value that overflows belongs to the mask or is smaller than ``level``.
+    def levels_in(self, ranges: Mapping[TensorRef, Span], bound: float) -> MaskLevels:
+        """Return the levels in one batch; those of no proven mask where a large value may be another's (Rule S8.12).
 
-        ``bound`` is the least magnitude that overflows; ``magnitudes`` are the largest of the batch in float32.
+        ``ranges`` are those of the reference; ``bound`` is the least magnitude that overflows.
         """
-        if any(magnitudes.get(tensor, math.inf) > 1 for tensor in self.factors):
-            return False
-        return self.level > bound or self._keeps(magnitudes, bound)
+        if self.levels.least >= SENTINEL or not self._has_factors(ranges):
+            return MaskLevels()
+        if self.levels.least < bound:
+            proven = self._stays_in_range(ranges, bound)
+        else:  # an infinity of the data explains itself
+            joined = (_finite_magnitude(ranges.get(tensor)) for tensor in self.joined)
+            proven = sum(joined) < self.levels.least
+        if not proven:
+            return MaskLevels()
+        turns = any(ranges[tensor].minimum < 0 for tensor in self.factors)
+        return MaskLevels().lowered(self.levels.lowered(self.levels.negated) if turns else self.levels)
 
-    def hides_nothing(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
-        """Return True if only the mask's values can overflow: the values that are added to it are too small.
+    def hides_nothing(self, ranges: Mapping[TensorRef, Span], bound: float) -> bool:
+        """Return True if only the mask's values can overflow: the values that are joined to it are too small.
 
         A factor between 0 and 1 could make a value of any size, if the constant is not beyond all quantities.
         """
-        whole = not self.factors or self.level >= SENTINEL
-        return whole and self.holds(magnitudes, bound) and self._keeps(magnitudes, bound)
+        whole = not self.factors or self.levels.least >= SENTINEL
+        return whole and self._has_factors(ranges) and self._stays_in_range(ranges, bound)
 
-    def _keeps(self, magnitudes: Mapping[TensorRef, float], bound: float) -> bool:
-        return sum(magnitudes.get(tensor, math.inf) for tensor in self.beside) < bound
+    def _has_factors(self, ranges: Mapping[TensorRef, Span]) -> bool:
+        """Return True if all that multiplied the constant is from -1 to 1."""
+        return all(tensor in ranges and ranges[tensor].magnitude <= 1 for tensor in self.factors)
+
+    def _stays_in_range(self, ranges: Mapping[TensorRef, Span], bound: float) -> bool:
+        spans = (ranges.get(tensor) for tensor in self.joined)
+        return sum(math.inf if span is None else span.magnitude for span in spans) < bound
+
+
+def _finite_magnitude(span: Span | None) -> float:
+    """Return the larger of the finite ends of a range; infinite for a tensor that is not observed."""
+    if span is None:
+        return math.inf
+    return max((abs(end) for end in (span.minimum, span.maximum) if math.isfinite(end)), default=0.0)
 
 
 def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
@@ -116,30 +180,50 @@ def _ends(reader: Node, ending: set[Value]) -> bool:
 def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | None:
     """The mask in a node's output: one that it reads, or one that its constant makes."""
     read = floats_of(node.inputs)
-    masks = [known[v] for v in read if v in known] if node.op_type in _CARRIERS else []
-    others = frozenset(_key(graph, v) for v in read if v not in known and not v.constant)
-    size = max(map(_size, read), default=0.0) if node.op_type in ("Add", "Sub", "Where", "Mul") else 0.0
     if node.op_type == "Mul":
-        return Mask(size / 2, factors=others) if size >= LEAST and not _BOUND <= size < 2 * _BOUND else None
-    if size >= LEAST:
-        masks.append(Mask(size / 2))
+        levels = _NO_LEVELS
+        for value in read:
+            levels = levels.lowered(_constant_levels(value))
+        factors = frozenset(ref for value in read for ref in _variables(graph, value))
+        return Mask(levels, factors=factors) if levels != _NO_LEVELS else None
+    if node.op_type not in _CARRIERS:
+        return None
+    masks = []
+    for position, value in enumerate(read):
+        mask = known.get(value) or Mask(_constant_levels(value) if node.op_type in _WITH_CONSTANTS else _NO_LEVELS)
+        if mask.levels != _NO_LEVELS:
+            is_negated = node.op_type == "Sub" and position == 1
+            masks.append(replace(mask, levels=mask.levels.negated) if is_negated else mask)
     if not masks:
         return None
-    beside = others if node.op_type not in _MOVERS else frozenset[TensorRef]()
-    return Mask(
-        min(mask.level for mask in masks),
-        beside.union(*(mask.beside for mask in masks)),
-        frozenset[TensorRef]().union(*(mask.factors for mask in masks)),
-    )
+    levels = _NO_LEVELS
+    joined = frozenset(ref for value in read if value not in known for ref in _variables(graph, value))
+    for mask in masks:
+        levels, joined = levels.lowered(mask.levels), joined | mask.joined
+    return Mask(levels, joined, frozenset[TensorRef]().union(*(mask.factors for mask in masks)))
 
 
-def _size(value: Value) -> float:
-    """The magnitude of the lowest or largest number of a constant; 0 for what is none or cannot be read here."""
-    sizes = [0.0]
+def _variables(graph: Graph, value: Value) -> list[TensorRef]:
+    """The tensors of which a value is made, without constants: itself if no constant is moved into it."""
+    moved = floats_of(origins(value, _MOVERS))
+    if not any(origin.constant for origin in moved):
+        return [_key(graph, value)]
+    return [_key(graph, origin) for origin in moved if not origin.constant]
+
+
+def _constant_levels(value: Value) -> MaskLevels:
+    """The levels of a constant that may be a mask; none for what is no constant or cannot be read here."""
+    lowest = largest = 0.0
     for origin in floats_of(origins(value, _MOVERS)):
         if origin.tensor is not None and not is_external(origin.tensor):
-            sizes += [float(abs(piece).max()) for piece in pieces(origin.tensor, None) if piece.size]
-    return max(sizes)
+            for piece in pieces(origin.tensor, None):
+                if piece.size:
+                    lowest, largest = min(lowest, float(piece.min())), max(largest, float(piece.max()))
+    size = max(-lowest, largest)
+    if not size >= LEAST:
+        return _NO_LEVELS
+    level = min(size / 2, SENTINEL)  # also of an infinite mask
+    return MaskLevels(level if -lowest >= level else math.inf, level if largest >= level else math.inf)
 
 
 def _key(graph: Graph, value: Value) -> TensorRef:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.checker.counting_sessions import MaskedOverflowFinder
 from mixlist.checker.finding_rules import EXCEPTIONS, BatchRanges, Tally, classify
+from mixlist.checker.hidden_overflow import MaskedOverflowFinder
 from mixlist.checker.model_pair import ObservedModel, SessionConfig
 from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
 from mixlist.emulation.conversions import Conversion

@@ -130,7 +130,7 @@ def add_statistics(
     skippable = {node.ref for node in nodes if magnitudes.makes_skippable(node)}
     bound = overflow_bound(low) if saturate else LARGE
     beyond = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
-    around_masks = {*masks}.union(*(mask.beside | mask.factors for mask in masks.values()))
+    around_masks = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
 
     def is_ambiguous(probe: Probe) -> bool:
         is_beyond = (probe.ref.producer, probe.tensor) in beyond and probe.elem != types.DOUBLE

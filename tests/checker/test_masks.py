@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.counting_sessions import GrowingCount
+from mixlist.checker.hidden_overflow import GrowingCount
 from mixlist.checker.result import CheckReport
 from mixlist.graph.build import build_main
 from mixlist.graph.dataflow import trace_dataflow
@@ -171,8 +171,8 @@ def test_values_are_counted_only_where_they_may_hide_something(
 ) -> None:
     """Scores that are small cannot overflow beside a mask that is proven: no further run is needed."""
     asked: list[object] = []
-    below = GrowingCount.below
-    monkeypatch.setattr(GrowingCount, "below", lambda self, *which: (asked.append(which), below(self, *which))[1])
+    count = GrowingCount.count
+    monkeypatch.setattr(GrowingCount, "count", lambda self, *which: (asked.append(which), count(self, *which))[1])
     report = masked(
         "[w] w = Where(b, zero, k) [h] h = Abs(x) [a] a = Sub(w, h) [s] y = Softmax(a)", mask, [size, 1, 1, 1]
     )
@@ -184,4 +184,4 @@ def test_where_masks_are_proven() -> None:
     """Rule S8.12: A mask is proven from the graph."""
     text = f"{HEAD.replace('MASK', '-1e9')}{{ {WRITTEN['moved']} }}"
     found = find_masks(trace_dataflow(build_main(model(text))))
-    assert {key.node: mask.level for key, mask in found.items()} == {"w": 5e8, "u": 5e8, "a": 5e8, "e": 5e8}
+    assert {key.node: mask.levels.negative for key, mask in found.items()} == {"w": 5e8, "u": 5e8, "a": 5e8, "e": 5e8}

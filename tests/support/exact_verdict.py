@@ -14,13 +14,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from tests.support.exact_masks import proven_masks
+from tests.support.exact_masks import Constant, Levels, levels_of, proven_masks
 from tests.support.exact_operators import LOW, Ambiguous, Bounded, certain, compute, to_low
 
 Tensors = dict[str, Bounded]
 EXCEPTIONS = ("overflow", "saturated")
 LOW_TYPES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
-MASK = 1e37  # beyond it on one side only: a mask, whose infinity is intended (Rule S8.11)
 
 
 # --- the two models ---
@@ -99,7 +98,10 @@ def some(surely: NDArray[np.bool_], perhaps: NDArray[np.bool_]) -> bool:
     return bool(surely.any())
 
 
-def within(t: Bounded, least: float, end: float = np.inf, where: NDArray[np.bool_] | None = None) -> bool:
+Limit = float | NDArray[np.float64]  # of a magnitude, for all elements or for each
+
+
+def within(t: Bounded, least: Limit, end: Limit = np.inf, where: NDArray[np.bool_] | None = None) -> bool:
     """Return whether an element has a magnitude in [least, end); infinities have one, NaN has none."""
     size = np.abs(t.value.astype(np.float64))
     low, high = size - t.radius, size + t.radius
@@ -123,9 +125,18 @@ def zero(t: Bounded) -> bool:
     raise Ambiguous("a value that may be zero")
 
 
-def one_sided(t: Bounded, least: float) -> bool:
-    """Return whether there are values of at least that magnitude, and all of them have one sign."""
-    return sum(within(t, least, where=t.value * sign > 0) for sign in (1, -1)) == 1
+def sides(t: Bounded, levels: Levels) -> int:
+    """Return on how many sides there are finite values that are as large as a mask's."""
+    usable = np.isfinite(t.value)
+    return sum(within(t, levels.by_sign[sign], where=usable & (t.value * sign > 0)) for sign in (-1, 1))
+
+
+def loses(t: Bounded, edge: float, levels: Levels) -> bool:
+    """Return whether a finite value is beyond the low type, and no mask's: masks are on one side only."""
+    usable, end = np.isfinite(t.value), levels.of(t.value)
+    if not within(t, edge, where=usable):
+        return False
+    return sides(t, levels) == 2 or within(t, np.minimum(edge, end), end, usable & (edge < end))
 
 
 # --- Rules S8.3 to S8.11 ---
@@ -145,31 +156,19 @@ class Findings:
         return any(kind in EXCEPTIONS for *_, kind in (*self.outputs, *self.operands))
 
 
-def masks_of(batches: list[Pair]) -> dict[str, float]:
-    """Return from which magnitude a value of a tensor is a mask's, for the masks that the graph proves: Rule S8.12."""
-    masks = proven_masks(batches[0].original)
-    least = {}
-    for name, size in masks.least.items():
-        added = [batch.reference[i] for i in masks.in_range.get(name, ()) for batch in batches]
-        if not any(np.isnan(t.value).any() or within(t, LOW["float16"][3]) for t in added):
-            least[name] = size
-    return least
-
-
 def judge(batches: list[Pair], saturate: bool) -> list[Findings]:
     """Find the kind of each output, and the operands that conversions lose, in each batch."""
-    masks = masks_of(batches)
+    masks = proven_masks(batches[0].original)
     return [judge_batch(batch, masks, saturate) for batch in batches]
 
 
-def judge_batch(batch: Pair, masks: dict[str, float], saturate: bool) -> Findings:
+def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
     found = Findings()
-
-    def mask_of(name: str, low: str | None) -> float:
-        return min(MASK, masks.get(name, MASK)) if low == "float16" else MASK
+    if "float16" not in (*batch.low.values(), *(conversion.low for conversion in batch.conversions)):
+        masks = []
 
     for conversion in batch.conversions:
-        kind = kind_of_operand(conversion, mask_of(conversion.source, conversion.low), saturate)
+        kind = kind_of_operand(conversion, levels_of(masks, conversion.source, batch.reference), saturate)
         if kind:
             found.operands.add((conversion.reader, conversion.source, kind))
         if kind in EXCEPTIONS:
@@ -182,7 +181,8 @@ def judge_batch(batch: Pair, masks: dict[str, float], saturate: bool) -> Finding
         if true.value.dtype != np.float32:
             continue
         inputs = [i for i in node.input if i not in constants]
-        output = Output(true, ours, batch.low.get(name), mask_of(name, batch.low.get(name)), saturate)
+        levels = levels_of(masks, name, batch.reference)
+        output = Output(true, ours, batch.low.get(name), levels, saturate)
         not_finite = any(not finite(batch.mixed[i]) for i in inputs if batch.mixed[i].value.dtype == np.float32)
         kind = output.kind(not_finite, bool(spoiled & set(inputs)))
         if kind:
@@ -192,19 +192,20 @@ def judge_batch(batch: Pair, masks: dict[str, float], saturate: bool) -> Finding
             found.outputs.add((name, "propagated"))
         if kind == "overflow" or (kind == "saturated" and not {(i, kind) for i in inputs} & found.outputs):
             found.first.add(node.name)
-        fresh = np.isinf(ours.value) & np.isfinite(true.value) if kind != "intended" else np.zeros(1, bool)
+        fresh = np.isinf(ours.value) & (np.abs(true.value) < levels.of(true.value))
+        if kind == "intended":
+            fresh[...] = False
         if (fresh | (np.isnan(ours.value) & ~np.isnan(true.value))).any():
             spoiled.add(name)
     return found
 
 
-def kind_of_operand(conversion: Conversion, mask: float, saturate: bool) -> str | None:
+def kind_of_operand(conversion: Conversion, levels: Levels, saturate: bool) -> str | None:
     """Return the kind of a conversion, by the finite values of the tensor: Rule S8.4."""
     x, (_, _, normal, edge) = conversion.before, LOW[conversion.low]
     usable = np.isfinite(x.value)
     if within(x, edge, where=usable):
-        lost = edge < mask and within(x, edge, mask, usable)
-        if not lost and one_sided(x, mask):
+        if not loses(x, edge, levels):
             return "intended"
         return "saturated" if saturate else "overflow"
     return "underflow" if usable.all() and not zero(x) and not within(x, normal) else None
@@ -217,7 +218,7 @@ class Output:
     true: Bounded
     ours: Bounded
     low: str | None
-    mask: float  # the magnitude from which a value is a mask's
+    levels: Levels  # the magnitudes from which a value is a mask's
     saturate: bool
 
     def kind(self, not_finite: bool, accident: bool) -> str | None:
@@ -257,25 +258,32 @@ class Output:
     @property
     def lost(self) -> bool:
         """Return whether the reference has a value beyond the low type that is no mask's."""
-        if self.low is None or LOW[self.low][3] >= self.mask:
-            return False
-        return within(self.true, LOW[self.low][3], self.mask)
+        return self.low is not None and loses(self.true, LOW[self.low][3], self.levels)
 
     def is_mask(self, limit: float) -> bool:
-        """Return whether all values at the limit are masks', on one side: Rules S8.11 and S8.12."""
-        if np.isnan(self.ours.value).any() or not one_sided(self.true, self.mask):
+        """Return whether all values at the limit are masks', on one side and of its sign: Rules S8.11 and S8.12."""
+        if np.isnan(self.ours.value).any() or sides(self.true, self.levels) != 1:
             return False
-        lost = np.abs(self.ours.value) >= limit
-        if (lost & (self.ours.value * np.sign(self.true.value) < 0)).any():
-            raise Ambiguous("a mask's value that becomes an infinity of the other sign")
-        return not within(self.true, 0, self.mask, lost)
+        at_limit = np.abs(self.ours.value) >= limit
+        if (at_limit & (self.ours.value * np.sign(self.true.value) < 0)).any():
+            return False
+        return not within(self.true, 0, self.levels.of(self.true.value), at_limit)
 
     @property
     def new_loss(self) -> bool:
-        """Return whether there is NaN or an infinity that the reference does not have: Rule S8.5."""
-        if np.isnan(self.true.value).any() or np.isnan(self.ours.value).any():
-            return not np.isnan(self.true.value).any()
-        return within(self.true, 0, self.mask, np.isinf(self.ours.value))
+        """Return whether there is more NaN, an infinity of a sign or more of them than by masks: Rule S8.5."""
+        true, ours = self.true.value, self.ours.value
+        if np.isnan(ours).sum() > np.isnan(true).sum():
+            return True
+        level = self.levels.of(true)
+        within(self.true, level)  # or it is ambiguous
+        masks = (np.isfinite(true) & (np.abs(true) >= level)).sum()
+        if np.isfinite(ours).sum() < np.isfinite(true).sum() - masks:
+            return True
+        if np.isnan(true).any() or np.isnan(ours).any():
+            return False
+        explained = [((np.sign(true) == sign) & (np.abs(true) >= level)).any() for sign in (-1, 1)]
+        return any((ours == sign * np.inf).any() and not e for sign, e in zip((-1, 1), explained, strict=True))
 
 
 # --- Rules S8.14 to S8.19 ---

@@ -1,0 +1,211 @@
+"""Find the overflows that ranges do not show: values that a mask or an infinity of the same tensor hides (Rule S8.12).
+
+Both models run once more with counts, but only on a batch whose ranges call for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mixlist.checker.counting_sessions import CountingSession
+from mixlist.checker.finding_rules import BatchRanges
+from mixlist.checker.model_pair import ObservedModel
+from mixlist.checker.operand_rules import converted_ranges
+from mixlist.checker.value_counts import FINITE, Totals, beyond, finite_values
+from mixlist.emulation.conversions import Conversion
+from mixlist.emulation.observed_range import ObservedRange
+from mixlist.graph.dataflow import DataflowNode
+from mixlist.graph.refs import TensorRef
+from mixlist.ops import types
+from mixlist.ops.low_precision import overflow_bound
+from mixlist.patterns.masks import Mask, MaskLevels, find_masks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mixlist.runtime.session import Feed
+
+_SIGNS = (-1, 1)
+
+
+class GrowingCount:
+    """Counts finite values and values beyond some bounds in one model; a new session is made where others are asked."""
+
+    def __init__(self, model: ObservedModel) -> None:
+        self._model = model
+        self._tensors: set[TensorRef] = set()
+        self._bounds: set[float] = set()
+        self._session: CountingSession | None = None
+
+    def count(self, feed: Feed, tensors: AbstractSet[TensorRef], bounds: AbstractSet[float]) -> Totals:
+        """Run one batch; return how many values are finite (``FINITE``), and beyond each bound, by ``_name``."""
+        if self._session is None or not (tensors <= self._tensors and bounds <= self._bounds):
+            self.close()
+            self._tensors |= tensors  # the next batch mostly asks for the same
+            self._bounds |= bounds
+            statistics = (finite_values(), *(beyond(_name(bound), bound) for bound in sorted(self._bounds)))
+            self._session = CountingSession(self._model, statistics, self._tensors)
+        return self._session.count(feed)
+
+    def tensor(self, ref: TensorRef) -> TensorRef:
+        """Return a tensor of the model under the name that it is counted by."""
+        return self._model.in_original(ref)
+
+    def close(self) -> None:
+        """Release the session."""
+        if self._session is not None:
+            self._session.close()
+
+
+def _name(bound: float) -> str:
+    return f"beyond_{bound:.9g}"
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The limits of a tensor's values: ``bound``, the least magnitude that overflows, and the masks' levels."""
+
+    bound: float
+    levels: MaskLevels
+
+    @property
+    def all(self) -> set[float]:
+        """The bounds to count with."""
+        return {sign * size for sign in _SIGNS for size in (self.bound, self.levels.of(sign), math.inf)}
+
+    def masks(self, counts: Callable[[float], float]) -> list[float]:
+        """Return how many finite values are a mask's, on the negative and on the positive side."""
+        return [counts(sign * self.levels.of(sign)) - counts(sign * math.inf) for sign in _SIGNS]
+
+    def loses(self, counts: Callable[[float], float]) -> bool:
+        """Return whether a finite value overflows that is no mask's: masks are on one side only (Rule S8.11)."""
+        on_both_sides = all(self.masks(counts))
+        return any(
+            counts(sign * self.bound) > counts(sign * (math.inf if on_both_sides else self.levels.of(sign)))
+            for sign in _SIGNS
+        )
+
+
+class MaskedOverflowFinder:
+    """Finds what overflows beside masks and infinities (Rule S8.12); values are counted only where a range asks for it.
+
+    ``lows`` are the low types of the mixed model. Without ``mixed``, only the reference is counted.
+    """
+
+    def __init__(
+        self,
+        nodes: list[DataflowNode],
+        lows: AbstractSet[int],
+        reference: ObservedModel,
+        mixed: ObservedModel | None = None,
+    ) -> None:
+        self._nodes, self._lows = nodes, lows
+        self._reference = GrowingCount(reference)
+        self._mixed = GrowingCount(mixed) if mixed is not None else None
+        self._masks: dict[TensorRef, Mask] | None = None
+
+    def complete(self, feed: Feed, batch: BatchRanges) -> BatchRanges:
+        """Return the batch with its masks, and with what else its ranges do not show."""
+        infinite = any(not mixed.finite for mixed in batch.mixed.values())
+        if not infinite and not any(batch.at_limit()) and not any(found.beyond for found in converted_ranges(batch)):
+            return batch
+        if self._masks is None:  # only float16 is too narrow for the usual masks
+            self._masks = find_masks(self._nodes) if types.FLOAT16 in self._lows else {}
+        batch = replace(batch, masks=self._masks, inputs=self._input_ranges(feed))
+        batch = replace(batch, lost=self._lost(feed, batch), lost_operands=self._lost_operands(feed, batch))
+        changed, more_infinite = self._changed(feed, batch)
+        return replace(batch, changed=changed, more_infinite=more_infinite)
+
+    def _input_ranges(self, feed: Feed) -> dict[TensorRef, ObservedRange]:
+        """Return the ranges of the graph inputs that masks depend on."""
+        inputs = [node.graph.root.inputs for node in self._nodes if not node.graph.path][:1]
+        wanted = {t for mask in (self._masks or {}).values() for t in mask.joined | mask.factors if not t.node}
+        fed = {t: feed.get(inputs[0][t.slot].name) for t in wanted if inputs and t.slot >= 0}
+        return {
+            t: _range_of(array) for t, array in fed.items() if isinstance(array, np.ndarray) and array.dtype.kind == "f"
+        }
+
+    def _lost(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
+        """Return the tensors with a value that overflows and is not a mask's."""
+        limits = {t: _Limits(overflow_bound(batch.low[t]), levels) for t, levels in batch.ambiguous().items()}
+        if not limits:
+            return set()
+        totals = self._reference.count(feed, limits.keys(), _bounds(limits.values()))
+        return {tensor for tensor, each in limits.items() if each.loses(_counts(totals, tensor))}
+
+    def _lost_operands(self, feed: Feed, batch: BatchRanges) -> set[Conversion]:
+        """Return the conversions that lose a value which larger ones hide (Rule S8.4)."""
+        lost: set[Conversion] = set()
+        hidden = {r.conversion: _Limits(r.bound, r.levels) for r in converted_ranges(batch) if r.may_hide}
+        of_mixed = {c: self._mixed.tensor(c.probe) for c in hidden if self._mixed is not None and not c.in_reference}
+        of_reference = {c: c.source for c in hidden if c not in of_mixed and c.source is not None}
+        for model, tensors in ((self._mixed, of_mixed), (self._reference, of_reference)):
+            if model is None or not tensors:
+                continue
+            totals = model.count(feed, set(tensors.values()), _bounds(hidden[c] for c in tensors))
+            lost |= {c for c, tensor in tensors.items() if hidden[c].loses(_counts(totals, tensor))}
+        return lost
+
+    def _changed(self, feed: Feed, batch: BatchRanges) -> tuple[set[TensorRef], set[TensorRef]]:
+        """Compare the tensors that are finite in neither model.
+
+        Return those with more NaN or with fewer finite values than masks explain, and those with fewer finite values.
+        """
+        spreads = batch.lost or batch.lost_operands or any(found.loses for found in converted_ranges(batch))
+        limits = {}
+        for tensor, mixed in batch.mixed.items():
+            span, low = batch.reference.get(tensor), batch.low.get(tensor, types.FLOAT16)
+            if span is None or mixed.finite:
+                continue
+            spreads = spreads or span.finite
+            if not span.finite and (spreads or not batch.hides_nothing(tensor, low)):
+                limits[tensor] = _Limits(overflow_bound(low), batch.mask_levels(tensor, low))
+        if self._mixed is None or not limits:
+            return set(), set()
+        bounds = _bounds(limits.values())
+        before, after = (model.count(feed, limits.keys(), bounds) for model in (self._reference, self._mixed))
+        changed, fewer = set(), set()
+        for tensor, each in limits.items():
+            finite_before, finite_after = (totals.get((tensor, FINITE), 0.0) for totals in (before, after))
+            more_nan = _numbers(after, tensor) < _numbers(before, tensor)
+            if more_nan or finite_after < finite_before - sum(each.masks(_counts(before, tensor))):
+                changed.add(tensor)
+            if finite_after < finite_before:
+                fewer.add(tensor)
+        return changed, fewer
+
+    def close(self) -> None:
+        """Release the sessions."""
+        self._reference.close()
+        if self._mixed is not None:
+            self._mixed.close()
+
+
+def _bounds(limits: Iterable[_Limits]) -> set[float]:
+    return set[float]().union(*(each.all for each in limits))
+
+
+def _counts(totals: Totals, tensor: TensorRef) -> Callable[[float], float]:
+    return lambda bound: totals.get((tensor, _name(bound)), 0.0)
+
+
+def _numbers(totals: Totals, tensor: TensorRef) -> float:
+    """Return how many values are no NaN."""
+    return totals.get((tensor, FINITE), 0.0) + sum(map(_counts(totals, tensor), (-math.inf, math.inf)))
+
+
+def _range_of(array: NDArray[np.generic]) -> ObservedRange:
+    """Return the range of an array of floats; of its numbers where there is a NaN."""
+    wide = array.astype(np.float64)
+    numbers = wide[~np.isnan(wide)]
+    if not wide.size:
+        return ObservedRange(0.0, 0.0, nan=False, ran=False)
+    least, most = (float(end) for end in (numbers.min(initial=np.inf), numbers.max(initial=-np.inf)))
+    nan = numbers.size < wide.size
+    return ObservedRange(least, most, nan, True, 0 if nan or math.isinf(least) or math.isinf(most) else None)

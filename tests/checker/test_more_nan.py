@@ -1,0 +1,40 @@
+"""A node that makes more NaN, or more infinities, than float32 does: Rules S8.5 and S8.6."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mixlist
+from tests.support.builders import model, policy
+
+QUOTIENT = "g (float[2,2] x, float[2,2] z) => (float[2,2] y) { [t] t = Div(z, x) [y] y = Sub(t, x) }"
+SMALL = 2.98e-8  # zero in float16
+
+
+@pytest.mark.parametrize("white", ["Div", "Identity"])
+@pytest.mark.parametrize("numerator", [0.0, 1.0])
+def test_a_divisor_that_underflows_makes_more_of_what_there_is(white: str, numerator: float) -> None:
+    """``0 / 0`` and ``1 / 0`` among others of float32, made by a low node, or by a float32 node of a low divisor."""
+    text = QUOTIENT.replace("[t] t = Div(z, x)", "[i] i = Identity(x) [t] t = Div(z, i)")
+    x = np.array([[0, SMALL], [SMALL, 1]], np.float32)
+    z = np.array([[numerator, numerator], [1, 1]], np.float32)
+    lists = policy(white=[white], black=[op for op in ("Div", "Identity", "Sub") if op != white])
+    report = mixlist.check(model(text), lists, [{"x": x, "z": z}])
+    kinds = {(n.name, n.kind): n.first for n in report.nodes if not n.input and n.name != "i"}
+    assert kinds == {("t", "overflow"): True, ("y", "preexisting"): False, ("y", "propagated"): False}
+    assert report.exception_rate == 1
+
+
+def test_as_much_nan_as_in_float32_is_preexisting() -> None:
+    x = np.array([[0, 1], [0, 2]], np.float32)
+    report = mixlist.check(model(QUOTIENT), policy(white=["Div", "Sub"]), [{"x": x, "z": x}])
+    assert {n.kind for n in report.nodes} == {"preexisting"} and report.exception_rate == 0
+
+
+def test_nan_that_an_input_brings_is_not_new() -> None:
+    """``s`` has more NaN than float32, but because of ``t``."""
+    text = QUOTIENT.replace("[y] y = Sub(t, x)", "[s] s = Sub(t, z) [y] y = Softmax<axis=0>(s)")
+    x = np.array([[0, 3], [SMALL, 2]], np.float32)
+    report = mixlist.check(model(text), policy(white=["Div", "Sub", "Softmax"]), [{"x": x, "z": x}])
+    assert {n.name for n in report.nodes if n.first} == {"t"}
