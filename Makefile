@@ -1,6 +1,9 @@
 # Needs nothing but python3 (3.11 or later, with pip), git and make. Everything goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# The random graphs of a campaign: make campaign DECISIONS=500 VERDICTS=3000
+DECISIONS ?= 5000
+VERDICTS ?= 3000
 
 .PHONY: demo test lint check campaign clean
 
@@ -18,8 +21,9 @@ lint: .venv/installed-dev
 
 check: lint test            ## what CI runs
 
-campaign: .venv/installed-dev   ## mixlist against the reference of its rules on 5,000 random graphs
-	MIXLIST_EXAMPLES=5000 $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
+campaign: .venv/installed-dev   ## mixlist against the references of its rules: decisions and verdicts on random graphs
+	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
+	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_exact.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
