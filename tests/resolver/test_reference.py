@@ -7,6 +7,7 @@ all, ``make campaign`` takes 5,000; MIXLIST_SEED takes others.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import onnx
 import pytest
@@ -15,24 +16,44 @@ from hypothesis import strategies as st
 
 import mixlist
 from mixlist.errors import MixlistError
-from mixlist.lists.policy import NodeRule, Policy
+from mixlist.lists.policy import NodeRule, Policy, Protection
 from tests.support.builders import customise, keep, policy
 from tests.support.graph_table import DECISIONS
 from tests.support.graphs import Case, cases
 from tests.support.reference import ELEMS, Reference
 from tests.support.reference_compare import differences
+from tests.support.reference_masks import carrying_inputs, is_standard
 from tests.support.reference_model import Node
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "240"))
 SEED = int(os.environ.get("MIXLIST_SEED", "0"))
 GRAY_POLICIES = ["ascend", "ascend", "between", "black-wins", "promote"]
 MODES = ["mixed_float16"] * 5 + ["mixed_bfloat16"] * 2 + ["fp16", "origin", "cube_fp16in_fp32out", "allow_fp32_to_fp16"]
+Protections = tuple[Protection, ...]
+PROTECTIONS: list[Protections] = [(), ("positions",), ("masks",), ("masks", "positions")]
 # Decisions of mixlist that contradict the rules, and are not corrected yet: features of graphs that are left out.
 OPEN = [{"unknown type", "nested function"}, {"unknown type", "user cast"}]  # Rule S4.39
 
 
+def is_unsettled(reference: Reference) -> bool:
+    """Tell whether mixlist decides about a mask of the graph against S4.35, which is not corrected yet.
+
+    It counts the product of two masks as the larger of them, and a mask that a Cast of the author to a low type keeps
+    finite as infinite, if scores added to it could make it so.
+    """
+    masks = reference.masks
+    for node in reference.nodes if masks.groups else []:
+        read = [masks.content(v, node) for v in carrying_inputs(node)]
+        read = [content for content in read if content.masks]
+        if is_standard(node, "Mul", "Div") and len(read) > 1:
+            return True
+        if is_standard(node, "Cast") and any(content.room and masks.is_out_of_range(content) for content in read):
+            return True
+    return False
+
+
 @st.composite
-def policies(draw: st.DrawFn, case: Case, gray_policy: str) -> Policy:
+def policies(draw: st.DrawFn, case: Case, gray_policy: str, protections: Sequence[Protections]) -> Policy:
     """A policy that names op types, and now and then nodes, of the model."""
     bare = Reference(case.model, policy())
     types = sorted({node.op for node in bare.nodes})
@@ -48,7 +69,7 @@ def policies(draw: st.DrawFn, case: Case, gray_policy: str) -> Policy:
         mode=mode,
         gray_policy=gray_policy,  # type: ignore[arg-type]
         constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
-        protect=draw(st.sampled_from([(), ("positions",)])),
+        protect=draw(st.sampled_from(protections)),
         rules=rules,
     )
 
@@ -91,27 +112,39 @@ def compare(case: Case, rules: Policy) -> list[str]:
         assume(not rules.rules)
         raise
     reference = Reference(case.model, rules)
+    assume(not is_unsettled(reference))
     reference.solve()
     return differences(plan, {node: reference.decided(node) for node in reference.nodes})
 
 
-@pytest.mark.parametrize("part", range(len(GRAY_POLICIES)))
-def test_mixlist_decides_as_the_reference(part: int) -> None:
+def judge_graphs(part: int, families: Sequence[str], protections: Sequence[Protections], examples: int) -> None:
+    """Compare the decisions on random graphs of some families under one gray policy."""
     gray_policy = GRAY_POLICIES[part]
 
     @seed(SEED + part)
     @settings(
-        max_examples=EXAMPLES // len(GRAY_POLICIES),
+        max_examples=examples // len(GRAY_POLICIES),
         deadline=None,
         database=None,
         phases=(Phase.generate,),  # shrinking takes minutes
         suppress_health_check=list(HealthCheck),
     )
-    @given(st.data(), cases(families=tuple(DECISIONS)))
+    @given(st.data(), cases(families=families))
     def judge(data: st.DataObject, case: Case) -> None:
         assume(not any(features <= case.features for features in OPEN))
-        rules = data.draw(policies(case, gray_policy))
+        rules = data.draw(policies(case, gray_policy, protections))
         found = compare(case, rules)
         assert not found, "\n".join([*found, repr(rules), onnx.printer.to_text(case.model)])
 
     judge()
+
+
+@pytest.mark.parametrize("part", range(len(GRAY_POLICIES)))
+def test_mixlist_decides_as_the_reference(part: int) -> None:
+    judge_graphs(part, tuple(DECISIONS), PROTECTIONS, EXAMPLES)
+
+
+@pytest.mark.parametrize("part", range(len(GRAY_POLICIES)))
+def test_mixlist_treats_masks_as_the_reference(part: int) -> None:
+    """Rules S4.34 to S4.37: the decisions, which constants are reduced, and to which magnitude."""
+    judge_graphs(part, ("masks",), [p for p in PROTECTIONS if "masks" in p], EXAMPLES // 2)

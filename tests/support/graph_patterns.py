@@ -1,4 +1,4 @@
-"""Patterns that decide a precision by what they mean: masks before a softmax, positions, tensors of unknown type.
+"""Patterns that decide a precision by what they mean: positions, and tensors of unknown type.
 
 These graphs serve the comparison of decisions: a runtime need not run them.
 """
@@ -11,90 +11,11 @@ import numpy as np
 
 from tests.support.graph_constants import plain
 from tests.support.graph_ops import Made
-from tests.support.graph_scope import BOOL, FLOAT, INT64, Scope, Shape, Val
+from tests.support.graph_scope import BOOL, FLOAT, INT64, Scope, Val
 
-MASKS = (-1e9, -1e5, -3.4028235e38, -65504.0, -30000.0, -10000.0, -np.inf)
 CUSTOM_DOMAIN = "test.custom"
 CONTRIB_DOMAIN = "com.microsoft"
 MORE_DOMAINS = (CUSTOM_DOMAIN, CONTRIB_DOMAIN)
-
-
-# -- masks (Rules S4.35, S4.36) -----------------------------------------------------------------------
-def masked_softmax(s: Scope) -> Made:
-    """Scores that a mask is added to, and a softmax."""
-    scores = [v for v in s.floats() if len(v.shape) >= 1 and isinstance(v.shape[-1], int)]
-    if not scores:
-        return None
-    x: Val | None = s.gen.pick(scores)
-    s.gen.features.add("mask")
-    for _ in range(s.gen.integer(1, 2)):
-        x = _mask(s, x) if x else None
-        x = _carry(s, x) if x and s.gen.chance(40) else x
-    if x is None:
-        return None
-    if s.gen.chance(15):
-        s.one("Tanh", [x], plain(x.shape))  # a second reader, for which the mask is a value like any other
-    return s.one(s.gen.pick(["Softmax", "Softmax", "LogSoftmax"]), [x], plain(x.shape), axis=len(x.shape) - 1)
-
-
-def _mask(s: Scope, x: Val) -> Val | None:
-    """The scores with a mask: added, subtracted, chosen by Where, or as a lower bound."""
-    low = s.gen.pick(MASKS)
-    kind = s.gen.pick(["add", "add", "multiplied", "multiplied", "sub", "where", "chosen", "max"])
-    if kind == "sub":
-        return s.one("Sub", [x, _amount(s, -low)], plain(x.shape))
-    if kind == "multiplied":
-        share = _share(s, x.shape)
-        mask = s.one("Mul", [share, s.constant(low)], plain(share.shape)) if share else None
-        return _add(s, x, mask) if mask else None
-    if kind in ("where", "chosen"):
-        flags = [
-            v for v in s.visible() if v.dtype == BOOL and v.is_tensor and not v.constant and v.shape in ((), x.shape)
-        ]
-        if not flags or s.gen.opset < 9:
-            return None
-        if kind == "where":
-            return s.one("Where", [s.gen.pick(flags), x, _amount(s, low)], plain(x.shape))
-        flag = s.gen.pick(flags)
-        mask = s.one("Where", [flag, s.constant(0.0), _amount(s, low)], plain(flag.shape))
-        return _add(s, x, mask) if mask else None
-    if kind == "max" and s.gen.opset >= 8:
-        return s.one("Max", [x, _amount(s, low)], plain(x.shape))
-    return _add(s, x, _amount(s, low))
-
-
-def _add(s: Scope, x: Val, mask: Val) -> Val | None:
-    return s.one("Add", [mask, x] if s.gen.chance(30) else [x, mask], plain(x.shape))
-
-
-def _amount(s: Scope, value: float) -> Val:
-    """A constant, now and then behind a value mover or a product of constants."""
-    k = s.constant(value)
-    if s.gen.chance(20):
-        return s.one("Identity", [k], plain((), constant=True)) or k
-    if s.gen.chance(15):
-        s.gen.features.add("computed constant")
-        return s.one("Mul", [k, s.constant(1.0)], plain((), constant=True)) or k
-    return k
-
-
-def _share(s: Scope, shape: Shape) -> Val | None:
-    """A factor from 0 to 1: a boolean as a number, or one minus it; or any tensor, of which this is not known."""
-    flags = [v for v in s.visible() if v.dtype == BOOL and v.is_tensor and not v.constant and v.shape in ((), shape)]
-    if not flags or s.gen.chance(20):
-        values = [v for v in s.floats() if v.shape == shape]
-        return s.gen.pick(values) if values else None
-    flag = s.gen.pick(flags)
-    share = s.one("Cast", [flag], plain(flag.shape), to=FLOAT)
-    if share and s.gen.chance(50):
-        share = s.one("Sub", [s.constant(1.0), share], plain(flag.shape))
-    return share
-
-
-def _carry(s: Scope, x: Val) -> Val | None:
-    """A value mover, or an operator that carries no mask."""
-    op = s.gen.pick(["Identity", "Dropout", "Relu", "Neg", "Abs"])
-    return s.one(op, [x], plain(x.shape))
 
 
 # -- positions (Rule S4.38) ---------------------------------------------------------------------------

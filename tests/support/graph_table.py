@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.support import graph_patterns, graph_sequences
+from tests.support import graph_masks, graph_patterns, graph_sequences
 from tests.support.graph_constants import constant_state, use_constant
 from tests.support.graph_moves import (
     cast_again,
@@ -94,7 +94,7 @@ DECISIONS = {  # families of operators only for graphs whose decisions are compa
         Op(graph_sequences.conditional, since=14, weight=6),
         Op(graph_sequences.loop, since=14, weight=6),
     ],
-    "masks": [Op(graph_patterns.masked_softmax, weight=16)],
+    "masks": [Op(graph_masks.masked_softmax, weight=16)],
     "positions": [Op(graph_patterns.positions, weight=16)],
     "types": [
         Op(graph_patterns.contrib, weight=6),

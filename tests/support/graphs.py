@@ -87,6 +87,7 @@ class Generator:
     used_constants: set[str] = field(default_factory=set)
     widened: set[str] = field(default_factory=set)
     overridable: list[Val] = field(default_factory=list)
+    masks: set[str] = field(default_factory=set)  # names of tensors that hold a mask and nothing else
     functions: list[tuple[onnx.FunctionProto, Val, bool]] = field(default_factory=list)
     function_attributes: dict[str, dict[str, float]] = field(default_factory=dict)
     special_functions: list[graph_functions.Function] = field(default_factory=list)

@@ -5,7 +5,7 @@ S4.28: all start undecided, a vote can only raise them, and what no vote decides
 ``reference_*.py`` restate the other rules. ``decide`` returns the precision and the output types of every node.
 
 Rules here: S3.2, S3.4 to S3.7 (modes), S4.2 (node rules), S4.4 (white), S4.5 (black), S4.7 (constants out of range),
-S4.9 (lists act on float32).
+S4.9 (lists act on float32), S4.36 (a gray softmax is first decided as if masks were reduced).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.support.reference_between import Between
 from tests.support.reference_constants import Constants
 from tests.support.reference_flow import Flow, Shared
 from tests.support.reference_gray import Follower, Types, join
+from tests.support.reference_masks import Mask, Masks
 from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value, expand
 from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for
@@ -32,10 +33,14 @@ CUBE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 
 @dataclass(frozen=True)
 class Decided:
-    """What the rules say about one node: its precision, and the type of each output that is in use."""
+    """What the rules say about one node: its precision, and the type of each output that is in use.
+
+    ``reduced`` holds the constants of masks out of range that the node reads, each with the limit of its magnitude.
+    """
 
     precision: str
     outputs: tuple[str, ...]
+    reduced: frozenset[tuple[str, str]] = frozenset()
 
 
 class Reference:
@@ -58,6 +63,9 @@ class Reference:
         self.between = self._between() if policy.gray_policy == "between" else None
         self.state: dict[Shared, int | None] = {}
         self.types: Types = {}
+        self.masks = self._masks()
+        self.masked: set[Node] = set()  # nodes that masks keep as authored
+        self.reduced: dict[Mask, float] = {}  # masks that their readers read reduced, with the limit
 
     def _protected(self) -> set[Node]:
         """The nodes that a protection keeps as authored, in the modes that lower nodes (Rules S4.34, S4.38)."""
@@ -65,13 +73,37 @@ class Reference:
             return set()
         return Positions(self.nodes, self.flow, self.constants).nodes
 
+    def _masks(self) -> Masks:
+        """The masks that are protected, in the modes that lower nodes (Rule S4.34)."""
+        is_on = self.policy.mode.action not in ("raise", "origin") and "masks" in self.policy.protect
+        return Masks(self.main, self.nodes if is_on else [], self.constants, self.low)
+
     def _all_shared(self) -> list[Shared]:
         return [*self.flow.states, *self.flow.sequences]
 
     # -- the fixpoint (Rule S4.28) --------------------------------------------------------------------
     def solve(self) -> None:
-        """Decide all types."""
+        """Decide all types: first as if every mask that can be reduced were, then with the others as authored.
+
+        Rule S4.36: a gray softmax is first decided as if the constants were reduced.
+        """
+        waiting = [group for group in self.masks.groups if group.can_be_reduced]
+        while True:
+            kept = [group for group in self.masks.groups if group not in waiting and group.limits]
+            self.masked = {node for group in kept for node in group.kept | group.softmaxes}
+            self.reduced = {mask: limit for group in waiting for mask, limit in group.limits.items()}
+            self._fixpoint()
+            low = [group for group in waiting if any(self._is_low(node) for node in group.softmaxes)]
+            if low == waiting:
+                return
+            waiting = low
+
+    def _is_low(self, node: Node) -> bool:
+        return any(v is not None and self._type(v) == self.low for v in node.outputs)
+
+    def _fixpoint(self) -> None:
         self.state = {s: self._first_type(s) for s in self._all_shared()}
+        self.follower.by_black.clear()
         while True:
             self._round()
             votes = {shared: join([self.state[shared], *self._votes(shared)]) for shared in self.state}
@@ -218,11 +250,18 @@ class Reference:
         if self.policy.constants != "keep" or group.elem != FLOAT:
             return False
         values = [v for i in group.inputs if (v := node.inputs[i]) is not None]
-        return any(self.constants.is_constant(v) and not self.constants.fits(v, self.low) for v in values)
+        return any(self.constants.is_constant(v) and not self._fits(v, node) for v in values)
+
+    def _fits(self, constant: Value, reader: Node) -> bool:
+        """Whether the low type can hold a constant as a node reads it: reduced, if it is a mask that is."""
+        is_reduced = any(mask in self.reduced for mask in self.masks.content(constant, reader).masks)
+        return is_reduced or self.constants.fits(constant, self.low)
 
     def _makes_misfit(self, node: Node) -> bool:
         """Whether the node makes of constants alone what the low type cannot hold (Rule S4.20)."""
-        return self.policy.constants == "keep" and not self.constants.result_fits(node, self.low)
+        if self.policy.constants != "keep" or self.constants.result_fits(node, self.low):
+            return False
+        return any(v is not None and not self._fits(v, node) for v in node.outputs)
 
     def _ruled(self, node: Node, rule: NodeRule) -> dict[str, int | None]:
         """The types that a customize_dtypes rule gives (Rule S6.2)."""
@@ -236,6 +275,10 @@ class Reference:
 
     def _wish(self, node: Node) -> int | None:
         """The type that a node asks for; AUTHORED, or None where it follows what is not decided yet."""
+        wish = self._wish_without_masks(node)
+        return AUTHORED if node in self.masked else wish
+
+    def _wish_without_masks(self, node: Node) -> int | None:
         rule, action = self.rules[node], self.policy.mode.action
         if (rule is not None and rule.keep) or action == "origin" or self.constants.is_shape_arithmetic(node):
             return AUTHORED
@@ -303,7 +346,12 @@ class Reference:
     def decided(self, node: Node) -> Decided:
         """The precision of a node, and the types of its outputs."""
         types = tuple(_name(self._type(v), v) for v in node.outputs if v is not None)
-        return Decided(self._precision(node), types)
+        return Decided(self._precision(node), types, self._reduced_by(node))
+
+    def _reduced_by(self, node: Node) -> frozenset[tuple[str, str]]:
+        """The constants of masks that a node reads reduced, each with the limit of its magnitude (Rule S4.36)."""
+        read = [(v, limit) for (v, reader), limit in self.reduced.items() if reader is node]
+        return frozenset((v.name, f"{limit:g}") for v, limit in read)
 
     def _precision(self, node: Node) -> str:
         if node.is_control_flow or node.op == "Constant":

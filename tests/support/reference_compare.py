@@ -6,6 +6,7 @@ with the specialization that names it among its callers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from tests.support.reference_model import Node, Scope
 
 if TYPE_CHECKING:
     from mixlist.resolver import Decision, Plan
+
+REDUCED = re.compile(r"constant '([^']*)' of a mask is reduced to magnitude ([^ ]*)")  # in a reason, as S4.33 asks
 
 
 def differences(plan: Plan, decided: dict[Node, Decided]) -> list[str]:
@@ -44,6 +47,8 @@ def _compare(
                 f"{where}: mixlist says {actual.precision} {dict(actual.outputs)} by rule {actual.rule}, "
                 f"the reference says {expected.precision} {outputs}"
             )
+        elif frozenset(REDUCED.findall(actual.reason)) != expected.reduced:
+            yield f"{where}: mixlist says {actual.reason}, the reference reduces {sorted(expected.reduced)}"
         inner = f"{path}/{node.name}" if path else node.name
         for name, body in node.bodies.items():
             yield from _compare(body, f"{inner}/{name}", by_scope, decided)

@@ -1,0 +1,277 @@
+"""Which masks stand before a softmax, what they keep in high precision, and which are reduced.
+
+Rule S4.35: a mask before a float32 softmax stays as authored. Rule S4.36: a mask before a low-precision softmax is
+reduced, if it has a constant to reduce.
+
+Where the text leaves it open: a divisor carries no mask and must be constant, a mask that the author's Cast makes
+infinite ends there, what was added is scaled with the mask, a mask counts as often as the factors that scale it, and a
+constant that would become no mask (smaller than 1e4) is not reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from onnx import TensorProto
+
+from tests.support.reference_constants import MOVERS, NUMPY, Constants
+from tests.support.reference_flow import all_scopes
+from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Scope, Value
+
+SMALLEST_MASK = 1e4
+ROOM = 16000.0  # for the scores that are added to a mask (Rule S4.37)
+INFINITE: dict[int, float] = {FLOAT16: 65520.0, BFLOAT16: 2.0**128 - 2.0**119}  # the least that becomes infinite
+LARGEST: dict[int, float] = {FLOAT16: 65504.0, BFLOAT16: 2.0**128 - 2.0**120}
+FLOATS = (*LISTED, TensorProto.DOUBLE)
+SOFTMAX = ("Softmax", "LogSoftmax")
+SCATTERS = ("ScatterElements", "ScatterND")
+LARGEST_SCALE = 2.0  # of a sum that holds a mask
+
+Mask = tuple[Value, Node]  # one reading of a constant: the constant, and the node that reads it
+
+
+@dataclass(frozen=True)
+class Content:
+    """The masks in a value.
+
+    ``size`` is their largest finite magnitude, and ``room`` what was added to them may have (Rule S4.37); ``count`` is
+    the number of masks that are added up, each counted with the factors that scale it; ``scale`` holds the factors that
+    scaled a sum, and is None where nothing was added.
+    """
+
+    masks: frozenset[Mask] = frozenset()
+    size: float = 0.0
+    room: float = 0.0
+    count: float = 1.0
+    scale: float | None = None
+
+    def scaled(self, factor: float) -> Content:
+        """The masks times a factor."""
+        scale = None if self.scale is None else self.scale * factor
+        return Content(self.masks, self.size * factor, self.room * factor, max(1.0, self.count * factor), scale)
+
+
+NOTHING = Content()
+
+
+@dataclass(eq=False)
+class Masked:
+    """Softmaxes that belong together, the masks that reach them, and the nodes on the way.
+
+    ``limits`` holds the masks out of range, with the largest magnitude that each may have to be in range; ``kept`` are
+    the nodes that read or make them.
+    """
+
+    softmaxes: set[Node] = field(default_factory=set)
+    masks: set[Mask] = field(default_factory=set)
+    way: list[Node] = field(default_factory=list)
+    limits: dict[Mask, float] = field(default_factory=dict)
+    kept: set[Node] = field(default_factory=set)
+    can_be_reduced: bool = True
+
+
+class Masks:
+    """Finds the masks of one model; ``groups`` holds the softmaxes that belong together."""
+
+    def __init__(self, main: Scope, nodes: list[Node], constants: Constants, low: int) -> None:
+        self.constants, self.low = constants, low
+        self.results = {v for scope in all_scopes(main) for v in scope.outputs}
+        self.contents: dict[Value, Content] = {}
+        self.reaches: dict[Value, set[Node]] = {}
+        for node in nodes:  # readers come after what they read
+            content = self._carried(node)
+            if content.masks:
+                self.contents |= {v: content for v in node.outputs if v is not None and v.elem in LISTED}
+        for node in reversed(nodes):
+            found = {s for v in node.outputs if v is not None for s in self.reaches.get(v, ())}
+            for value in carrying_inputs(node):
+                self.reaches.setdefault(value, set()).update({node} if is_softmax(node) else found)
+        self.groups = self._groups(nodes)
+
+    # -- what a value carries -------------------------------------------------------------------------
+    def content(self, value: Value, reader: Node) -> Content:
+        """The masks that a node reads with a value."""
+        if value in self.contents:
+            return self.contents[value]
+        size = self._constant_size(value)
+        return Content(frozenset([(value, reader)]), size) if size else NOTHING
+
+    def _constant_size(self, value: Value) -> float:
+        """The largest finite magnitude of a constant that is large enough for a mask; else 0."""
+        array = self.constants.array(value) if self.constants.is_constant(value) else None
+        if array is None or value.elem not in LISTED or not array.size:
+            return 0.0
+        magnitudes = np.abs(array.astype(np.float64))
+        largest = float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
+        with np.errstate(all="ignore"):
+            rounded = np.float32(largest).astype(NUMPY[self.low])
+        return largest if rounded >= SMALLEST_MASK else 0.0
+
+    def _carried(self, node: Node) -> Content:
+        """The masks that a node hands on."""
+        read = [(v, self.content(v, node)) for v in carrying_inputs(node)]
+        found = [content for _, content in read if content.masks]
+        if not found or is_softmax(node):
+            return NOTHING
+        if node.op == "Cast" and any(
+            c.size >= INFINITE.get(v.elem or 0, np.inf) for c in found for v in node.outputs if v
+        ):
+            return NOTHING  # the author's Cast makes it infinite
+        if is_standard(node, "Mul", "Div"):
+            divisor = self.factor(node.inputs[1], node) if node.op == "Div" else 1.0
+            factors = [c.size if c.masks else self.factor(v, node) for v, c in read]
+            others = [float(np.prod(factors[:i] + factors[i + 1 :])) for i in range(len(read))]
+            found = [c.scaled(k * divisor) for (_, c), k in zip(read, others, strict=True) if c.masks]
+        masks = frozenset(mask for content in found for mask in content.masks)
+        room, scale = max(c.room for c in found), max((c.scale for c in found if c.scale is not None), default=None)
+        if adds(node):
+            count = sum(c.count for c in found)
+            return Content(masks, sum(c.size for c in found), max(room, ROOM), count, max(scale or 1.0, 1.0))
+        return Content(masks, max(c.size for c in found), room, max(c.count for c in found), scale)
+
+    def factor(self, value: Value | None, node: Node) -> float:
+        """The largest finite magnitude of a constant factor, or of one over a constant divisor; 1 for any other."""
+        array = self.constants.array(value) if value is not None and self.constants.is_constant(value) else None
+        if array is None:
+            return 1.0
+        is_divisor = node.op == "Div" and value is node.inputs[1]
+        with np.errstate(all="ignore"):
+            factors = np.abs(1 / array.astype(np.float64) if is_divisor else array.astype(np.float64))
+        return float(factors[np.isfinite(factors)].max(initial=0.0))
+
+    # -- softmaxes that belong together -----------------------------------------------------------------
+    def _groups(self, nodes: list[Node]) -> list[Masked]:
+        found: list[Masked] = []
+        for softmax in filter(is_softmax, nodes):
+            masks = {mask for v in carrying_inputs(softmax) for mask in self.contents.get(v, NOTHING).masks}
+            merged = Masked({softmax}, masks)
+            for other in [group for group in found if group.masks & masks]:
+                merged.softmaxes |= other.softmaxes
+                merged.masks |= other.masks
+                found.remove(other)
+            if masks:
+                found.append(merged)
+        for group in found:
+            group.way = [node for node in nodes if self._is_on_way(node, group)]
+            group.kept = {n for n in group.way if any(self.is_out_of_range(c) for c in self._contents_at(n))}
+            group.limits = self._limits(group)
+            group.can_be_reduced = self._can_be_reduced(group)
+        return found
+
+    def _is_on_way(self, node: Node, group: Masked) -> bool:
+        made = [v for v in node.outputs if v is not None and not is_softmax(node)]
+        return any(self.contents.get(v, NOTHING).masks & group.masks and self.reaches.get(v) for v in made)
+
+    # -- what is out of range -----------------------------------------------------------------------------
+    def is_out_of_range(self, content: Content) -> bool:
+        """Tell whether a mask leaves the range, with room for what was added."""
+        return content.size + content.room >= INFINITE[self.low]
+
+    def _contents_at(self, node: Node) -> Iterable[Content]:
+        """The masks in the values that a node on the way reads and makes."""
+        yield from (self.content(v, node) for v in carrying_inputs(node))
+        yield from (self.contents.get(v, NOTHING) for v in node.outputs if v is not None)
+
+    def _limits(self, group: Masked) -> dict[Mask, float]:
+        """The masks out of range: half of the largest value of the low type, shared by those that are added up.
+
+        A constant has one limit for all nodes on the way that read it.
+        """
+        contents = [c for node in group.way for c in self._contents_at(node)]
+        counts: dict[Value, float] = {}
+        for content in contents:
+            counts |= {constant: max(content.count, counts.get(constant, 1.0)) for constant, _ in content.masks}
+        broken = {constant for c in contents if self.is_out_of_range(c) for constant, _ in c.masks}
+        return {mask: LARGEST[self.low] / 2 / counts[mask[0]] for mask in group.masks if mask[0] in broken}
+
+    # -- what can be reduced --------------------------------------------------------------------------------
+    def _can_be_reduced(self, group: Masked) -> bool:
+        """Tell whether every mask out of range has a constant to reduce (Rule S4.36)."""
+        broken = set(group.limits)
+        made = [v for n in group.way for v in n.outputs if v is not None]
+        touched = [v for v in made if self.contents.get(v, NOTHING).masks & broken]
+        if any(v in self.results or self._is_read_elsewhere(v, group) for v in touched):
+            return False
+        if any((self.contents[v].scale or 1.0) > LARGEST_SCALE for v in touched):
+            return False
+        if any(limit < SMALLEST_MASK for limit in group.limits.values()):
+            return False
+        if any(not self._is_plain(constant) for constant, _ in broken):
+            return False
+        return all(self._is_scaling_harmless(node, broken) for node in group.way)
+
+    def _is_plain(self, constant: Value) -> bool:
+        """Tell whether a constant is a float32 initializer or Constant, and no default of an input."""
+        is_written = constant.array is not None or is_standard(constant.producer, "Constant")
+        return is_written and constant.elem == FLOAT and not constant.is_input
+
+    def _is_read_elsewhere(self, value: Value, group: Masked) -> bool:
+        """Tell whether a node that is neither on the way nor a softmax reads a value that holds a mask."""
+        readers = [*group.way, *group.softmaxes]
+        return any(node not in readers or value not in carrying_inputs(node) for node, _ in value.readers)
+
+    def _is_scaling_harmless(self, node: Node, broken: set[Mask]) -> bool:
+        """Tell whether all that scales a broken mask is constant, or a factor made of integers or booleans."""
+        if not is_standard(node, "Mul", "Div"):
+            return True
+        values = [v for v in node.inputs if v is not None]
+        masked = [v for v in carrying_inputs(node) if self.content(v, node).masks & broken]
+        if node.op == "Div":
+            return not masked or self.constants.is_constant(values[1])
+        return all(
+            self._is_factor_allowed(other)
+            for i, v in enumerate(values)
+            if v in masked
+            for other in values[:i] + values[i + 1 :]
+        )
+
+    def _is_factor_allowed(self, value: Value) -> bool:
+        """Tell whether a factor is constant, or made of integers or booleans so that it does not enlarge a mask."""
+        return self.constants.is_constant(value) or self._is_share(value)
+
+    def _is_share(self, value: Value) -> bool:
+        """Tell whether a factor is at most 1, if integers and booleans are 0 or 1."""
+        if self.constants.is_constant(value):
+            array = self.constants.array(value)
+            return array is not None and bool((np.abs(array.astype(np.float64)) <= 1).all())
+        node = value.producer
+        if is_standard(node, "Cast") and node is not None and node.inputs[0] is not None:
+            source = node.inputs[0]
+            return source.elem not in (None, TensorProto.STRING, *FLOATS) or self._is_share(source)
+        if node is None or not is_standard(node, "Sub", "Mul", "Min", "Max", "Where", *MOVERS):
+            return False
+        return all(self._is_share(v) for v in node.inputs if v is not None and v.elem in FLOATS)
+
+
+def is_standard(node: Node | None, *ops: str) -> bool:
+    """Tell whether a node is one of these operators of the standard domain."""
+    return node is not None and node.is_standard and node.op in ops
+
+
+def is_softmax(node: Node) -> bool:
+    """Tell whether a mask may stand before the node."""
+    return is_standard(node, *SOFTMAX)
+
+
+def adds(node: Node) -> bool:
+    """Tell whether the node adds its inputs."""
+    reduction = node.attribute("reduction")
+    is_sum = is_standard(node, *SCATTERS) and reduction is not None and reduction.s == b"add"
+    return is_sum or is_standard(node, "Add", "Sub")
+
+
+def carrying_inputs(node: Node) -> list[Value]:
+    """The inputs of which a node carries masks, in one scope and the bodies in it."""
+    slots = {"Div": (0,), "Where": (1, 2), "Softmax": (0,), "LogSoftmax": (0,)}
+    is_carrier = is_standard(
+        node, "Add", "Sub", "Mul", "Div", "Neg", "Max", "Where", "Cast", *SCATTERS, *SOFTMAX, *MOVERS
+    )
+    if not is_carrier or node.bodies:
+        return []
+    if node.op == "Cast" and any(v is None or v.elem not in LISTED for v in (*node.inputs, *node.outputs)):
+        return []
+    chosen = [v for i, v in enumerate(node.inputs) if i in slots.get(node.op, range(len(node.inputs)))]
+    values = [v for v in chosen if v is not None and v.elem in LISTED]
+    return [v for v in values if v.scope is None or v.scope.function() is node.scope.function()]
