@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
@@ -45,7 +45,7 @@ from mixlist.runtime.worker_process import WorkerDied
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
-    from mixlist.runtime.session import Feed
+    from mixlist.runtime.session import Array, Feed
 
 Run = Callable[[], Observed]
 
@@ -124,7 +124,8 @@ class _Check:
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
         self.refused = RefusedBatches(pair.nodes)
-        self.exceptions, self.count, self.crash = 0, 0, ""  # ``count``: batches that both models have run
+        # ``count``: batches that both models have run; ``ignored``: those of them that are not judged
+        self.exceptions, self.count, self.ignored, self.crash = 0, 0, 0, ""
 
     def run(self, feeds: Iterable[Feed]) -> None:
         """Run both models on every batch, until one crashes."""
@@ -151,7 +152,13 @@ class _Check:
             with timer.phase("mixed"):
                 mixed_outputs, mixed = run_mixed()
         except RunRefused as refused:
-            self.refused.add(index, refused, reference, self.tallies)
+            if holds_only_nan(feed):
+                self._ignore(reference_outputs, reference_outputs)
+            else:
+                self.refused.add(index, refused, reference, self.tallies)
+            return
+        if holds_only_nan(feed):
+            self._ignore(reference_outputs, mixed_outputs)
             return
         converted = pair.converted(reference, mixed)
         mixed = pair.mixed.merge_specializations(mixed)
@@ -173,15 +180,25 @@ class _Check:
             if mixed_span is not None and span.ran and mixed_span.ran:
                 before, mixed_before = self.ranges.get(tensor, (span, mixed_span))
                 self.ranges[tensor] = before.union(span), mixed_before.union(mixed_span)
-        from_nan = holds_only_nan(feed)
         for accuracy in self.accuracies:
-            if from_nan:
-                accuracy.ignore(reference_outputs[accuracy.name])
-            else:
-                accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
+            accuracy.add(reference_outputs[accuracy.name], mixed_outputs[accuracy.name])
         if self.task is not None:
             self.task.add(reference_outputs, mixed_outputs)
         self.count += 1
+
+    def _ignore(self, reference_outputs: Mapping[str, Array], mixed_outputs: Mapping[str, Array]) -> None:
+        """Count a batch that holds nothing but NaN, which is not judged (Rule S8.28)."""
+        for accuracy in self.accuracies:
+            accuracy.ignore(reference_outputs[accuracy.name])
+        if self.task is not None:  # whose labels run over all batches
+            self.task.add(reference_outputs, mixed_outputs)
+        self.count += 1
+        self.ignored += 1
+
+    @property
+    def judged(self) -> int:
+        """The batches that count in the exception rate."""
+        return self.count - self.ignored
 
     def analyze_findings(self) -> None:
         """Count values, look into operators and rank layers, as far as no session crashes."""
@@ -226,9 +243,9 @@ class _Check:
         pair, options, task = self.pair, self.options, self.task
         outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
         reasons = [*([self.crash] if self.crash else ()), *self.refused.reasons()]
-        if too_many(self.exceptions, self.count, options.max_exception_rate):
-            rate = describe_rate(self.exceptions, self.count, options.max_exception_rate)
-            reasons.append(f"{self.exceptions} of {self.count} batches overflow: {rate}")
+        if too_many(self.exceptions, self.judged, options.max_exception_rate):
+            rate = describe_rate(self.exceptions, self.judged, options.max_exception_rate)
+            reasons.append(f"{self.exceptions} of {self.judged} batches overflow: {rate}")
         reasons += [f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"]
         gaps = missing_evidence(outputs, options.max_ignored)
         warnings = [*pair.warnings, *self.batches.notes]
@@ -238,7 +255,7 @@ class _Check:
         return replace(
             _report_without_batches(pair.reference.loaded.name, pair.config, policy, options, reasons, gaps),
             batches=self.count,
-            exception_rate=exception_rate(self.exceptions, self.count),
+            exception_rate=exception_rate(self.exceptions, self.judged),
             nodes=node_findings(advisor, pair.nodes, self._all_tallies()),
             outputs=outputs,
             tensors=tensor_ranges(pair.nodes, self.ranges, pair.low, self.full_statistics) if per_tensor else (),

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.result import TensorRange
 from mixlist.cost.estimate import costs, low_share
 from mixlist.errors import ModelError
@@ -67,6 +68,7 @@ class TrialCompiler:
         self.saturate, self.threads, self.labels = saturate, threads, labels
         inputs = model_inputs(resolver.loaded.proto)
         self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # as the gated graph takes them
+        self.judged = [at for at, feed in enumerate(self.feeds) if not holds_only_nan(feed)]  # Rule S8.28
         self.low = types.ELEMENT[base.mode.low]
         self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
         self.classifier = MaskClassifier(resolver.loaded, resolver.graph, self.low, saturate)
@@ -195,7 +197,7 @@ class TrialCompiler:
             gated_outputs=gated.outputs[: len(self.output_names)],
             statistics=self.statistics,
             feeds=self.feeds,
-            first_counts=self.goal is not None and self.goal.first_counts(len(self.feeds)),
+            first_counts=self.goal is not None and self.goal.first_counts(len(self.judged)),
             limits=self.goal.limits if self.goal is not None else None,
             deterministic=not any(is_random(node) for graph in self.solver.graphs.values() for node in graph.order),
             labels=self.labels,

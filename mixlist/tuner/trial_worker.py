@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.checker.accuracy import Limits, OutputAccuracy
-from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.label_accuracy import Labels, TaskAccuracy
 from mixlist.emulation.observer import Ranges
 from mixlist.runtime.executors import content
@@ -37,7 +36,7 @@ Answers = tuple[int, int, int]  # right in the reference, right in the trial, an
 
 @dataclass(frozen=True)
 class Payload:
-    """The parts of a TrialRunner, sent once to every process.
+    """What a TrialRunner is made of: sent once to every process.
 
     ``flag_count``: the flags of all pieces. ``outputs``: the model's outputs, which the gated graph calls
     ``gated_outputs``. ``first_counts``: an overflow settles a trial, so that no more has to be computed. ``limits``:
@@ -82,7 +81,7 @@ class TrialRunner:
         options = SessionOptions(threads=payload.threads, lean=True, reuse=True)
         self.pieces = [(LocalSession(open_session(part.model, options)), part) for part in payload.segments]
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
-        self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _bytes)  # the results of pieces, by batch and flags
+        self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _bytes)  # what pieces made, by batch and flags
         self.references: dict[int, Values] = {}
         self.offsets = [0]  # of each batch's labels
         self.lock = threading.RLock()
@@ -101,13 +100,9 @@ class TrialRunner:
             return BatchResult(overflow, refusal=refused.refusal)
         reference_outputs, mixed_outputs = self._outputs(reference), self._outputs(mixed)
         outputs = []
-        from_nan = holds_only_nan(payload.feeds[batch])
         for name, output in reference_outputs.items():
             outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.limit))
-            if from_nan:
-                outputs[-1].ignore(output)
-            else:
-                outputs[-1].add(output, mixed_outputs[name])
+            outputs[-1].add(output, mixed_outputs[name])
         ambiguous = None if overflow else payload.statistics.ambiguous_ranges(reference, mixed)
         answers = self._answers(batch, reference_outputs, mixed_outputs)
         return BatchResult(overflow, tuple(outputs), answers, ambiguous)
@@ -163,7 +158,7 @@ def _bytes(values: Mapping[str, Array]) -> int:
     return 256 + sum(getattr(value, "nbytes", 0) for value in values.values())
 
 
-_runners: LruCache[TrialRunner] = LruCache(2)  # the runner of the search, and the one before
+_runners: LruCache[TrialRunner] = LruCache(2)  # that of the search, and one before it
 
 
 def run_batch(token: str, payload: str | bytes, flags: bytes, batch: int) -> BatchResult:

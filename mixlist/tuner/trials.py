@@ -55,7 +55,7 @@ class Trials:
         self.compiler, self.goal, self.workers, self.trial_log = compiler, goal, workers, trial_log
         self.progress = progress
         self.log: list[Trial] = []
-        self.order = list(range(len(compiler.feeds)))  # the batch where the last trial failed goes first
+        self.order = list(compiler.judged)  # the batch where the last trial failed goes first
         self.outcomes: dict[EditSet, Outcome] = {}
         self._sent: dict[str, str | bytes] = {}
         self._begun: dict[EditSet, tuple[int, Future[BatchResult]]] = {}  # guesses: a batch and its run

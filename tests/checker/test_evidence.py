@@ -90,13 +90,26 @@ def test_what_comes_from_nan_alone_is_not_compared() -> None:
     )
 
 
-def test_a_batch_of_nan_hides_no_failure() -> None:
-    """Rule S8.28: findings and the other batches count as ever."""
+def test_a_batch_of_nan_is_neither_for_nor_against() -> None:
+    """Rule S8.28: it has no findings, no limit breaks, and the exception rate leaves it out."""
     nan = with_nan(4)
-    assert hiding((nan, nan), (300 * ONE, ONE)).verdict == "fail"
+    report = hiding((nan, nan), (300 * ONE, ONE), (ONE, ONE))
+    assert (report.verdict, report.batches, report.exception_rate) == ("fail", 3, 0.5)
+    assert report.reasons[0].startswith("1 of 2 batches overflow")
+    assert {batch for node in report.nodes for batch in node.batches} == {1}
+    # What overflows for another reason overflows in every other batch too.
     text = "g (float[N,2] x, int64[N,2] i) => (float[N,2] y) { f = Cast<to=1>(i) [h] h = Mul(f, f) [a] y = Add(h, x) }"
-    report = mixlist.check(model(text), LISTS, [{"x": nan, "i": np.full((2, 2), 300)}])
-    assert (report.verdict, report.exception_rate) == ("fail", 1.0)
+    feed = {"x": nan, "i": np.full((2, 2), 300)}
+    assert mixlist.check(model(text), LISTS, [feed]).verdict == "inconclusive"
+    assert mixlist.check(model(text), LISTS, [feed], full_statistics=True, layerwise=True).nodes == ()
+
+
+def test_the_labels_of_a_batch_of_nan_stay_its_own() -> None:
+    """Rule S8.28: the labels of the later batches are not shifted."""
+    right = np.array([[2.0, 1.0], [1.0, 2.0]], np.float32)
+    batches = [{"x": with_nan(4), "z": with_nan(4)}, {"x": right, "z": right}]
+    report = mixlist.check(model(TWO), LISTS, batches, labels=np.array([1, 0, 0, 1]))
+    assert report.task is not None and (report.task.count, report.task.mixed) == (4, 0.5)
 
 
 def test_a_search_compares_nothing_that_comes_from_nan() -> None:
