@@ -21,9 +21,10 @@ lint: .venv/installed-dev
 
 check: lint test            ## what CI runs
 
-campaign: .venv/installed-dev   ## mixlist against the references of its rules: decisions and verdicts on random graphs
+campaign: .venv/installed-dev   ## mixlist against the references of its rules: random graphs, and real models on poor data
 	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
 	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_exact.py
+	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/corpus/test_evidence.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

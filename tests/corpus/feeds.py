@@ -103,6 +103,23 @@ def _molecules(sizes: list[int], edges: int, seed: int) -> Feed:
     }
 
 
+def _letters(count: int, seed: int) -> NDArray[np.int64]:
+    """Numbers of letters, (1, count)."""
+    return np.random.default_rng(seed).integers(1, 30, (1, count)).astype(np.int64)
+
+
+def _frame(seed: int) -> Floats:
+    """The spectrum of 512 samples of the sound as real and imaginary parts, (1, 257, 1, 2)."""
+    spectrum = np.fft.rfft(_sound(512, seed)[0] * np.hanning(512))
+    return _floats(np.stack([spectrum.real, spectrum.imag], -1)[None, :, None, :])
+
+
+def _bands(seed: int) -> Floats:
+    """80 bands of the spectrum over 800 frames, (1, 80, 800)."""
+    bands = _spectrum(800, 257, seed)[0][:, np.linspace(2, 250, 80).astype(int)].T
+    return _floats(np.clip((bands - bands.mean()) / bands.std() * 0.4, -1, 1.5)[None])
+
+
 _FEEDS: dict[str, Callable[[], list[Feed]]] = {
     "magika": lambda: [{"bytes": _text_bytes(0)}, {"bytes": np.concatenate([_text_bytes(0), _text_bytes(1)])}],
     "silero_vad_v6": lambda: [
@@ -128,6 +145,19 @@ _FEEDS: dict[str, Callable[[], list[Feed]]] = {
     "light_resnet50": lambda: [{"gpu_0/data_0": _imagenet(224, 224, 0)}],  # every dimension is fixed
     "paraphrase_minilm_l3": lambda: [_tokens(2, 48, 0), _tokens(3, 32, 1)],
     "minimol": lambda: [_molecules([10, 10], 44, 0), _molecules([9, 12, 7], 60, 1)],
+    "u2netp": lambda: [{"input.1": _imagenet(320, 320, 0)}],
+    "yolo11n": lambda: [{"images": _picture(640, 640, 0)}, {"images": _both(lambda s: _picture(320, 416, s))}],
+    "light_densenet121": lambda: [{"data_0": _imagenet(224, 224, 0)}],
+    "hibari_tts": lambda: [{"ids": _letters(24, 0), "speed": _floats(np.ones(1))}],
+    "gtcrn": lambda: [
+        {
+            "mix": _frame(0),
+            "conv_cache": _zeros(2, 1, 16, 16, 33),
+            "tra_cache": _zeros(2, 3, 1, 1, 16),
+            "inter_cache": _zeros(2, 1, 33, 16),
+        }
+    ],
+    "smart_turn_v3_2": lambda: [{"input_features": _bands(0)}, {"input_features": _both(_bands)}],
 }
 
 

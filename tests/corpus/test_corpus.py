@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from .conftest import MODELS
+
 HERE = Path(__file__).parent
-MODELS = [row["id"] for row in json.loads((HERE / "models.json").read_text(encoding="utf-8"))]
 LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"]
 SECONDS = 120  # per process
 WIRING = 0.05  # |mixed - original| / |original|, Euclidean, per output

@@ -9,9 +9,7 @@ own inference.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -19,7 +17,8 @@ import pytest
 
 import mixlist
 
-MODELS = [row["id"] for row in json.loads((Path(__file__).parent / "models.json").read_text(encoding="utf-8"))]
+from .conftest import MODELS
+
 LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"]
 FLOATS = {1, 10, 16}
 Tensor = tuple[int, str]  # scope and name in the original

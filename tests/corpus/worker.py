@@ -3,6 +3,7 @@
     python worker.py rewrite LIST MODEL.onnx OUT.onnx
     python worker.py run ID MODEL.onnx OUT.npz [--plain | --reference]
     python worker.py largest ID LIST MODEL.onnx
+    python worker.py shares MODEL.onnx BATCH.npz
 
 Running is apart from rewriting because ONNX Runtime's CPU provider crashes on some float16 models:
 a process that dies in ``run`` says nothing against the file that ``rewrite`` made.
@@ -204,7 +205,31 @@ def largest(model_id: str, library: str, path: str) -> dict[str, list[float]]:
     return {"largest": [max(float(np.abs(v).max()) for v in session.run(low, batch)) for batch in feeds(model_id)]}
 
 
-COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {"rewrite": rewrite, "run": run, "largest": largest}
+def shares(path: str, batch: str) -> dict[str, Any]:
+    """Per output of the model in float32 on one batch, its size and how many of its values are NaN.
+
+    Without graph optimisations, as a check of few batches runs it; ``refused`` where ONNX Runtime refuses the batch.
+    """
+    import numpy as np
+
+    session = _session(path, optimise=False)
+    names = [output.name for output in session.get_outputs()]
+    with np.load(batch) as arrays:
+        feed = {name: arrays[name] for name in arrays.files}
+    try:
+        values = session.run(names, feed)
+    except Exception as problem:  # ONNX Runtime's have no base class
+        return {"refused": str(problem)}
+    nan = [int(np.isnan(value).sum()) if value.dtype.kind == "f" else 0 for value in values]
+    return {"outputs": {n: [v.size, count] for n, v, count in zip(names, values, nan, strict=True)}}
+
+
+COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
+    "rewrite": rewrite,
+    "run": run,
+    "largest": largest,
+    "shares": shares,
+}
 
 if __name__ == "__main__":
     print(json.dumps(COMMANDS[sys.argv[1]](*sys.argv[2:])))
