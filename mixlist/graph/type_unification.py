@@ -74,12 +74,26 @@ def _proofs(node: Node) -> Iterator[Proof]:
         yield from _proofs_by_call(node, node.function)
     elif node.signature is not None and node.signature.schema is not None:
         yield from _proofs_by_schema(node, node.signature.schema)
-    elif not node.domain and node.op_type in ("If", "Loop", "Scan"):  # SequenceMap wraps types, these hand them on
+    elif not node.domain and node.op_type == "SequenceMap":
+        yield from _proofs_by_elements(node)
+    elif not node.domain and node.op_type in ("If", "Loop", "Scan"):
         for link in control_flow.links(node):
             values = [*link.targets, *(read.value for read in link.reads)]
             known = {value.type for value in values} - {types.UNKNOWN}
             if len(known) == 1:
                 yield from ((value, next(iter(known))) for value in values)
+
+
+def _proofs_by_elements(node: Node) -> Iterator[Proof]:
+    """Yield the types that the sequences around the body of a SequenceMap prove of their elements in it.
+
+    An element of known type does not prove an input: that may be a sequence or a tensor.
+    """
+    body = node.bodies["body"]
+    yield from zip(body.inputs, control_flow.body_input_types(node)["body"], strict=False)
+    for made, element in zip(node.outputs, body.outputs, strict=False):
+        if made is not None and isinstance(made.type, tuple):
+            yield element, made.type[1]
 
 
 def _proofs_by_call(node: Node, body: Graph) -> Iterator[Proof]:

@@ -81,6 +81,20 @@ def test_a_type_passes_the_border_of_a_body(body: str) -> None:
     assert inside == dict.fromkeys(inside, "float32")
 
 
+@pytest.mark.parametrize(
+    ("made", "inside", "proven"),
+    [("c.Foo(x)", "Neg(e)", "u"), ("SequenceConstruct(x)", "c.Foo(e)", "q")],
+)
+def test_a_type_passes_the_border_of_a_sequence_map(made: str, inside: str, proven: str) -> None:
+    """Rule S4.39: such types go forward and back through nodes, control flow and functions."""
+    found = types_in(
+        f"""g (float[2,2] x, bool c) => (y) {{ u = {made} q = SequenceMap(u) <body = b (e) => (t) {{ t = {inside} }}>
+        y = If(c) <then_branch = t () => (p) {{ p = Identity({proven}) }},
+                   else_branch = e () => (k) {{ k = SequenceConstruct(x) }}> }}"""
+    )
+    assert [found[name] for name in "uqet"] == ["seq(float32)", "seq(float32)", "float32", "float32"]
+
+
 def test_a_function_proves_the_type_of_its_argument() -> None:
     """Rule S4.39: Unknown types are unified first."""
     found = types_in(

@@ -20,10 +20,11 @@ from tests.support.reference_constants import Constants
 from tests.support.reference_flow import Flow, Shared
 from tests.support.reference_gray import Follower, Types, join
 from tests.support.reference_masks import Mask, Masks
-from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value, expand
+from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value
 from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for
 from tests.support.reference_signature import Group, admits, can_be, float_slots, groups, has_fixed_output
+from tests.support.reference_types import expand
 from tests.support.scopes import dtype_name
 
 AUTHORED = 0  # the wish of a node that keeps its authored type

@@ -15,7 +15,8 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper
 
 from tests.support import scopes
-from tests.support.reference_model import LISTED, Node, Value, slot_params
+from tests.support.reference_model import LISTED, Node, Value
+from tests.support.reference_types import slot_params
 
 ELEM_NAMES = {TensorProto.FLOAT: "float", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 TYPE_ATTRIBUTES = {  # the attribute that gives an operator's output type
