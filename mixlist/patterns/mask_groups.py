@@ -201,11 +201,11 @@ class _Finder:
 
     def _scaled(self, node: Node, read: Mapping[int, _Flow]) -> _Flow:
         """Return a mask times a factor. An unknown factor may be a score: then no reduced constant would be right."""
-        flow = next(iter(read.values()))
+        flow, *masks = read.values()
         others = [value for slot, value in enumerate(node.inputs) if value is not None and slot not in read]
-        if len(read) > 1 or not others:
+        if masks or not others:
             self.unsound.add(node)
-            return flow
+            return _times(flow, masks[0].total) if masks else flow
         factor = others[0]
         known = self.ranges.known(factor) if factor.constant else None
         if known is not None:

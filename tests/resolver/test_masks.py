@@ -185,6 +185,18 @@ def test_a_mask_without_a_constant_to_reduce_keeps_its_readers_high(why: str) ->
     assert "S4.36" in found["softmax"].reason
 
 
+@pytest.mark.parametrize("product", ["Mul(add, f)", "Mul(f, add)", "Mul(add, k)"])
+@pytest.mark.parametrize(("low", "softmax"), [([], "float32"), (["Softmax"], "mask")])
+def test_a_product_of_masks_has_the_magnitude_of_both(product: str, low: list[str], softmax: str) -> None:
+    """Rule S4.36: a mask that another mask scales has no constant to reduce."""
+    text = f"""g (float[4] x, bool[4] b, float k) => (float[4] y) <float zero = {{0}}, float c = {{-20000}},
+      float f = {{-60000}}, float k = {{-2e4}}> {{
+      w = Where(b, zero, c) [add] add = Add(x, w) [product] m = {product} [softmax] y = Softmax(m) }}"""
+    lists = {"white": ["Add", "Mul", "Where", *low], "black": [] if low else ["Softmax"]}
+    found = masked(text, constants="clamp", **lists)
+    assert (found["add"], found["product"], found["softmax"]) == ("float16", "mask", softmax)
+
+
 @pytest.mark.parametrize("divided", ["Div(x, c)", "Div(x, m)"])
 def test_what_is_divided_by_a_large_number_carries_no_mask(divided: str) -> None:
     text = f"""g (float[4] x, int64[4] mask, bool[4] b) => (float[4] y, float[4] z) <float c = {{-1e9}}> {{
