@@ -249,6 +249,14 @@ def test_type_parameters_of_their_own_go_low_too() -> None:
     assert dict(one(text, "n", white=["BatchNormalization"]).outputs) == {"y": "float16"}
 
 
+@pytest.mark.parametrize(("opset", "expected"), [(12, "float32"), (13, "bfloat16")])
+def test_bfloat16_needs_a_cast_that_makes_it(opset: int, expected: str) -> None:
+    """Rule S4.11: A slot can be low precision only if schema and inference agree."""
+    text = f"""<ir_version: 7, opset_import: ["" : {opset}, "com.microsoft" : 1]>
+      g (float[4] x) => (float[4] y) {{ [n] y = com.microsoft.QuickGelu(x) }}"""
+    assert one(text, "n", white=["QuickGelu"], mode="mixed_bfloat16").precision == expected
+
+
 # -- rule 5: black --------------------------------------------------------------------------------
 def test_black_keeps_the_authored_type_which_need_not_be_float32() -> None:
     """Rule S4.5: Black nodes keep the authored type."""
@@ -320,6 +328,19 @@ def test_only_the_slot_stays_high_where_its_type_is_its_own() -> None:
     text = "g (float[4] x) => (float[4] y) <float k = {1000000}> { [n] y = Pow(x, k) }"
     decision = one(text, "n", white=["Pow"])
     assert (decision.precision, dict(decision.outputs)) == ("float16", {"y": "float16"})
+
+
+@pytest.mark.parametrize(
+    ("scale", "bias", "expected"),
+    [("big", "one", ("float16", "white")), ("one", "big", ("float16", "white")), ("s", "big", ("float32", "constant"))],
+)
+def test_slots_of_one_type_parameter_stay_high_together(scale: str, bias: str, expected: tuple[str, str]) -> None:
+    """Rule S4.7: scale and bias of BatchNormalization share a type parameter, which no output has."""
+    text = f"""g (float[2,3,4] x, float[3] s) => (float[2,3,4] y)
+      <float[3] big = {{1, 1, 1000000}}, float[3] one = {{1, 2, 1}}> {{
+      [n] y = BatchNormalization(x, {scale}, {bias}, s, s) }}"""
+    decision = one(text, "n", white=["BatchNormalization"])
+    assert (decision.precision, decision.rule) == expected
 
 
 def test_a_constant_node_counts_as_an_initializer_does() -> None:

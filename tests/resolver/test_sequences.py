@@ -64,6 +64,14 @@ def test_white_black_and_node_rules_on_the_operators_still_vote(gray_policy: str
     assert (by_rule["c"].precision, by_rule["a"].precision) == (HIGH, HIGH)
 
 
+@pytest.mark.parametrize("gray_policy", ["ascend", "promote", "black-wins"])
+def test_a_gray_operator_that_reads_constants_only_has_no_vote(gray_policy: str) -> None:
+    """Rule S4.29: A gray node that has no such input has no vote."""
+    text = """g (float[4] x) => (float[4] y) <float[4] k = {1, 2, 3, 4}, int64 i = {0}> {
+      w = Exp(x) [s] s = SequenceConstruct(k, k) t = SequenceInsert(s, w) e = SequenceAt(t, i) y = Neg(e) }"""
+    assert nodes(text, gray_policy=gray_policy, white=["Exp", "SequenceInsert"])["s"].precision == LOW
+
+
 def test_what_reads_a_sequence_that_is_high_by_black_is_high_by_black() -> None:
     """Rule S4.23 goes through sequences."""
     text = """g (float[4] x) => (float[4] y) <int64 i = {0}> {

@@ -239,7 +239,7 @@ class Reference:
         possible = [g for g in found if self._moves(g, target) and can_be(node, g, target)]
         if target == self.low:
             refused = [g for g in possible if self._reads_misfit(node, g)]
-            if any(not g.is_independent for g in refused) or (possible and self._makes_misfit(node)):
+            if any(not self._reads_only_constants(node, g) for g in refused) or (possible and self._makes_misfit(node)):
                 return authored
             possible = [g for g in possible if g not in refused]
         return authored | {g.param: wish for g in possible}
@@ -257,6 +257,11 @@ class Reference:
         """Whether the low type can hold a constant as a node reads it: reduced, if it is a mask that is."""
         is_reduced = any(mask in self.reduced for mask in self.masks.content(constant, reader).masks)
         return is_reduced or self.constants.fits(constant, self.low)
+
+    def _reads_only_constants(self, node: Node, group: Group) -> bool:
+        """Whether no slot of a type parameter is an output, or reads what is no constant."""
+        values = [v for i in group.inputs if (v := node.inputs[i]) is not None]
+        return not group.outputs and all(map(self.constants.is_constant, values))
 
     def _makes_misfit(self, node: Node) -> bool:
         """Whether the node makes of constants alone what the low type cannot hold (Rule S4.20)."""

@@ -45,11 +45,6 @@ class Group:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
 
-    @property
-    def is_independent(self) -> bool:
-        """Whether a single slot has this type parameter."""
-        return len(self.inputs) + len(self.outputs) == 1
-
 
 def has_fixed_output(node: Node) -> bool:
     """Whether an attribute, or its default, gives the output type (Rule S4.13)."""
