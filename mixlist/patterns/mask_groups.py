@@ -184,7 +184,8 @@ class _Finder:
             return self._divided(node, read)
         if node.op_type == "Cast":
             made = next((value.type for value in _listed(node.outputs)), types.UNKNOWN)
-            return None if made in FINITE_MAX and flows[0].exceeds(made) else flows[0]  # the author's own infinity
+            is_infinite = made in FINITE_MAX and flows[0].total > FINITE_MAX[made]  # by the author's will
+            return None if is_infinite else flows[0]
         if node.op_type == "Mul":
             return self._scaled(node, read)
         if node.op_type in ("Add", "Sub"):
@@ -205,7 +206,7 @@ class _Finder:
         others = [value for slot, value in enumerate(node.inputs) if value is not None and slot not in read]
         if masks or not others:
             self.unsound.add(node)
-            return _times(flow, masks[0].total) if masks else flow
+            return _product(flow, masks[0]) if masks else flow
         factor = others[0]
         known = self.ranges.known(factor) if factor.constant else None
         if known is not None:
@@ -324,6 +325,11 @@ class _Finder:
 
 def _times(flow: _Flow, factor: float) -> _Flow:
     return _Flow(flow.total * factor, flow.weight * max(factor, 1.0), flow.scores * factor)
+
+
+def _product(one: _Flow, other: _Flow) -> _Flow:
+    scores = max(one.scores * other.total, other.scores * one.total)
+    return _Flow(one.total * other.total, max(one.weight, other.weight), scores)
 
 
 def _order(node: Node) -> int:

@@ -197,6 +197,14 @@ def test_a_product_of_masks_has_the_magnitude_of_both(product: str, low: list[st
     assert (found["add"], found["product"], found["softmax"]) == ("float16", "mask", softmax)
 
 
+@pytest.mark.parametrize(("constant", "expected"), [("-60000", "mask"), ("-1e5", "float16")])
+def test_a_mask_goes_through_a_cast_that_keeps_it_finite(constant: str, expected: str) -> None:
+    """Rule S4.35: only the mask itself tells whether the author's Cast makes it infinite, not the scores."""
+    text = PRODUCT.replace("-1e9", constant).replace("Softmax(a)", "Softmax(e)")
+    text = text.replace("[softmax]", "d = Cast<to=10>(a) e = Cast<to=1>(d) [softmax]")
+    assert masked(text, white=WHITE, black=["Softmax"], constants="ieee")["add"] == expected
+
+
 @pytest.mark.parametrize("divided", ["Div(x, c)", "Div(x, m)"])
 def test_what_is_divided_by_a_large_number_carries_no_mask(divided: str) -> None:
     text = f"""g (float[4] x, int64[4] mask, bool[4] b) => (float[4] y, float[4] z) <float c = {{-1e9}}> {{
