@@ -164,6 +164,12 @@ def test_every_low_reader_of_a_converted_tensor_is_an_offender() -> None:
     assert {f.name for f in report.nodes if f.first} == {"n0", "n1"}
 
 
+@pytest.mark.parametrize(("x1", "expected"), [(np.nan, "inconclusive"), (1.0, "pass")])
+def test_a_batch_of_nan_is_no_evidence(x1: float, expected: str) -> None:
+    """Rule S8.28: the order of NaN is no evidence, but that of NaN and a number is."""
+    assert compare(one("Less", [np.nan], [x1])).verdict == expected
+
+
 def test_large_values_of_both_signs_are_no_nan() -> None:
     nodes = [
         helper.make_node("Neg", ["x0"], ["t0"], name="n0"),
