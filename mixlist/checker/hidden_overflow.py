@@ -17,7 +17,7 @@ from mixlist.checker.counting_sessions import CountingSession
 from mixlist.checker.finding_rules import BatchRanges
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.operand_rules import converted_ranges
-from mixlist.checker.value_counts import FINITE, Totals, beyond, finite_values
+from mixlist.checker.value_counts import FINITE, Totals, beyond, beyond_name, finite_values
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
@@ -44,12 +44,12 @@ class GrowingCount:
         self._session: CountingSession | None = None
 
     def count(self, feed: Feed, tensors: AbstractSet[TensorRef], bounds: AbstractSet[float]) -> Totals:
-        """Run one batch; return how many values are finite (``FINITE``), and beyond each bound, by ``_name``."""
+        """Run one batch; return how many values are finite (``FINITE``), and beyond each bound, by ``beyond_name``."""
         if self._session is None or not (tensors <= self._tensors and bounds <= self._bounds):
             self.close()
             self._tensors |= tensors  # the next batch mostly asks for the same
             self._bounds |= bounds
-            statistics = (finite_values(), *(beyond(_name(bound), bound) for bound in sorted(self._bounds)))
+            statistics = (finite_values(), *(beyond(bound) for bound in sorted(self._bounds)))
             self._session = CountingSession(self._model, statistics, self._tensors)
         return self._session.count(feed)
 
@@ -61,10 +61,6 @@ class GrowingCount:
         """Release the session."""
         if self._session is not None:
             self._session.close()
-
-
-def _name(bound: float) -> str:
-    return f"beyond_{bound:.9g}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,8 @@ class _Limits:
 class MaskedOverflowFinder:
     """Finds what overflows beside masks and infinities (Rule S8.12); values are counted only where a range asks for it.
 
-    ``lows`` are the low types of the mixed model. Without ``mixed``, only the reference is counted.
+    ``lows`` are the low types of the mixed model. Without ``mixed``, only the reference is counted, and ``complete``
+    takes the counts of the mixed model.
     """
 
     def __init__(
@@ -110,8 +107,11 @@ class MaskedOverflowFinder:
         self._mixed = GrowingCount(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
 
-    def complete(self, feed: Feed, batch: BatchRanges) -> BatchRanges:
-        """Return the batch with its masks, and with what else its ranges do not show."""
+    def complete(self, feed: Feed, batch: BatchRanges, counted: Totals | None = None) -> BatchRanges:
+        """Return the batch with its masks, and with what else its ranges do not show.
+
+        ``counted``: how many values of the mixed model's tensors are numbers, where it is not counted here.
+        """
         infinite = any(not mixed.finite for mixed in batch.mixed.values())
         if not infinite and not any(batch.at_limit()) and not any(found.beyond for found in converted_ranges(batch)):
             return batch
@@ -119,7 +119,7 @@ class MaskedOverflowFinder:
             self._masks = find_masks(self._nodes) if types.FLOAT16 in self._lows else {}
         batch = replace(batch, masks=self._masks, inputs=self._input_ranges(feed))
         batch = replace(batch, lost=self._lost(feed, batch), lost_operands=self._lost_operands(feed, batch))
-        changed, more_infinite = self._changed(feed, batch)
+        changed, more_infinite = self._changed(feed, batch, counted)
         return replace(batch, changed=changed, more_infinite=more_infinite)
 
     def _input_ranges(self, feed: Feed) -> dict[TensorRef, ObservedRange]:
@@ -152,7 +152,7 @@ class MaskedOverflowFinder:
             lost |= {c for c, tensor in tensors.items() if hidden[c].loses(_counts(totals, tensor))}
         return lost
 
-    def _changed(self, feed: Feed, batch: BatchRanges) -> tuple[set[TensorRef], set[TensorRef]]:
+    def _changed(self, feed: Feed, batch: BatchRanges, counted: Totals | None) -> tuple[set[TensorRef], set[TensorRef]]:
         """Compare the tensors that are finite in neither model.
 
         Return those with more NaN or with fewer finite values than masks explain, and those with fewer finite values.
@@ -166,10 +166,14 @@ class MaskedOverflowFinder:
             spreads = spreads or span.finite
             if not span.finite and (spreads or not batch.hides_nothing(tensor, low)):
                 limits[tensor] = _Limits(overflow_bound(low), batch.mask_levels(tensor, low))
-        if self._mixed is None or not limits:
+        if counted is not None:
+            limits = {tensor: each for tensor, each in limits.items() if (tensor, FINITE) in counted}
+        if not limits:
             return set(), set()
         bounds = _bounds(limits.values())
-        before, after = (model.count(feed, limits.keys(), bounds) for model in (self._reference, self._mixed))
+        before = self._reference.count(feed, limits.keys(), bounds)
+        after = counted if self._mixed is None else self._mixed.count(feed, limits.keys(), bounds)
+        assert after is not None
         changed, fewer = set(), set()
         for tensor, each in limits.items():
             finite_before, finite_after = (totals.get((tensor, FINITE), 0.0) for totals in (before, after))
@@ -192,7 +196,7 @@ def _bounds(limits: Iterable[_Limits]) -> set[float]:
 
 
 def _counts(totals: Totals, tensor: TensorRef) -> Callable[[float], float]:
-    return lambda bound: totals.get((tensor, _name(bound)), 0.0)
+    return lambda bound: totals.get((tensor, beyond_name(bound)), 0.0)
 
 
 def _numbers(totals: Totals, tensor: TensorRef) -> float:

@@ -151,7 +151,17 @@ def finite_values() -> Statistic:
     return Statistic(FINITE, 0.0, "ReduceSum", build, types.DOUBLE)
 
 
-def beyond(name: str, bound: float) -> Statistic:
+def numbers() -> tuple[Statistic, ...]:
+    """Return the statistics of how many values are finite, and how many are an infinity of each sign."""
+    return finite_values(), beyond(-math.inf), beyond(math.inf)
+
+
+def beyond_name(bound: float) -> str:
+    """Return the name of the statistic ``beyond`` of a bound."""
+    return f"beyond_{bound:.9g}"
+
+
+def beyond(bound: float) -> Statistic:
     """Return the statistic of how many values are at least ``bound``, or at most ``bound`` if it is negative.
 
     An infinity may be beyond; NaN never is.
@@ -168,7 +178,7 @@ def beyond(name: str, bound: float) -> Statistic:
             names.node("ReduceSum", [one], out, keepdims=0),
         ]
 
-    return Statistic(name, 0.0, "ReduceSum", build, types.DOUBLE)
+    return Statistic(beyond_name(bound), 0.0, "ReduceSum", build, types.DOUBLE)
 
 
 def smallest() -> Statistic:

@@ -12,7 +12,6 @@ from mixlist.checker.model_pair import ObservedModel, SessionConfig
 from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.instrument import instrument
-from mixlist.emulation.observer import Ranges
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.io import Loaded
 from mixlist.graph.model import Graph, Value
@@ -23,6 +22,7 @@ from mixlist.ops.low_precision import LOW
 from mixlist.patterns.masks import find_masks
 from mixlist.resolver.decisions import Solution, reached
 from mixlist.tuner.rounding_plan import LocalRoundings, RoundingPoint
+from mixlist.tuner.trial_statistics import AmbiguousValues
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
@@ -53,7 +53,7 @@ class MaskClassifier:
         self._values: dict[Graph, list[tuple[TensorRef, int]]] = {}  # such tensors by the ids of their values
 
     def first_overflow(
-        self, feed: Feed, ranges: tuple[Ranges, Ranges], main: Solution, roundings: Sequence[LocalRoundings]
+        self, feed: Feed, values: AmbiguousValues, main: Solution, roundings: Sequence[LocalRoundings]
     ) -> str:
         """Return the first node that overflows in a batch under a plan, "" where the infinities are by design.
 
@@ -63,13 +63,13 @@ class MaskClassifier:
             observe = SessionConfig("cpu", None, self.saturate).observe_reference
             reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, observe)
             self._finder = MaskedOverflowFinder(self.nodes, {self.low}, reference)
-        reference_ranges, mixed_ranges = ranges
+        reference_ranges, mixed_ranges = values.reference, values.mixed
         self._look_at(frozenset(reference_ranges))
         converted = [(c, mixed_ranges[c.probe]) for c in self._conversions(roundings) if mixed_ranges[c.probe].ran]
         batch = BatchRanges(
             0, reference_ranges, mixed_ranges, self._low_types(main), self.saturate, converted=converted
         )
-        batch = self._finder.complete(feed, batch)
+        batch = self._finder.complete(feed, batch, values.counted)
         operands: dict[Operand, OperandTally] = {}
         tallies: dict[TensorRef, Tally] = {}
         classify_operands(batch, self._by_ref, operands)

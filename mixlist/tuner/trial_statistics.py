@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.checker.result import TensorRange
+from mixlist.checker.value_counts import Totals, numbers
 from mixlist.emulation.graph_statistics import SUM, Instrumented, Probe
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import RangeReader, Ranges
@@ -49,6 +50,19 @@ _NORMALIZES = operators(Trait.NORMALIZES)  # steady if their epsilon is no zero:
 
 
 @dataclass(frozen=True)
+class AmbiguousValues:
+    """The ranges of one batch in the reference and in a trial, of which a limit may be an overflow or a mask's.
+
+    ``counted``: how many values of the trial are finite or infinite, of the tensors that are not finite in the
+    reference.
+    """
+
+    reference: Ranges
+    mixed: Ranges
+    counted: Totals
+
+
+@dataclass(frozen=True)
 class TrialStatistics:
     """The statistics of a trial: the outputs that hold them, and the way to read them.
 
@@ -65,6 +79,7 @@ class TrialStatistics:
     ambiguous: AbstractSet[TensorRef]
     order: Mapping[TensorRef, int]
     ranged: Instrumented
+    counted: Instrumented
     ends: Sequence[tuple[str, ...]]
     limit: float
     bound: float
@@ -72,7 +87,7 @@ class TrialStatistics:
     @property
     def names(self) -> list[str]:
         """All outputs with statistics."""
-        return list(dict.fromkeys((*self.sums, *self.ranged.widths)))
+        return list(dict.fromkeys((*self.sums, *self.ranged.widths, *self.counted.widths)))
 
     def first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
         """Return the first node that overflows and does not in the reference, "" for none.
@@ -92,9 +107,7 @@ class TrialStatistics:
             found += [tensors[column] for column in np.flatnonzero(overflows)]
         return str(min(found, key=lambda tensor: self.order[tensor]).producer) if found else ""
 
-    def ambiguous_ranges(
-        self, reference: Mapping[str, Array], mixed: Mapping[str, Array]
-    ) -> tuple[Ranges, Ranges] | None:
+    def ambiguous_values(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> AmbiguousValues | None:
         """Return the ranges in the reference and in the trial, if one of the trial's is at a limit."""
         if not self.ranged.widths:
             return None
@@ -102,7 +115,17 @@ class TrialStatistics:
         least = min(self.limit, self.bound)
         if all(r.finite and r.magnitude < least for r in ranges.values()):
             return None
-        return self._reader.read(reference), ranges
+        return AmbiguousValues(self._reader.read(reference), ranges, self._numbers(mixed))
+
+    def _numbers(self, mixed: Mapping[str, Array]) -> Totals:
+        """Return how many values of a trial are finite or infinite, of the tensors that are counted."""
+        totals: dict[tuple[TensorRef, str], float] = {}
+        for key, places in self.counted.outputs.items():
+            totals[key] = sum(float(np.sum(mixed[place.output][..., place.column])) for place in places)
+        for probe in self.counted.probes:
+            if probe.source is not None:
+                totals |= {(probe.ref, name): n for (tensor, name), n in totals.items() if tensor == probe.source}
+        return totals
 
     @cached_property
     def _reader(self) -> RangeReader:
@@ -130,6 +153,7 @@ def add_statistics(
     skippable = {node.ref for node in nodes if magnitudes.makes_skippable(node)}
     bound = overflow_bound(low) if saturate else LARGE
     beyond = {(t.producer, t.tensor) for t in tensors if not t.magnitude < bound}
+    unfinite = {(t.producer, t.tensor) for t in tensors if t.nan or not math.isfinite(t.magnitude)}
     around_masks = {*masks}.union(*(mask.joined | mask.factors for mask in masks.values()))
 
     def is_ambiguous(probe: Probe) -> bool:
@@ -146,22 +170,35 @@ def add_statistics(
     def is_summed(probe: Probe) -> bool:
         return not is_ranged(probe) and probe.ref.producer not in skippable
 
+    def is_counted(probe: Probe) -> bool:
+        return (probe.ref.producer, probe.tensor) in unfinite and is_ranged(probe)
+
     summed = instrument(model, (SUM,), is_summed, own=own, cuts=cuts)
     ranged = instrument(summed.proto, wanted=is_ranged, own=own, cuts=cuts)
-    ends = [(*one, *other) for one, other in zip(summed.parts, ranged.parts, strict=True)]
-    without_model = replace(ranged, proto=type(ranged.proto)())
+    instrumented = [summed, ranged]
+    if unfinite:
+        instrumented.append(instrument(ranged.proto, numbers(), is_counted, own=own, cuts=cuts))
+    ends = [
+        tuple(name for part in cut for name in part) for cut in zip(*(each.parts for each in instrumented), strict=True)
+    ]
     sums = _sums(summed) | _sums(ranged)
     places = {tensor.producer: place for place, tensor in enumerate(tensors)}  # they are in order of computation
-    return ranged.proto, TrialStatistics(
+    return instrumented[-1].proto, TrialStatistics(
         sums=sums,
         nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE),
         ambiguous=frozenset(probe.ref for probe in ranged.probes if is_ambiguous(probe)),
         order={tensor: places.get(tensor.producer, -1) for columns in sums.values() for tensor in columns},
-        ranged=without_model,
+        ranged=_without_model(ranged),
+        counted=_without_model(instrumented[-1]) if unfinite else Instrumented(type(model)()),
         ends=ends,
         limit=FINITE_MAX[low] if saturate else math.inf,
         bound=overflow_bound(low),
     )
+
+
+def _without_model(instrumented: Instrumented) -> Instrumented:
+    """Return where the statistics are, which is all that a worker needs."""
+    return replace(instrumented, proto=type(instrumented.proto)())
 
 
 def _sums(instrumented: Instrumented) -> dict[str, tuple[TensorRef, ...]]:

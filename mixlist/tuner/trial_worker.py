@@ -15,7 +15,6 @@ import numpy as np
 
 from mixlist.checker.accuracy import Limits, OutputAccuracy
 from mixlist.checker.label_accuracy import Labels, TaskAccuracy
-from mixlist.emulation.observer import Ranges
 from mixlist.runtime.executors import content
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.local_session import LocalSession
@@ -23,7 +22,7 @@ from mixlist.runtime.lru_cache import LruCache
 from mixlist.runtime.refused_run import Refusal, RunRefused
 from mixlist.runtime.session import Array, Feed, SessionOptions
 from mixlist.tuner.graph_partition import Segment
-from mixlist.tuner.trial_statistics import TrialStatistics
+from mixlist.tuner.trial_statistics import AmbiguousValues, TrialStatistics
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +68,7 @@ class BatchResult:
     overflow: str
     outputs: tuple[OutputAccuracy, ...] = ()
     answers: Answers = (0, 0, 0)
-    ambiguous: tuple[Ranges, Ranges] | None = None
+    ambiguous: AmbiguousValues | None = None
     refusal: Refusal | None = None
 
 
@@ -103,7 +102,7 @@ class TrialRunner:
         for name, output in reference_outputs.items():
             outputs.append(OutputAccuracy(name, payload.limits, payload.statistics.limit))
             outputs[-1].add(output, mixed_outputs[name])
-        ambiguous = None if overflow else payload.statistics.ambiguous_ranges(reference, mixed)
+        ambiguous = None if overflow else payload.statistics.ambiguous_values(reference, mixed)
         answers = self._answers(batch, reference_outputs, mixed_outputs)
         return BatchResult(overflow, tuple(outputs), answers, ambiguous)
 

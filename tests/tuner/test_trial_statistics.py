@@ -102,3 +102,24 @@ def test_what_has_failed_a_check_is_watched_from_then_on() -> None:
     # Tanh reads 2**16 converted (Rule S8.4), unless it is high too.
     assert [tried.passes(choice) for choice in (frozenset(), tanh, mul, mul | tanh)] == [False, False, False, True]
     tried.compiler.close()
+
+
+# The output hides what is not finite.
+AMONG = """g (float[4] x, float[4] z) => (float[4] y) <float k = {1}, float least = {0.000001}> {
+  [t] t = Div (z, x) [s] b = Less (x, least) [y] y = Where (b, k, t) }"""
+
+
+@pytest.mark.parametrize(("numerator", "saturate"), [(0.0, False), (1.0, False), (0.0, True)])
+def test_a_trial_counts_what_is_not_finite_in_float32_already(numerator: float, saturate: bool) -> None:
+    """Rule S8.5: a divisor that underflows makes more NaN, or more infinities."""
+    feed = {"x": np.array([0, 2.98e-8, 1, 2], np.float32), "z": np.array([numerator, numerator, 1, 1], np.float32)}
+    lists = policy(white=["Div"], black=["Less", "Where"])
+    tried = trials(model(AMONG), lists, [feed], saturate=saturate)
+    report = mixlist.check(model(AMONG), lists, [feed], overflow_mode="saturate" if saturate else "inf")
+    assert report.verdict == "fail" and report.outputs[0].verdict == "pass"
+    outcome = tried.outcome(frozenset())
+    assert not outcome.passed and outcome.why.startswith("overflow at t")
+    low = tried.compiler.low_nodes(frozenset())
+    (black,) = list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", low)
+    assert str(black.edit) == "Div: white to black" and tried.passes(frozenset([black.edit]))
+    tried.compiler.close()
