@@ -67,6 +67,11 @@ class Pair:
     low: dict[str, str]  # the low type of each original tensor that a node makes in low precision
     conversions: list[Conversion]
 
+    @property
+    def is_ignored(self) -> bool:
+        """Return whether the batch holds nothing but NaN, which is not judged: Rule S8.28."""
+        return all(np.isnan(self.reference[x.name].value).all() for x in self.original.graph.input)
+
 
 def pair(
     original: onnx.ModelProto, mixed: onnx.ModelProto, feed: Mapping[str, NDArray[np.generic]], saturate: bool
@@ -159,7 +164,7 @@ class Findings:
 def judge(batches: list[Pair], saturate: bool) -> list[Findings]:
     """Find the kind of each output, and the operands that conversions lose, in each batch."""
     masks = proven_masks(batches[0].original)
-    return [judge_batch(batch, masks, saturate) for batch in batches]
+    return [Findings() if batch.is_ignored else judge_batch(batch, masks, saturate) for batch in batches]
 
 
 def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
@@ -294,13 +299,18 @@ MAX_MISMATCH = 0.01
 MAX_IGNORED = 0.5
 
 
+def exception_rate(batches: list[Pair], found: list[Findings]) -> float:
+    """Return the share of exceptions among the batches that are judged: Rules S8.14 and S8.28."""
+    judged = [findings.exception for batch, findings in zip(batches, found, strict=True) if not batch.is_ignored]
+    return sum(judged) / max(len(judged), 1)
+
+
 def verdict(batches: list[Pair], found: list[Findings], clamp: float) -> str:
     """Return pass, fail or inconclusive: Rules S8.20, S8.21, S8.28. An infinity is ``clamp`` in the mixed model."""
-    if sum(f.exception for f in found) / len(found) >= MAX_EXCEPTION_RATE:
+    if exception_rate(batches, found) >= MAX_EXCEPTION_RATE:
         return "fail"
     names = [v.name for v in batches[0].original.graph.output]
-    fed = [[b.reference[v.name].value for v in b.original.graph.input] for b in batches]
-    compared = [b for b, inputs in zip(batches, fed, strict=True) if not all(np.isnan(x).all() for x in inputs)]
+    compared = [batch for batch in batches if not batch.is_ignored]
     if compared and not all(keeps_limits([(b.reference[y], b.mixed[y]) for b in compared], clamp) for y in names):
         return "fail"
     nan = [sum(np.isnan(b.reference[y].value).mean() for b in compared) for y in names]
