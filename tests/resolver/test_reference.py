@@ -7,7 +7,8 @@ all, ``make campaign`` takes 5,000; MIXLIST_SEED takes others.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import onnx
 import pytest
@@ -23,21 +24,23 @@ from tests.support.graphs import Case, cases
 from tests.support.reference import ELEMS, Reference
 from tests.support.reference_compare import differences
 from tests.support.reference_model import Node
+from tests.support.reference_names import names_of
 
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "240"))
 SEED = int(os.environ.get("MIXLIST_SEED", "0"))
 GRAY_POLICIES = ["ascend", "ascend", "between", "black-wins", "promote"]
 MODES = ["mixed_float16"] * 5 + ["mixed_bfloat16"] * 2 + ["fp16", "origin", "cube_fp16in_fp32out", "allow_fp32_to_fp16"]
+LISTS = ["gray", "white", "black", "gray"]
 Protections = tuple[Protection, ...]
 PROTECTIONS: list[Protections] = [(), ("positions",), ("masks",), ("masks", "positions")]
 
 
 @st.composite
-def policies(draw: st.DrawFn, case: Case, gray_policy: str, protections: Sequence[Protections]) -> Policy:
+def policies(draw: st.DrawFn, case: Case, gray_policy: str, protections: Sequence[Protections] = PROTECTIONS) -> Policy:
     """A policy that names op types, and now and then nodes, of the model."""
     bare = Reference(case.model, policy())
     types = sorted({node.op for node in bare.nodes})
-    lists = {op: draw(st.sampled_from(["gray", "white", "black", "gray"])) for op in types}
+    lists = {op: draw(st.sampled_from(LISTS)) for op in types}
     mode = draw(st.sampled_from(MODES))
     rules: tuple[NodeRule, ...] = ()
     if bare.nodes and draw(st.integers(0, 3)) == 3:
@@ -51,6 +54,24 @@ def policies(draw: st.DrawFn, case: Case, gray_policy: str, protections: Sequenc
         constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
         protect=draw(st.sampled_from(protections)),
         rules=rules,
+    )
+
+
+@st.composite
+def ascend_policies(draw: st.DrawFn, case: Case, gray_policy: str) -> Policy:
+    """A policy over a library in Ascend names, which lowers bfloat16 too; all names of one operator are on one list."""
+    lists: dict[str, str] = {}
+    for node in Reference(case.model, policy()).nodes:
+        for name in names_of(node):
+            lists[name] = lists.get(name) or lists.get(names_of(node)[0]) or draw(st.sampled_from(LISTS))
+    return policy(
+        white=[name for name, listed in lists.items() if listed == "white"],
+        black=[name for name, listed in lists.items() if listed == "black"],
+        mode="mixed_float16",
+        gray_policy=gray_policy,  # type: ignore[arg-type]
+        constants=draw(st.sampled_from(["keep", "keep", "ieee", "clamp"])),
+        protect=draw(st.sampled_from(PROTECTIONS)),
+        space="ascend",
     )
 
 
@@ -96,7 +117,10 @@ def compare(case: Case, rules: Policy) -> list[str]:
     return differences(plan, {node: reference.decided(node) for node in reference.nodes})
 
 
-def judge_graphs(part: int, families: Sequence[str], protections: Sequence[Protections], examples: int) -> None:
+Policies = Callable[[Case, str], st.SearchStrategy[Policy]]
+
+
+def judge_graphs(part: int, families: Sequence[str], drawn_policies: Policies, examples: int) -> None:
     """Compare the decisions on random graphs of some families under one gray policy."""
     gray_policy = GRAY_POLICIES[part]
 
@@ -110,7 +134,7 @@ def judge_graphs(part: int, families: Sequence[str], protections: Sequence[Prote
     )
     @given(st.data(), cases(families=families))
     def judge(data: st.DataObject, case: Case) -> None:
-        rules = data.draw(policies(case, gray_policy, protections))
+        rules = data.draw(drawn_policies(case, gray_policy))
         found = compare(case, rules)
         assert not found, "\n".join([*found, repr(rules), onnx.printer.to_text(case.model)])
 
@@ -119,10 +143,17 @@ def judge_graphs(part: int, families: Sequence[str], protections: Sequence[Prote
 
 @pytest.mark.parametrize("part", range(len(GRAY_POLICIES)))
 def test_mixlist_decides_as_the_reference(part: int) -> None:
-    judge_graphs(part, tuple(DECISIONS), PROTECTIONS, EXAMPLES)
+    judge_graphs(part, tuple(DECISIONS), policies, EXAMPLES)
 
 
 @pytest.mark.parametrize("part", range(len(GRAY_POLICIES)))
 def test_mixlist_treats_masks_as_the_reference(part: int) -> None:
     """Rules S4.34 to S4.37: the decisions, which constants are reduced, and to which magnitude."""
-    judge_graphs(part, ("masks",), [p for p in PROTECTIONS if "masks" in p], EXAMPLES // 2)
+    masked = partial(policies, protections=[p for p in PROTECTIONS if "masks" in p])
+    judge_graphs(part, ("masks",), masked, EXAMPLES // 2)
+
+
+@pytest.mark.parametrize("part", range(len(GRAY_POLICIES)))
+def test_mixlist_lowers_bfloat16_as_the_reference(part: int) -> None:
+    """Rule S3.8: with a library in Ascend names white nodes of bfloat16 become float16."""
+    judge_graphs(part, ("bfloat16",), ascend_policies, EXAMPLES // 4)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import onnx
 from onnx import TensorProto, helper, parser
 
-from mixlist.lists.library import Library, ListName, Lists, Move, Place
+from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace, Place
 from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy, Protection
 from tests.support.scopes import MARK, subgraphs
 
@@ -65,13 +65,14 @@ def policy(
     clear: Iterable[str] = (),
     edits: Mapping[str, ListName] | None = None,
     protect: Iterable[Protection] = (),
+    space: NameSpace = "onnx",
 ) -> Policy:
-    """A policy whose library holds just these op types; every other is gray.
+    """A policy whose library holds just these op types, in the names of the space; every other is gray.
 
     ``edits`` are op types that a modify_mixlist file names, with the list it moves them to.
     """
     lists: dict[str, ListName] = dict.fromkeys(white, "white") | dict.fromkeys(black, "black")  # type: ignore[assignment]
-    library = Library("test", lists, space="onnx", clear=frozenset(clear))
+    library = Library("test", lists, space=space, clear=frozenset(clear))
     at = Place("modify.json", 2, 9)
     moves = {op: Move(op, lists.get(op, "gray"), to, at) for op, to in (edits or {}).items()}
     said = repr(
@@ -84,6 +85,7 @@ def policy(
             rules,
             sorted(library.clear),
             sorted(protect),
+            space,
         )
     )
     digest = hashlib.sha256(said.encode()).hexdigest()
@@ -94,8 +96,8 @@ def policy(
         gray_policy=gray_policy,
         constants=constants,
         protect=frozenset(protect),
-        op_names="onnx",
-        space="onnx",
+        op_names=space,
+        space=space,
         digest=digest,
     )
 

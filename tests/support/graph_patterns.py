@@ -1,4 +1,4 @@
-"""Patterns that decide a precision by what they mean: positions, and tensors of unknown type.
+"""Patterns that decide a precision by what they mean: positions, bfloat16 tensors, and tensors of unknown type.
 
 These graphs serve the comparison of decisions: a runtime need not run them.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.support.graph_constants import plain
 from tests.support.graph_ops import Made
-from tests.support.graph_scope import BOOL, FLOAT, INT64, Scope, Val
+from tests.support.graph_scope import BFLOAT16, BOOL, FLOAT, INT64, Scope, Val
 
 CUSTOM_DOMAIN = "test.custom"
 CONTRIB_DOMAIN = "com.microsoft"
@@ -79,6 +79,33 @@ def _grid(s: Scope, x: Val) -> Val | None:
     grid = s.one("Reshape", [x, s.constant([1, -1, 2, 2], INT64)], plain((1, "M", 2, 2)))
     image = s.one("Reshape", [s.gen.pick(images), s.constant([1, 1, 2, 4], INT64)], plain((1, 1, 2, 4)))
     return s.one("GridSample", [image, grid], plain((1, 1, "M", 2))) if grid and image else None
+
+
+# -- bfloat16 (Rules S3.8, S4.9) ----------------------------------------------------------------------
+def bfloat16(s: Scope) -> Made:
+    """A bfloat16 copy of a tensor, and operators on it, whose constants float16 cannot always hold."""
+    values = s.floats()
+    if not values:
+        return None
+    source = s.gen.pick(values)
+    like = Val("", BFLOAT16, source.shape, 1.0, 0.0)
+    x = s.one("Cast", [source], like, to=BFLOAT16)
+    s.gen.features.add("bfloat16")
+    for _ in range(s.gen.integer(1, 4)):
+        op = s.gen.pick(["Add", "Mul", "Sub", "Relu", "Neg", "Exp", "Softmax", "Identity", "Where"])
+        if x is None:
+            return None
+        if op in ("Add", "Mul", "Sub"):
+            others = [v for v in s.floats(BFLOAT16) if v.shape == x.shape]
+            k = s.constant(s.gen.pick([0.5, 2.0, 1e5, 1e-9, 1e30]), BFLOAT16)
+            other = s.gen.pick(others) if s.gen.chance(30) else k
+            x = s.one(op, [other, x] if s.gen.chance(30) else [x, other], like)
+        elif op == "Where":
+            flags = [v for v in s.visible() if v.dtype == BOOL and v.is_tensor and v.shape == () and not v.constant]
+            x = s.one(op, [flags[0], x, s.constant(0.0, BFLOAT16)], like) if flags else x
+        else:
+            x = s.one(op, [x], like)
+    return s.one("Cast", [x], plain(x.shape), to=FLOAT) if x and s.gen.chance(60) else x
 
 
 # -- unknown types (Rules S4.12, S4.39, S4.40) --------------------------------------------------------

@@ -95,6 +95,7 @@ DECISIONS = {  # families of operators only for graphs whose decisions are compa
         Op(graph_sequences.loop, since=14, weight=6),
     ],
     "masks": [Op(graph_masks.masked_softmax, weight=16)],
+    "bfloat16": [Op(graph_patterns.bfloat16, since=13, weight=16)],
     "positions": [Op(graph_patterns.positions, weight=16)],
     "types": [
         Op(graph_patterns.contrib, weight=6),

@@ -4,7 +4,7 @@ It is slow and simple: all functions are written out, and types that feed back a
 S4.28: all start undecided, a vote can only raise them, and what no vote decides keeps its authored type). The files
 ``reference_*.py`` restate the other rules. ``decide`` returns the precision and the output types of every node.
 
-Rules here: S3.2, S3.4 to S3.7 (modes), S4.2 (node rules), S4.4 (white), S4.5 (black), S4.7 (constants out of range),
+Rules here: S3.2, S3.4 to S3.8 (modes), S4.2 (node rules), S4.4 (white), S4.5 (black), S4.7 (constants out of range),
 S4.9 (lists act on float32), S4.36 (a gray softmax is first decided as if masks were reduced).
 """
 
@@ -21,9 +21,10 @@ from tests.support.reference_flow import Flow, Shared
 from tests.support.reference_gray import Follower, Types, join
 from tests.support.reference_masks import Mask, Masks
 from tests.support.reference_model import BFLOAT16, FLOAT, FLOAT16, LISTED, Node, Value
+from tests.support.reference_names import ascend_list
 from tests.support.reference_positions import Positions
 from tests.support.reference_rules import rule_for
-from tests.support.reference_signature import Group, admits, can_be, float_slots, groups, has_fixed_output
+from tests.support.reference_signature import Group, admits, can_be, float_slots, groups, has_fixed_output, type_name
 from tests.support.reference_types import expand
 from tests.support.scopes import dtype_name
 
@@ -78,6 +79,13 @@ class Reference:
         """The masks that are protected, in the modes that lower nodes (Rule S4.34)."""
         is_on = self.policy.mode.action not in ("raise", "origin") and "masks" in self.policy.protect
         return Masks(self.main, self.nodes if is_on else [], self.constants, self.low)
+
+    def _movable(self, node: Node) -> tuple[int, ...]:
+        """The types that a node may change; with Ascend names a white one changes bfloat16, too (Rule S3.8)."""
+        is_ascend = self.policy.space == "ascend" and self.policy.mode.name == "mixed_float16"
+        if is_ascend and self.rules[node] is None and self.list_of(node) == "white":
+            return (*self.movable, BFLOAT16)
+        return self.movable
 
     def _all_shared(self) -> list[Shared]:
         return [*self.flow.states, *self.flow.sequences]
@@ -236,7 +244,7 @@ class Reference:
         if wish == AUTHORED:
             return authored
         target = self.low if wish is None else wish
-        possible = [g for g in found if self._moves(g, target) and can_be(node, g, target)]
+        possible = [g for g in found if self._moves(node, g, target) and can_be(node, g, target)]
         if target == self.low:
             refused = [g for g in possible if self._reads_misfit(node, g)]
             if any(not self._reads_only_constants(node, g) for g in refused) or (possible and self._makes_misfit(node)):
@@ -244,11 +252,11 @@ class Reference:
             possible = [g for g in possible if g not in refused]
         return authored | {g.param: wish for g in possible}
 
-    def _moves(self, group: Group, target: int) -> bool:
-        return group.elem in self.movable and target in (FLOAT, self.low)
+    def _moves(self, node: Node, group: Group, target: int) -> bool:
+        return group.elem in self._movable(node) and target in (FLOAT, self.low)
 
     def _reads_misfit(self, node: Node, group: Group) -> bool:
-        if self.policy.constants != "keep" or group.elem != FLOAT:
+        if self.policy.constants != "keep" or group.elem == self.low:
             return False
         values = [v for i in group.inputs if (v := node.inputs[i]) is not None]
         return any(self.constants.is_constant(v) and not self._fits(v, node) for v in values)
@@ -307,7 +315,7 @@ class Reference:
 
     def _can_be_low(self, node: Node) -> bool:
         """Whether the schema admits the low type on a slot that may change, and nothing fixes its sequences."""
-        movable = [g for g in self.groups[node] if g.elem in self.movable]
+        movable = [g for g in self.groups[node] if g.elem in self._movable(node)]
         if node in self.shared_of_node:
             return self._first_type(self.shared_of_node[node]) in (None, self.low)
         return any(can_be(node, g, self.low) for g in movable)
@@ -324,10 +332,12 @@ class Reference:
 
     def _varies(self, node: Node) -> bool:
         """Whether the node has a slot whose type may change (Rule S4.1)."""
-        return node in self.shared_of_node or any(g.elem in self.movable for g in self.groups[node])
+        return node in self.shared_of_node or any(g.elem in self._movable(node) for g in self.groups[node])
 
     def list_of(self, node: Node) -> str:
-        """The list of a node's op type, in ONNX names."""
+        """The list of a node's op type."""
+        if self.policy.space == "ascend":
+            return ascend_list(node, self.policy)
         return self.policy.lists.of(node.op)
 
     def _between(self) -> Between:
@@ -351,7 +361,7 @@ class Reference:
     # -- the answer -----------------------------------------------------------------------------------
     def decided(self, node: Node) -> Decided:
         """The precision of a node, and the types of its outputs."""
-        types = tuple(_name(self._type(v), v) for v in node.outputs if v is not None)
+        types = tuple(type_name(self._type(v), v) for v in node.outputs if v is not None)
         return Decided(self._precision(node), types, self._reduced_by(node))
 
     def _reduced_by(self, node: Node) -> frozenset[tuple[str, str]]:
@@ -370,25 +380,12 @@ class Reference:
         if node in self.shared_of_node:
             return dtype_name(self.state[self.shared_of_node[node]])
         ruled = self.rules[node] is not None
-        movable = [g for g in self.groups[node] if ruled or g.elem in self.movable]
+        movable = [g for g in self.groups[node] if ruled or g.elem in self._movable(node)]
         if not movable:
             return "none"
         chosen = self._choice(node)
         first = min(movable, key=lambda g: (not g.outputs, min([*g.outputs, *g.inputs])))
         return dtype_name(chosen[first.param])
-
-
-def _name(elem: int | None, value: Value) -> str:
-    """A type as JSON results spell it: seq(...) and optional(...) around the element type."""
-    name, kind = dtype_name(elem), value.type
-    layers = []
-    while kind is not None and kind.WhichOneof("value") in ("sequence_type", "optional_type"):
-        is_sequence = kind.WhichOneof("value") == "sequence_type"
-        layers.append("seq" if is_sequence else "optional")
-        kind = kind.sequence_type.elem_type if is_sequence else kind.optional_type.elem_type
-    for layer in reversed(layers):
-        name = f"{layer}({name})"
-    return name
 
 
 def decide(model: onnx.ModelProto, policy: Policy) -> dict[Node, Decided]:

@@ -213,18 +213,17 @@ class Masks:
         return any(node not in readers or value not in carrying_inputs(node) for node, _ in value.readers)
 
     def _is_scaling_harmless(self, node: Node, broken: set[Mask]) -> bool:
-        """Tell whether all that scales a broken mask is constant, or a factor made of integers or booleans."""
+        """Tell whether no mask and no score scales a broken mask at a node, and what divides one is constant."""
         if not is_standard(node, "Mul", "Div"):
             return True
         values = [v for v in node.inputs if v is not None]
-        masked = [v for v in carrying_inputs(node) if self.content(v, node).masks & broken]
-        if node.op == "Div":
-            return not masked or self.constants.is_constant(values[1])
-        return all(
-            self._is_factor_allowed(other)
-            for i, v in enumerate(values)
-            if v in masked
-            for other in values[:i] + values[i + 1 :]
+        carried = [self.content(v, node).masks for v in carrying_inputs(node)]
+        if not any(masks & broken for masks in carried):
+            return True
+        others = [v for v in values if v not in carrying_inputs(node) or not self.content(v, node).masks]
+        is_alone = sum(bool(masks) for masks in carried) == 1
+        return is_alone and all(
+            self.constants.is_constant(v) if node.op == "Div" else self._is_factor_allowed(v) for v in others
         )
 
     def _is_factor_allowed(self, value: Value) -> bool:

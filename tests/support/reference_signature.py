@@ -130,3 +130,16 @@ def _inference_accepts(opset: int, data: bytes, inputs: tuple[int, ...], outputs
         return False
     found = {v.name: scopes.elem_type(v.type) for v in typed.graph.output}
     return all(found.get(f"o{i}") in (elem, None) for i, elem in enumerate(outputs) if elem)
+
+
+def type_name(elem: int | None, value: Value) -> str:
+    """A type as JSON results spell it: seq(...) and optional(...) around the element type."""
+    name, kind = scopes.dtype_name(elem), value.type
+    layers = []
+    while kind is not None and kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        is_sequence = kind.WhichOneof("value") == "sequence_type"
+        layers.append("seq" if is_sequence else "optional")
+        kind = kind.sequence_type.elem_type if is_sequence else kind.optional_type.elem_type
+    for layer in reversed(layers):
+        name = f"{layer}({name})"
+    return name

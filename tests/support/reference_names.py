@@ -1,0 +1,35 @@
+"""The list of a node in Ascend names.
+
+Rule S5.3: a node is on the list of the Ascend op type that computes it. Rule S5.4: of several forms black wins over
+gray, and gray over white. Rule S5.5: an operator without a counterpart is gray. Forms for other ranks of the first
+input are not told apart: a library that is compared here has all forms of an operator on one list.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+from mixlist.lists.policy import Policy
+from tests.support.reference_model import Node
+
+NAMES = Path(__file__).parents[2] / "tools" / "data" / "onnx_to_ascend.json"
+
+
+@cache
+def ascend_names() -> dict[tuple[str, str], tuple[str, ...]]:
+    """The Ascend op types of each ONNX operator, by domain and op type."""
+    entries = json.loads(NAMES.read_text(encoding="utf-8"))["ops"]
+    return {(domain, op): tuple(entry["main"]) for op, entry in entries.items() for domain in entry["domains"]}
+
+
+def names_of(node: Node) -> tuple[str, ...]:
+    """The Ascend op types that a node can become."""
+    return ascend_names().get(("ai.onnx" if node.is_standard else node.proto.domain, node.op), ())
+
+
+def ascend_list(node: Node, policy: Policy) -> str:
+    """The list of a node, from the names that the library knows."""
+    lists = {policy.lists.of(name) for name in names_of(node) if policy.lists.knows(name)}
+    return next((name for name in ("black", "gray", "white") if name in lists), "gray")
