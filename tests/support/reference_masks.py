@@ -60,8 +60,8 @@ NOTHING = Content()
 class Masked:
     """Softmaxes that belong together, the masks that reach them, and the nodes on the way.
 
-    ``limits`` holds the masks out of range, with the largest magnitude that each may have to be in range; ``kept`` are
-    the nodes that read or make them.
+    ``limits`` holds the masks, with the largest magnitude that each may have, if one of them is out of range; ``kept``
+    are the nodes that read or make a mask out of range.
     """
 
     softmaxes: set[Node] = field(default_factory=set)
@@ -175,32 +175,27 @@ class Masks:
         yield from (self.contents.get(v, NOTHING) for v in node.outputs if v is not None)
 
     def _limits(self, group: Masked) -> dict[Mask, float]:
-        """The masks out of range: half of the largest value of the low type, shared by those that are added up.
-
-        A constant has one limit for all nodes on the way that read it.
-        """
-        contents = [c for node in group.way for c in self._contents_at(node)]
-        counts: dict[Value, float] = {}
-        for content in contents:
-            counts |= {constant: max(content.count, counts.get(constant, 1.0)) for constant, _ in content.masks}
-        broken = {constant for c in contents if self.is_out_of_range(c) for constant, _ in c.masks}
-        return {mask: LARGEST[self.low] / 2 / counts[mask[0]] for mask in group.masks if mask[0] in broken}
+        """Half of the largest value of the low type, shared by the masks that are added up, if one is out of range."""
+        contents = [c for node in group.way for c in self._contents_at(node) if c.masks]
+        if not any(map(self.is_out_of_range, contents)):
+            return {}
+        return dict.fromkeys(group.masks, LARGEST[self.low] / 2 / max(c.count for c in contents))
 
     # -- what can be reduced --------------------------------------------------------------------------------
     def _can_be_reduced(self, group: Masked) -> bool:
-        """Tell whether every mask out of range has a constant to reduce (Rule S4.36)."""
-        broken = set(group.limits)
+        """Tell whether every mask has a constant to reduce, if one is out of range (Rule S4.36)."""
+        masks = set(group.limits)
         made = [v for n in group.way for v in n.outputs if v is not None]
-        touched = [v for v in made if self.contents.get(v, NOTHING).masks & broken]
+        touched = [v for v in made if self.contents.get(v, NOTHING).masks & masks]
         if any(v in self.results or self._is_read_elsewhere(v, group) for v in touched):
             return False
         if any((self.contents[v].scale or 1.0) > LARGEST_SCALE for v in touched):
             return False
         if any(limit < SMALLEST_MASK for limit in group.limits.values()):
             return False
-        if any(not self._is_plain(constant) for constant, _ in broken):
+        if any(not self._is_plain(constant) for constant, _ in masks):
             return False
-        return all(self._is_scaling_harmless(node, broken) for node in group.way)
+        return all(self._is_scaling_harmless(node, masks) for node in group.way)
 
     def _is_plain(self, constant: Value) -> bool:
         """Tell whether a constant is a float32 initializer or Constant, and no default of an input."""
@@ -212,16 +207,16 @@ class Masks:
         readers = [*group.way, *group.softmaxes]
         return any(node not in readers or value not in carrying_inputs(node) for node, _ in value.readers)
 
-    def _is_scaling_harmless(self, node: Node, broken: set[Mask]) -> bool:
-        """Tell whether no mask and no score scales a broken mask at a node, and what divides one is constant."""
+    def _is_scaling_harmless(self, node: Node, masks: set[Mask]) -> bool:
+        """Tell whether no mask and no score scales one of the masks at a node, and what divides one is constant."""
         if not is_standard(node, "Mul", "Div"):
             return True
         values = [v for v in node.inputs if v is not None]
         carried = [self.content(v, node).masks for v in carrying_inputs(node)]
-        if not any(masks & broken for masks in carried):
+        if not any(found & masks for found in carried):
             return True
         others = [v for v in values if v not in carrying_inputs(node) or not self.content(v, node).masks]
-        is_alone = sum(bool(masks) for masks in carried) == 1
+        is_alone = sum(bool(found) for found in carried) == 1
         return is_alone and all(
             self.constants.is_constant(v) if node.op == "Div" else self._is_factor_allowed(v) for v in others
         )
