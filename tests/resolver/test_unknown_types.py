@@ -90,6 +90,16 @@ def test_a_cast_of_an_unknown_tensor_gives_its_own_type(gray_policy: str) -> Non
     assert [node.precision for node in plan.nodes] == ["float32"] * 5
 
 
+def test_a_node_that_reads_no_float_of_known_type_has_no_precision() -> None:
+    """Rule S4.40: A reader of an unknown type stays as authored."""
+    plan = resolve(
+        HEAD + "g (float[2,2] x) => (y) { u = c.Foo(x) o = Optional(u) e = OptionalGetElement(o) y = Add(e, x) }"
+    )
+    found = {node.op_type: (node.precision, node.rule, dict(node.outputs)) for node in plan.nodes}
+    assert found["OptionalGetElement"] == ("none", "unknown-type", {"e": "float32"})
+    assert found["Add"][0] == "float32"
+
+
 def test_a_node_rule_for_a_node_of_unknown_type() -> None:
     with pytest.raises(mixlist.MixlistError, match="nothing tells the type of 'u'") as caught:
         resolve(UNKNOWN, rules=(customise("a", ["float16"], ["float16"]),))
