@@ -82,9 +82,10 @@ class BatchRanges:
     mask to a softmax; ``inputs``: the ranges of graph inputs that masks depend on. ``lost``: tensors with a value that
     the reference holds, the low type does not, and no mask explains. ``counts``: of the values of every low tensor;
     empty where nobody counted. ``converted``: the ranges of what is converted, before it is; of these ``lost_operands``
-    hide a value that is lost, and ``operand_counts`` are the counts of the converted values. ``more_infinite``: tensors
-    that are not finite in the reference, and have more values that are not finite in the mixed model; ``changed``: of
-    these tensors those with more NaN, or with fewer finite values than the masks explain.
+    hide a value that is lost, ``masked_operands`` one of any kind, and ``operand_counts`` are the counts of the
+    converted values. ``more_infinite``: tensors that are not finite in the reference, and have more values that are not
+    finite in the mixed model; ``changed``: of these tensors those with more NaN, or with fewer finite values than the
+    masks explain.
     """
 
     index: int
@@ -98,6 +99,7 @@ class BatchRanges:
     counts: Mapping[TensorRef, ValueCounts] = field(default_factory=dict)
     converted: Sequence[tuple[Conversion, ObservedRange]] = ()
     lost_operands: AbstractSet[Conversion] = frozenset()
+    masked_operands: AbstractSet[Conversion] = frozenset()
     operand_counts: Mapping[Conversion, ValueCounts] = field(default_factory=dict)
     more_infinite: AbstractSet[TensorRef] = frozenset()
     changed: AbstractSet[TensorRef] = frozenset()

@@ -79,6 +79,10 @@ class _Limits:
         """Return how many finite values are a mask's, on the negative and on the positive side."""
         return [counts(sign * self.levels.of(sign)) - counts(sign * math.inf) for sign in _SIGNS]
 
+    def loses_any(self, counts: Callable[[float], float]) -> bool:
+        """Return True if a finite value overflows."""
+        return any(counts(sign * self.bound) > counts(sign * math.inf) for sign in _SIGNS)
+
     def loses(self, counts: Callable[[float], float]) -> bool:
         """Return whether a finite value overflows that is no mask's: masks are on one side only (Rule S8.11)."""
         on_both_sides = all(self.masks(counts))
@@ -118,7 +122,9 @@ class MaskedOverflowFinder:
         if self._masks is None:  # only float16 is too narrow for the usual masks
             self._masks = find_masks(self._nodes) if types.FLOAT16 in self._lows else {}
         batch = replace(batch, masks=self._masks, inputs=self._input_ranges(feed))
-        batch = replace(batch, lost=self._lost(feed, batch), lost_operands=self._lost_operands(feed, batch))
+        lost_operands, masked_operands = self._hidden_operands(feed, batch)
+        batch = replace(batch, lost_operands=lost_operands, masked_operands=masked_operands)
+        batch = replace(batch, lost=self._lost(feed, batch))
         changed, more_infinite = self._changed(feed, batch, counted)
         return replace(batch, changed=changed, more_infinite=more_infinite)
 
@@ -139,9 +145,9 @@ class MaskedOverflowFinder:
         totals = self._reference.count(feed, limits.keys(), _bounds(limits.values()))
         return {tensor for tensor, each in limits.items() if each.loses(_counts(totals, tensor))}
 
-    def _lost_operands(self, feed: Feed, batch: BatchRanges) -> set[Conversion]:
-        """Return the conversions that lose a value which larger ones hide (Rule S8.4)."""
-        lost: set[Conversion] = set()
+    def _hidden_operands(self, feed: Feed, batch: BatchRanges) -> tuple[set[Conversion], set[Conversion]]:
+        """Return the conversions that lose a value which others hide, and those that lose one of a mask (Rule S8.4)."""
+        lost, masked = set[Conversion](), set[Conversion]()
         hidden = {r.conversion: _Limits(r.bound, r.levels) for r in converted_ranges(batch) if r.may_hide}
         of_mixed = {c: self._mixed.tensor(c.probe) for c in hidden if self._mixed is not None and not c.in_reference}
         of_reference = {c: c.source for c in hidden if c not in of_mixed and c.source is not None}
@@ -150,7 +156,8 @@ class MaskedOverflowFinder:
                 continue
             totals = model.count(feed, set(tensors.values()), _bounds(hidden[c] for c in tensors))
             lost |= {c for c, tensor in tensors.items() if hidden[c].loses(_counts(totals, tensor))}
-        return lost
+            masked |= {c for c, tensor in tensors.items() if hidden[c].loses_any(_counts(totals, tensor))}
+        return lost, masked
 
     def _changed(self, feed: Feed, batch: BatchRanges, counted: Totals | None) -> tuple[set[TensorRef], set[TensorRef]]:
         """Compare the tensors that are finite in neither model.

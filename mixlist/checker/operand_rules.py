@@ -118,7 +118,8 @@ def _kind(found: ConvertedRange, batch: BatchRanges) -> Kind | None:
     if found.loses or found.conversion in batch.lost_operands:
         return "saturated" if batch.saturate else "overflow"
     if found.beyond:
-        return "intended" if any(map(math.isfinite, found.beyond)) else None
+        hides_mask = found.conversion in batch.masked_operands
+        return "intended" if hides_mask or any(map(math.isfinite, found.beyond)) else None
     if not found.before.finite:
         return None
     if 0 < found.before.magnitude < SMALLEST_NORMAL[found.conversion.elem]:

@@ -143,6 +143,7 @@ CONVERTED = {
     "a mask": (one("Softmax", [1.0, -3.4e38], [0.0, 0.0], axis=-1), False),
     "a mask in saturate mode": (one("Softmax", [1.0, -3.4e38], [0.0, 0.0], saturate=True, axis=-1), False),
     "no mask, since both signs occur": (one("Softmax", [3.4e38, -3.4e38], [0.0, 0.0], axis=-1), True),
+    "a mask beside an infinity": (one("Softmax", [1.0, -np.inf, -3.4e38], [0.0] * 3, axis=-1), False),
     "a mask and a value that is lost": (one("Sigmoid", [1e5, -3.4e38], [0.0, 0.0]), True),
 }
 
