@@ -38,3 +38,16 @@ def test_nan_that_an_input_brings_is_not_new() -> None:
     x = np.array([[0, 3], [SMALL, 2]], np.float32)
     report = mixlist.check(model(text), policy(white=["Div", "Sub", "Softmax"]), [{"x": x, "z": x}])
     assert {n.name for n in report.nodes if n.first} == {"t"}
+
+
+def test_an_epsilon_that_a_low_division_reads_converted_is_lost() -> None:
+    """Mean pooling of a row that is masked as a whole: Clip keeps 1e-9 (Rule S4.7), and Div reads zero instead."""
+    text = """g (float[2,2] x, float[2,2] mask) => (float[2,1] y) <float least = {1e-9}, int64[1] last = {1}> {
+      [p] p = Mul(x, mask) [s] s = ReduceSum(p, last) [n] n = ReduceSum(mask, last)
+      [c] c = Clip(n, least) [y] y = Div(s, c) }"""
+    rules = policy(white=["Div", "Clip"], black=["Mul", "ReduceSum"])
+    assert next(d.precision for d in mixlist.resolve(model(text), rules).nodes if d.name == "c") == "float32"
+    for row, kinds in (([0, 0], {"overflow"}), ([1, 0], set())):
+        feed = {"x": np.ones((2, 2), np.float32), "mask": np.array([[1, 1], row], np.float32)}
+        report = mixlist.check(model(text), rules, [feed])
+        assert {n.kind for n in report.nodes if n.name == "y" and not n.input} == kinds
