@@ -377,10 +377,10 @@ class Reference:
         if has_fixed_output(node):
             elem = node.outputs[0].elem if node.outputs[0] is not None else None
             return dtype_name(elem) if elem in (*LISTED, onnx.TensorProto.DOUBLE) else "none"
-        if node in self.shared_of_node:
-            return dtype_name(self.state[self.shared_of_node[node]])
         if self._reads_unknown(node) and not any(v is not None and v.elem in LISTED for v in node.inputs):
             return "none"  # Rule S4.40
+        if node in self.shared_of_node:
+            return dtype_name(self.state[self.shared_of_node[node]])
         ruled = self.rules[node] is not None
         movable = [g for g in self.groups[node] if ruled or g.elem in self._movable(node)]
         if not movable:
