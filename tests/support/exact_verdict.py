@@ -197,7 +197,8 @@ def judge_batch(batch: Pair, masks: list[Constant], saturate: bool) -> Findings:
             found.outputs.add((name, "propagated"))
         if kind == "overflow" or (kind == "saturated" and not {(i, kind) for i in inputs} & found.outputs):
             found.first.add(node.name)
-        fresh = np.isinf(ours.value) & (np.abs(true.value) < levels.of(true.value))
+        explained = (np.abs(true.value) >= levels.of(true.value)) & (true.value * np.sign(ours.value) > 0)
+        fresh = np.isinf(ours.value) & ~np.isinf(true.value) & ~explained
         if kind == "intended":
             fresh[...] = False
         if (fresh | (np.isnan(ours.value) & ~np.isnan(true.value))).any():
