@@ -155,6 +155,7 @@ def classify(batch: BatchRanges, nodes: Iterable[DataflowNode], tallies: dict[Te
     """Add the findings of one batch to the tallies; return whether it is an exception (Rule S8.14)."""
     exception = False
     classifier = _Classifier(batch)
+    found: dict[TensorRef, Kind] = {}
     for node in nodes:
         for slot in range(len(node.node.outputs)):
             tensor = TensorRef(*node.ref, slot)
@@ -165,12 +166,18 @@ def classify(batch: BatchRanges, nodes: Iterable[DataflowNode], tallies: dict[Te
             tally = tallies.setdefault(tensor, Tally(node, tensor))
             tally.see(reference, mixed)
             if kind is not None:
-                tally.add_batch(kind, batch.index)
-                exception |= kind in EXCEPTIONS
-                tally.first |= classifier.is_first(node, kind)
-            more = kind == "preexisting" and tensor in batch.more_infinite
-            if more and any(classifier.is_spoiled(source.ref) for source in node.inputs):
-                tally.add_batch("propagated", batch.index)
+                found[tensor] = kind
+    # Now that every tensor is classified, also those that loops and calls hand to nodes before their own.
+    found |= classifier.origins_of_circles()
+    first = classifier.first_offenders(found, tallies)
+    for tensor, kind in found.items():
+        tally = tallies[tensor]
+        tally.add_batch(kind, batch.index)
+        exception |= kind in EXCEPTIONS
+        tally.first |= tensor in first
+        more = kind == "preexisting" and tensor in batch.more_infinite
+        if more and any(classifier.is_spoiled(source.ref) for source in tally.node.inputs):
+            tally.add_batch("propagated", batch.index)
     return exception
 
 
@@ -182,7 +189,8 @@ class _Classifier:
         self.classified: set[TensorRef] = set()
         self.intended: set[TensorRef] = set()  # infinite by design
         self.spoiled: set[TensorRef] = set()  # with infinities that the reference does not have
-        self.saturated: set[TensorRef] = set()
+        self.spoiled_by: dict[TensorRef, list[TensorRef]] = {}  # of these each that its inputs explain, and which
+        self.overflows: set[TensorRef] = set()  # of these each that would be an overflow if no input explained it
 
     def kind(
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
@@ -199,15 +207,36 @@ class _Classifier:
         self.classified.add(tensor)
         if kind == "intended":
             self.intended.add(tensor)
-        elif kind == "saturated":
-            self.saturated.add(tensor)
         return kind
 
-    def is_first(self, node: DataflowNode, kind: Kind) -> bool:
-        """Return whether a finding makes its node a first offender (Rules S8.5 and S8.7)."""
-        return kind == "overflow" or (
-            kind == "saturated" and self.saturated.isdisjoint(source.ref for source in node.inputs)
-        )
+    def origins_of_circles(self) -> dict[TensorRef, Kind]:
+        """Return the overflows of tensors that only explain one another (Rule S8.6).
+
+        The results of a function's call may be the arguments of its next call, and no range tells the calls apart.
+        """
+        origins = _first_of_circles(self.spoiled_by)
+        return {tensor: "overflow" for tensor in origins if tensor in self.overflows}
+
+    def first_offenders(self, found: Mapping[TensorRef, Kind], tallies: Mapping[TensorRef, Tally]) -> set[TensorRef]:
+        """Return the tensors of which the nodes are first offenders (Rules S8.5 and S8.7)."""
+        first = {tensor for tensor, kind in found.items() if kind == "overflow"}
+        saturated = [tensor for tensor, kind in found.items() if kind == "saturated"]
+        saturated_by = {}
+        for tensor in saturated:
+            sources = [s.ref for s in tallies[tensor].node.inputs if self._saturates(s, tensor, found)]
+            if sources:
+                saturated_by[tensor] = sources
+        first.update(tensor for tensor in saturated if tensor not in saturated_by)
+        return first | _first_of_circles(saturated_by)
+
+    def _saturates(self, source: InputTensor, output: TensorRef, found: Mapping[TensorRef, Kind]) -> bool:
+        """Return whether an input was saturated when the output became so."""
+        if found.get(source.ref) != "saturated":
+            return False
+        if source.timing == "before":
+            return True
+        before, after = (self.batch.mixed[tensor].first_largest for tensor in (source.ref, output))
+        return before + (1 if source.timing == "next" else 0) <= after
 
     def is_spoiled(self, tensor: TensorRef) -> bool:
         """Return whether a tensor has more values that are not finite than in the reference, and not by design."""
@@ -218,7 +247,8 @@ class _Classifier:
     ) -> Kind:
         """Decide what made a tensor of the mixed model infinite or NaN."""
         batch = self.batch
-        explained = any(self._spoils(source, mixed) for source in node.inputs)
+        sources = [source.ref for source in node.inputs if self._spoils(source, mixed)]
+        explained = bool(sources)
         lost = tensor in batch.lost
         new = lost and not batch.saturate
         # A mask that is infinite by design is infinite in the float32 nodes that it reaches, too.
@@ -231,6 +261,10 @@ class _Classifier:
             kind = "saturated" if lost and batch.saturate else self._infinite_in_reference(node, reference)
         if explained or new:
             self.spoiled.add(tensor)
+        if explained:
+            self.spoiled_by[tensor] = sources
+        if new:
+            self.overflows.add(tensor)
         return "overflow" if new and not explained else kind
 
     def _finite(
@@ -279,6 +313,25 @@ class _Classifier:
         infinite = [s.ref for s in node.inputs if s.ref in ranges and not ranges[s.ref].finite]
         by_design = self.intended.issuperset(infinite) if infinite else _has_infinite_constant(node)
         return "intended" if by_design else "preexisting"
+
+
+def _first_of_circles(explained_by: Mapping[TensorRef, Sequence[TensorRef]]) -> set[TensorRef]:
+    """Return the first tensor of each group of tensors that explain one another, and that nothing else explains."""
+    readers: dict[TensorRef, list[TensorRef]] = {}
+    for tensor, sources in explained_by.items():
+        for source in sources:
+            readers.setdefault(source, []).append(tensor)
+    explained: set[TensorRef] = set()
+    first = set()
+    for start in (*(source for source in readers if source not in explained_by), *explained_by):
+        if start in explained_by and start not in explained:
+            first.add(start)
+        waiting = [start]
+        while waiting:
+            new = [tensor for tensor in readers.get(waiting.pop(), ()) if tensor not in explained]
+            explained.update(new)
+            waiting += new
+    return first
 
 
 def largest(one: float, other: float) -> float:

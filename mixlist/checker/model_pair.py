@@ -126,6 +126,9 @@ class SessionConfig:
         return start_probes(self.provider, lambda proto: self._start(proto, None, options))
 
 
+_RUNS = 2**32  # more than the iterations and calls of any specialization of a function
+
+
 @dataclass(frozen=True)
 class ObservedModel:
     """A model and its probes; ``observe`` opens a session of the model with some statistics.
@@ -149,13 +152,20 @@ class ObservedModel:
         return tensor._replace(scope=f"{self.original_scopes.get(head, head)}{slash}{rest}")
 
     def merge_specializations(self, ranges: Ranges) -> Ranges:
-        """Return the ranges by the tensors of the original, to which all specializations of a function are one."""
+        """Return the ranges by the tensors of the original, to which all specializations of a function are one.
+
+        A specialization counts as called after those that stand before it, which are in the order of their first calls.
+        """
         if not self.original_scopes:
             return ranges
+        runs = {head: at * _RUNS for at, head in enumerate(self.original_scopes, 1)}
         merged: dict[TensorRef, ObservedRange] = {}
         for tensor, span in ranges.items():
             plain = self.in_original(tensor)
-            merged[plain] = merged[plain].union(span) if plain in merged and span.ran else merged.get(plain, span)
+            if plain != tensor:
+                span = span.later(runs[tensor.scope.partition("/")[0]])
+            if span.ran or plain not in merged:
+                merged[plain] = merged[plain].union(span) if plain in merged and merged[plain].ran else span
         return merged
 
 

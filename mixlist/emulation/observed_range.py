@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _FLOAT32_LARGEST = float.fromhex("0x1.fffffep127")
 
@@ -14,6 +14,7 @@ class ObservedRange:
 
     ``ran`` is False where the tensor was not computed (a branch not taken, a loop without iterations).
     ``first_nonfinite`` is the first iteration in which a value was not finite, 0 outside loops, None for none.
+    ``first_largest`` is the first iteration that had the largest magnitude, 0 outside loops.
     """
 
     minimum: float
@@ -21,6 +22,7 @@ class ObservedRange:
     nan: bool
     ran: bool = True
     first_nonfinite: int | None = None
+    first_largest: int = 0
 
     @property
     def finite(self) -> bool:
@@ -50,10 +52,16 @@ class ObservedRange:
             return self
         minimum = -math.inf if self.minimum < -_FLOAT32_LARGEST else self.minimum
         maximum = math.inf if self.maximum > _FLOAT32_LARGEST else self.maximum
-        return ObservedRange(minimum, maximum, self.nan, True, 0)
+        return ObservedRange(minimum, maximum, self.nan, True, 0, self.first_largest)
+
+    def later(self, runs: int) -> ObservedRange:
+        """Return the range as one of a tensor that was computed this many iterations or calls later."""
+        first = None if self.first_nonfinite is None else self.first_nonfinite + runs
+        return replace(self, first_nonfinite=first, first_largest=self.first_largest + runs)
 
     def union(self, other: ObservedRange) -> ObservedRange:
         """Return the range of both; both ran."""
-        first = self.first_nonfinite if self.first_nonfinite is not None else other.first_nonfinite
+        first = min((run for run in (self.first_nonfinite, other.first_nonfinite) if run is not None), default=None)
         minimum, maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
-        return ObservedRange(minimum, maximum, self.nan or other.nan, True, first)
+        larger = min(self, other, key=lambda each: (-each.magnitude, each.first_largest))
+        return ObservedRange(minimum, maximum, self.nan or other.nan, True, first, larger.first_largest)

@@ -164,4 +164,6 @@ def _joined(low: NDArray[np.float64], high: NDArray[np.float64], total: NDArray[
     usual = ran & ~undefined
     if not usual.any():  # nothing but NaN
         return ObservedRange(-math.inf, math.inf, True, True, first)
-    return ObservedRange(float(low[usual].min()), float(high[usual].max()), bool(nan[ran].any()), True, first)
+    magnitude = np.where(usual, np.maximum(np.abs(low), np.abs(high)), -1.0)
+    ends = float(low[usual].min()), float(high[usual].max())
+    return ObservedRange(*ends, bool(nan[ran].any()), True, first, int(np.argmax(magnitude)))
