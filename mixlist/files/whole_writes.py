@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all: beside its place first, then renamed over it."""
+"""Write the bytes of a file whole or not at all, and test before a long run that this will work."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from mixlist.errors import FileError
+from mixlist.files.temporary_files import new_file
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
@@ -19,29 +20,39 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     A symbolic link is followed, an existing file keeps its permissions and owner; a device or a pipe stays what it is
     and takes the bytes. Raises FileError with what the system said; then nothing has changed.
     """
-    target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name[:200]}.{os.getpid()}.tmp")
-    try:
-        status = target.stat() if target.exists() else None
-        if status is not None and not stat.S_ISREG(status.st_mode):
-            with target.open("wb") as device:
+    if _is_device(path):
+        try:
+            with Path(path).open("wb") as device:
                 device.write(data)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        return
+    with new_file(path) as new:
+        new.file.write(data)
+        new.replace()
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise FileError where ``write_whole`` would fail; a file is created in the folder, and removed."""
+    if not _is_device(path):
+        with new_file(path):
             return
-        with beside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            if status is not None:
-                with suppress(PermissionError):  # only root may give files away
-                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
-                os.fchmod(file.fileno(), status.st_mode & 0o7777)
-            os.fsync(file.fileno())
-        beside.replace(target)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{os.fspath(path)}: cannot be written: {reason}") from None
-    finally:
-        with suppress(OSError, ValueError):
-            beside.unlink()
+    if not os.access(path, os.W_OK):
+        raise FileError(f"{os.fspath(path)}: cannot be written: Permission denied")
+
+
+def _is_device(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a device, a pipe or a folder; a new file does not take the place of these."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+    except (FileNotFoundError, ValueError):  # ValueError: a NUL in the path, which ``new_file`` reports
+        return False
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: str | os.PathLike[str], error: OSError) -> FileError:
+    return FileError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}")
 
 
 @contextmanager

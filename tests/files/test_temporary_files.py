@@ -1,0 +1,184 @@
+"""Files that appear whole or not at all, and what a process that is killed leaves of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mixlist.errors import FileError
+from mixlist.files import temporary_files
+from mixlist.files.temporary_files import new_file, remove_leftovers
+from mixlist.files.whole_writes import check_writable, write_whole
+
+
+@pytest.fixture(params=["without a name", "with a hidden name", "without locks"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Let the module think that it runs on Linux, on a system without O_TMPFILE, or on Windows."""
+    temporary_files._prepare_folder.cache_clear()
+    if request.param != "without a name":
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    if request.param == "without locks":
+        monkeypatch.setattr(temporary_files, "_fcntl", None)
+        for name in ("fchown", "fchmod"):
+            monkeypatch.delattr(os, name, raising=False)
+    yield request.param
+    temporary_files._prepare_folder.cache_clear()
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_file_and_one_that_is_replaced(tmp_path: Path, system: str) -> None:
+    target = tmp_path / "target.json"
+    write_whole(target, b"first")
+    assert target.read_bytes() == b"first"
+    target.chmod(0o640)
+    write_whole(target, b"second")
+    assert target.read_bytes() == b"second"
+    assert _names(tmp_path) == ["target.json"]
+    if system != "without locks":
+        assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_new_file_has_the_permissions_that_the_user_wants(tmp_path: Path, system: str) -> None:
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "target", b"")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "target").stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_not_placed_is_gone(tmp_path: Path, system: str) -> None:
+    with pytest.raises(ZeroDivisionError), new_file(tmp_path / "target") as new:
+        new.file.write(b"text")
+        raise ZeroDivisionError
+    assert _names(tmp_path) == []
+
+
+def test_a_name_is_given_once(tmp_path: Path, system: str) -> None:
+    for text, is_first, is_same in ((b"first", True, True), (b"other", False, False), (b"first", False, True)):
+        with new_file(tmp_path / "target") as new:
+            new.file.write(text)
+            assert new.link("data") is is_first
+            assert is_first or new.has_content_of(tmp_path / "data") is is_same
+    assert (tmp_path / "data").read_bytes() == b"first"
+    assert _names(tmp_path) == ["data"]
+
+
+def test_a_name_is_given_once_without_hard_links(tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    test_a_name_is_given_once(tmp_path, system)
+    write_whole(tmp_path / "target", b"text")
+    assert _names(tmp_path) == ["data", "target"]
+
+
+def test_a_hundred_threads_give_one_name(tmp_path: Path, system: str) -> None:
+    placed: list[bytes] = []
+
+    def place(number: int) -> None:
+        with new_file(tmp_path / "target") as new:
+            new.file.write(b"%d" % number)
+            if new.link("data"):
+                placed.append(b"%d" % number)
+
+    threads = [threading.Thread(target=place, args=(number,)) for number in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert placed == [(tmp_path / "data").read_bytes()]
+    assert _names(tmp_path) == ["data"]
+
+
+_WRITER = """
+import os, sys
+from mixlist.files import temporary_files
+if sys.argv[2] == "hidden":
+    del os.O_TMPFILE
+with temporary_files.new_file(sys.argv[1]) as new:
+    new.file.write(bytes(2**20))
+    new.file.flush()
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("form", ["hidden", "unnamed"])
+def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path, form: str) -> None:
+    """A file of a living process stays, one of a killed process is removed by the next one."""
+    command = [sys.executable, "-c", _WRITER, str(tmp_path / "target"), form]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"written\n"
+        left = _names(tmp_path)
+        assert len(left) == (form == "hidden")
+        assert not any(name.endswith(".json") for name in left)
+        remove_leftovers(os.fspath(tmp_path))
+        assert _names(tmp_path) == left
+        writer.kill()
+    temporary_files._prepare_folder.cache_clear()
+    write_whole(tmp_path / "other", b"text")
+    assert _names(tmp_path) == ["other"]
+
+
+def test_files_of_others_are_no_leftovers(tmp_path: Path) -> None:
+    names = [".mixlist-.tmp", ".mixlist-abcdefgh.tmp.json", "mixlist-abcdefgh.tmp", ".target.42.tmp"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"text")
+    (tmp_path / ".mixlist-abcdefgh.tmp").symlink_to(tmp_path / names[0])
+    os.mkfifo(tmp_path / ".mixlist-abcdefgi.tmp")
+    expected = _names(tmp_path)
+    remove_leftovers(os.fspath(tmp_path))
+    assert _names(tmp_path) == expected
+
+
+def test_without_locks_a_leftover_must_be_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(temporary_files, "_fcntl", None)
+    young, old = tmp_path / ".mixlist-aaaaaaaa.tmp", tmp_path / ".mixlist-bbbbbbbb.tmp"
+    for path in (young, old):
+        path.write_bytes(b"")
+    os.utime(old, (time.time() - 3600,) * 2)
+    remove_leftovers(os.fspath(tmp_path))
+    assert _names(tmp_path) == [young.name]
+
+
+def test_a_name_as_long_as_the_system_allows(tmp_path: Path, system: str) -> None:
+    """The hidden name does not hold the target's, which may be as long as a name can be."""
+    target = tmp_path / ("重" * 85)
+    write_whole(target, b"text")
+    assert _names(tmp_path) == [target.name]
+
+
+def test_a_leftover_of_the_same_process_number_does_no_harm(tmp_path: Path, system: str) -> None:
+    """In a container the process numbers of two runs are the same."""
+    leftover = tmp_path / f".target.{os.getpid()}.tmp"
+    leftover.write_bytes(b"of a user")
+    write_whole(tmp_path / "target", b"text")
+    assert leftover.read_bytes() == b"of a user"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, system: str) -> None:
+    for path in (tmp_path / "none" / "target", Path("/proc/target")):
+        for write in (check_writable, lambda path: write_whole(path, b"")):
+            with pytest.raises(FileError, match="cannot be written"):
+                write(path)
+
+
+def test_a_test_leaves_the_folder_as_it_was(tmp_path: Path, system: str) -> None:
+    check_writable(tmp_path / "target")
+    (tmp_path / "there").write_bytes(b"text")
+    check_writable(tmp_path / "there")
+    assert (tmp_path / "there").read_bytes() == b"text"
+    assert _names(tmp_path) == ["there"]
