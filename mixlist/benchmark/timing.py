@@ -10,7 +10,6 @@ pair by pair. Profiling slows a session, so what ran is told by sessions of thei
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -23,6 +22,7 @@ from mixlist.benchmark.options import BenchOptions
 from mixlist.benchmark.paired_statistics import ratio, spread
 from mixlist.benchmark.result import BenchReport, Contender
 from mixlist.errors import FileError, ModelError
+from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load
 from mixlist.lists.policy import Policy
@@ -91,8 +91,8 @@ def run_bench(model: ModelSource | Loaded, other: Rival, batches: object, option
     original = load(model)
     data = as_batches(batches, original.proto)
     feeds = list(islice(data, options.rounds))
-    with tempfile.TemporaryDirectory(prefix="mixlist-bench-") as home:
-        comparison = _Comparison(Path(home), feeds, options)
+    with ScratchFolder() as home:
+        comparison = _Comparison(home, feeds, options)
         comparison.notes += data.notes
         warnings = comparison.enter(original, other)
         comparison.run()

@@ -8,7 +8,6 @@ run most float16 nodes in float32 and hide an overflow.
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import click
 from mixlist.cli.parameters import OUTPUT
 from mixlist.errors import FileError
 from mixlist.files import package_data
+from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.report import terminal
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def command(output: str | None) -> None:
 def run(output: Path | None = None) -> None:
     """Run the demo; the rewritten models are kept in the folder ``output`` if one is given, else nothing is kept."""
     if output is None:
-        with tempfile.TemporaryDirectory(prefix="mixlist-demo-") as folder:
-            _run(Path(folder), kept=False)
+        with ScratchFolder() as folder:
+            _run(folder, kept=False)
         return
     try:
         output.mkdir(parents=True, exist_ok=True)

@@ -6,15 +6,12 @@ inside, each step would copy these again.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.graph.io import Loaded
 from mixlist.graph.messages import copy_fields
 from mixlist.graph.save import set_external
@@ -35,8 +32,8 @@ class SharedWeights:
     """A temporary folder of weights, which is removed with this object."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="mixlist-"))
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self._scratch = ScratchFolder()
+        self.folder = self._scratch.path
         self._numbers = count(1)  # of the files
 
     def share(self, loaded: Loaded, raised: bool, clamp: bool = False) -> Loaded:

@@ -22,7 +22,7 @@ from mixlist.errors import FileError
 
 _PREFIX, _SUFFIX = ".mixlist-", ".tmp"  # not .json: an engine loads every .json file of a library's folder
 _TEMPORARY = re.compile(r"\.mixlist-[a-z0-9_]{8}\.tmp")
-_ATTEMPTS = 100  # names that are tried
+ATTEMPTS = 100  # names that are tried
 _RECENT = 60.0  # seconds; without locks, a file this young may be one that is just being renamed
 
 
@@ -152,21 +152,26 @@ def remove_leftovers(folder: str) -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                _remove_if_free(entry.path)
+                remove_if_free(entry.path)
 
 
-def _remove_if_free(path: str) -> None:
-    with suppress(OSError):
+def remove_if_free(path: str) -> bool:
+    """Remove a file unless a process holds a lock on it; return whether it was removed."""
+    try:
         if _fcntl is None:
-            if time.time() - os.stat(path).st_mtime > _RECENT:  # noqa: PTH116
-                os.unlink(path)  # noqa: PTH108 - Windows refuses this for a file that is open
-            return
+            if time.time() - os.stat(path).st_mtime < _RECENT:  # noqa: PTH116
+                return False
+            os.unlink(path)  # noqa: PTH108 - Windows refuses this for a file that is open
+            return True
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)  # raises where it is held, or without locks
             os.unlink(path)  # noqa: PTH108
         finally:
             os.close(handle)
+    except OSError:
+        return False
+    return True
 
 
 @cache
@@ -203,18 +208,23 @@ def _hidden_name(folder: Path) -> Path:
 
 
 def _open_hidden(folder: Path, mode: int) -> tuple[IO[bytes], Path]:
-    """Create a file with a hidden name, which no other process has removed as a leftover before it was locked."""
-    for _ in range(_ATTEMPTS):
-        path = _hidden_name(folder)  # safe, since "x" opens no existing file
-        try:
-            file: IO[bytes] = open(path, "x+b", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
-        except FileExistsError:
-            continue
-        with suppress(FileNotFoundError):
-            if lock(file) and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+    """Create a file with a hidden name."""
+    for _ in range(ATTEMPTS):
+        path = _hidden_name(folder)
+        with suppress(FileExistsError):
+            if file := open_locked(path, mode):
                 return file, path
-        file.close()
     raise FileError(f"{folder}: no new file can be made there", hint="choose another folder")
+
+
+def open_locked(path: Path, mode: int) -> IO[bytes] | None:
+    """Create a file and lock it; return None where another process removed it as a leftover before it was locked."""
+    file = open(path, "x+b", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
+    with suppress(FileNotFoundError):
+        if lock(file) and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            return file
+    file.close()
+    return None
 
 
 def _copy_owner(source: Path, handle: int) -> None:

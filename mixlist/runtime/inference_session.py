@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.errors import MixlistError, ModelError, UsageError
+from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.runtime.model_files import outgrows_protobuf, readable_in_place, write_model
 from mixlist.runtime.refused_run import RunRefused, read_refusal
 from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
@@ -39,15 +39,16 @@ def make_session(
 ) -> InferenceSession:
     """Make a session of a ModelProto of any size; ``folder`` is where its external data lies.
 
-    A model that cannot be given as bytes (see ``model_files``) is written to a temporary folder that lives as long as
-    the session. Raises what ``open_session`` does.
+    A model that cannot be given as bytes (see ``model_files``) is written to a temporary folder. ONNX Runtime does not
+    need it once it has mapped the weights. Raises what ``open_session`` does.
     """
     if not outgrows_protobuf(proto) and readable_in_place(proto, folder):
         return open_session(proto.SerializeToString(), options, folder=folder)
     with ExitStack() as stack:
-        home = stack.enter_context(tempfile.TemporaryDirectory(prefix="mixlist-", ignore_cleanup_errors=True))
-        session = open_session(write_model(proto, Path(home), folder), options)
-        weakref.finalize(session, stack.pop_all().close)
+        home = stack.enter_context(ScratchFolder())
+        session = open_session(write_model(proto, home, folder), options)
+        if os.name == "nt":  # Windows removes no file that is mapped
+            weakref.finalize(session, stack.pop_all().close)
     return session
 
 

@@ -6,7 +6,6 @@ The model is sent to each worker once; a worker that gets a task loads it, unles
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
+from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.runtime.executors import Workers, content, wait_for
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
@@ -40,8 +40,8 @@ class RemoteSession(Session):
         self._workers = workers
         self._options = replace(options, threads=options.threads or workers.threads)
         self._token = hashlib.sha256(data + repr(self._options).encode()).hexdigest()[:16]
-        self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
-        self._path = Path(self._home.name, "model.onnx")
+        self._home = ScratchFolder()
+        self._path = self._home.path / "model.onnx"
         self._path.write_bytes(data)
         self._sent = workers.send(str(self._path))
 
@@ -60,7 +60,7 @@ class RemoteSession(Session):
 
     def close(self) -> None:
         """Remove the model's file; workers drop sessions when they need room."""
-        self._home.cleanup()
+        self._home.remove()
 
 
 def _with_weights(proto: ModelProto, folder: Path | None) -> ModelProto:

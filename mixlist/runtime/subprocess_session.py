@@ -7,8 +7,6 @@ a number, and sends its runs there. If the process dies, the model and the input
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from mixlist.errors import ModelError
+from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.runtime.crash_artifacts import bring_in, keep_feed
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.model_files import external_tensors, readable_in_place, write_model
@@ -73,13 +72,14 @@ class SessionProcess:
     """
 
     def __init__(self) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="mixlist-"))
+        self._scratch = ScratchFolder()
+        self.home = self._scratch.path
         self._worker = WorkerProcess()
         self.pid = self._worker.pid
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mixlist")  # waits for the answers
         self._numbers = count()
         self._crash: Crashed | None = None
-        self._end = weakref.finalize(self, _dispose, self._worker, self.home)
+        self._end = weakref.finalize(self, _dispose, self._worker, self._scratch)
 
     def new_session(self) -> tuple[int, Path]:
         """Return the number of a new session and a folder for its model."""
@@ -116,6 +116,7 @@ class SessionProcess:
             if work.folder is not None:
                 bring_in(work.model, work.folder)
             self._end.detach()
+            self._scratch.keep()
         return Crashed(death.signal, work.stage, work.model, feed, death.last_line)
 
     def close(self) -> None:
@@ -130,9 +131,9 @@ class SessionProcess:
         self.close()
 
 
-def _dispose(worker: WorkerProcess, home: Path) -> None:
+def _dispose(worker: WorkerProcess, scratch: ScratchFolder) -> None:
     worker.close()
-    shutil.rmtree(home, ignore_errors=True)
+    scratch.remove()
 
 
 class SubprocessSession(Session):

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Concatenate, ParamSpec, TypeVar
 
+from mixlist.files.scratch_folder import remove_left_folders
 from mixlist.runtime import pipe_protocol
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
@@ -37,7 +40,8 @@ def serve(threads: int) -> None:
     while True:
         try:
             pipe_protocol.send(answers, pipe_protocol.answer(pipe_protocol.receive(requests)))
-        except EOFError:  # the parent is gone
+        except EOFError:  # the parent was killed, else it would have ended this process
+            _remove_left_folders()
             os._exit(0)
 
 
@@ -46,6 +50,12 @@ def _streams() -> tuple[IO[bytes], IO[bytes]]:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # the output of libraries must not get among the answers
     return requests, answers
+
+
+def _remove_left_folders() -> None:
+    """Remove the weights and models that the parent had written, once the system has freed its locks."""
+    time.sleep(0.2)
+    remove_left_folders(tempfile.gettempdir())
 
 
 def _dump_no_core() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
+from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.lists.diff import diff
 from mixlist.lists.edits import apply_edits, read_edits
 from mixlist.lists.fmt import format_text
@@ -32,13 +31,13 @@ def rules_text(base: Policy, edits: EditSet) -> str:
 
 def read_back(base: Policy, modify: str, rules: str) -> Policy:
     """Return the base's policy with these two files in place of its own."""
-    with tempfile.TemporaryDirectory(prefix="mixlist-") as home:
-        path = Path(home, "modify_mixlist.json")
-        path.write_text(modify, "utf-8")
+    with ScratchFolder() as home:
+        path = home / "modify_mixlist.json"
+        path.write_bytes(modify.encode())
         lists, _ = apply_edits(base.lists.library, read_edits(path, strict=True)[0])
         if not rules:
             return replace(base, lists=lists)
-        path = Path(home, "customize_dtypes.txt")
-        path.write_text(rules, "utf-8")
+        path = home / "customize_dtypes.txt"
+        path.write_bytes(rules.encode())
         found, _ = read_customize_dtypes(path)
     return replace(base, lists=lists, rules=(*found, *(rule for rule in base.rules if rule.keep)))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -17,6 +15,7 @@ from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.result import TensorRange
 from mixlist.cost.estimate import costs, low_share
 from mixlist.errors import ModelError
+from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.graph.constness import is_random
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph
@@ -81,7 +80,7 @@ class TrialCompiler:
         # the flags of this gated graph that are on, None for one that it lacks
         self._on: WeakKeyDictionary[Solution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
         self.token = self.payload = ""
-        self._home = tempfile.TemporaryDirectory(prefix="mixlist-")
+        self._home = ScratchFolder()
         self._shares: dict[EditSet, float | None] = {}
 
     def plan(self, edits: EditSet) -> Plan:
@@ -205,14 +204,14 @@ class TrialCompiler:
         )
         data = pickle.dumps(payload, protocol=5)
         self.token = hashlib.sha256(data).hexdigest()[:16]
-        path = Path(self._home.name, self.token)
+        path = self._home.path / self.token
         path.write_bytes(data)
         self.gated, self.payload = gated, str(path)
 
     def close(self) -> None:
         """Remove what was written for the workers."""
         self.classifier.close()
-        self._home.cleanup()
+        self._home.remove()
 
 
 def _near_inputs(graph: Graph, feeds: Sequence[Feed], least: float) -> frozenset[TensorRef]:

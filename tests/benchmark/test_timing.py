@@ -166,7 +166,7 @@ class Dies(TimedSession):
 
 
 def test_a_crash_is_told_and_the_model_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(timing.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(timing, "TimedSession", Dies)
     Dies.started = 0
     report = timing.bench(model(SMALL), WHITE, [batch(2)], rounds=3)
@@ -181,7 +181,7 @@ def test_a_crash_is_told_and_the_model_kept(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(timing.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     timing.bench(model(SMALL), WHITE, [batch(2)], rounds=1)
     assert list(tmp_path.iterdir()) == []
 

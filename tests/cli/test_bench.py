@@ -155,7 +155,7 @@ def test_a_crash_is_reported_with_what_could_be_timed(run, model_path: Path, mon
 
 def test_a_crash_in_json(run, model_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(timing.tempfile, "tempdir", None)
+    monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(timing, "TimedSession", Dies)
     ran = run("bench", model_path, "--random", 1, *QUICK, "--format", "json")
     assert ran.status == 2

@@ -1,0 +1,123 @@
+"""Folders of temporary files, and those that killed processes leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mixlist.errors import FileError
+from mixlist.files import scratch_folder, temporary_files
+from mixlist.files.scratch_folder import ScratchFolder, remove_left_folders
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files of this test alone."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    scratch_folder._remove_once.cache_clear()
+    yield place
+    scratch_folder._remove_once.cache_clear()
+
+
+def test_a_folder_lives_as_long_as_its_object(parent: Path) -> None:
+    scratch = ScratchFolder()
+    (scratch.path / "weights").write_bytes(b"text")
+    remove_left_folders(str(parent))
+    assert (scratch.path / "weights").exists()
+    del scratch
+    assert list(parent.iterdir()) == []
+    with ScratchFolder() as path:
+        assert path.parent == parent
+    assert list(parent.iterdir()) == []
+
+
+def test_a_folder_that_is_kept_is_no_leftover(parent: Path) -> None:
+    scratch = ScratchFolder()
+    (scratch.path / "model.onnx").write_bytes(b"text")
+    scratch.keep()
+    scratch.remove()
+    remove_left_folders(str(parent))
+    assert [path.name for path in scratch.path.iterdir()] == ["model.onnx"]
+
+
+def test_without_locks(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows: an open file cannot be removed, and what was killed is known by its age."""
+    monkeypatch.setattr(temporary_files, "_fcntl", None)
+    monkeypatch.delattr(os, "getuid")
+    with ScratchFolder() as path:
+        (path / "weights").write_bytes(b"text")
+        remove_left_folders(str(parent))
+        assert (path / "weights").exists()
+    assert list(parent.iterdir()) == []
+    left = parent / "mixlist-abcdefgh"
+    left.mkdir()
+    (left / ".lock").write_bytes(b"")
+    os.utime(left / ".lock", (time.time() - 3600,) * 2)
+    remove_left_folders(str(parent))
+    assert list(parent.iterdir()) == []
+
+
+def test_folders_of_others_are_no_leftovers(parent: Path, tmp_path: Path) -> None:
+    for name in ("mixlist-abcdefgh", "mixlist-notes", "abcdefgh"):
+        (parent / name).mkdir()
+        (parent / name / "file").write_bytes(b"text")
+    (parent / "mixlist-notes" / ".lock").write_bytes(b"")
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / ".lock").write_bytes(b"")
+    (parent / "mixlist-abcdefgi").symlink_to(target)
+    remove_left_folders(str(parent))
+    assert (target / ".lock").exists()
+    assert sorted(path.name for path in parent.iterdir()) == [
+        "abcdefgh",
+        "mixlist-abcdefgh",
+        "mixlist-abcdefgi",
+        "mixlist-notes",
+    ]
+
+
+def test_no_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    with pytest.raises(FileError, match="no folder for temporary files can be made in /proc"):
+        ScratchFolder()
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_a_killed_check_leaves_nothing_for_long(tmp_path: Path, parent: Path, whole_group: bool) -> None:
+    """Its worker removes the weights; where both were killed, the next command does."""
+    model, data = tmp_path / "model.onnx", tmp_path / "data.npz"
+    weight = numpy_helper.from_array(np.ones((512, 512), np.float32), "w")
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 512]) for name in "xy"]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    np.savez(data, x=np.ones((1, 512), np.float32))
+    command = [sys.executable, "-m", "mixlist", "check", str(model), "--format", "json"]
+    environment = os.environ | {"TMPDIR": str(parent)}
+    many = [f"--data={data}"] * 2000
+    with subprocess.Popen([*command, *many], env=environment, start_new_session=True) as check:
+        while not any(path.stat().st_size >= 2**20 for path in parent.glob("mixlist-*/weights_1")):
+            assert check.poll() is None
+            time.sleep(0.01)
+        (os.killpg if whole_group else os.kill)(check.pid, signal.SIGKILL)
+    if whole_group:
+        time.sleep(1)
+        assert list(parent.glob("mixlist-*"))
+        subprocess.run([*command, f"--data={data}"], env=environment, check=True, stdout=subprocess.DEVNULL)
+    limit = time.monotonic() + 20
+    while list(parent.glob("mixlist*")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert list(parent.glob("mixlist*")) == []  # ONNX Runtime leaves a file of its own
