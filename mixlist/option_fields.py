@@ -21,16 +21,29 @@ Arguments = ParamSpec("Arguments")
 Default = TypeVar("Default")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
-Kind = Literal["flag", "text", "integer", "number", "input file", "list file", "output file"]
+Kind = Literal[
+    "flag",
+    "text",
+    "integer",
+    "number",
+    "input file",
+    "list file",
+    "library",
+    "model file",
+    "output file",
+    "appended file",
+    "output folder",
+]
 
 
 @dataclass(frozen=True)
 class CommandLineForm:
     """The form of an option on the command line and in a TOML file.
 
-    ``kind``: the type of the value; a "list file" may be ``-`` for standard input. ``flag``: the long option, "" for
-    the field's name with dashes, ``--x/--no-x`` for a flag that is on by default. ``least`` and ``most`` bound an
-    integer or a number, both included. ``repeatable``: the option can be given several times, and the value is a tuple.
+    ``kind``: the type of the value; a "list file" or a "library" may be ``-`` for standard input. ``flag``: the long
+    option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default. ``least`` and ``most``
+    bound an integer or a number, both included. ``repeatable``: the option can be given several times, and the value is
+    a tuple. ``files``: the names that are written into an output folder.
     """
 
     default: object
@@ -42,6 +55,7 @@ class CommandLineForm:
     least: float | None = None
     most: float | None = None
     repeatable: bool = False
+    files: tuple[str, ...] = ()
 
 
 def option(
@@ -55,9 +69,10 @@ def option(
     least: float | None = None,
     most: float | None = None,
     repeatable: bool = False,
+    files: tuple[str, ...] = (),
 ) -> Default:
     """Return a field of an options dataclass that the command line has too."""
-    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable)
+    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable, files)
     return field(default=default, metadata={"command line": form})
 
 

@@ -13,6 +13,8 @@ from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.targets.providers import ProviderOption
 
+CONTENDERS = ("original", "other")  # the two models, as files are named after them
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(ProviderOption):
@@ -30,7 +32,11 @@ class BenchOptions(ProviderOption):
         None, "Threads within an operator.  [default: ONNX Runtime's choice]", "integer", least=1
     )
     profiles: Path | None = option(
-        None, "Keep ONNX Runtime's profiles in this folder.", "output file", flag="--profile", metavar="DIR"
+        None,
+        "Keep ONNX Runtime's profiles in this folder.",
+        "output folder",
+        flag="--profile",
+        files=tuple(f"{name}.json" for name in CONTENDERS),
     )
     progress: Callable[[int], None] | None = None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.graph_changes import GraphChanges, graph_changes
 from mixlist.benchmark.kernel_coverage import low_coverage
-from mixlist.benchmark.options import BenchOptions
+from mixlist.benchmark.options import CONTENDERS, BenchOptions
 from mixlist.benchmark.paired_statistics import ratio, spread
 from mixlist.benchmark.result import BenchReport, Contender
 from mixlist.errors import FileError, ModelError
@@ -204,7 +204,7 @@ class _Comparison:
 
     def look(self) -> None:
         """Run a few batches of each once more, with a profile and the optimized graph written."""
-        for place, entry in zip(("original", "other"), self.entries, strict=True):
+        for place, entry in zip(CONTENDERS, self.entries, strict=True):
             folder = self.home / f"{place}-profile"
             folder.mkdir()
             try:

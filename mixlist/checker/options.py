@@ -80,7 +80,7 @@ class CheckOptions(JudgingOptions):
     """
 
     against: Model | None = option(
-        None, "Judge this file instead of what the lists make.", "input file", metavar="MIXED"
+        None, "Judge this file instead of what the lists make.", "model file", metavar="MIXED"
     )
     full_statistics: bool = option(
         False, "Count the values of every low tensor: not finite, became zero, subnormal, near the limit.", "flag"

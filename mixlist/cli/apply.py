@@ -12,20 +12,25 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mixlist.cli.command_files import Command, load_model
 from mixlist.cli.options import PLAN_OPTIONS, resolve_watched, take_policy, take_type_hints
-from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, OUTPUT_OR_DASH
+from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
     from mixlist.rewriter import RewriteResult
 
 
+_RESULT = PathType("writes", must_be_new=True)
+
+
 @click.command(
     "apply",
+    cls=Command,
     params=[
-        click.Argument(["model"], type=FILE),
+        click.Argument(["model"], type=MODEL),
         click.Option(
-            ["-o", "--output"], metavar="OUT", type=OUTPUT, required=True, help="Where the result is written."
+            ["-o", "--output"], metavar="OUT", type=_RESULT, required=True, help="Where the result is written."
         ),
         *PLAN_OPTIONS,
         click.Option(
@@ -79,8 +84,7 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b --dry-run
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report done.json
     """
-    from mixlist.graph.io import load
-    from mixlist.graph.save import check_target, inputs_of
+    from mixlist.graph.save import inputs_of
     from mixlist.graph.traversal import nodes
     from mixlist.report import apply_terminal, terminal
     from mixlist.report.progress import count_bar
@@ -88,8 +92,7 @@ def command(
 
     out = Path(output)
     policy, hints = take_policy(given), take_type_hints(given)
-    source = load(model)
-    check_target(out, source, force)
+    source = load_model(model)
     before, inputs = Counter(node.op_type for node in nodes(source.proto)), inputs_of(source)
     plan = resolve_watched(_prepared(source, inline_functions, opset), policy, hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.benchmark.options import BenchOptions
+from mixlist.cli.command_files import Command, load_model
 from mixlist.cli.data import DataOptions, batches_from, sizes_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
 from mixlist.cli.outputs import write_result, write_warnings
-from mixlist.cli.parameters import CONFIG, FILE, Given, on_command_line
+from mixlist.cli.parameters import CONFIG, MODEL, Given, on_command_line
 from mixlist.errors import ModelError, UsageError
 from mixlist.report import terminal
 
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
 @click.command(
     "bench",
+    cls=Command,
     params=[
-        click.Argument(["model"], type=FILE),
-        click.Argument(["other"], type=FILE, required=False),
+        click.Argument(["model"], type=MODEL),
+        click.Argument(["other"], type=MODEL, required=False),
         *declared(DataOptions, BenchOptions),
         click.Option(
             ["--estimate"], is_flag=True, help="Run nothing: count operations and bytes from shapes, for any machine."
@@ -72,17 +74,15 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
 
 def _models(model: str, other: str | None, given: Given) -> tuple[Loaded, Plan | Loaded]:
     """Return the original, and the plan that makes it mixed, or the other model."""
-    from mixlist.graph.io import load
-
     if other is None:
-        plan = resolve_watched(model, take_policy(given), take_type_hints(given))
+        plan = resolve_watched(load_model(model), take_policy(given), take_type_hints(given))
         return plan.solution.loaded, plan
     for name in on_command_line(*given):
         raise UsageError(
             f"--{name.replace('_', '-')} says how a mixed model is made, and OTHER is one already",
             hint="leave out the option, or OTHER",
         )
-    return load(model), load(other)
+    return load_model(model), load_model(other)
 
 
 def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, form: str) -> None:

@@ -9,14 +9,15 @@ import click
 
 from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions
+from mixlist.cli.command_files import Command, load_model
 from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.index import load_command
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import HTML, PLAN_OPTIONS, format_option, take_policy, take_type_hints
-from mixlist.cli.outputs import check_outputs, write_report
-from mixlist.cli.parameters import CONFIG, FILE
+from mixlist.cli.outputs import write_report
+from mixlist.cli.parameters import CONFIG, MODEL
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 @click.command(
     "check",
+    cls=Command,
     params=[
-        click.Argument(["model"], type=FILE),
+        click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
         *declared(DataOptions, CheckOptions),
         LARGE_BATCH,
@@ -55,20 +57,18 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     """
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
-    from mixlist.graph.io import load
     from mixlist.report import check_html, check_terminal
     from mixlist.report.progress import count_bar
     from mixlist.runtime.subprocess_session import SessionProcess
 
     apply_large_batch(given)
     refuse_two_workplaces(given)
-    check_outputs({"--html": html})
     alone = given["jobs"] is None and given["scheduler"] is None
     context = click.get_current_context()  # ends the process, which starts while the model is read
     process = context.with_resource(SessionProcess()) if alone else False
     policy = take_policy(given)
     hints = take_type_hints(given)
-    source = load(model)
+    source = load_model(model)
     batches = batches_from(take_data(given), source.proto)
     given["per_tensor"] = given["per_tensor"] or html is not None
     limits = build(Limits(), given)

@@ -6,8 +6,10 @@ import sys
 
 import click
 
+from mixlist.cli.command_files import Command
 
-@click.command("completion")
+
+@click.command("completion", cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """Print the completion script of a shell.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mixlist.cli.parameters import FILE, OUTPUT, PATH, Given, Number
+from mixlist.cli.parameters import FILE, LIBRARY, MODEL, OUTPUT, PATH, Given, Number, PathType
 from mixlist.option_fields import CommandLineForm, command_line_forms
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def declared(*options: type[DataclassInstance]) -> list[click.Parameter]:
     return [_click_option(name, form) for each in options for name, form in command_line_forms(each).items()]
 
 
-_METAVARS = {"integer": "N", "number": "X", "input file": "FILE", "output file": "FILE"}
+_FILES = {"input file": FILE, "model file": MODEL, "output file": OUTPUT, "appended file": PathType("appends")}
+_LISTS = {"list file": PATH, "library": LIBRARY}
+_METAVARS = {"integer": "N", "number": "X", "output folder": "DIR"} | dict.fromkeys(_FILES, "FILE")
 
 
 def _click_option(name: str, form: CommandLineForm) -> click.Option:
@@ -56,7 +58,9 @@ def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
         return Number(form.least, form.most)
     if form.kind == "text":
         return click.Choice(form.choices) if form.choices else click.STRING
-    return {"input file": FILE, "list file": PATH, "output file": OUTPUT}.get(form.kind)
+    if form.kind == "output folder":
+        return PathType("writes into", files=form.files)
+    return (_FILES | _LISTS).get(form.kind)
 
 
 def build(base: Options, given: Given, **converted: object) -> Options:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mixlist.cli.parameters import OUTPUT
+from mixlist.cli.command_files import Command
+from mixlist.cli.parameters import PathType
 from mixlist.errors import FileError
 from mixlist.files import package_data
 from mixlist.files.scratch_folder import ScratchFolder
@@ -42,8 +43,12 @@ class Mixed:
     overflow: str  # the first node whose output is not finite, or ""
 
 
-@click.command("demo")
-@click.option("-o", "--output", metavar="DIR", type=OUTPUT, help="Keep the rewritten models in this folder.")
+_MODELS = ("digits.mixed.onnx", "digits.unedited.onnx", "digits.all_low.onnx")
+_FOLDER = PathType("writes into", files=_MODELS)
+
+
+@click.command("demo", cls=Command)
+@click.option("-o", "--output", metavar="DIR", type=_FOLDER, help="Keep the rewritten models in this folder.")
 def command(output: str | None) -> None:
     """Run the main job on the bundled model, step by step.
 
@@ -83,7 +88,7 @@ def _run(folder: Path, *, kept: bool) -> None:
     _step(1, f"Check the list file: mixlist validate {edits.name}")
     _show_list(edits)
 
-    listed = _apply("onnx lists, edited", model, folder / "digits.mixed.onnx", pixels, mixlist=edits)
+    listed = _apply("onnx lists, edited", model, folder / _MODELS[0], pixels, mixlist=edits)
     _step(2, f"What the lists say of this model's operators: mixlist lists --mixlist {edits.name}")
     _show_lists(listed.plan)
     _step(3, f"What each node becomes, and why: mixlist resolve {model.name} --mixlist {edits.name}")
@@ -92,8 +97,8 @@ def _run(folder: Path, *, kept: bool) -> None:
     _show_chain(listed.plan, "/energy/Div_1")
 
     _step(5, "Apply and run, with two other choices beside it: mixlist apply ... [--precision-mode-v2 fp16]")
-    unedited = _apply("onnx lists", model, folder / "digits.unedited.onnx", pixels)
-    forced = _apply("all low (fp16)", model, folder / "digits.all_low.onnx", pixels, precision_mode_v2="fp16")
+    unedited = _apply("onnx lists", model, folder / _MODELS[1], pixels)
+    forced = _apply("all low (fp16)", model, folder / _MODELS[2], pixels, precision_mode_v2="fp16")
     _show_outcome(model, _run_original(model, pixels), [unedited, listed, forced], labels)
     if kept:
         print(f"\nThe models are in {folder}.")

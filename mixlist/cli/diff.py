@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mixlist.cli.command_files import Command
 from mixlist.cli.options import OP_NAMES, format_option, policy_from
 from mixlist.cli.outputs import write_table
-from mixlist.cli.parameters import CONFIG, FILE, PATH, one_standard_input
+from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PATH, one_standard_input
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,13 +22,16 @@ _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
 
 @click.command(
     "diff",
+    cls=Command,
     params=[
-        click.Argument(["base"], metavar="BASE", type=PATH),
-        click.Argument(["target"], metavar="TARGET", type=PATH),
+        click.Argument(["base"], metavar="BASE", type=LIBRARY),
+        click.Argument(["target"], metavar="TARGET", type=LIBRARY),
         click.Option(["--base-mixlist"], type=PATH, help="A modify_mixlist file applied to BASE first."),
         click.Option(["--target-mixlist"], type=PATH, help="A modify_mixlist file applied to TARGET first."),
         OP_NAMES,
-        click.Option(["--model"], type=FILE, help="Show instead the nodes of this ONNX model whose precision changes."),
+        click.Option(
+            ["--model"], type=MODEL, help="Show instead the nodes of this ONNX model whose precision changes."
+        ),
         format_option("table", "json", "csv", description="With --model."),
         CONFIG,
     ],

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from mixlist.cli.command_files import Command
 from mixlist.cli.options import KIND
-from mixlist.cli.parameters import PATH, one_standard_input
+from mixlist.cli.parameters import PathType, one_standard_input
 from mixlist.errors import MixlistError
 from mixlist.report.terminal import warn
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 @click.command(
     "fmt",
+    cls=Command,
     params=[
-        click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
+        click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PathType("edits", allow_dash=True)),
         click.Option(["--check"], is_flag=True, help="Change nothing; exit with 1 if a file is not in that form."),
         KIND,
     ],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from mixlist.cli.command_files import Command
 from mixlist.cli.options import POLICY_OPTIONS, format_option, take_policy
 from mixlist.cli.outputs import write_table
 from mixlist.cli.parameters import CONFIG
 
 
-@click.command("lists", params=[*POLICY_OPTIONS, format_option("table", "json", "csv"), CONFIG])
+@click.command("lists", cls=Command, params=[*POLICY_OPTIONS, format_option("table", "json", "csv"), CONFIG])
 def command(form: str, **given: object) -> None:
     """Show the effective lists: the library's, after the edits of --mixlist.
 

@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from mixlist.cli.parameters import FILE
+from mixlist.cli.command_files import Command
+from mixlist.cli.parameters import PathType
 from mixlist.errors import UsageError
 
 
@@ -15,10 +16,17 @@ def command() -> None:
     """Edit an operator information library in place."""
 
 
-@command.command("set", short_help="Set the precision flag of op types.")
-@click.argument("library", type=FILE)
+@command.command("set", cls=Command, short_help="Set the precision flag of op types.")
+@click.argument("library", type=PathType("edits"))
 @click.argument("changes", metavar="OP=true|false|none...", nargs=-1, required=True)
-@click.option("--backup", "backup", metavar="DIR", required=True, type=FILE, help="Where the original is saved.")
+@click.option(
+    "--backup",
+    "backup",
+    metavar="DIR",
+    required=True,
+    type=PathType("writes into"),  # under names that are free
+    help="Where the original is saved.",
+)
 @click.option("--make-writable", is_flag=True, help="Edit a read-only library; its permissions are restored after.")
 def set_command(library: str, changes: tuple[str, ...], backup: str, make_writable: bool) -> None:
     """Set the precision flag of op types: true is white, false is black, none is gray.

@@ -1,14 +1,10 @@
-"""The files that a command writes, looked at before a long run, and the report that it ends in."""
+"""Write the report or the table that a command ends in."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TextIO, TypeVar
-
-from mixlist.cli.parameters import FILE, PATH, values_of_type
-from mixlist.errors import FileError, UsageError
 
 
 class _Report(Protocol):
@@ -19,29 +15,6 @@ class _Report(Protocol):
 
 
 Report = TypeVar("Report", bound=_Report)
-
-
-def check_outputs(
-    outputs: Mapping[str, str | None], more_inputs: Iterable[Path] = (), *, new: Container[str] = ()
-) -> None:
-    """Raise before a long run where an output cannot be written, would replace an input, or exists.
-
-    ``outputs`` are paths by the option that names them; those of the options in ``new`` must not exist.
-    Inputs are the paths that the running command reads, and ``more_inputs``.
-    """
-    named = {option: path for option, path in outputs.items() if path is not None}
-    if len({Path(path).resolve() for path in named.values()}) < len(named):
-        raise UsageError(f"{' and '.join(named)} would write the same file", hint="name one file each")
-    inputs = [*map(Path, values_of_type(FILE, PATH)), *more_inputs]
-    for option, name in named.items():
-        path = Path(name)
-        if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
-            raise UsageError(f"{option} {name} is an input", hint="name another file")
-        if path.is_dir() or not path.parent.is_dir():
-            what = "is a folder" if path.is_dir() else "cannot be written: its folder does not exist"
-            raise FileError(f"{name}: {what}", hint="name a file in a folder that exists")
-        if path.exists() and option in new:
-            raise UsageError(f"{name} exists", hint="use --force to replace it")
 
 
 def write_report(

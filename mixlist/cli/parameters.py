@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, TypeAlias
 
 import click
 
@@ -14,21 +14,59 @@ from mixlist.errors import UsageError
 Given: TypeAlias = dict[str, object]  # the values of a command's options by parameter name
 
 
+Use: TypeAlias = Literal["reads", "reads model", "reads library", "edits", "writes", "appends", "writes into"]
+
+
 class PathType(click.Path):
-    """A path as the user wrote it; click's own type fails at a NUL, which a configuration can hold."""
+    """A path, and what the command does with the file there; ``command_files`` compares these files.
+
+    ``reads``: a file, or the batches in a folder; ``reads model``: its weights in other files too; ``reads library``: a
+    built-in library, a file, or the JSON files in a folder. ``edits``: reads it, and writes it in its place.
+    ``writes``: replaces it whole; ``must_be_new``: only with --force; ``may_replace``: the parameter whose input it may
+    be then; ``also``: more files that it writes because of this one. ``writes into``: these ``files`` of a folder.
+    """
+
+    def __init__(
+        self,
+        use: Use,
+        *,
+        allow_dash: bool = False,
+        must_be_new: bool = False,
+        may_replace: str = "",
+        also: Callable[[str], str] | None = None,
+        files: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(allow_dash=allow_dash)
+        self.use, self.must_be_new, self.may_replace = use, must_be_new, may_replace
+        self._also, self._files = also, files
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether the file is an input."""
+        return self.use in ("reads", "reads model", "reads library", "edits")
+
+    def files_written(self, path: str) -> tuple[str, ...]:
+        """Return the files that a command writes for this path, apart from one that it edits."""
+        if self.use == "writes into":
+            return tuple(os.path.join(path, name) for name in self._files)  # noqa: PTH118
+        if self.use not in ("writes", "appends") or (path == "-" and self.allow_dash):
+            return ()
+        return (path,) if self._also is None else (path, self._also(path))
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        if "\0" in os.fspath(value):
+        if "\0" in os.fspath(value):  # click's own type fails at it, and a configuration can hold it
             self.fail("a path cannot hold a NUL character", param, ctx)
         return super().convert(value, param, ctx)
 
 
-FILE = PathType()
-PATH = PathType(allow_dash=True)  # '-' is standard input
-OUTPUT = PathType()
-OUTPUT_OR_DASH = PathType(allow_dash=True)  # '-' is standard output
+FILE = PathType("reads")
+PATH = PathType("reads", allow_dash=True)  # '-' is standard input
+MODEL = PathType("reads model")
+LIBRARY = PathType("reads library", allow_dash=True)
+OUTPUT = PathType("writes")
+OUTPUT_OR_DASH = PathType("writes", allow_dash=True)  # '-' is standard output
 
 
 class Number(click.FloatRange):
@@ -79,18 +117,20 @@ def names_and_values(texts: Iterable[str], option: str, form: str, example: str)
         yield name, value
 
 
-def values_of_type(*types: PathType) -> Iterator[str]:
-    """Return the paths of these types that the running command was given."""
-    context = click.get_current_context()
+def path_values(context: click.Context) -> Iterator[tuple[click.Parameter, PathType, str]]:
+    """Yield each path that the running command was given, its configuration among them, with its parameter and type."""
     for parameter in context.command.params:
-        if parameter.type in types:
-            value = context.params.get(parameter.name or "")
-            yield from value if isinstance(value, tuple) else (() if value is None else (value,))
+        kind = parameter.type
+        if isinstance(kind, PathType):
+            values = context.meta.get(_CONFIG) if parameter is CONFIG else context.params.get(parameter.name or "")
+            paths = values if isinstance(values, tuple) else () if values is None else (values,)
+            yield from ((parameter, kind, str(path)) for path in paths)
 
 
 def one_standard_input() -> None:
     """Raise UsageError if two inputs of the running command are ``-``: standard input can be read once."""
-    if list(values_of_type(PATH)).count("-") > 1:
+    paths = path_values(click.get_current_context())
+    if sum(path == "-" for _, kind, path in paths if kind.is_read and kind.allow_dash) > 1:
         raise UsageError(
             "'-' (standard input) is given twice", hint="it can be read once: put one of the two in a file"
         )
@@ -101,9 +141,11 @@ def _read_config(context: click.Context, parameter: click.Parameter, path: str |
     if path is not None:
         from mixlist.cli.config import defaults
 
+        context.meta[_CONFIG] = path
         context.default_map = defaults(path, context)
 
 
+_CONFIG = "mixlist.config"  # the key of the path in a context's ``meta``, since the command does not get it
 CONFIG = click.Option(
     ["--config"],
     metavar="FILE",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mixlist.cli.command_files import Command
 from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
-from mixlist.cli.parameters import CONFIG, FILE
+from mixlist.cli.parameters import CONFIG, MODEL
 
 if TYPE_CHECKING:
     from mixlist.resolver import Decision, Plan
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
 @click.command(
     "resolve",
+    cls=Command,
     params=[
-        click.Argument(["model"], type=FILE),
+        click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
         format_option("table", "json", "csv"),
         click.Option(

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import click
 
+from mixlist.cli.command_files import Command, load_model
 from mixlist.cli.declared import build, declared
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch
 from mixlist.cli.options import HTML, POLICY_OPTIONS, format_option, take_policy
-from mixlist.cli.outputs import check_outputs, write_report
-from mixlist.cli.parameters import CONFIG, FILE, keep_one, names_and_values
+from mixlist.cli.outputs import write_report
+from mixlist.cli.parameters import CONFIG, FILE, MODEL, keep_one, names_and_values
 from mixlist.errors import UsageError
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import TrainOptions
@@ -19,8 +20,9 @@ from mixlist.training.options import TrainOptions
 
 @click.command(
     "train",
+    cls=Command,
     params=[
-        click.Argument(["step"], type=FILE),
+        click.Argument(["step"], type=MODEL),
         click.Option(
             ["--data"],
             metavar="FILE",
@@ -87,10 +89,9 @@ def command(
     options = build(TrainOptions(), given, optimizer=settings, state=state)
     parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
     make_scaler(options.scaler, **parameters)
-    check_outputs({"--html": html, "--resume": state})
     policy = take_policy(given)
     with training_bar(options.runs) as told:
-        report = run_train(step, policy, data, replace(options, scaler_parameters=parameters, told=told))
+        report = run_train(load_model(step), policy, data, replace(options, scaler_parameters=parameters, told=told))
     write_report(report, form, html, train_html.render, train_terminal.write_train)
     return int(report.verdict != "pass")
 

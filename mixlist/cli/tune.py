@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -13,39 +13,50 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.checker.accuracy import Limits
+from mixlist.cli.command_files import Command, load_model
 from mixlist.cli.data import DataOptions, batches_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
-from mixlist.cli.outputs import check_outputs, write_result, write_warnings
-from mixlist.cli.parameters import CONFIG, FILE, OUTPUT, PATH, values_of_type
+from mixlist.cli.outputs import write_result, write_warnings
+from mixlist.cli.parameters import CONFIG, MODEL, PathType
 from mixlist.errors import UsageError
 from mixlist.report.terminal import clean
 from mixlist.tuner.options import TuneOptions, default_limits
 
 if TYPE_CHECKING:
-    from mixlist.graph.io import Loaded
     from mixlist.runtime.feeds import Batches
     from mixlist.tuner.result import TuneReport
     from mixlist.tuner.trials import Trial
 
 
+def _partial(name: str) -> str:
+    """``modify.partial.json`` for ``modify.json``."""
+    path = Path(name)
+    return str(path.parent / f"{path.stem}.partial{path.suffix}")
+
+
+_LISTS = PathType("writes", must_be_new=True, may_replace="mixlist", also=_partial)
+_RULES = PathType("writes", must_be_new=True, also=_partial)
+
+
 @click.command(
     "tune",
+    cls=Command,
     params=[
-        click.Argument(["model"], type=FILE),
+        click.Argument(["model"], type=MODEL),
         click.Option(
             ["-o", "--output"],
             metavar="OUT",
-            type=OUTPUT,
+            type=_LISTS,
             required=True,
             help="Where the modify_mixlist file is written.",
         ),
         click.Option(
             ["--node-rules", "rules"],
             metavar="FILE",
-            type=OUTPUT,
+            type=_RULES,
             help="Let single nodes stay in float32 too; their rules go to this customize_dtypes file.",
         ),
         click.Option(["--force"], is_flag=True, help="Replace existing outputs."),
@@ -88,7 +99,6 @@ def command(
       mixlist tune model.onnx -o modify.json --ops-info mindspore-o3 --random 4 --dim batch=8 --objective max-low
     """
     from mixlist.checker.label_accuracy import read_labels
-    from mixlist.graph.io import load
     from mixlist.report.tune_terminal import write_tune
     from mixlist.runtime.feeds import read_batches
     from mixlist.tuner.run import run_tune
@@ -97,15 +107,12 @@ def command(
     refuse_two_workplaces(given)
     if given["max_accuracy_loss"] is not None and labels is None:
         raise UsageError("--max-accuracy-loss is of the answers that --labels knows", hint="give --labels FILE")
-    outputs = _Outputs(output, rules, state, force)
-    outputs.check()
     policy = take_policy(given)
     hints = take_type_hints(given)
-    source = load(model)
+    source = load_model(model)
     batches = batches_from(take_data(given), source.proto)
     others = read_batches(validate_on, source.proto) if validate_on else None
     _refuse_seen(batches, others)
-    outputs.check(_files(source, batches, others))
     options = build(
         TuneOptions(),
         given,
@@ -122,7 +129,7 @@ def command(
     report = replace(report, next_command=_next_command(report, output))
     write_warnings(report)
     try:
-        saved = _save(report, outputs)
+        saved = _save(report, output, rules, force)
         sys.stderr.write(f"{clean(saved)}\n")
     finally:  # a file that cannot be written after all does not take the report with it
         write_result(report, form, write_tune)
@@ -137,38 +144,6 @@ def _next_command(report: TuneReport, output: str) -> str:
     rules = Path(output).with_suffix(".nodes.txt")
     more = ("--objective", other.objective, "--node-rules", str(rules), "--force")
     return next_command(command, *more, without=("objective", "force", "form", "trace"))
-
-
-class _Outputs:
-    """OUT and FILE, and where they go when the search is interrupted."""
-
-    def __init__(self, lists: str, rules: str | None, state: str | None, force: bool) -> None:
-        self.lists, self.rules, self.force = lists, rules, force
-        self.partial = _partial(lists), None if rules is None else _partial(rules)
-        self.named = {"--output": lists, "--node-rules": rules, "--state": state}
-        self.named |= {"the partial output": self.partial[0], "the partial node rules": self.partial[1]}
-
-    def check(self, more_inputs: Iterable[Path] = ()) -> None:
-        """Raise before the long run where one of them, or the state, cannot be written or is an input."""
-        check_outputs(self.named, more_inputs, new=() if self.force else ("--output", "--node-rules"))
-
-
-def _partial(name: str) -> str:
-    """``modify.partial.json`` for ``modify.json``."""
-    path = Path(name)
-    return str(path.parent / f"{path.stem}.partial{path.suffix}")
-
-
-def _files(source: Loaded, batches: Batches, others: Batches | None) -> tuple[Path, ...]:
-    """Return the files of the folders that were given, and those of the model's weights."""
-    from mixlist.graph.save import inputs_of
-
-    found = list(inputs_of(source))
-    for name in (*batches.names(), *(others.names() if others is not None else ())):
-        found += [Path(name), *Path(name).glob("*.pb")]
-    for name in values_of_type(PATH):  # an ops-info library may be a folder
-        found += Path(name).glob("*.json")
-    return tuple(found)
 
 
 def _refuse_seen(batches: Batches, others: Batches | None) -> None:
@@ -192,15 +167,19 @@ def _watched(trace: bool) -> Iterator[Callable[[Trial], None]]:
         yield lambda trial: bar(1) if bar is not None else None
 
 
-def _save(report: TuneReport, outputs: _Outputs) -> str:
+def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str:
     """Write the files where there is a list; return a sentence about them."""
     if not report.modify_mixlist:
         return "nothing was written"
-    lists, rules = (outputs.lists, outputs.rules) if report.complete else outputs.partial
-    report.save(lists, rules, force=outputs.force or not report.complete)
-    wrote = f"wrote {lists}" if rules is None else f"wrote {lists} and {rules}"
     if not report.complete:
-        return f"interrupted: {wrote}; {outputs.lists} is as it was"
+        partial = _partial(lists), None if rules is None else _partial(rules)
+        report.save(*partial, force=True)
+        return f"interrupted: {_wrote(*partial)}; {lists} is as it was"
+    report.save(lists, rules, force=force)
     failed = "; it keeps the limits on the data of the search, but not on that of the validation"
     unknown = "; on the data of the validation too little could be compared"
-    return wrote + {"pass": "", "fail": failed, "inconclusive": unknown}[report.verdict]
+    return _wrote(lists, rules) + {"pass": "", "fail": failed, "inconclusive": unknown}[report.verdict]
+
+
+def _wrote(lists: str, rules: str | None) -> str:
+    return f"wrote {lists}" if rules is None else f"wrote {lists} and {rules}"

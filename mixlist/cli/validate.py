@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from mixlist.cli.command_files import Command
 from mixlist.cli.failures import tell
 from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, policy_from
-from mixlist.cli.parameters import CONFIG, FILE, PATH, Given, one_standard_input
+from mixlist.cli.parameters import CONFIG, MODEL, PATH, Given, one_standard_input
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
 from mixlist.report.number_text import pluralize
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "validate",
+    cls=Command,
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
         KIND,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
         ),
         click.Option(["--strict"], is_flag=True, help="Warnings fail too."),
         OPS_INFO,
-        click.Option(["--model"], type=FILE, help="Check the names against this ONNX model, too."),
+        click.Option(["--model"], type=MODEL, help="Check the names against this ONNX model, too."),
         OP_NAMES,
         CONFIG,
     ],

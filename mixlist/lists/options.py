@@ -32,7 +32,7 @@ class PolicyOptions:
     ops_info: ListPath = option(
         DEFAULT_LIBRARY,
         "The operator library: a file, a directory or a built-in name ('mixlist presets').",
-        "list file",
+        "library",
         metavar="PATH|PRESET",
     )
     mixlist: ListPath | None = option(None, "A modify_mixlist file ('-' reads standard input).", "list file")

@@ -59,7 +59,7 @@ class TuneOptions(JudgingOptions):
         flag="--holdout/--no-holdout",
     )
     state: str | os.PathLike[str] | None = option(
-        None, "Keep the trials here; a search that was killed goes on.", "output file"
+        None, "Keep the trials here; a search that was killed goes on.", "appended file"
     )
     told: Callable[[Trial], None] | None = None
 

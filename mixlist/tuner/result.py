@@ -116,6 +116,8 @@ def _save(
 ) -> None:
     if node_rules is None and any(edit.node for edit in result.edits):
         raise UsageError("the result has node rules, and no file was named for them", hint="give node_rules")
+    if node_rules is not None and os.path.realpath(path) == os.path.realpath(node_rules):
+        raise UsageError(f"{os.fspath(path)} would hold both the lists and the node rules", hint="name two files")
     texts = {} if node_rules is None else {os.fspath(node_rules): result.customize_dtypes}
     texts[os.fspath(path)] = result.modify_mixlist
     for name in texts:

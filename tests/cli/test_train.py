@@ -17,6 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
+from mixlist.errors import FileError
 from mixlist.files.package_data import folder
 from tests.support.training_network import classifier, clusters, noisy, squares
 from tests.training.test_reference import samples
@@ -264,9 +265,16 @@ def test_text_that_would_steer_a_terminal(run, tmp_path: Path) -> None:
     assert "b2\\x1b[2J" in ran.out
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder where nobody writes")
-def test_a_page_that_cannot_be_written_does_not_take_the_report_with_it(run, step: tuple[str, ...]) -> None:
-    ran = run(*step, "--runs", "1", "--epochs", "1", "--html", "/proc/report.html", "--format", "json")
+def test_a_page_that_cannot_be_written_does_not_take_the_report_with_it(
+    run, step: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full once the run is over."""
+
+    def refuse(path: str, data: bytes) -> None:
+        raise FileError(f"{path}: cannot be written: No space left on device")
+
+    monkeypatch.setattr("mixlist.report.html_page.write_whole", refuse)
+    ran = run(*step, "--runs", "1", "--epochs", "1", "--html", tmp_path / "report.html", "--format", "json")
     assert ran.status == 2
-    assert "/proc/report.html: cannot be written" in ran.err
+    assert "report.html: cannot be written: No space" in ran.err
     assert told(ran.out)["verdict"] == "fail"

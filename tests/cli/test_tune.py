@@ -337,7 +337,8 @@ def test_no_input_is_replaced(run, planted: Path, data: Path, calm: Path, tmp_pa
     given = ("--data", data, "--validate-on", calm / "0.npz", "--mixlist")
     for path in (planted, link, lists, data / "1.npz", calm / "0.npz"):
         before = path.read_bytes()
-        for option in (("-o", path), ("-o", tmp_path / "m.json", "--state", path)):
+        replacing = [("-o", path)] if path != lists else []  # the list is what the search starts from
+        for option in (*replacing, ("-o", tmp_path / "m.json", "--state", path)):
             ran = run("tune", planted, *option, *given, lists, "--force")
             assert ran.status == 2, path
             assert "is an input" in ran.err

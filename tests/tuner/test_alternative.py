@@ -45,6 +45,8 @@ def test_one_rule_keeps_what_the_list_gives_away(tmp_path: Path) -> None:
     assert other.low_share == pytest.approx(1 - 1 / PRODUCTS)
     with pytest.raises(UsageError, match="no file was named"):
         other.save(tmp_path / "m.json")
+    with pytest.raises(UsageError, match="both the lists and the node rules"):
+        other.save(tmp_path / "m.json", tmp_path / "." / "m.json")
     other.save(tmp_path / "m.json", tmp_path / "n.txt")
     assert (tmp_path / "n.txt").read_text() == other.customize_dtypes
 

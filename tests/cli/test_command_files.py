@@ -1,0 +1,281 @@
+"""Outputs that are inputs, other outputs or exist already, and places that cannot be written: told before any work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from mixlist.cli.command_files import Command
+from mixlist.cli.index import COMMANDS, load_command
+from mixlist.cli.parameters import CONFIG, PathType
+
+
+def _commands() -> Iterator[click.Command]:
+    for name in COMMANDS:
+        command = load_command(name)
+        yield from command.commands.values() if isinstance(command, click.Group) else (command,)
+
+
+def test_every_command_declares_its_files() -> None:
+    """A parameter that names a file has a PathType, and the command is one that compares files."""
+    for command in _commands():
+        assert isinstance(command, Command), command.name
+        for parameter in command.params:
+            names_file = parameter.metavar in ("FILE", "PATH", "DIR", "PATH...", "PATH|PRESET", "OUT", "MIXED")
+            is_path = isinstance(parameter.type, click.Path | click.File)
+            assert isinstance(parameter.type, PathType) is (names_file or is_path), (command.name, parameter.name)
+
+
+# --- the files of each command ---
+
+
+def _external(path: Path, weights: str) -> None:
+    """Write a model with its weights in another file."""
+    tensor = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, 1, ["N", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [tensor])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, path, save_as_external_data=True, location=weights, size_threshold=0)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with one file for each option that names a file to read."""
+    _external(tmp_path / "model.onnx", "model.bin")
+    _external(tmp_path / "other.onnx", "other.bin")
+    texts = {
+        "lists.json": "{}",
+        "library.json": '{"MatMul": {"precision_reduce": {"flag": "true"}}}',
+        "library/a.json": '{"MatMul": {"precision_reduce": {"flag": "true"}}}',
+        "keep.txt": "",
+        "customize.txt": "",
+        "hints.json": "{}",
+        "config.toml": "",
+    }
+    for name in ("library", "batches", "sets/set_0"):
+        (tmp_path / name).mkdir(parents=True)
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    for name in ("batch.npz", "batches/0.npz", "more.npz", "init.npz"):
+        np.savez(tmp_path / name, x=np.ones((1, 4), np.float32))
+    np.save(tmp_path / "labels.npy", np.zeros(1, np.int64))
+    value = numpy_helper.from_array(np.ones((1, 4), np.float32), "x")
+    (tmp_path / "sets/set_0/input_0.pb").write_bytes(value.SerializeToString())
+    return tmp_path
+
+
+# The arguments of a command that read, each with the files that are read; options, then the files that they name.
+_POLICY = {
+    "--mixlist=lists.json": ["lists.json"],
+    "--keep-dtype=keep.txt": ["keep.txt"],
+    "--customize-dtypes=customize.txt": ["customize.txt"],
+    "--ops-info=library.json": ["library.json"],
+    "--ops-info=library": ["library/a.json"],
+    "--config=config.toml": ["config.toml"],
+}
+_PLAN = _POLICY | {"--type-hints=hints.json": ["hints.json"]}
+_DATA = {
+    "--data=batch.npz": ["batch.npz"],
+    "--data=batches": ["batches/0.npz"],
+    "--data=sets": ["sets/set_0/input_0.pb"],
+    "--data=sets/set_0": ["sets/set_0/input_0.pb"],
+}
+_MODEL = {"model.onnx": ["model.onnx", "model.bin"]}
+_LABELS = {"--labels=labels.npy": ["labels.npy"]}
+_READ: dict[str, dict[str, list[str]]] = {
+    "apply": _MODEL | _PLAN,
+    "check": _MODEL | _PLAN | _DATA | _LABELS | {"--against=other.onnx": ["other.onnx", "other.bin"]},
+    "bench": _MODEL | _PLAN | _DATA | {"model.onnx other.onnx": ["other.onnx", "other.bin"]},
+    "tune": _MODEL | _PLAN | _DATA | _LABELS | {"--validate-on=more.npz": ["more.npz"]},
+    "train": _MODEL
+    | _POLICY
+    | {"--data=batch.npz": ["batch.npz"], "--eval-data=more.npz": ["more.npz"], "--init=init.npz": ["init.npz"]},
+}
+# The options that write, with the file that is written for each.
+_WRITTEN: dict[str, list[str]] = {
+    "apply": ["-o {} --force", "-o new.onnx --report {}"],
+    "check": ["--html {}"],
+    "bench": ["--profile {folder}"],
+    "tune": [
+        "-o {} --force",
+        "-o new.json --force --node-rules {}",
+        "-o new.json --state {}",
+        "-o {partial}",
+        "-o new.json --node-rules {partial}",
+    ],
+    "train": ["--html {}", "--resume {}"],
+}
+_REQUIRED = {"train": ["--data=batch.npz"]}
+
+
+def _arguments(command: str, option: str) -> list[str]:
+    """Return arguments that read the model and what ``option`` says."""
+    model = [] if option.startswith("model.onnx") else ["model.onnx"]
+    required = [] if option.startswith("--data") else _REQUIRED.get(command, [])
+    return [*model, *option.split(), *required]
+
+
+def _as_is(path: Path, link: Path) -> Path:
+    return path
+
+
+def _symbolic(path: Path, link: Path) -> Path:
+    link.symlink_to(path)
+    return link
+
+
+def _hard(path: Path, link: Path) -> Path:
+    os.link(path, link)
+    return link
+
+
+def _cases() -> Iterator[tuple[str, str, str, str, Callable[[Path, Path], Path]]]:
+    for command, outputs in _WRITTEN.items():
+        for written in outputs:
+            for option, named in _READ[command].items():
+                for read in named:
+                    if (written, option) != ("-o {} --force", "--mixlist=lists.json") or command != "tune":
+                        ways = (_as_is, _symbolic, _hard) if "{}" in written else (_symbolic, _hard)
+                        yield from ((command, written, option, read, way) for way in ways)
+
+
+@pytest.mark.parametrize(("command", "written", "option", "read", "way"), list(_cases()))
+def test_no_output_is_an_input(
+    run: Any,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    written: str,
+    option: str,
+    read: str,
+    way: Callable[[Path, Path], Path],
+) -> None:
+    """It is refused for every pair of options, also through a link, and nothing changes."""
+    monkeypatch.chdir(files)
+    if "{}" not in written:  # the command makes the name
+        (files / "out").mkdir()
+        way(files / read, files / "out" / ("original.json" if "{folder}" in written else "new.partial.json"))
+        ends = written.format(folder="out", partial="out/new.json")
+    else:
+        ends = written.format(way(files / read, files / "link"))
+    before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
+    ran = run(command, *_arguments(command, option), *ends.split())
+    assert (ran.status, ran.out) == (2, "")
+    assert "is an input" in ran.err, ran.err
+    assert {path: path.read_bytes() for path in files.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "apply model.onnx -o a --report a",
+        "apply model.onnx -o a --report ./a",
+        "apply model.onnx -o a --report b/../a",
+        "apply model.onnx -o a --report link",
+        "apply model.onnx -o there --report hard --force",
+        "tune model.onnx -o a --node-rules a",
+        "tune model.onnx -o a --state a",
+        "tune model.onnx -o a.json --node-rules a.partial.json",
+        "tune model.onnx -o a.json --state a.partial.json",
+        "train model.onnx --data batch.npz --html a --resume a",
+    ],
+)
+def test_two_outputs_are_two_files(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+    monkeypatch.chdir(files)
+    (files / "b").mkdir()
+    (files / "link").symlink_to("a")
+    (files / "there").write_bytes(b"text")
+    os.link("there", "hard")
+    before = sorted(files.iterdir())
+    ran = run(*arguments.split())
+    assert (ran.status, ran.out) == (2, "")
+    assert "would write the same file" in ran.err
+    assert sorted(files.iterdir()) == before
+
+
+def test_files_that_are_not_read_are_replaced(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page in the folder of the batches, and a file that has the name of a built-in library, are no inputs."""
+    monkeypatch.chdir(files)
+    (files / "onnx").mkdir()
+    for page in ("batches/page.html", "onnx/page.html", "library/page.html"):
+        for _ in range(2):
+            ran = run("check", "model.onnx", "--data=batches", "--ops-info=onnx", "--html", page)
+            assert ran.status == 0, ran.err
+
+
+def test_a_search_may_replace_the_list_that_it_started_from(
+    run: Any, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    given = ("tune", "model.onnx", "-o", "lists.json", "--data=batches", "--mixlist=lists.json")
+    ran = run(*given)
+    assert ran.status == 2
+    assert "--force" in ran.err
+    ran = run(*given, "--force")
+    assert ran.status == 0, ran.err
+    assert "wrote lists.json" in ran.err
+    ran = run(*given, "--force", "--customize-dtypes=lists.json")
+    assert ran.status == 2
+    assert "is an input" in ran.err
+
+
+def test_devices_are_no_files(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    given = ("apply", "model.onnx", "-o", "new.onnx", "--type-hints=/dev/null", "--report=/dev/null")
+    assert "is an input" not in run(*given).err
+    assert run("apply", "model.onnx", "-o", "/dev/null", "--report=/dev/null", "--force").status == 0
+
+
+# --- places that cannot be written ---
+
+_LONG: list[Sequence[str]] = [
+    ("apply", "model.onnx", "-o", "{}"),
+    ("apply", "model.onnx", "-o", "new.onnx", "--report={}"),
+    ("check", "model.onnx", "--data=batches", "--html={}"),
+    ("bench", "model.onnx", "--data=batches", "--profile={}"),
+    ("tune", "model.onnx", "--data=batches", "-o", "{}"),
+    ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--node-rules={}"),
+    ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),
+    ("train", "model.onnx", "--data=batch.npz", "--html={}"),
+    ("train", "model.onnx", "--data=batch.npz", "--resume={}"),
+]
+
+
+@pytest.mark.parametrize("arguments", _LONG, ids=" ".join)
+def test_a_place_that_cannot_be_written_stops_before_the_run(
+    run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]
+) -> None:
+    """/proc is a folder in which nobody can create a file."""
+    monkeypatch.chdir(files)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the model was read")
+
+    monkeypatch.setattr("mixlist.graph.io._load_path", refuse)
+    monkeypatch.setattr("mixlist.training.run.run_train", refuse)
+    ran = run(*(each.format("/proc/new") for each in arguments))
+    assert (ran.status, ran.out) == (2, "")
+    assert "cannot be written" in ran.err
+
+
+def test_a_dry_run_needs_no_place(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    assert run("apply", "model.onnx", "-o", "/proc/new.onnx", "--dry-run").status == 0
+
+
+def test_a_configuration_is_an_input_whatever_it_says(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output that the configuration names may not be the configuration."""
+    monkeypatch.chdir(files)
+    (files / "config.toml").write_text('[check]\nhtml = "config.toml"\n')
+    ran = run("check", "model.onnx", "--data=batches", "--config=config.toml")
+    assert ran.status == 2
+    assert "is an input: --config" in ran.err
+    assert CONFIG.name is not None
