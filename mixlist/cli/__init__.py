@@ -18,7 +18,7 @@ def main(args: list[str] | None = None) -> int:
     """
     _accept_any_text()
     try:
-        status = _dispatch(sys.argv[1:] if args is None else args)
+        status = _dispatch(_expanded(sys.argv[1:]) if args is None else args)
         sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter flushes once more at exit: give it somewhere to write.
@@ -53,6 +53,15 @@ def _dispatch(args: list[str]) -> int:
     return run(args)
 
 
+def _expanded(args: list[str]) -> list[str]:
+    """Return the arguments with the files that match ``*`` and ``?`` in them, which no shell of Windows does."""
+    if os.name != "nt":
+        return args
+    from glob import glob
+
+    return [path for arg in args for path in sorted(glob(arg)) or [arg]]  # noqa: PTH207
+
+
 def _accept_any_text() -> None:
     """Let any text be written: names that the terminal's encoding lacks, streams that the caller closed."""
     for name in ("stdout", "stderr"):
@@ -61,3 +70,5 @@ def _accept_any_text() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - lives as long as the process
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+            if os.name == "nt" and not stream.isatty():  # files and pipes get the bytes that they get elsewhere
+                stream.reconfigure(encoding="utf-8", newline="\n")

@@ -159,7 +159,7 @@ def _absolute(name: str, value: object, folder: Path) -> object:
     if text == "-" or (name == "ops-info" and text in presets.names()):
         return text
     path = folder / text
-    if name == "ops-info" and "/" not in text and not path.exists():
+    if name == "ops-info" and not os.path.dirname(text) and not path.exists():  # noqa: PTH120
         return text  # a misspelt built-in library: its message has the nearest names
     return os.fspath(path)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 from collections.abc import Container, Iterator
 
 import click
@@ -24,7 +26,8 @@ def next_command(command: click.Command, *more: str, without: Container[str] = (
         if not taken.isdisjoint(parameter.opts) and parameter.name not in without
         for argument in _given(context, parameter)
     ]
-    return shlex.join(["mixlist", command.name or "", *arguments, *more])
+    line = ["mixlist", command.name or "", *arguments, *more]
+    return subprocess.list2cmdline(line) if os.name == "nt" else shlex.join(line)
 
 
 def _given(context: click.Context, parameter: click.Parameter) -> Iterator[str]:

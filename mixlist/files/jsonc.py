@@ -156,9 +156,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
                 data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise FileError(f"{shown}: no such file") from None
-    except IsADirectoryError:
-        raise FileError(f"{shown}: is a directory, a file is needed") from None
     except (OSError, ValueError, AttributeError) as error:  # ValueError: NUL in the path; no stdin at all
+        if is_directory(path):  # Windows tells of it as a lack of permission
+            raise FileError(f"{shown}: is a directory, a file is needed") from None
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{shown}: cannot be read: {reason}") from None
     if len(data) > MAX_BYTES:

@@ -82,5 +82,14 @@ def _locked_folder() -> tuple[Path, IO[bytes]]:
 
 
 def _remove(folder: Path, lock: IO[bytes]) -> None:
+    """Remove a folder; where files of it stay, the lock stays too, by which a later process knows the folder."""
     lock.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        for path in list(folder.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _LOCK:
+                with suppress(OSError):  # Windows removes no file that a session has mapped
+                    path.unlink()
+        if [path.name for path in folder.iterdir()] == [_LOCK]:
+            shutil.rmtree(folder)

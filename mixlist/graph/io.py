@@ -74,9 +74,9 @@ def _load_path(path: Path) -> Loaded:
     try:
         with path.open("rb") as file:
             stamp, data = _stamp(os.fstat(file.fileno())), file.read()
-    except IsADirectoryError:
-        raise FileError(f"{path} is a directory, not an ONNX model") from None
     except OSError as problem:
+        if path.is_dir():  # Windows tells of it as a lack of permission
+            raise FileError(f"{path} is a directory, not an ONNX model") from None
         raise FileError(f"cannot read the model {path}: {problem.strerror}", hint="check the path") from None
     model = ModelProto()
     try:

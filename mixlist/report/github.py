@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from mixlist.diagnostics import Diagnostic
 
 
 def annotation(finding: Diagnostic) -> str:
     """``::error file=...,line=...,col=...,title=...::message``, escaped as the runner unescapes it."""
-    places = {"file": finding.path, "line": finding.line, "col": finding.column, "title": f"mixlist {finding.code}"}
+    path = finding.path.replace(os.sep, "/") if finding.path is not None else None  # as the repository names it
+    places = {"file": path, "line": finding.line, "col": finding.column, "title": f"mixlist {finding.code}"}
     properties = ",".join(f"{name}={_property(str(value))}" for name, value in places.items() if value is not None)
     message = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
     return f"::{finding.severity} {properties}::{_data(message)}"

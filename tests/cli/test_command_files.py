@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from mixlist.cli.command_files import Command
 from mixlist.cli.index import COMMANDS, load_command
 from mixlist.cli.parameters import CONFIG, PathType
+from tests.support.systems import needs_proc, posix_only
 
 
 def _commands() -> Iterator[click.Command]:
@@ -227,6 +228,7 @@ def test_a_search_may_replace_the_list_that_it_started_from(
     assert "is an input" in ran.err
 
 
+@posix_only
 def test_devices_are_no_files(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
     given = ("apply", "model.onnx", "-o", "new.onnx", "--type-hints=/dev/null", "--report=/dev/null")
@@ -249,6 +251,7 @@ _LONG: list[Sequence[str]] = [
 ]
 
 
+@needs_proc
 @pytest.mark.parametrize("arguments", _LONG, ids=" ".join)
 def test_a_place_that_cannot_be_written_stops_before_the_run(
     run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]
@@ -266,6 +269,7 @@ def test_a_place_that_cannot_be_written_stops_before_the_run(
     assert "cannot be written" in ran.err
 
 
+@needs_proc
 def test_a_dry_run_needs_no_place(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
     assert run("apply", "model.onnx", "-o", "/proc/new.onnx", "--dry-run").status == 0

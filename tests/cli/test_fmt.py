@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.systems import posix_only
+
 LOOSE = '{ // why\n "white-list": {"to-remove": ["A",]}, "black-list": {"to-add": ["A"]} }'
 STRICT = """{
   "black-list": {
@@ -74,6 +76,7 @@ def test_fmt_of_a_directory_without_json(run, folder: Path) -> None:
     assert "empty: the directory holds no .json file" in ran.err
 
 
+@posix_only
 def test_fmt_keeps_permissions_and_follows_links(run, folder: Path) -> None:
     (folder / "loose.json").chmod(0o640)
     (folder / "link.json").symlink_to("loose.json")

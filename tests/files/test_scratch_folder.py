@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mixlist.errors import FileError
 from mixlist.files import scratch_folder, temporary_files
 from mixlist.files.scratch_folder import ScratchFolder, remove_left_folders
+from tests.support.systems import posix_only
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_folder_that_is_kept_is_no_leftover(parent: Path) -> None:
 def test_without_locks(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows: an open file cannot be removed, and what was killed is known by its age."""
     monkeypatch.setattr(temporary_files, "_fcntl", None)
-    monkeypatch.delattr(os, "getuid")
+    monkeypatch.delattr(os, "getuid", raising=False)
     with ScratchFolder() as path:
         (path / "weights").write_bytes(b"text")
         remove_left_folders(str(parent))
@@ -95,6 +96,7 @@ def test_no_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
         ScratchFolder()
 
 
+@posix_only
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_a_killed_check_leaves_nothing_for_long(tmp_path: Path, parent: Path, whole_group: bool) -> None:
     """Its worker removes the weights; where both were killed, the next command does."""

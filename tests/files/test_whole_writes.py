@@ -11,8 +11,10 @@ import pytest
 
 from mixlist.errors import FileError
 from mixlist.files.whole_writes import write_whole
+from tests.support.systems import posix_only
 
 
+@posix_only
 def test_a_pipe_takes_the_bytes_and_stays_a_pipe(tmp_path: Path) -> None:
     """A device is no other case: root must not replace /dev/null by a file."""
     pipe, found = tmp_path / "pipe", []

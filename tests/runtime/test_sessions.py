@@ -14,7 +14,7 @@ from onnx import numpy_helper
 import mixlist
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.graph import save
-from mixlist.runtime import rounding_probes
+from mixlist.runtime import inference_session, rounding_probes
 from mixlist.runtime.inference_session import make_session, open_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.model_files import write_model
@@ -80,7 +80,7 @@ def test_a_session_needs_no_file_once_it_is_made(
     monkeypatch.setattr(save, "INLINE_LIMIT", 1000)  # stands for protobuf's 2 GiB
     before = product.SerializeToString(deterministic=True)
     session = make_session(product)
-    assert not list(temporary.iterdir())
+    assert bool(list(temporary.iterdir())) == (inference_session.os.name == "nt")  # which removes no mapped file
     check_product(session)
     assert product.SerializeToString(deterministic=True) == before
 

@@ -1,0 +1,11 @@
+"""Marks of tests for what not every system has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="Windows has no such files, permissions or signals")
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder where nobody can write")

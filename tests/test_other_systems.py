@@ -1,0 +1,100 @@
+"""Systems that lack what Linux has: Windows' ``os`` module, and the lists that the public CI runs."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mixlist import cli
+from mixlist.errors import FileError, ModelError
+from mixlist.files.jsonc import read_bytes
+from mixlist.graph.io import load
+
+ROOT = Path(__file__).parents[1]
+WRITING = (
+    "tests/files/test_temporary_files.py",
+    "tests/files/test_whole_writes.py",
+    "tests/files/test_scratch_folder.py",
+    "tests/graph/test_save.py",
+    "tests/cli/test_apply.py",
+    "tests/cli/test_command_files.py",
+    "tests/runtime/test_sessions.py",
+)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the list of the files that are open")
+@pytest.mark.parametrize("path", WRITING)
+def test_files_are_written_without_the_functions_that_windows_lacks(path: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.support.without_posix",
+        path,
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MIXLIST_EXAMPLES": "10"}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+    assert ran.returncode == 0, ran.stdout[-4000:]
+    passed = re.search(r"(\d+) passed", ran.stdout)
+    assert passed is not None and int(passed[1]) >= 2
+
+
+def test_the_core_tests_are_there() -> None:
+    for line in (ROOT / "tests/core.txt").read_text("utf-8").split():
+        assert (ROOT / line).exists(), line
+    assert "@tests/core.txt" in (ROOT / ".github/workflows/core-tests.yml").read_text("utf-8")
+
+
+# --- the command line on Windows ---
+
+
+class _Windows:
+    name = "nt"
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+
+def test_patterns_of_files_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.json", "a.json"):
+        (tmp_path / name).write_text("{}")
+    arguments = ["fmt", "*.json", "--check", "none*.json", "s*=32"]
+    assert cli._expanded(arguments) == arguments
+    monkeypatch.setattr(cli, "os", _Windows())
+    assert cli._expanded(arguments) == ["fmt", "a.json", "b.json", "--check", "none*.json", "s*=32"]
+
+
+def test_a_pipe_gets_the_same_bytes_on_every_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows' own encoding lacks most characters, and its text files end lines with two."""
+    monkeypatch.setattr(cli, "os", _Windows())
+    pipe = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, encoding="cp1252", newline="\r\n"))
+    cli._accept_any_text()
+    print("重み")
+    sys.stdout.flush()
+    assert pipe.getvalue() == "重み\n".encode()
+    monkeypatch.undo()
+
+
+def test_a_folder_is_told_as_one_where_opening_it_lacks_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(FileError, match="is a directory, a file is needed"):
+        read_bytes(tmp_path)
+    with pytest.raises((FileError, ModelError), match="is a directory, not an ONNX model"):
+        load(tmp_path)
