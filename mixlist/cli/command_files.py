@@ -147,6 +147,12 @@ def _check_place(output: _Output) -> None:
             )
     elif not is_directory(path.parent):
         raise FileError(f"{path}: cannot be written: its folder does not exist", hint="name a file in another folder")
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:  # a name that is too long, or one that Windows forbids
+        raise FileError(f"{path}: cannot be written: {error.strerror}", hint="choose another name") from None
     if is_directory(path):
         raise FileError(f"{path}: is a folder", hint="name a file in a folder that exists")
 

@@ -269,6 +269,21 @@ def test_a_place_that_cannot_be_written_stops_before_the_run(
     assert "cannot be written" in ran.err
 
 
+@pytest.mark.parametrize(
+    "written", ["-o {}", "-o new.onnx --report {}", "-o {stem}.json", "-o new.json --node-rules {stem}.txt"]
+)
+def test_a_name_that_cannot_be_is_told_before_the_run(
+    run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """The name of the partial list is longer than that of the list."""
+    monkeypatch.chdir(files)
+    monkeypatch.setattr("mixlist.graph.io._load_path", lambda _: pytest.fail("the model was read"))
+    command = "tune" if "{stem}" in written else "apply"
+    ran = run(command, "model.onnx", *written.format("a" * 300, stem="a" * 245).split())
+    assert (ran.status, ran.out) == (2, "")
+    assert "cannot be written" in ran.err
+
+
 @needs_proc
 def test_a_dry_run_needs_no_place(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
