@@ -86,7 +86,15 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_configure() -> None:
-    """Hide the modules that Windows lacks before mixlist is imported."""
+    """Hide the modules that Windows lacks before mixlist is imported, and add the locks that it has."""
+    import fcntl
+
+    def locking(descriptor: int, mode: int, count: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     assert "mixlist.files.temporary_files" not in sys.modules
+    windows_locks = ModuleType("msvcrt")
+    windows_locks.__dict__.update(LK_NBLCK=2, locking=locking)
+    sys.modules["msvcrt"] = windows_locks
     for name in _MODULES:
         sys.modules[name] = None  # type: ignore[assignment]
