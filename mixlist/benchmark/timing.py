@@ -26,6 +26,7 @@ from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load
 from mixlist.lists.policy import Policy
+from mixlist.ops.shape_inference import refuse_expansion
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
@@ -89,6 +90,7 @@ def bench(
 def run_bench(model: ModelSource | Loaded, other: Rival, batches: object, options: BenchOptions) -> BenchReport:
     """Do what ``bench`` says, with its options in one object."""
     original = load(model)
+    refuse_expansion(original.proto)
     data = as_batches(batches, original.proto)
     feeds = list(islice(data, options.rounds))
     with ScratchFolder() as home:
@@ -149,6 +151,7 @@ class _Comparison:
             self.entries.append(_Entry(f"{original.name}, mixed", mixed, mixed.proto))
             return tuple(warning.without_severity for warning in result.warnings)
         other = load(policy_or_other)
+        refuse_expansion(other.proto)
         self.entries.append(_Entry(other.name, other, _source(other)))
         return ()
 

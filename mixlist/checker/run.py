@@ -36,6 +36,7 @@ from mixlist.graph.io import load
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import hinted
 from mixlist.lists.policy import Policy
+from mixlist.ops.shape_inference import refuse_expansion
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.phase_timer import PhaseTimer
@@ -71,7 +72,10 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
     """Do what ``check`` says, with its options in one object."""
     timer = PhaseTimer()
     original = hinted(load(model), options.type_hints)
+    refuse_expansion(original.proto)
     against = hinted(load(options.against), options.type_hints) if options.against is not None else None
+    if against is not None:
+        refuse_expansion(against.proto)
     batches = as_batches(data, original.proto)
     most = min(len(batches), options.steps if options.steps is not None else len(batches))
     with ExitStack() as stack:

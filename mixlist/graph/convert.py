@@ -16,6 +16,7 @@ from mixlist.errors import ModelError, UsageError
 from mixlist.graph.messages import OLDEST_OPSET
 from mixlist.graph.save import tensors
 from mixlist.graph.weights import is_external
+from mixlist.ops.shape_inference import refuse_expansion
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -122,6 +123,7 @@ def _refuse_invalid(model: ModelProto) -> None:
     """
     from onnx import checker
 
+    refuse_expansion(model)
     if any(is_external(tensor) for tensor in tensors(model)):
         return
     try:

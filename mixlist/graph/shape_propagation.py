@@ -8,13 +8,14 @@ What depends on data stays unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from math import prod
 from typing import TYPE_CHECKING
 
+from mixlist.errors import ModelError
 from mixlist.graph.build import bind
 from mixlist.graph.contrib_shapes import DOMAIN, output_shapes, stand_in
 from mixlist.graph.messages import copied
@@ -22,6 +23,7 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.shapes import dims_in, forget_declared, without_weights
 from mixlist.graph.traversal import nodes_in, scope_messages
 from mixlist.ops import types
+from mixlist.ops.shape_inference import follow_shapes, infer_shapes
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
@@ -40,14 +42,26 @@ _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 @dataclass
 class Sizes:
-    """Shapes by Value, and the elements of small tensors that are known, for one graph and the scopes in it."""
+    """Shapes by Value, and the elements of small tensors that are known, for one graph and the scopes in it.
+
+    ``shared`` belongs to all graphs of one model.
+    """
 
     shapes: dict[Value, Shape] = field(default_factory=dict)
     known: dict[Value, Array] = field(default_factory=dict)
+    shared: _Shared = field(default_factory=lambda: _Shared())
 
     def of(self, value: Value | None) -> Shape | None:
         """The shape; None where it is not known. A slot that is left out has none either."""
         return self.shapes.get(value) if value is not None else None
+
+
+@dataclass
+class _Shared:
+    """The sizes in the bodies of functions, by function and arguments, and whether values are still followed."""
+
+    bodies: dict[Hashable, Sizes] = field(default_factory=dict)
+    exhausted: bool = False
 
 
 def sizes_of(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> Sizes:
@@ -57,11 +71,25 @@ def sizes_of(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape])
     """
     scratch = without_weights(graph.model)
     _bind(scratch.graph, dims, inputs)
-    return _settle(graph, scratch)
+    return _settle(graph, scratch, _Shared())
 
 
 def sizes_in_function(body: Graph, call: Node, outer: Sizes) -> Sizes:
-    """The shapes in a function's body for the arguments of one call."""
+    """Return the shapes in a function's body for the arguments of one call; calls with equal arguments share them."""
+    bodies = outer.shared.bodies
+    arguments = [(outer.of(value), *_elements(outer.known.get(value))) for value in call.inputs if value is not None]
+    key = body, tuple([value is None for value in call.inputs]), tuple(arguments)
+    if key not in bodies:
+        bodies[key] = _sizes_in_body(body, call, outer)
+    return bodies[key]
+
+
+def _elements(array: Array | None) -> tuple[str, bytes]:
+    """Return the type and the elements of a small tensor in a form that can be compared."""
+    return ("", b"") if array is None else (str(array.dtype), array.tobytes())
+
+
+def _sizes_in_body(body: Graph, call: Node, outer: Sizes) -> Sizes:
     from onnx import helper, numpy_helper
 
     function = body.function
@@ -75,7 +103,7 @@ def sizes_in_function(body: Graph, call: Node, outer: Sizes) -> Sizes:
     made = helper.make_graph(nodes, function.name, values, [], constants)
     made.value_info.extend(function.value_info)
     scratch = helper.make_model(made, opset_imports=function.opset_import, functions=body.model.functions)
-    return _settle(body, scratch)
+    return _settle(body, scratch, outer.shared)
 
 
 def _argument(name: str, value: Value, given: Value | None, outer: Sizes) -> ValueInfoProto:
@@ -108,26 +136,41 @@ def _bind(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, Shape
 # --- inferring and folding, in turn ---
 
 
-def _settle(graph: Graph, scratch: ModelProto) -> Sizes:
+def _settle(graph: Graph, scratch: ModelProto, shared: _Shared) -> Sizes:
     folding = _Folding(graph, scratch)
+    model = None
     for _ in range(_PASSES):
-        inferred = scope_messages(graph.root, _infer(scratch).graph)
+        model = _infer(scratch, model if model is not scratch else None, shared)
+        inferred = scope_messages(graph.root, model.graph)
         if not folding.run(inferred):
             break
-    return _collect(inferred, folding.known)
+    return _collect(inferred, folding.known, shared)
 
 
-def _infer(scratch: ModelProto) -> ModelProto:
-    """Return a copy after ONNX's shape inference; the scratch model itself where that fails."""
-    from onnx import shape_inference
+def _infer(scratch: ModelProto, earlier: ModelProto | None, shared: _Shared) -> ModelProto:
+    """Return a copy after ONNX's shape inference; the scratch model itself where that fails.
 
-    with suppress(Exception):  # of the declared shapes one may be wrong: then without them
-        return shape_inference.infer_shapes(scratch, data_prop=True)
-    bare = copied(scratch)
-    forget_declared(bare.graph)
-    with suppress(Exception):  # shapes that inference cannot tell are reported as unknown
-        return shape_inference.infer_shapes(bare, data_prop=True)
-    return scratch
+    ``earlier`` is the result of the pass before. Raises ModelError for too many function calls, and MemoryError.
+    """
+    inferred = _attempt(scratch, earlier, shared)
+    if inferred is None:  # of the declared shapes one may be wrong: then without them
+        bare = copied(scratch)
+        forget_declared(bare.graph)
+        inferred = _attempt(bare, earlier, shared)
+    return scratch if inferred is None else inferred  # shapes that inference cannot tell are reported as unknown
+
+
+def _attempt(model: ModelProto, earlier: ModelProto | None, shared: _Shared) -> ModelProto | None:
+    """Return a copy after ONNX's shape inference; None if that fails. Values that were too much are not tried again."""
+    try:
+        if shared.exhausted:
+            return infer_shapes(model)
+        inferred, shared.exhausted = follow_shapes(model, earlier)
+    except (ModelError, MemoryError):
+        raise
+    except Exception:  # onnx raises errors of many kinds
+        return None
+    return inferred
 
 
 def _shapes(graph: GraphProto) -> dict[str, Shape]:
@@ -301,9 +344,9 @@ def _array(tensor: TensorProto) -> Array | None:
     return None
 
 
-def _collect(inferred: dict[Scope, GraphProto], known: dict[Scope, dict[str, Array]]) -> Sizes:
+def _collect(inferred: dict[Scope, GraphProto], known: dict[Scope, dict[str, Array]], shared: _Shared) -> Sizes:
     """Return what was learnt, by the Values of the linked graph."""
-    sizes = Sizes()
+    sizes = Sizes(shared=shared)
     for scope, message in inferred.items():
         for name, shape in _shapes(message).items():
             if name in scope.values:

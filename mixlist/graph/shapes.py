@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mixlist.graph.messages import copy_fields
 from mixlist.graph.traversal import scopes_in
 from mixlist.graph.weights import element_count, is_external
+from mixlist.ops.shape_inference import follow_shapes
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
-_LONGEST = 2**16  # elements of a vector whose values onnx may follow; shapes have a few
 _SMALL = 256  # elements of an initializer that inference may read: a shape, an axis, sizes
 
 
@@ -51,26 +50,12 @@ def _contradict(declared: TypeProto.Tensor, truth: TypeProto.Tensor) -> bool:
 def _inferred(model: ModelProto, keep_declared: bool) -> ModelProto:
     """A copy of the model without large weights, after ONNX's shape inference; as it was where that fails."""
     bare = without_weights(model, keep_declared)
-    with suppress(Exception):  # shapes are a help, never a condition
-        bare = infer(bare)
-    return bare
-
-
-def infer(model: ModelProto) -> ModelProto:
-    """ONNX's shape inference, with the values of shape tensors followed where that is affordable.
-
-    Following them (data propagation) makes onnx note a symbol for each element of every tensor of one dimension,
-    140 bytes each: a vector of ten million takes 1.4 GB. So it is left out where a vector is long. Raises what onnx
-    raises.
-    """
-    from onnx import shape_inference
-
-    plain = shape_inference.infer_shapes(model)
-    for info in infos_in(plain.graph):
-        dims = info.type.tensor_type.shape.dim
-        if len(dims) == 1 and dims[0].dim_value > _LONGEST:
-            return plain
-    return shape_inference.infer_shapes(model, data_prop=True)
+    try:
+        return follow_shapes(bare).model
+    except MemoryError:
+        raise
+    except Exception:  # shapes are a help, never a condition
+        return bare
 
 
 def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.ops import types
 from mixlist.ops.schema import TYPE_ATTRIBUTES, VALUE_TYPED, Schema, Slot, Slots, find_schema
+from mixlist.ops.shape_inference import infer_shapes
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _inference(native: OpSchema, opset: int, present: tuple[bool, ...], proto: N
     It returns None where inference refuses the types. Defaults are written out, since inference of a
     function body sees only the attributes that are given.
     """
-    from onnx import ModelProto, shape_inference
+    from onnx import ModelProto
 
     model = ModelProto(ir_version=10)
     model.opset_import.add(domain=native.domain, version=opset)
@@ -251,7 +252,9 @@ def _inference(native: OpSchema, opset: int, present: tuple[bool, ...], proto: N
             if value_type != types.UNKNOWN:
                 types.set_proto(model.graph.input.add(name=f"i{i}").type, value_type)
         try:
-            done = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+            done = infer_shapes(model, strict=True)
+        except MemoryError:
+            raise
         except Exception:  # onnx raises its own InferenceError or a ValidationError, by operator
             return None
         found = {o.name: types.from_proto(o.type) for o in done.graph.output}

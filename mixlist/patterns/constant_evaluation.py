@@ -15,6 +15,7 @@ from mixlist.graph.build import bind
 from mixlist.graph.model import Node
 from mixlist.graph.weights import covers_all, element_count, pieces
 from mixlist.ops import types
+from mixlist.ops.shape_inference import infer_shapes
 from mixlist.patterns.call_frames import CallFrames, FrameValue
 
 if TYPE_CHECKING:
@@ -209,11 +210,9 @@ def _model_of(node: Node, proto: NodeProto, arrays: list[Array | None], slot_ask
 
 def _refuse_size(node: Node, model: ModelProto, arrays: list[Array | None]) -> None:
     """Raise UnknownValueError if the output is too large to be computed, or if its size is not known."""
-    from onnx import shape_inference
-
     largest = _LARGEST_SLOW if node.op_type in _SLOW else LARGEST
     first = arrays[0] if arrays else None
-    inferred = shape_inference.infer_shapes(model).graph.output[0].type.tensor_type
+    inferred = infer_shapes(model).graph.output[0].type.tensor_type
     if inferred.HasField("shape") and all(dim.HasField("dim_value") for dim in inferred.shape.dim):
         count = prod(dim.dim_value for dim in inferred.shape.dim)
     elif node.op_type in _SELECTS and first is not None:

@@ -19,6 +19,7 @@ from mixlist.errors import ModelError
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.traversal import nodes
 from mixlist.ops import types
+from mixlist.ops.shape_inference import refuse_expansion
 from mixlist.ops.traits import Trait, operators
 from mixlist.runtime.inputs import Input, declared_shape, model_inputs, type_text
 from mixlist.torch_export.step_format import GRADIENT, INIT_KEY, LOSS, LOSS_SCALE, RANDOM_KEY, STATE
@@ -67,6 +68,7 @@ class StepGraph:
 def read_step(model: Model) -> StepGraph:
     """Return the parts of a step graph; raises ModelError that names what is missing, and what ``load`` raises."""
     loaded = load(model)
+    refuse_expansion(loaded.proto)
     inputs = {each.name: each for each in model_inputs(loaded.proto)}
     outputs = [output.name for output in loaded.proto.graph.output]
     trained, buffers = (

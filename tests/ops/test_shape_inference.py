@@ -1,0 +1,176 @@
+"""Shape inference: it gives up what would take too much memory or time, and loses nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto, helper, shape_inference
+
+import mixlist
+from mixlist.cost.estimate import work
+from mixlist.errors import ModelError
+from mixlist.graph.convert import inline_functions
+from mixlist.graph.shapes import infer_ranks
+from mixlist.ops import shape_inference as guarded
+from mixlist.ops.shape_inference import EXPANDED, follow_shapes, refuse_expansion
+from tests.support.builders import model
+
+LONG = 100_000_000
+CAST = f"g (float[{LONG}] x) => (float16[a] y) {{ y = Cast<to=10>(x) }}"
+RESHAPED = f"""g (float[2,{LONG // 2}] x) => (float16[a] y) <int64[1] s = {{-1}}> {{
+    z = Reshape(x, s) y = Cast<to=10>(z) }}"""
+COMPUTED = f"""g (float[{LONG // 10_000},10000] x) => (float[a] y) <int64[1] i = {{0}}, int64[1] j = {{1}}> {{
+    s = Shape(x) a = Gather(s, i) b = Gather(s, j) n = Mul(a, b)
+    z = ConstantOfShape(n) t = Cast<to=1>(z) y = Add(t, t) }}"""
+IN_FUNCTION = f"""<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[{LONG}] x) => (float16[a] y) {{ y = f.F(x) }}
+    <domain: "f", opset_import: ["": 17]> F (a) => (b) {{ b = Cast<to=10>(a) }}"""
+IN_BODY = f"""g (float[{LONG}] x, bool c) => (float16[a] y) {{ y = If (c) <
+    then_branch = t () => (float16[b] p) {{ p = Cast<to=10>(x) }},
+    else_branch = e () => (float16[b] q) {{ q = Cast<to=10>(x) }}> }}"""
+
+
+RUN = """
+from mixlist.cost.estimate import costs
+from mixlist.graph.build import build_main
+from mixlist.graph.io import load
+graph = build_main(load(sys.argv[1]).proto)
+print(costs(graph).sizes.shapes[graph.root.outputs[0]])
+"""
+
+
+def nested(depth: int) -> ModelProto:
+    """Return a model of ``depth`` functions, each of which calls the next one twice."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    functions = []
+    for level in range(depth):
+        twice = [(f"F{level + 1}", "a", "m"), (f"F{level + 1}", "m", "b")]
+        nodes = [helper.make_node(name, [given], [result], domain="f") for name, given, result in twice]
+        if level == depth - 1:
+            nodes = [helper.make_node("Relu", ["a"], ["b"])]
+        functions.append(helper.make_function("f", f"F{level}", ["a"], ["b"], nodes, opsets))
+    x, y = (helper.make_tensor_value_info(name, 1, [2, 3]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("F0", ["x"], ["y"], domain="f")], "g", [x], [y])
+    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8)
+
+
+@pytest.fixture
+def process() -> Iterator[None]:
+    """Let the test have a process of its own that follows values."""
+    guarded._process.close()
+    yield
+    guarded._process.close()
+
+
+@pytest.mark.parametrize(
+    "text", [CAST, RESHAPED, COMPUTED, IN_FUNCTION, IN_BODY], ids=["cast", "reshaped", "computed", "function", "body"]
+)
+def test_a_long_vector_takes_no_memory(text: str, tmp_path: Path) -> None:
+    """Data propagation makes 14 to 21 GB of each of these; the estimate has 1.5 GB and ten seconds."""
+    path = tmp_path / "long.onnx"
+    onnx.save(model(text), path)
+    code = "import resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (3 * 2**29, 3 * 2**29))\n" + RUN
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"({LONG},)\n"
+
+
+def test_values_are_followed_in_a_process(process: None) -> None:
+    """The length of ``z`` is computed, so that another process infers the shapes; the result is onnx's own."""
+    text = """g (float[2,3] x) => (float[a,b] y) <int64[1] i = {0}, int64[1] two = {2}> {
+        s = Shape(x) a = Gather(s, i) n = Mul(a, two) z = ConstantOfShape(n) v = Add(z, z) y = Mul(x, v) }"""
+    for _ in range(2):
+        inferred, exhausted = follow_shapes(model(text))
+        assert inferred == shape_inference.infer_shapes(model(text), data_prop=True)
+        assert not exhausted and guarded._process._running is not None
+
+
+def test_a_model_of_known_lengths_starts_no_process(process: None) -> None:
+    text = """g (float[2,3] x) => (float[a,b] y) <int64[1] i = {0}, int64[1] one = {-1}> {
+        s = Shape(x) a = Gather(s, i) t = Concat<axis=0>(a, one) z = Reshape(x, t) y = Add(z, z) }"""
+    inferred, _ = follow_shapes(model(text))
+    assert inferred == shape_inference.infer_shapes(model(text), data_prop=True)
+    assert guarded._process._running is None
+
+
+def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shapes that need no values are still found, and the next model gets a new process."""
+    monkeypatch.setattr(guarded, "SECONDS", 0.2)
+    inferred, exhausted = follow_shapes(model(IN_FUNCTION))
+    assert exhausted and guarded._process._running is None
+    assert inferred.graph.output[0].type.tensor_type.shape.dim[0].dim_value == LONG
+    monkeypatch.setattr(guarded, "SECONDS", 60.0)
+    assert not follow_shapes(model(IN_FUNCTION.replace(str(LONG), "4"))).exhausted
+
+
+def test_a_fault_that_onnx_finds_while_it_follows_values_is_an_error(process: None) -> None:
+    with pytest.raises(ValueError, match="parse"):
+        guarded._process.follow_values(b"no model")
+
+
+def test_missing_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes are a help, but an estimate without memory for them must not look like a result."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(shape_inference, "infer_shapes", fail)
+    with pytest.raises(MemoryError):
+        work(model(COMPUTED))
+    with pytest.raises(MemoryError):
+        infer_ranks(model(COMPUTED))
+
+
+def test_too_many_calls_are_refused() -> None:
+    source = nested(30)
+    text = "the function calls of the model expand to 1,610,612,735 nodes, more than 20,000"
+    policy = mixlist.load_policy()
+    with pytest.raises(ModelError, match=text):
+        work(source)
+    with pytest.raises(ModelError, match=text):
+        mixlist.check(source, policy, {"x": [[0.0] * 3] * 2})
+    with pytest.raises(ModelError, match=text):
+        mixlist.bench(source, policy, {"x": [[0.0] * 3] * 2})
+    with pytest.raises(ModelError, match=text):
+        inline_functions(source)
+    assert mixlist.resolve(source, policy).counts  # which decides each function once
+
+
+def test_the_limit_of_calls_grows_with_the_file() -> None:
+    """A call to a large function is as good as the nodes of the function."""
+    source = nested(2)
+    source.functions[1].node.extend([helper.make_node("Relu", ["b"], [f"c{at}"]) for at in range(EXPANDED)])
+    refuse_expansion(source)
+
+
+def test_functions_that_call_each_other_are_refused() -> None:
+    source = nested(3)
+    source.functions[1].node[1].op_type = "F0"
+    with pytest.raises(ModelError, match="call each other without end: f:F"):
+        refuse_expansion(source)
+
+
+def test_equal_calls_are_sized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,024 calls of the innermost function take no more inference than one."""
+    count = 0
+    real = shape_inference.infer_shapes
+
+    def counted(*args: object, **named: object) -> ModelProto:
+        nonlocal count
+        count += 1
+        return real(*args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shape_inference, "infer_shapes", counted)
+    found = work(nested(11))
+    assert [(row.op_type, row.nodes, row.flops) for row in found.ops] == [("Relu", 1024, 6 * 1024)]
+    assert count < 60
+
+
+def test_onnx_is_called_in_one_place() -> None:
+    root = Path(mixlist.__file__).parent
+    files = [path for path in root.rglob("*.py") if "shape_inference.infer" in path.read_text()]
+    assert files == [root / "ops" / "shape_inference.py"]
