@@ -10,6 +10,7 @@ import pytest
 from mixlist.graph.shapes import infer_ranks
 from mixlist.ops.shape_inference import follow_shapes
 from tests.support.builders import model
+from tests.support.systems import linux_only
 
 COMPUTED = """g (float[2,3,4] x) => (float[a,b] y) <int64[1] one = {-1}, int64[1] zero = {0}> {
     s = Shape(x) f = Gather(s, zero) t = Concat<axis=0>(f, one) z = Reshape(x, t) y = Relu(z) }"""
@@ -24,6 +25,7 @@ def test_values_of_shapes_are_followed() -> None:
     assert [d.dim_value for d in shape.dim] == [2, 12]
 
 
+@linux_only
 @pytest.mark.parametrize(
     "text",
     [

@@ -19,6 +19,7 @@ from mixlist.graph.shapes import infer_ranks
 from mixlist.ops import shape_inference as guarded
 from mixlist.ops.shape_inference import EXPANDED, follow_shapes, refuse_expansion
 from tests.support.builders import model
+from tests.support.systems import linux_only
 
 LONG = 100_000_000
 CAST = f"g (float[{LONG}] x) => (float16[a] y) {{ y = Cast<to=10>(x) }}"
@@ -66,6 +67,7 @@ def process() -> Iterator[None]:
     guarded._process.close()
 
 
+@linux_only
 @pytest.mark.parametrize(
     "text", [CAST, RESHAPED, COMPUTED, IN_FUNCTION, IN_BODY], ids=["cast", "reshaped", "computed", "function", "body"]
 )
