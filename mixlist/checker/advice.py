@@ -13,7 +13,7 @@ from functools import cached_property
 from mixlist.checker.result import LowSource
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, floats_of
-from mixlist.graph.refs import NodeRef
+from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.ops.traits import Trait, operators
@@ -59,9 +59,16 @@ class Advisor:
             )
         graph, proto = dataflow.graph, dataflow.node
         entry = self._facts.by_list(decision.domain, decision.op_type, lambda: rank_of(graph, proto)).listed
+        name = self._names.get(node, str(node))
         if decision.list in ("white", "gray") and entry is not None:
-            return f'add "{entry.op}" to black-list to-add, or the node "{decision.ref}" to a keep_dtype file'
-        return f'add the node "{decision.ref}" to a keep_dtype file'
+            return f'add "{entry.op}" to black-list to-add, or the node "{name}" to a keep_dtype file'
+        return f'add the node "{name}" to a keep_dtype file'
+
+    @cached_property
+    def _names(self) -> dict[NodeRef, str]:
+        """Return what a node rule may call those nodes of the main graph whose name a body or function has too."""
+        shortest = unique_names(self._decisions)
+        return {ref: name for ref, name in shortest.items() if not ref.scope}
 
     def low_source(self, node: NodeRef) -> LowSource | None:
         """Return the nearest low node upstream of a high node; None for a low node, and where there is none."""

@@ -5,6 +5,8 @@ A reference stays valid while a model is copied, instrumented and rewritten, and
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +37,17 @@ def typed_names(ref: NodeRef) -> tuple[str, ...]:
 def only_name(ref: NodeRef) -> str:
     """Return the text that names a node in its scope only."""
     return qualified_name(ref.scope or ".", ref.name)
+
+
+def unique_names(refs: Iterable[NodeRef]) -> dict[NodeRef, str]:
+    """Return for each node the shortest text that names it and no other of the nodes; a node without one is left out.
+
+    That is its name, or ``scope/NAME`` or ``./NAME`` (Rules S6.4 and S6.5). ``refs`` holds each node of a model once.
+    """
+    nodes = list(refs)
+    uses = Counter(text for ref in nodes for text in typed_names(ref))
+    texts = ((ref, next((text for text in typed_names(ref) if uses[text] == 1), "")) for ref in nodes)
+    return {ref: text for ref, text in texts if text}
 
 
 @dataclass(frozen=True)

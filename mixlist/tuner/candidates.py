@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
 from mixlist.graph.model import Node
-from mixlist.graph.naming import label, node_ref
-from mixlist.graph.refs import NodeRef
+from mixlist.graph.naming import node_ref
+from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.lists.library import ListName, Lists, Move, Place
 from mixlist.lists.node_rules import can_name
 from mixlist.lists.policy import NodeRule, Policy
@@ -111,21 +110,23 @@ def list_candidates(main: Solution, base: Policy, after: ListName, low: set[Node
 def node_candidates(main: Solution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
     """Return those of ``nodes`` that a rule can name and keep in float32, in order of computation.
 
-    Left out: names that several nodes share, names that no rule can hold, and nodes that a rule decides already.
+    Where several nodes share a name, the rule also names the scope. Left out: names that no rule can hold, and nodes
+    that a rule decides already.
     """
     graphs = {id(s.graph): s.graph for s in reached(main)}
-    uses = Counter(label(node) for graph in graphs.values() for node in graph.order)
+    names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.order)
     candidates: dict[str, Candidate] = {}
     for solution, node in _listed_nodes(main):
         ref, signature = node_ref(solution.graph, node), node.signature
         if ref not in nodes or signature is None or signature.fixed or not signature.groups:
             continue
-        if uses[ref.name] > 1 or not can_name(ref.name) or solution.facts[node.id].kind == "rule":
+        name = names.get(ref, "")
+        if not can_name(name) or solution.facts[node.id].kind == "rule":
             continue
         movable = [g for g in signature.groups if g.authored in types.LISTED]
         inputs = _float32_at({slot for g in movable for slot in g.inputs}, node.inputs)
         outputs = _float32_at({slot for g in movable for slot in g.outputs}, node.outputs)
-        candidates.setdefault(ref.name, Candidate(NodeEdit(ref.name, node.op_type, inputs, outputs), (ref,)))
+        candidates.setdefault(name, Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))
     return tuple(candidates.values())
 
 

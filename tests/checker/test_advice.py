@@ -77,6 +77,45 @@ def test_a_low_offender_has_its_own_advice() -> None:
     assert 'add "Mul" to black-list to-add' in report.nodes[0].suggestion
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            """g (float[2] x, bool c) => (float[2] y) { [fc] h = Mul(x, x) [root] r = Sqrt(h)
+            [i] y = If(c) <then_branch = t () => (float[2] a) { [fc] a = Mul(r, r) },
+                           else_branch = e () => (float[2] b) { [s] b = Sqrt(r) }> }""",
+            "./fc",
+        ),
+        (
+            """g (float[2] x, bool c) => (float[2] y) { [root] r = Sqrt(x) [fc] h = Mul(r, r)
+            [i] y = If(c) <then_branch = t () => (float[2] a) { [fc] m = Mul(x, x) [r] a = Sqrt(m) },
+                           else_branch = e () => (float[2] b) { [s] b = Sqrt(h) }> }""",
+            "i/then_branch/fc",
+        ),
+        (  # F is called with a float32 and with a float16 tensor
+            """<ir_version: 8, opset_import: ["" : 17, "l" : 1]> g (float[2] x, bool c) => (float[2] y, float[2] z)
+            <float half = {0.5}> { p = l.F(x) [low] q = Mul(x, half) z = l.F(q) [n] y = Sqrt(p) }
+            <domain: "l", opset_import: ["" : 17]> F (a) => (b) { [e] b = Add(a, a) }""",
+            "function:l:F/e",
+        ),
+    ],
+)
+def test_a_node_is_named_so_that_a_rule_means_it_alone(text: str, name: str) -> None:
+    """Rules S6.5 and S8.22: the name that the advice gives is one that a keep_dtype file may hold."""
+    lists = {"white": ["Mul", "Add"], "black": ["Sqrt"]}
+    value = 4e4 if name.startswith("function") else 300.0
+    data = [{"x": np.full(2, value, np.float32), "c": np.array(True)}]
+    report = mixlist.check(model(text), policy(**lists), data)
+    (found,) = [node for node in report.nodes if node.first and node.kind == "overflow" and name.endswith(node.name)]
+    assert found.suggestion.endswith(f'or the node "{name}" to a keep_dtype file')
+    kept = mixlist.check(model(text), policy(**lists, rules=keep(name)), data)
+    assert found.ref not in {node.ref for node in kept.nodes if node.kind == "overflow" and not node.input}
+    low = {node.ref for node in mixlist.resolve(model(text), policy(**lists)).nodes if node.precision == "float16"}
+    plan = mixlist.resolve(model(text), policy(**lists, rules=keep(name)))
+    raised = {ref for ref in low if ref not in {n.ref for n in plan.nodes if n.precision == "float16"}}
+    assert {ref.name for ref in raised} == {found.name} and len({ref.scope.split("#")[0] for ref in raised}) == 1
+
+
 def test_the_low_source_of_a_refused_run() -> None:
     report = mixlist.check(model(TEXT), RULES, [{"x": np.array([7.999], np.float32)}])
     source = report.nodes[0].low_source

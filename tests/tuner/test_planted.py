@@ -146,6 +146,36 @@ def test_the_same_with_node_rules(tmp_path: Path) -> None:
     assert nodes.edits == {"big: float16 to float32", "back: float16 to float32"}
 
 
+SAME_NAMES = """g (float[1,8] x, bool c) => (float[1,8] y) { [NAME] h = Mul(x, x) [root] r = Sqrt(h) [root2] s = Sqrt(r)
+  [i] q = If(c) <then_branch = t () => (float[1,8] a) { [NAME] a = Mul(r, s) },
+                 else_branch = e () => (float[1,8] b) { [NAME] b = Mul(s, s) }> [end] y = Relu(q) }"""
+
+
+@pytest.mark.parametrize(("branch", "expected"), [("fc", "./fc"), ("other", "fc")])
+def test_a_rule_names_one_node_of_several_with_its_name(tmp_path: Path, branch: str, expected: str) -> None:
+    """Rule S6.5: ./NAME means the main graph. The nodes of both branches have a name too many, and stay low."""
+    text = SAME_NAMES.replace("NAME", "fc", 1).replace("NAME", branch)
+    feeds = [{"x": np.full((1, 8), 300.0, np.float32), "c": np.array(True)}]
+    found = tune(
+        tmp_path, text, feeds, white=["Mul"], black=["Sqrt"], node_rules=True, objective="max-low", limits=ANY, most=12
+    )
+    found.verify()
+    assert found.edits == {f"{expected}: float16 to float32"}
+
+
+def test_a_rule_names_a_node_of_a_body_by_its_scope(tmp_path: Path) -> None:
+    """Rule S6.4: scope/name narrows a rule to one scope."""
+    text = """g (float[1,8] x, bool c) => (float[1,8] y) { [root] s = Sqrt(x) [fc] f = Mul(s, s)
+      [i] q = If(c) <then_branch = t () => (float[1,8] a) { [fc] m = Mul(f, f) [root] a = Sqrt(m) },
+                     else_branch = e () => (float[1,8] b) { [fc] b = Mul(s, s) }> [end] y = Relu(q) }"""
+    feeds = [{"x": np.full((1, 8), 300.0, np.float32), "c": np.array(True)}]
+    found = tune(
+        tmp_path, text, feeds, white=["Mul"], black=["Sqrt"], node_rules=True, objective="max-low", limits=ANY, most=12
+    )
+    found.verify()
+    assert found.edits == {"i/then_branch/fc: float16 to float32"}
+
+
 def test_two_ops_bad_only_together(tmp_path: Path) -> None:
     """The error of two roundings passes the limit, that of either alone does not: one of them goes, the cheaper."""
     rng = np.random.default_rng(0)
