@@ -35,13 +35,20 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     The original is saved first, in a directory outside the library's own: the engine loads every
     .json file that it finds there.
 
+    Edits of one library wait for each other, and the next edit finishes one that was killed. The files
+    of a directory are replaced one after the other: an engine that loads the library meanwhile can
+    read old and new files together.
+
     \b
     Example:
       mixlist ops-info set aic-ascend910b-ops-info.json Add=false Relu=none --backup ../backup
     """
     from mixlist.lists.ops_info_edit import set_flags
 
-    changed = set_flags(library, _flags(changes), backup, make_writable=make_writable)
+    changed, finished = set_flags(library, _flags(changes), backup, make_writable=make_writable)
+    if finished:
+        flags = " ".join(f"{op}={flag}" for op, flag in finished.items())
+        sys.stderr.write(f"{library}: finished the edit that was interrupted before: {flags}\n")
     for path in changed:
         sys.stderr.write(f"{path}: changed; the original is in {backup}\n")
     if not changed:

@@ -1,56 +1,65 @@
-"""Edit an operator information library in place: only the given flags change.
+"""Edit an operator information library in place: only the given flags change (Rules S1.5 and S1.6).
 
-The rest of each file stays byte for byte: indentation, order, line ends, byte-order mark, unknown
-entries, comments. The originals are saved first, in a directory that the engine does not load. The
-new text is read again and compared before a file is replaced, in one step each.
+The rest of each file stays byte for byte: indentation, order, line ends, byte-order mark, unknown entries, comments.
+The new text is read again and compared before a file is replaced. ``library_writes.py`` writes the files.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from mixlist.errors import FileError, ListError, UsageError
 from mixlist.files import json_edit
+from mixlist.files.folder_lock import locked
 from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
-from mixlist.files.whole_writes import write_whole
 from mixlist.lists.findings import stop_on_errors
+from mixlist.lists.library_writes import FLAGS, EditedFile, InterruptedEdit, interrupted_edit, writable, write_files
 from mixlist.lists.ops_info import Entries, Entry, entries_of, files, from_documents
 from mixlist.lists.suggestions import did_you_mean
 
-FLAGS = ("true", "false", "none")
 _Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class _Edited:
-    """A file before and after."""
+class _File:
+    """A file of a library as it is before an edit."""
 
     path: Path
-    before: bytes
-    after: bytes
+    data: bytes
+    document: Document
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The files of a library that are edited together, and where they are saved first."""
+
+    path: Path  # of the library: a file or a directory
+    folder: Path  # that holds the files
+    files: Sequence[Path]
+    backup: Path
+    make_writable: bool
 
 
 def set_flags(
     library_path: _Path, changes: Mapping[str, str], backup_dir: _Path, make_writable: bool = False
-) -> list[Path]:
-    """Set the precision flag of op types and return the files that changed.
+) -> tuple[list[Path], Mapping[str, str]]:
+    """Set the precision flag of op types; return the files that changed, and the flags of an edit that was finished.
 
-    ``changes`` maps op types to ``true`` (white), ``false`` (black) or ``none`` (gray: removes
-    ``precision_reduce``); an op that several files of a library hold changes in each. Files that
-    say so already stay untouched. ``backup_dir`` is made if need be; it must not be inside the
-    library's own directory, and nothing in it is overwritten. ``make_writable`` edits a read-only
-    library and restores its permissions.
+    ``changes`` maps op types to ``true`` (white), ``false`` (black) or ``none`` (gray: removes ``precision_reduce``).
+    An op type that several files hold changes in each. Files that have these flags already stay untouched.
+    ``backup_dir`` is made if need be; it must not be inside the library's own directory, and nothing in it is
+    overwritten. ``make_writable`` edits a read-only library and restores its permissions.
 
-    Raises UsageError for an unknown op type or flag, and a backup directory inside the
-    library's; FileError if something cannot be read or written, a read-only library among it (then
-    every file is as it was); ListError if the library is not valid.
+    Edits of one library wait for each other. An edit that was killed while it replaced the files is finished first.
+
+    Raises UsageError for an unknown op type or flag, and a backup directory inside the library's; FileError if
+    something cannot be read or written, a read-only library among it (then every file is as it was), or if another
+    program changed a file meanwhile; ListError if the library is not valid.
     """
     if os.fspath(library_path) == "-":
         raise UsageError("the library is edited in place: '-' (standard input) cannot be", hint="give its path")
@@ -58,19 +67,50 @@ def set_flags(
         if flag not in FLAGS:
             raise UsageError(f"{quoted(op)}: {flag!r} is no flag", hint=f"it takes {', '.join(FLAGS)}")
     paths = [Path(path) for path in files(library_path)]
-    originals = [read_bytes(path) for path in paths]
-    _refuse_inside(Path(library_path), paths, Path(backup_dir))
-    named = zip(map(shown_path, paths), originals, strict=True)
-    documents = [parse(decode(data, name), name) for name, data in named]
-    library, findings = from_documents(shown_path(library_path), documents)
+    read_bytes(paths[0])  # says what is wrong with a path that is no file
+    target = _Target(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
+    _refuse_inside(target.path, paths, target.backup)
+    with locked({target.folder, *(path.resolve().parent for path in paths)}):
+        interrupted = interrupted_edit(target.folder)
+        finished = _finish(interrupted, target) if interrupted is not None else {}
+        return _set(target, changes), finished
+
+
+def _finish(interrupted: InterruptedEdit, target: _Target) -> Mapping[str, str]:
+    """Set the flags of an edit that was killed, as far as the files still hold its op types; return them.
+
+    The files are not judged together: half of them have new flags, and op types can have two flags.
+    """
+    files = _read([path for path in interrupted.files if path.is_file()])
+    known = {op for file in files for op in entries_of(file.document)}
+    changes = {op: flag for op, flag in interrupted.changes.items() if op in known}
+    with writable({target.folder} if target.make_writable else ()):
+        _write(files, changes, target)
+        interrupted.forget()
+    return changes
+
+
+def _set(target: _Target, changes: Mapping[str, str]) -> list[Path]:
+    """Set flags in files that are locked; return the files that changed."""
+    files = _read(target.files)
+    library, findings = from_documents(shown_path(target.path), [file.document for file in files])
     stop_on_errors(findings)
     _refuse_unknown(changes, library.lists, library.name)
+    return _write(files, changes, target)
+
+
+def _read(paths: Iterable[Path]) -> list[_File]:
+    files = ((path, read_bytes(path)) for path in paths)
+    return [_File(path, data, parse(decode(data, shown_path(path)), shown_path(path))) for path, data in files]
+
+
+def _write(files: Iterable[_File], changes: Mapping[str, str], target: _Target) -> list[Path]:
     edited = [
-        _Edited(path, data, (BOM_UTF8 if data.startswith(BOM_UTF8) else b"") + text.encode())
-        for path, data, document in zip(paths, originals, documents, strict=True)
-        if (text := _edit(document, changes)) != document.text
+        EditedFile(file.path, file.data, (BOM_UTF8 if file.data.startswith(BOM_UTF8) else b"") + text.encode())
+        for file in files
+        if (text := _edit(file.document, changes)) != file.document.text
     ]
-    _write(edited, Path(backup_dir), make_writable)
+    write_files(edited, InterruptedEdit(target.folder, changes), target.backup, target.make_writable)
     return [file.path for file in edited]
 
 
@@ -166,75 +206,3 @@ def _entry_style(document: Document, entries: Entries) -> json_edit.Style:
     if filled is not None:
         return json_edit.style_of(document, document.offset((filled,))) or json_edit.Style()
     return (json_edit.style_of(document, document.root) or json_edit.Style()).deeper()
-
-
-def _write(edited: list[_Edited], backup: Path, make_writable: bool) -> None:
-    """Save the originals, then replace the files; if one fails, the others get their old bytes back."""
-    targets = [file.path.resolve() for file in edited]
-    if not make_writable:
-        _refuse_read_only(targets)
-    for file in edited:
-        _save(file, backup)
-    done: list[_Edited] = []
-    with _writable({target.parent for target in targets}):
-        try:
-            for file in edited:
-                write_whole(file.path, file.after)
-                done.append(file)
-        except FileError:
-            for file in done:
-                write_whole(file.path, file.before)
-            raise
-
-
-def _refuse_read_only(targets: Iterable[Path]) -> None:
-    for path in (place for target in targets for place in (target, target.parent)):
-        if not _may_write(path):
-            what = "directory is" if path.is_dir() else "library is"
-            raise FileError(
-                f"{shown_path(path)}: the {what} read-only",
-                hint="--make-writable edits it all the same and restores its permissions",
-            )
-
-
-def _may_write(path: Path) -> bool:
-    """Return True if the file is meant to be written: for root and the owner, its permission bits decide."""
-    status = path.stat()
-    if os.geteuid() in (0, status.st_uid):
-        return bool(status.st_mode & stat.S_IWUSR)
-    return os.access(path, os.W_OK)
-
-
-def _save(file: _Edited, backup: Path) -> None:
-    """Copy a file into the backup directory under a name that is free there."""
-    try:
-        backup.mkdir(parents=True, exist_ok=True)
-        for number in range(10_000):
-            name = file.path.name if number == 0 else f"{file.path.name}.{number}"
-            try:
-                with (backup / name).open("xb") as copy:
-                    copy.write(file.before)
-                    os.fsync(copy.fileno())
-            except FileExistsError:
-                continue
-            return
-    except OSError as error:
-        raise FileError(f"{shown_path(backup)}: the original cannot be saved: {error.strerror}") from None
-    raise FileError(f"{shown_path(backup)}: ten thousand backups of {file.path.name} are enough")
-
-
-@contextmanager
-def _writable(folders: Iterable[Path]) -> Iterator[None]:
-    """Let the owner write in the directories (replacing a file needs no more), then restore their modes."""
-    modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in folders if not _may_write(folder)}
-    try:
-        for folder, mode in modes.items():
-            try:
-                folder.chmod(mode | stat.S_IWUSR)
-            except OSError as error:
-                raise FileError(f"{shown_path(folder)}: cannot be made writable: {error.strerror}") from None
-        yield
-    finally:
-        for folder, mode in modes.items():
-            with suppress(OSError):
-                folder.chmod(mode)

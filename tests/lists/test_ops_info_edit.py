@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -13,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixlist.errors import FileError, ListError, UsageError
-from mixlist.files import whole_writes
-from mixlist.lists import ops_info_edit
+from mixlist.files.temporary_files import NewFile
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.ops_info_edit import set_flags
 
@@ -60,7 +60,7 @@ def test_what_is_said_already_stays_untouched(tmp_path: Path) -> None:
     path = tmp_path / "ops.json"
     path.write_text(LIBRARY)
     before = path.stat()
-    assert set_flags(path, {"Add": "true", "Sub": "false", "Relu": "none"}, tmp_path.parent / "backup") == []
+    assert set_flags(path, {"Add": "true", "Sub": "false", "Relu": "none"}, tmp_path.parent / "backup") == ([], {})
     after = path.stat()  # its time of access may change: it was read
     assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (
         before.st_ino,
@@ -132,7 +132,7 @@ def test_an_op_in_two_files_changes_in_both(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         (folder / name).write_text('{"A": {"precision_reduce": {"flag": "true"}}}')
     (folder / "c.json").write_text('{"C": {}}')
-    changed = set_flags(folder, {"A": "false"}, tmp_path / "backup")
+    changed, _ = set_flags(folder, {"A": "false"}, tmp_path / "backup")
     assert changed == [folder / "a.json", folder / "b.json"]
     assert load_ops_info(folder)[0].lists == {"A": "black", "C": "gray"}
     assert sorted(p.name for p in (tmp_path / "backup").iterdir()) == ["a.json", "b.json"]
@@ -257,14 +257,17 @@ def test_if_one_file_fails_the_others_get_their_bytes_back(tmp_path: Path, monke
     for name in ("a.json", "b.json"):
         (folder / name).write_text(text)
 
-    def full(path: Path, data: bytes) -> None:
-        if path.name == "b.json":
-            raise FileError(f"{path}: cannot be written: No space left on device")
-        whole_writes.write_whole(path, data)
+    replace = NewFile.replace
 
-    monkeypatch.setattr(ops_info_edit, "write_whole", full)
-    with pytest.raises(FileError, match="No space left"):
+    def full(new: NewFile) -> None:
+        if new.target.name == "b.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(new)
+
+    monkeypatch.setattr(NewFile, "replace", full)
+    with pytest.raises(FileError, match=r"b\.json: cannot be written: No space left"):
         set_flags(folder, {"A": "false"}, tmp_path / "backup")
+    assert sorted(path.name for path in folder.iterdir()) == ["a.json", "b.json"]
     assert [(folder / name).read_text() for name in ("a.json", "b.json")] == [text, text]
 
 

@@ -1,0 +1,104 @@
+"""Locks of folders: one process at a time, free when the process ends, no file that stays."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mixlist.errors import FileError
+from mixlist.files import folder_lock
+from mixlist.files.folder_lock import LOCK_FILE, locked
+
+HOLD = "import sys, time; from pathlib import Path; from mixlist.files import folder_lock"
+NO_FOLDERS = "; folder_lock._lock_folder = lambda folder: None"
+FOREVER = "\nwith folder_lock.locked([Path(sys.argv[1])]): print('locked', flush=True); time.sleep(100)"
+
+
+@pytest.fixture(params=["the folder", "a file in it"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Let the module lock folders, or think that the system cannot."""
+    if request.param == "a file in it":
+
+        def refuse(descriptor: int, operation: int) -> None:
+            if Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
+                raise OSError(errno.EBADF, "Bad file descriptor")
+            flock(descriptor, operation)
+
+        assert folder_lock.fcntl is not None
+        flock = folder_lock.fcntl.flock
+        monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
+    yield request.param
+
+
+def test_one_at_a_time_and_nothing_stays(tmp_path: Path, system: str) -> None:
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with locked([tmp_path]):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.0005)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_another_process_keeps_is_an_error(
+    tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_lock, "WAIT", 0.05)
+    code = HOLD + (NO_FOLDERS if system == "a file in it" else "") + FOREVER
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"locked\n"
+        with pytest.raises(FileError, match="another process holds the lock"), locked([tmp_path]):
+            pass
+        process.kill()
+        process.wait()
+        with locked([tmp_path]):  # the lock ends with the process
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_folders_in_any_order_do_not_block_each_other(tmp_path: Path, system: str) -> None:
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+
+    def work(order: list[Path]) -> None:
+        for _ in range(20):
+            with locked(order):
+                pass
+
+    threads = [threading.Thread(target=work, args=(order,)) for order in (folders, folders[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot be locked: No such file"), locked([tmp_path / "none"]):
+        pass
+
+
+def test_a_lock_file_that_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_lock, "_lock_folder", lambda folder: None)
+    (tmp_path / LOCK_FILE).mkdir()
+    with pytest.raises(FileError, match="cannot be locked"), locked([tmp_path]):
+        pass

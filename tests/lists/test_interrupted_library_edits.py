@@ -1,0 +1,119 @@
+"""Library edits that run at once or are killed: no edit is lost, no library stays half edited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mixlist.errors import FileError
+from mixlist.lists import library_writes
+from mixlist.lists.ops_info_edit import set_flags
+from tests.support.killed_runs import CommandServer, KilledCommand, kill_at_each_operation
+from tests.support.libraries import OPS, flags, write_library
+
+SET = ["ops-info", "set", "lib", *(f"{op}=false" for op in OPS), "--backup", "backup"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[CommandServer]:
+    with CommandServer() as server:
+        yield server
+
+
+def test_edits_at_once_lose_nothing(tmp_path: Path, server: CommandServer) -> None:
+    """Rule S1.6: Edits of one library wait for each other."""
+    for _ in range(5):
+        write_library(tmp_path / "lib", files=2)
+        commands = [["ops-info", "set", "lib", f"{op}=false", "--backup", f"backup-{op}"] for op in OPS]
+        runs = server.run_all([(command, tmp_path) for command in commands])
+        assert [run.status for run in runs] == [0] * len(OPS), runs
+        assert {flag for file in flags(tmp_path / "lib") for flag in file.values()} == {"false"}
+        assert [path.name for path in sorted((tmp_path / "lib").iterdir())] == ["part0.json", "part1.json"]
+
+
+def test_a_kill_at_any_operation_is_finished_or_undone_by_the_next_edit(tmp_path: Path, server: CommandServer) -> None:
+    """Rule S1.6: The next edit finishes or undoes one that was killed."""
+
+    def check_names(folder: Path) -> str:
+        names = {path.name for path in (folder / "lib").glob("*.json")}
+        return "" if names == {f"part{number}.json" for number in range(3)} else f"the engine would load {names}"
+
+    command = KilledCommand(SET, lambda folder: write_library(folder / "lib", files=3), check_names)
+    counts = kill_at_each_operation(server, command, tmp_path)
+    assert counts.wrong == []
+    assert counts.killed > 12  # three files are saved, staged and replaced
+
+
+def test_an_edit_of_other_op_types_finishes_a_killed_one_too(tmp_path: Path, server: CommandServer) -> None:
+    """Rule S1.6: The next edit finishes or undoes one that was killed."""
+    states = []
+    for number in range(1, 200):
+        write_library(tmp_path / "lib", files=2)
+        run = server.run(SET, tmp_path, kill_before=number)
+        server.run(["ops-info", "set", "lib", "Own0=true", "--backup", "backup"], tmp_path)
+        first, *others = flags(tmp_path / "lib")
+        assert first.pop("Own0") == "true"
+        values = {flag for file in (first, *others) for op, flag in file.items() if op in OPS}
+        assert len(values) == 1, f"killed before operation {number}: half edited"
+        assert {path.suffix for path in (tmp_path / "lib").iterdir()} == {".json"}
+        states += values
+        if run.status == 0:
+            break
+    assert states == sorted(states, reverse=True) and set(states) == {"true", "false"}
+
+
+def test_a_file_that_changes_meanwhile_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule S1.6: An editor that knows of no lock loses nothing either."""
+    write_library(tmp_path / "lib")
+    save = library_writes._save
+
+    def save_and_change(*args: object) -> None:
+        save(*args)  # type: ignore[arg-type]
+        (tmp_path / "lib" / "part3.json").write_text("{}")
+
+    monkeypatch.setattr(library_writes, "_save", save_and_change)
+    with pytest.raises(FileError, match=r"part3\.json: .*changed"):
+        set_flags(tmp_path / "lib", dict.fromkeys(OPS, "false"), tmp_path / "backup")
+    files = sorted((tmp_path / "lib").iterdir())
+    assert [path.name for path in files] == [f"part{number}.json" for number in range(6)]
+    assert json.loads(files[3].read_text()) == {}
+    assert {flag for file in flags(tmp_path / "lib") for op, flag in file.items() if op in OPS} == {"true"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{",
+        "[]",
+        '{"changes": {"Add": "yes"}, "files": []}',
+        '{"changes": {"Add": "true"}, "files": ["../other.json"]}',
+        '{"changes": {"Add": "true"}, "files": ["/other.json"]}',
+        '{"changes": {"Add": "true"}, "files": ["other.txt"]}',
+        '{"changes": {"Add": "true"}, "files": ["a\\u0000.json"]}',
+        '{"changes": {"Add": ["true"]}, "files": [3]}',
+    ],
+)
+def test_a_record_that_names_something_else_is_refused(tmp_path: Path, record: str) -> None:
+    write_library(tmp_path / "lib")
+    (tmp_path / "other.json").write_text('{"Add": {}}')
+    (tmp_path / "lib" / library_writes.RECORD).write_text(record)
+    with pytest.raises(FileError, match="record of an interrupted edit cannot be used"):
+        set_flags(tmp_path / "lib", {"Add": "false"}, tmp_path / "backup")
+    assert (tmp_path / "other.json").read_text() == '{"Add": {}}'
+
+
+def test_a_finished_edit_is_told_and_its_record_removed(tmp_path: Path) -> None:
+    write_library(tmp_path / "lib")
+    record = {"changes": {"Add": "false", "Gone": "true"}, "files": ["part1.json", "part2.json", "gone.json"]}
+    (tmp_path / "lib" / library_writes.RECORD).write_text(json.dumps(record))
+    (tmp_path / "lib" / "part0.json").write_text('{"Relu": {"precision_reduce": {"flag": "true"}}}')
+    for name in ("part3.json", "part4.json", "part5.json"):
+        (tmp_path / "lib" / name).unlink()
+    changed, finished = set_flags(tmp_path / "lib", {"Relu": "none"}, tmp_path / "backup")
+    assert finished == {"Add": "false"}
+    assert [path.name for path in changed] == ["part0.json", "part1.json", "part2.json"]
+    assert sorted(path.name for path in (tmp_path / "lib").iterdir()) == ["part0.json", "part1.json", "part2.json"]
+    assert '"Relu": {}' in (tmp_path / "lib" / "part0.json").read_text()
