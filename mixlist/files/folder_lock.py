@@ -39,35 +39,41 @@ class _HeldError(OSError):
 
 
 @contextmanager
-def locked(folders: Iterable[Path]) -> Iterator[None]:
-    """Hold the locks of folders; wait while other processes hold them.
+def locked(folders: Iterable[Path]) -> Iterator[bool]:
+    """Hold the locks of folders; wait while other processes hold them. Yield False where a file system has no locks.
 
-    Raises FileError if a folder cannot be locked, or if another process holds a lock for longer than ``WAIT`` seconds.
+    Raises FileError if another process holds a lock for longer than ``WAIT`` seconds.
     """
     with ExitStack() as held:
+        is_locked = True
         for folder in sorted({folder.resolve() for folder in folders}):  # one order for all: two runs cannot block
-            held.enter_context(_locked(folder))
-        yield
+            is_locked = held.enter_context(_locked(folder)) and is_locked
+        yield is_locked
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[bool]:
     descriptor = _wait_for(folder)
     try:
-        yield
+        yield descriptor is not None
     finally:
-        if fcntl is None:
-            os.close(descriptor)  # Windows removes no open file
-        with suppress(OSError):
-            # Removed while it is locked: a process that waits for it sees that the name is free, and makes a new file.
-            if fcntl is None or _is_lock_file(descriptor, folder):
-                (folder / LOCK_FILE).unlink()
-        if fcntl is not None:
-            os.close(descriptor)
+        if descriptor is not None:
+            _unlock(descriptor, folder)
 
 
-def _wait_for(folder: Path) -> int:
-    """Return the open folder, or the open file in it, whose lock this process holds now."""
+def _unlock(descriptor: int, folder: Path) -> None:
+    if fcntl is None:
+        os.close(descriptor)  # Windows removes no open file
+    with suppress(OSError):
+        # Removed while it is locked: a process that waits for it sees that the name is free, and makes a new file.
+        if fcntl is None or _is_lock_file(descriptor, folder):
+            (folder / LOCK_FILE).unlink()
+    if fcntl is not None:
+        os.close(descriptor)
+
+
+def _wait_for(folder: Path) -> int | None:
+    """Return the open folder, or the open file in it, whose lock this process holds now; None without locks."""
     deadline = time.monotonic() + WAIT
     while True:
         try:
@@ -94,18 +100,17 @@ def _lock_folder(folder: Path) -> int | None:
     except PermissionError:  # a folder that may be written and not be read
         return None
     try:
-        _lock(descriptor)
+        if _lock(descriptor):
+            return descriptor
     except _HeldError:
         os.close(descriptor)
         raise
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    os.close(descriptor)
+    return None
 
 
-def _lock_file_in(folder: Path) -> int:
-    """Lock the hidden file and return it open. Raises _HeldError, also if the file was removed meanwhile."""
+def _lock_file_in(folder: Path) -> int | None:
+    """Lock the hidden file and return it open; None without locks. Raises _HeldError, also if the file is gone."""
     try:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:
@@ -113,17 +118,20 @@ def _lock_file_in(folder: Path) -> int:
             raise _HeldError from None
         raise
     try:
-        _lock(descriptor)
+        has_locks = _lock(descriptor)
         if not _is_lock_file(descriptor, folder):
             raise _HeldError
-    except OSError:
+    except _HeldError:
         os.close(descriptor)
         raise
-    return descriptor
+    if has_locks:
+        return descriptor
+    _unlock(descriptor, folder)
+    return None
 
 
-def _lock(descriptor: int) -> None:
-    """Lock an open file until it is closed. Raises _HeldError, or OSError where there are no locks."""
+def _lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed; return False where there are no locks. Raises _HeldError."""
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +142,8 @@ def _lock(descriptor: int) -> None:
     except OSError as error:
         if error.errno in _HELD_ERRNOS:
             raise _HeldError from None
-        raise
+        return False
+    return True
 
 
 def _is_lock_file(descriptor: int, folder: Path) -> bool:

@@ -66,9 +66,15 @@ class NewFile:
         self.path.replace(self.target)
         self.path = None
 
-    def link(self, name: str) -> bool:
-        """Give the file this name in its folder; return False, and change nothing, where the name is used already."""
-        self._sync()
+    def link(self, name: str, *, durable: bool = True) -> bool:
+        """Give the file this name in its folder; return False, and change nothing, where the name is used already.
+
+        Without ``durable`` nobody waits for the disk: after a power failure the file can be empty.
+        """
+        if durable:
+            self._sync()
+        else:
+            self.file.flush()
         place = self.target.with_name(name)
         try:
             if self.path is None:

@@ -1,24 +1,28 @@
 """Saving a model: whole or not at all, never over its input.
 
 External data is streamed from its old file to the new one in pieces, converted on the way where the rewrite
-asked for it. The data file's name comes from the model's own content, so the same model gives the same
-bytes, and an older model that lies at the same path keeps its data until the new one is renamed into place.
+asked for it. An older model that lies at the same path keeps its data until the new one is in its place.
+``data_files.py`` names, places and removes data files.
 """
 
 from __future__ import annotations
 
-import filecmp
+import dataclasses
 import hashlib
+import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
-from mixlist.files.whole_writes import part_file, write_whole
-from mixlist.graph import weights
+from mixlist.files.folder_lock import locked
+from mixlist.files.temporary_files import new_file
+from mixlist.files.whole_writes import write_whole
+from mixlist.graph import data_files, weights
 from mixlist.graph.io import Loaded
 from mixlist.graph.messages import copied
 from mixlist.graph.traversal import walk
@@ -36,11 +40,17 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """``external_data``: ``auto`` (as in the input, or where the model outgrows protobuf), ``yes`` or ``no``."""
+    """Choose how a model is saved.
+
+    ``external_data``: ``auto`` (as in the input, or where the model outgrows protobuf), ``yes`` or ``no``. ``private``:
+    no other process uses the folder, and it is removed soon. ``warnings`` collects what was found while saving.
+    """
 
     force: bool = False
     external_data: str = "auto"
     progress: Progress | None = None
+    private: bool = False
+    warnings: list[Diagnostic] = dataclasses.field(default_factory=list)
 
 
 def check_target(path: Path, loaded: Loaded, force: bool) -> None:
@@ -91,16 +101,17 @@ def save(proto: ModelProto, path: Path, loaded: Loaded, convert: Convert, option
         with _restored(held):
             for tensor in held:
                 set_inline(tensor, b"".join(convert(tensor)))
-            _write_model(proto, path)
+            _save_inline(_bytes_of(proto, path), path, loaded, options)
         return (path,)
     if not held:
         data = _serialized(proto)
         if data is not None:
-            write_whole(path, data)
+            _save_inline(data, path, loaded, options)
             return (path,)
         held = list(_stored(proto, "yes"))  # its weights alone would have fitted
     with _restored(held):
-        return path, _save_external(proto, held, path, convert, options.progress)
+        save_data = _save_private if options.private else _save_external
+        return path, save_data(proto, held, path, loaded, convert, options)
 
 
 def tensors(model: ModelProto) -> Iterator[TensorProto]:
@@ -159,29 +170,61 @@ def set_inline(tensor: TensorProto, data: bytes) -> None:
 
 
 def _save_external(
-    proto: ModelProto, held: list[TensorProto], path: Path, convert: Convert, progress: Progress | None
+    proto: ModelProto, held: list[TensorProto], path: Path, loaded: Loaded, convert: Convert, options: Options
 ) -> Path:
-    with part_file(path) as (file, part):
-        spans = []
-        for tensor in held:
-            if _size(tensor) >= 2**20:
-                file.write(bytes(-file.tell() % _PAGE))
-            start = file.tell()
-            made = convert(tensor)
-            for piece in weights.ahead(made) if _size(tensor) > weights.PIECE else made:
-                file.write(piece)
-                if progress is not None:
-                    progress(len(piece))
-            spans.append((start, file.tell() - start))
-        file.close()
-        for tensor, (start, length) in zip(held, spans, strict=True):
-            set_external(tensor, "", start, length)
-        digest = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()[:16]
-        location = _settle(part, path.parent, digest)
-        for tensor, (start, length) in zip(held, spans, strict=True):
-            set_external(tensor, location, start, length)
-        _write_model(proto, path)
+    """Write the data file and the model to a folder that other processes use; return the path of the data file."""
+    # A name that does not exist yet: where the model is a link, its data lie in the folder in which it is opened.
+    with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
+        with data_files.ChecksumWriter(new.file) as writer:
+            spans = _write_tensors(writer, held, convert, options.progress)
+        if (
+            path.exists()
+        ):  # a model is not replaced before the disk holds the new weights; no run waits for the lock yet
+            new.file.flush()
+            os.fsync(new.file.fileno())
+        with locked([path.parent]) as is_locked:
+            location = data_files.place(new, path.name, writer.checksum())
+            for tensor, (start, length) in zip(held, spans, strict=True):
+                set_external(tensor, location, start, length)
+            _replace_model(_bytes_of(proto, path), path, loaded, location, is_locked, options)
     return path.parent / location
+
+
+def _save_private(
+    proto: ModelProto, held: list[TensorProto], path: Path, loaded: Loaded, convert: Convert, options: Options
+) -> Path:
+    """Write the data file and the model to a folder of this process; return the path of the data file."""
+    place = path.with_name(f"{path.name}.data")
+    try:
+        with place.open("wb") as file:
+            spans = _write_tensors(file, held, convert, options.progress)
+    except OSError as error:
+        raise FileError(f"cannot write {place}: {error.strerror}", hint="check the space and rights there") from None
+    for tensor, (start, length) in zip(held, spans, strict=True):
+        set_external(tensor, place.name, start, length)
+    write_whole(path, _bytes_of(proto, path))
+    return place
+
+
+def _write_tensors(
+    file: IO[bytes] | data_files.ChecksumWriter,
+    held: list[TensorProto],
+    convert: Convert,
+    progress: Progress | None,
+) -> list[tuple[int, int]]:
+    """Write the bytes of tensors; return where each starts, and its length."""
+    spans = []
+    for tensor in held:
+        if _size(tensor) >= 2**20:
+            file.write(bytes(-file.tell() % _PAGE))
+        start = file.tell()
+        made = convert(tensor)
+        for piece in weights.ahead(made) if _size(tensor) > weights.PIECE else made:
+            file.write(piece)
+            if progress is not None:
+                progress(len(piece))
+        spans.append((start, file.tell() - start))
+    return spans
 
 
 def set_external(tensor: TensorProto, location: str, offset: int, length: int) -> None:
@@ -193,21 +236,31 @@ def set_external(tensor: TensorProto, location: str, offset: int, length: int) -
     tensor.ClearField("raw_data")
 
 
-def _settle(part: Path, folder: Path, digest: str) -> str:
-    """Give the data file its name: one that is free, or that of a file with the same bytes."""
-    for k in count(1):
-        target = folder / (f"weights-{digest}.data" if k == 1 else f"weights-{digest}-{k}.data")
-        if not target.exists() or filecmp.cmp(part, target, shallow=False):
-            break
-    part.replace(target)
-    return target.name
+def _save_inline(data: bytes, path: Path, loaded: Loaded, options: Options) -> None:
+    """Write a model that holds all of its weights."""
+    if options.private or not path.exists():
+        write_whole(path, data)
+        return
+    with locked([path.parent]) as is_locked:
+        _replace_model(data, path, loaded, None, is_locked, options)
 
 
-def _write_model(proto: ModelProto, path: Path) -> None:
+def _replace_model(
+    data: bytes, path: Path, loaded: Loaded, location: str | None, is_locked: bool, options: Options
+) -> None:
+    """Write the model file, then remove the data file of the model that it replaces, if nothing names it any more."""
+    named_before = data_files.locations(path) if path.exists() else None
+    write_whole(path, data)
+    if named_before is not None:
+        kept = data_files.remove_unused(path, location, named_before, inputs_of(loaded), is_locked)
+        options.warnings.extend(kept)
+
+
+def _bytes_of(proto: ModelProto, path: Path) -> bytes:
     data = _serialized(proto)
     if data is None:
         raise FileError(f"{path} would be larger than the 2 GiB that protobuf allows", hint="use --external-data yes")
-    write_whole(path, data)
+    return data
 
 
 def _serialized(proto: ModelProto) -> bytes | None:

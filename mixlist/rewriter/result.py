@@ -38,6 +38,7 @@ class RewriteResult:
     _clamp: bool
     _sensitive: dict[str, str]  # node fed by each converted constant, where a zero there is dangerous
     _plan_warnings: tuple[Diagnostic, ...]
+    _save_warnings: list[Diagnostic] = field(default_factory=list)
 
     @property
     def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows which
@@ -61,8 +62,8 @@ class RewriteResult:
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """The plan's warnings, and what conversion did to constants."""
-        return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive))
+        """The plan's warnings, what conversion did to constants, and what was found while the model was saved."""
+        return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive), *self._save_warnings)
 
     def save(
         self, path: str | Path, *, force: bool = False, external_data: str = "auto", progress: Progress | None = None
@@ -74,7 +75,9 @@ class RewriteResult:
         ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` is told the bytes written.
         """
         options = Options(force, external_data, progress)
-        return save(self.proto, Path(path), self.loaded, self._stream, options)
+        written = save(self.proto, Path(path), self.loaded, self._stream, options)
+        self._save_warnings = options.warnings
+        return written
 
     def streamed_bytes(self) -> int:
         """Return the number of bytes of external data that ``save`` writes."""

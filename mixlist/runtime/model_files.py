@@ -25,7 +25,7 @@ def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
     large = outgrows_protobuf(proto)
     if large or external_tensors(proto):
         loaded = Loaded(proto, "model", None, folder, "proto")
-        options = Options(external_data="yes" if large else "auto")
+        options = Options(external_data="yes" if large else "auto", private=True)
         save(proto, path, loaded, lambda tensor: stream(tensor, folder, False, {}), options)
     else:
         path.write_bytes(proto.SerializeToString())

@@ -102,3 +102,14 @@ def test_a_lock_file_that_is_a_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(FileError, match="cannot be locked"), locked([tmp_path]):
         pass
+
+
+def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    assert folder_lock.fcntl is not None
+    monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
+    with locked([tmp_path]) as held:
+        assert not held
+    assert list(tmp_path.iterdir()) == []

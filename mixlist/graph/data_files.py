@@ -1,0 +1,219 @@
+"""Name, place and remove the data files of saved models: a new one overwrites nothing, an old one goes when unused.
+
+The name of a data file holds the name of its model and a checksum of its content, so runs that save into one folder at
+the same time cannot mix their weights up, and the same input gives the same bytes (Rules S7.16 and S7.17).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self
+
+from mixlist.diagnostics import Diagnostic
+from mixlist.files.temporary_files import NewFile
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+SEARCHED = 2 * 2**30  # bytes of models that are searched for a name
+_LARGE = 2**18  # bytes from which another thread computes the checksum
+_STEM_BYTES = 200  # of the model's name, so that the data file's name fits into 255 bytes
+_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')  # on Windows, or in a location
+_MARK = r"-[0-9a-f]{16}(-[0-9]+)?\.data"  # the end of every name
+_DATA_FILE = re.compile(f".*{_MARK}", re.DOTALL)
+
+
+class ChecksumWriter:
+    """Write to a file, and compute the checksum of its content meanwhile, in another thread where that pays."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self._threads = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def tell(self) -> int:
+        """Return the number of bytes that were written."""
+        return self._file.tell()
+
+    def write(self, piece: bytes) -> None:
+        """Write some bytes."""
+        if len(piece) < _LARGE:
+            self._sha256.update(piece)
+            self._file.write(piece)
+            return
+        update = self._threads.submit(self._sha256.update, piece)
+        self._file.write(piece)
+        update.result()
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of what was written."""
+        return self._sha256.hexdigest()
+
+
+def place(new: NewFile, model: str, checksum: str) -> str:
+    """Give a new data file the name that ``model`` and its content ask for; return the name.
+
+    A file of that name with the same bytes is used as it is. One with other bytes stays, and the name gets a number.
+    Nobody waits for the disk here.
+    """
+    for number in count(1):
+        suffix = "" if number == 1 else f"-{number}"
+        name = f"{_stem(model)}-{checksum[:16]}{suffix}.data"
+        used = new.target.with_name(name)
+        if new.link(name, durable=False) or (used.is_file() and new.has_content_of(used)):
+            return name
+    raise AssertionError("numbers do not end")
+
+
+def _stem(model: str) -> str:
+    """Return the name of a model as every system and every reader of locations accepts it."""
+    text = _FORBIDDEN.sub("_", model.encode("utf-8", "replace").decode())
+    return text.encode()[:_STEM_BYTES].decode("utf-8", "ignore")
+
+
+def locations(path: Path) -> set[str]:
+    """Return the data files that the model at a path names; none if it is no small model that can be read."""
+    from mixlist.graph.save import tensors
+
+    try:
+        data = path.read_bytes() if path.stat().st_size <= SEARCHED // 32 else b""
+    except OSError:
+        return set()
+    model = _parsed(data) if b"location" in data else None  # most models have their weights inside
+    if model is None:
+        return set()
+    entries = (entry for tensor in tensors(model) for entry in tensor.external_data)
+    return {entry.value for entry in entries if entry.key == "location"}
+
+
+def remove_unused(
+    model: Path, current: str | None, named_before: Iterable[str], inputs: Iterable[Path], is_locked: bool
+) -> list[Diagnostic]:
+    """Remove the data files of the model that was replaced; return a warning for each that has to stay.
+
+    ``current`` is the data file of the new model, ``named_before`` are those of the old one, ``inputs`` the files that
+    the new model was made of. A file goes only if mixlist made it, the folder is locked, every other model of the
+    folder could be read, and none names it.
+    """
+    folder = model.parent
+    own = re.compile(re.escape(_stem(model.name)) + _MARK)
+    unused = [entry.name for entry in _entries(folder) if own.fullmatch(entry.name) and entry.is_file()]
+    used = {_identity(path) for path in inputs}
+    old = [
+        name
+        for name in sorted({*unused, *(name for name in named_before if Path(name).name == name)})
+        if name != current and (folder / name).is_file() and _identity(folder / name) not in used
+    ]
+    if not old:
+        return []
+    uses = Uses(folder, model.name)
+    kept = []
+    for name in old:
+        if not own.fullmatch(name):
+            reason: str | None = None if uses.of(name) else "another program made it"
+        else:
+            reason = (uses.of(name) or uses.unclear) if is_locked else "the folder cannot be locked"
+            reason = reason or _remove(folder / name)
+        if reason is not None:
+            kept.append(_kept(folder / name, reason))
+    return kept
+
+
+class Uses:
+    """The models of a folder, searched for the names of data files."""
+
+    def __init__(self, folder: Path, replaced: str) -> None:
+        self.unclear: str | None = None  # the reason why some file could name anything
+        self._contents: list[tuple[str, bytes]] = []
+        self._links: list[tuple[str, Path]] = []
+        self._folder = folder.resolve()
+        total = 0
+        for entry in _entries(folder):
+            if entry.is_symlink():
+                self._links.append((entry.name, Path(entry.path).resolve()))
+            if entry.name == replaced or not _may_be_model(entry):
+                continue
+            total += entry.stat().st_size
+            if total > SEARCHED:
+                self.unclear = f"the models of the folder are too large to search ({entry.name})"
+                return
+            self._read(entry)
+
+    def _read(self, entry: os.DirEntry[str]) -> None:
+        try:
+            data = Path(entry.path).read_bytes()
+        except OSError:
+            data = b""
+        if _parsed(data) is None:
+            self.unclear = f"{entry.name} cannot be read, and could name it"
+        self._contents.append((entry.name, data if b".data" in data else b""))
+
+    def of(self, name: str) -> str | None:
+        """Return what names a data file, or links to it; None if nothing does."""
+        for other, data in self._contents:
+            if name.encode("utf-8", "surrogateescape") in data:
+                return f"{other} names it"
+        for link, target in self._links:
+            if target == self._folder / name:
+                return f"{link} is a link to it"
+        return None
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from sorted(entries, key=lambda entry: entry.name)
+
+
+def _may_be_model(entry: os.DirEntry[str]) -> bool:
+    """Return whether a file is a model by its name, also one that was renamed to a copy, such as ``m.onnx.bak``."""
+    name = entry.name
+    return ".onnx" in name.lower() and not name.startswith(".mixlist-") and not _DATA_FILE.fullmatch(name)
+
+
+def _parsed(data: bytes) -> ModelProto | None:
+    """Return the model in a text of bytes; None if it is none."""
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+    from onnx import ModelProto
+
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        return None
+    return model if model.graph.node or model.graph.output else None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return the numbers of a file, the same behind every link to it; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
+
+
+def _remove(path: Path) -> str | None:
+    """Remove a file; return what the system says if it refuses."""
+    try:
+        path.unlink()
+    except OSError as error:
+        return f"it cannot be removed: {error.strerror}"
+    return None
+
+
+def _kept(path: Path, reason: str) -> Diagnostic:
+    message = f"the data file {path} of the model that was replaced stays: {reason}"
+    return Diagnostic("ML509", "warning", message, hint="remove it if nothing needs it")

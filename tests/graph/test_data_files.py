@@ -1,0 +1,210 @@
+"""Data files of models: named after their content, never overwritten, removed when nothing names them any more."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import mixlist
+from mixlist.graph import data_files
+from mixlist.rewriter import RewriteResult
+from tests.support.external_models import has_weights_of, write_external
+
+
+def apply(source: Path, out: Path, **options: Any) -> RewriteResult:
+    result = mixlist.rewrite(source, mixlist.resolve(source, mixlist.load_policy()))
+    result.save(out, **options)
+    return result
+
+
+def notes(result: RewriteResult) -> list[str]:
+    return [warning.message for warning in result.warnings if warning.code == "ML509"]
+
+
+def data_of(path: Path) -> Path:
+    """Return the data file that a model names."""
+    tensors = onnx.load(path, load_external_data=False).graph.initializer
+    (location,) = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    return path.parent / location
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    """Two models of one structure with different weights, in a folder of their own."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    return [write_external(tmp_path / "in" / f"m{seed}.onnx", seed) for seed in (0, 1)]
+
+
+def test_the_name_holds_the_output_and_the_checksum_of_the_content(tmp_path: Path, sources: list[Path]) -> None:
+    """Rule S7.16: A data file is named after its model and its content."""
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    data = data_of(out)
+    checksum = hashlib.sha256(data.read_bytes()).hexdigest()[:16]
+    assert data.name == f"o.onnx-{checksum}.data"
+    assert sorted(path.name for path in out.parent.iterdir()) == ["o.onnx", data.name]
+
+
+def test_two_outputs_in_one_folder_share_no_data_file(tmp_path: Path, sources: list[Path]) -> None:
+    """Rule S7.16: A data file is named after its model and its content."""
+    outputs = [tmp_path / "out" / name for name in ("a.onnx", "b.onnx")]
+    for out in outputs:
+        apply(sources[0], out)
+    assert data_of(outputs[0]) != data_of(outputs[1])
+
+
+def test_retrained_weights_replace_the_old_pair(tmp_path: Path, sources: list[Path]) -> None:
+    """Rule S7.17: The data file of a replaced model is removed."""
+    out, fresh = tmp_path / "out" / "o.onnx", tmp_path / "fresh" / "o.onnx"
+    fresh.parent.mkdir()
+    apply(sources[1], fresh)
+    apply(sources[0], out)
+    for source in (sources[1], sources[0], sources[1]):
+        result = apply(source, out, force=True)
+        assert notes(result) == []
+    assert {path.name: path.read_bytes() for path in out.parent.iterdir()} == {
+        path.name: path.read_bytes() for path in fresh.parent.iterdir()
+    }
+    assert has_weights_of(out, 1)
+
+
+def test_the_data_file_goes_when_the_weights_move_into_the_model(tmp_path: Path, sources: list[Path]) -> None:
+    """Rule S7.17: The data file of a replaced model is removed."""
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    apply(sources[1], out, force=True, external_data="no")
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_the_same_again_keeps_its_data_file(tmp_path: Path, sources: list[Path]) -> None:
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    inode = data_of(out).stat().st_ino
+    assert notes(apply(sources[0], out, force=True)) == []
+    assert data_of(out).stat().st_ino == inode
+    assert len(list(out.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["keep.onnx", "o.onnx.bak", "KEEP.ONNX"])
+def test_data_that_another_model_names_stays(tmp_path: Path, sources: list[Path], name: str) -> None:
+    """Rule S7.17: ... unless another model names it."""
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    shutil.copy(out, out.with_name(name))
+    result = apply(sources[1], out, force=True)
+    assert has_weights_of(out.with_name(name), 0) and has_weights_of(out, 1)
+    (note,) = notes(result)
+    assert f"{name} names it" in note
+
+
+def test_a_model_that_cannot_be_read_keeps_the_data(tmp_path: Path, sources: list[Path]) -> None:
+    """Rule S7.17: ... or could name it."""
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    old = data_of(out)
+    (tmp_path / "out" / "half.onnx").write_bytes(sources[0].read_bytes()[:-7])
+    (note,) = notes(apply(sources[1], out, force=True))
+    assert old.is_file() and "half.onnx cannot be read" in note
+    (tmp_path / "out" / "half.onnx").unlink()
+    assert notes(apply(sources[1], out, force=True)) == []
+    assert not old.exists() and has_weights_of(out, 1)
+
+
+def test_more_models_than_can_be_searched_keep_the_data(
+    tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    old = data_of(out)
+    shutil.copy(sources[0], tmp_path / "out" / "large.onnx")
+    monkeypatch.setattr(data_files, "SEARCHED", 100)
+    (note,) = notes(apply(sources[1], out, force=True))
+    assert old.is_file() and "too large to search" in note
+
+
+def test_a_link_to_the_data_keeps_it(tmp_path: Path, sources: list[Path]) -> None:
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    old = data_of(out)
+    (tmp_path / "out" / "alias").symlink_to(old.name)
+    (note,) = notes(apply(sources[1], out, force=True))
+    assert old.is_file() and "alias is a link to it" in note
+
+
+def test_the_data_of_the_input_stays(tmp_path: Path, sources: list[Path]) -> None:
+    """A model without the usual suffix reads the data file of the output that it replaces."""
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    shutil.copy(out, out.with_name("copy.model"))
+    apply(out.with_name("copy.model"), out, force=True, external_data="no")
+    assert has_weights_of(out.with_name("copy.model"), 0)
+    assert has_weights_of(out, 0)
+
+
+def test_data_of_another_program_stay_and_are_told(tmp_path: Path, sources: list[Path]) -> None:
+    out = write_external(tmp_path / "out" / "o.onnx", 5)
+    (note,) = notes(apply(sources[0], out, force=True))
+    assert (tmp_path / "out" / "o.onnx.weights").is_file()
+    assert "o.onnx.weights" in note and "another program" in note
+
+
+def test_a_folder_without_locks_keeps_the_data(
+    tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mixlist.files import folder_lock
+
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    old = data_of(out)
+    monkeypatch.setattr(folder_lock, "_wait_for", lambda folder: None)
+    (note,) = notes(apply(sources[1], out, force=True))
+    assert old.is_file() and "cannot be locked" in note
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "pipe"])
+def test_a_used_name_is_never_overwritten(tmp_path: Path, sources: list[Path], kind: str) -> None:
+    """Rule S7.16: A data file is named after its model and its content."""
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    data = data_of(out)
+    for path in (out, data):
+        path.unlink()
+    if kind == "file":
+        data.write_bytes(b"mine")
+    elif kind == "folder":
+        data.mkdir()
+    else:
+        os.mkfifo(data)
+    apply(sources[0], out)
+    assert has_weights_of(out, 0)
+    assert data_of(out).name == data.name.replace(".data", "-2.data")
+    assert kind != "file" or data.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("name", ["a:b.onnx", "x\\y.onnx", "..onnx", "äöü.onnx", "a\udc80.onnx", "é" * 120 + ".onnx"])
+def test_any_name_of_an_output_gives_a_location_that_can_be_read(
+    tmp_path: Path, sources: list[Path], name: str
+) -> None:
+    out = tmp_path / "out" / name
+    apply(sources[0], out)
+    data = data_of(out)
+    assert data.is_file() and not set(data.name) & set('\\/:*?"<>|')
+    (tmp_path / "again").mkdir()
+    apply(out, tmp_path / "again" / name)
+    assert (tmp_path / "again" / name).read_bytes() == out.read_bytes()
+
+
+def test_an_output_behind_a_link_has_its_data_where_it_is_opened(tmp_path: Path, sources: list[Path]) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "real.onnx").write_bytes(b"old")
+    out = tmp_path / "out" / "o.onnx"
+    out.symlink_to("../blobs/real.onnx")
+    apply(sources[0], out, force=True)
+    assert out.is_symlink() and has_weights_of(out, 0)

@@ -1,0 +1,59 @@
+"""Many ``apply`` at once into one folder: each model has the weights of its own input, and nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.external_models import has_weights_of, write_external
+from tests.support.killed_runs import CommandServer
+
+RUNS = int(os.environ.get("MIXLIST_CONCURRENT", "24"))
+_AT_ONCE = 12
+_INPUTS = 4
+
+
+@dataclass
+class Counts:
+    """The numbers of a campaign."""
+
+    runs: int = 0
+    models: int = 0  # that were read and compared
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.runs} concurrent applies, {self.models} models compared, {len(self.wrong)} wrong"
+
+
+def test_applies_into_one_folder_do_not_mix_weights_up(tmp_path: Path) -> None:
+    """Rule S7.16: A data file is named after its model and its content."""
+    for seed in range(_INPUTS):
+        write_external(tmp_path / f"in{seed}.onnx", seed)
+    out = tmp_path / "out"
+    out.mkdir()
+    rng, counts = random.Random(0), Counts()
+    with CommandServer() as server:
+        while counts.runs < RUNS:
+            # Some runs have an output of their own. Others share one, and any of them may be the last.
+            chosen = [(rng.randrange(_INPUTS), rng.choice([f"own{k}", "a", "b"])) for k in range(_AT_ONCE)]
+            _apply_at_once(server, out, chosen, counts)
+    print(counts)
+    assert counts.wrong == []
+
+
+def _apply_at_once(server: CommandServer, out: Path, chosen: list[tuple[int, str]], counts: Counts) -> None:
+    """Apply inputs to outputs at the same time, then look at each output."""
+    commands = [["apply", f"../in{seed}.onnx", "-o", f"{name}.onnx", "--force"] for seed, name in chosen]
+    ends = server.run_all([(command, out) for command in commands])
+    counts.runs += len(ends)
+    counts.wrong += [end.output for end in ends if end.status != 0]
+    for name in {name for _, name in chosen}:
+        seeds = {seed for seed, other in chosen if other == name}
+        counts.models += 1
+        if not any(has_weights_of(out / f"{name}.onnx", seed) for seed in seeds):
+            counts.wrong.append(f"{name}.onnx has the weights of none of its inputs {seeds}")
+    models = len(list(out.glob("*.onnx")))
+    if len(list(out.iterdir())) != 2 * models:
+        counts.wrong.append(f"{models} models and these files: {sorted(path.name for path in out.iterdir())}")
