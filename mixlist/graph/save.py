@@ -25,7 +25,7 @@ from mixlist.files.whole_writes import write_whole
 from mixlist.graph import data_files, weights
 from mixlist.graph.io import Loaded
 from mixlist.graph.messages import copied
-from mixlist.graph.traversal import walk
+from mixlist.graph.traversal import attribute_tensors, graph_tensors, walk
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -73,7 +73,7 @@ def inputs_of(loaded: Loaded) -> list[Path]:
     found = [] if loaded.path is None else [loaded.path]
     if loaded.folder is not None:
         outside = filter(weights.is_external, tensors(loaded.proto))
-        locations = [e.value for tensor in outside for e in tensor.external_data if e.key == "location"]
+        locations = [weights.external_entries(tensor).get("location") for tensor in outside]
         found += [loaded.folder / location for location in locations if location and not weights.climbs(location)]
     return list(dict.fromkeys(found))
 
@@ -121,12 +121,9 @@ def tensors(model: ModelProto) -> Iterator[TensorProto]:
     training = [graph for info in model.training_info for graph in (info.initialization, info.algorithm)]
     for message in walk(model.graph, *model.functions, *training):
         if isinstance(message, GraphProto):
-            yield from message.initializer
+            yield from graph_tensors(message)
         elif isinstance(message, AttributeProto):
-            if message.type == AttributeProto.TENSOR:
-                yield message.t
-            elif message.type == AttributeProto.TENSORS:
-                yield from message.tensors
+            yield from attribute_tensors(message)
 
 
 def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:
@@ -196,7 +193,7 @@ def _save_private(
     """Write the data file and the model to a folder of this process; return the path of the data file."""
     place = path.with_name(f"{path.name}.data")
     try:
-        with place.open("wb") as file:
+        with place.open("xb") as file:
             spans = _write_tensors(file, held, convert, options.progress)
     except OSError as error:
         raise FileError(f"cannot write {place}: {error.strerror}", hint="check the space and rights there") from None

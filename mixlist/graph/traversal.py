@@ -6,17 +6,19 @@ recurses, each takes time linear in what it visits, and what it yields comes in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
     from typing_extensions import TypeIs
 
     from mixlist.graph.model import Graph, Scope
     from mixlist.graph.protos import ScopeProto
 
 _GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS
+_TENSOR, _TENSORS, _SPARSE, _SPARSES = 4, 9, 11, 12  # TENSOR, TENSORS, SPARSE_TENSOR and SPARSE_TENSORS
+_WITH_TENSORS = frozenset({_TENSOR, _TENSORS, _SPARSE, _SPARSES})
 
 
 def is_graph(scope: ScopeProto) -> TypeIs[GraphProto]:
@@ -74,6 +76,30 @@ def nodes_in(*roots: ScopeProto) -> Iterator[NodeProto]:
     from onnx import NodeProto
 
     return (message for message in walk(*roots) if isinstance(message, NodeProto))
+
+
+def graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Yield the initializers of one graph; of a sparse one, its values and its indices."""
+    yield from graph.initializer
+    yield from _parts(graph.sparse_initializer)
+
+
+def attribute_tensors(attribute: AttributeProto) -> Iterable[TensorProto]:
+    """Return the tensors in an attribute, without those of its bodies; of a sparse one, its values and its indices."""
+    kind = attribute.type
+    if kind not in _WITH_TENSORS:  # nearly all
+        return ()
+    if kind == _TENSOR:
+        return (attribute.t,)
+    if kind == _TENSORS:
+        return attribute.tensors
+    return _parts((attribute.sparse_tensor,) if kind == _SPARSE else attribute.sparse_tensors)
+
+
+def _parts(sparse_tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+    for sparse in sparse_tensors:
+        yield sparse.values
+        yield sparse.indices
 
 
 def scopes(model: ModelProto) -> Iterator[ScopeProto]:

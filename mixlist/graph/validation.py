@@ -7,7 +7,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.traversal import is_graph, walk
+from mixlist.graph.traversal import attribute_tensors, is_graph, walk
+from mixlist.graph.weights import OWN_KEYS, external_entries
 from mixlist.ops import types
 
 if TYPE_CHECKING:
@@ -51,7 +52,19 @@ def _checked(tensor: TensorProto) -> str | bytes:
         raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which ONNX does not know")
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}")
+    _refuse_entries(tensor)
     return tensor.name
+
+
+def _refuse_entries(tensor: TensorProto) -> None:
+    """Raise ModelError if an external tensor has a key twice, or one that only mixlist writes, in memory."""
+    if tensor.external_data:
+        for key in external_entries(tensor):
+            if key.startswith(OWN_KEYS):
+                raise ModelError(
+                    f"external tensor {tensor.name!r} has the key {key!r}, which no file may have",
+                    hint="write the model again without it",
+                )
 
 
 def _texts(model: ModelProto) -> Iterator[str | bytes]:
@@ -66,6 +79,8 @@ def _texts(model: ModelProto) -> Iterator[str | bytes]:
             yield from message.output
         elif isinstance(message, AttributeProto):
             yield from (message.name, message.ref_attr_name)
+            for tensor in attribute_tensors(message):
+                _refuse_entries(tensor)
         else:
             yield message.name
             yield from _declared(message)
@@ -75,7 +90,9 @@ def _declared(scope: ScopeProto) -> Iterator[str | bytes]:
     """Yield the names that a scope declares; raise ModelError for tensors that cannot be."""
     if is_graph(scope):
         yield from map(_checked, scope.initializer)
-        yield from (_checked(tensor.values) for tensor in scope.sparse_initializer)
+        for sparse in scope.sparse_initializer:
+            yield _checked(sparse.values)
+            _refuse_entries(sparse.indices)
         infos = [*scope.input, *scope.output, *scope.value_info]
     else:
         yield from (scope.domain, scope.overload, *scope.input, *scope.output, *scope.attribute)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Piece = TypeVar("Piece")
 PIECE = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
+OWN_KEYS = "pkg.mixlist."  # begins the external_data keys that mixlist adds to models in memory, never to files
 PENDING = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
 EXACT = "pkg.mixlist.exact"  # external_data key beside PENDING: the conversion changes no number
 
@@ -50,12 +51,30 @@ def raise_outside(tensor: TensorProto, elem: int) -> bool:
     return True
 
 
+def external_entries(tensor: TensorProto) -> dict[str, str]:
+    """Return the entries that tell where an external tensor lies, by key.
+
+    Raises ModelError for a key that is there twice: ONNX Runtime refuses it, and other readers take the first or the
+    last. All of mixlist reads the entries here, so what is guarded and what is read cannot differ.
+    """
+    entries: dict[str, str] = {}
+    for entry in tensor.external_data:
+        if entry.key in entries:
+            values = f"{entries[entry.key]!r} and {entry.value!r}"
+            raise ModelError(
+                f"external tensor {tensor.name!r} has the key {entry.key!r} twice: {values}",
+                hint="write the model again, with each key once",
+            )
+        entries[entry.key] = entry.value
+    return entries
+
+
 def external(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     """Return the data file of an external tensor, and the offset and number of its bytes in the file.
 
     Raises ModelError or FileError naming the tensor and the path.
     """
-    entries = {e.key: e.value for e in tensor.external_data}
+    entries = external_entries(tensor)
     location = entries.get("location", "")
     if not location:
         raise ModelError(f"external tensor {tensor.name!r} names no location")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +290,79 @@ def test_the_digest_of_a_model_takes_its_weights_in(tmp_path: Path) -> None:
     data[5] ^= 1
     (tmp_path / "m.data").write_bytes(data)
     assert save.content_digest(load(path)) != before
+
+
+# --- every tensor that can lie in another file, and entries that two readers could understand differently ---
+
+Holder = Callable[[onnx.ModelProto], onnx.TensorProto]
+
+
+def _sparse(message: onnx.SparseTensorProto) -> onnx.SparseTensorProto:
+    values = numpy_helper.from_array(np.arange(1, 33, dtype=np.float32), "S")
+    indices = numpy_helper.from_array(np.arange(32, dtype=np.int64))
+    message.CopyFrom(helper.make_sparse_tensor(values, indices, [64]))
+    return message
+
+
+def _constant(model: onnx.ModelProto, **value: object) -> onnx.AttributeProto:
+    model.graph.node.append(helper.make_node("Constant", [], ["k"], **value))
+    return model.graph.node[-1].attribute[0]
+
+
+HOLDERS: dict[str, Holder] = {
+    "initializer": lambda m: m.graph.initializer[1],
+    "constant": lambda m: _constant(m, value=m.graph.initializer[1]).t,
+    "values of a sparse initializer": lambda m: _sparse(m.graph.sparse_initializer.add()).values,
+    "indices of a sparse initializer": lambda m: _sparse(m.graph.sparse_initializer.add()).indices,
+    "values of a sparse constant": lambda m: (
+        _sparse(_constant(m, sparse_value=_sparse(onnx.SparseTensorProto())).sparse_tensor).values
+    ),
+    "training": lambda m: (
+        m.training_info.add().initialization.initializer.append(m.graph.initializer[1])
+        or m.training_info[0].initialization.initializer[0]
+    ),
+}
+
+
+@pytest.fixture(params=HOLDERS)
+def held(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bytes]:
+    """A model with one tensor in ``far.data``, and the bytes of that tensor."""
+    inner = onnx.load(write_model(tmp_path))
+    tensor = HOLDERS[request.param](inner)
+    data = numpy_helper.to_array(tensor).tobytes()
+    (tmp_path / "far.data").write_bytes(data)
+    save.set_external(tensor, "far.data", 0, len(data))
+    (tmp_path / "far.onnx").write_bytes(inner.SerializeToString())
+    return tmp_path / "far.onnx", data
+
+
+def test_no_data_file_of_the_input_is_overwritten(held: tuple[Path, bytes]) -> None:
+    """Rule S7.14: The output appears whole or not at all."""
+    source, data = held
+    with pytest.raises(UsageError, match="is the input itself"):
+        apply(source, source.with_name("far.data"), force=True)
+    assert source.with_name("far.data").read_bytes() == data
+
+
+def test_every_tensor_moves_along_with_its_model(held: tuple[Path, bytes]) -> None:
+    source, data = held
+    out = source.parent / "elsewhere" / "o.onnx"
+    out.parent.mkdir()
+    apply(source, out)
+    source.with_name("far.data").unlink()
+    saved = onnx.load(out, load_external_data=False)
+    (tensor,) = (tensor for tensor in save.tensors(saved) if weights.is_external(tensor))
+    assert {entry.key for entry in tensor.external_data} == {"location", "offset", "length"}
+    stored = b"".join(weights.raw_pieces(tensor, out.parent))
+    assert stored in (data, np.frombuffer(data, np.float32).astype(np.float16).tobytes())
+
+
+def test_an_entry_that_is_there_twice_is_refused_wherever_it_is(held: tuple[Path, bytes]) -> None:
+    """The guard of the input's files and every reader would have to choose the same one."""
+    source, _ = held
+    model = onnx.load(source, load_external_data=False)
+    (tensor,) = (tensor for tensor in save.tensors(model) if weights.is_external(tensor))
+    tensor.external_data.add(key="location", value="o.onnx")
+    source.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=r"has the key 'location' twice: 'far\.data' and 'o\.onnx'"):
+        apply(source, source.with_name("o.onnx"))

@@ -57,6 +57,17 @@ def outside(**entries: str) -> Damage:
     return damage
 
 
+def more(*entries: tuple[str, str]) -> Damage:
+    """The weight in ``w.data``, with more entries than these need."""
+
+    def damage(m: onnx.ModelProto) -> None:
+        outside()(m)
+        for key, value in entries:
+            m.graph.initializer[0].external_data.add(key=key, value=value)
+
+    return damage
+
+
 def calls(*bodies: tuple[str, str]) -> Damage:
     """The Add becomes a call of function F; each body is a function's name and the function that it calls."""
 
@@ -131,6 +142,17 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "data in words": (outside(offset="four"), "offset or length that is no number"),
     "less data than shape": (outside(length="60"), "has 60 bytes, its shape needs 64"),
     "endless data": (outside(length="9" * 30), "truncated"),
+    "two places": (more(("location", "other.data")), "'w' has the key 'location' twice: 'w.data' and 'other.data'"),
+    "one place twice": (more(("location", "w.data")), "'w' has the key 'location' twice"),
+    "two offsets": (more(("offset", "16")), "'w' has the key 'offset' twice"),
+    "two lengths": (more(("length", "60")), "'w' has the key 'length' twice"),
+    "two checksums": (more(("checksum", "1"), ("checksum", "1")), "'w' has the key 'checksum' twice"),
+    "a key of mixlist": (outside(**{"pkg.mixlist.from": "abc"}), "'w' has the key 'pkg.mixlist.from'"),
+    "a key of mixlist with a type": (outside(**{"pkg.mixlist.from": "11"}), "'w' has the key 'pkg.mixlist.from'"),
+    "a dense and a sparse initializer": (
+        lambda m: m.graph.sparse_initializer.add().values.CopyFrom(m.graph.initializer[0]),
+        "initializer 'w' is.* twice",
+    ),
 }
 
 
