@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from mixlist.errors import FileError
 from mixlist.files.temporary_files import new_file
@@ -53,30 +49,3 @@ def _is_device(path: str | os.PathLike[str]) -> bool:
 
 def _unwritable(path: str | os.PathLike[str], error: OSError) -> FileError:
     return FileError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}")
-
-
-@contextmanager
-def part_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file beside ``path`` for what is too large to hold; gone afterwards unless it was renamed.
-
-    Yields the open file and its path. I/O errors become FileError; Ctrl-C leaves nothing behind either.
-    """
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", suffix=".part", dir=path.parent)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}", hint="choose a folder that can be written") from None
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            part.chmod(0o666 & ~_umask())
-            yield file, part
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}", hint="check the space and rights there") from None
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -11,7 +11,7 @@ import pytest
 from mixlist.errors import FileError
 from mixlist.lists import library_writes
 from mixlist.lists.ops_info_edit import set_flags
-from tests.support.killed_runs import CommandServer, KilledCommand, kill_at_each_operation
+from tests.support.killed_runs import CommandServer, KillCampaign, KilledCommand
 from tests.support.libraries import OPS, flags, write_library
 
 SET = ["ops-info", "set", "lib", *(f"{op}=false" for op in OPS), "--backup", "backup"]
@@ -34,15 +34,11 @@ def test_edits_at_once_lose_nothing(tmp_path: Path, server: CommandServer) -> No
         assert [path.name for path in sorted((tmp_path / "lib").iterdir())] == ["part0.json", "part1.json"]
 
 
-def test_a_kill_at_any_operation_is_finished_or_undone_by_the_next_edit(tmp_path: Path, server: CommandServer) -> None:
+def test_a_kill_at_any_operation_is_finished_or_undone_by_the_next_edit(tmp_path: Path) -> None:
     """Rule S1.6: The next edit finishes or undoes one that was killed."""
 
-    def check_names(folder: Path) -> str:
-        names = {path.name for path in (folder / "lib").glob("*.json")}
-        return "" if names == {f"part{number}.json" for number in range(3)} else f"the engine would load {names}"
-
-    command = KilledCommand(SET, lambda folder: write_library(folder / "lib", files=3), check_names)
-    counts = kill_at_each_operation(server, command, tmp_path)
+    command = KilledCommand("ops-info set", SET, lambda folder: write_library(folder / "lib", files=3))
+    counts = KillCampaign(command, tmp_path).kill_at_each_operation()
     assert counts.wrong == []
     assert counts.killed > 12  # three files are saved, staged and replaced
 

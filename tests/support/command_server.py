@@ -36,6 +36,7 @@ def _run_command(request: dict[str, Any], counts: int) -> int:
     """Run one command of mixlist in this process; write the number of its file operations to ``counts``."""
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
+    tempfile.tempdir = None  # of the server
     operations = Operations(request["kill_before"])
     sys.addaudithook(operations)
     from mixlist.cli import main

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,7 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-Tree = dict[str, tuple[int, bytes]]  # the mode and content of each file, by its path in the folder
+_OF_ONNXRUNTIME = ".ses"  # a file that ONNX Runtime keeps in the folder of temporary files
+Tree = dict[str, tuple[int, str]]  # the mode and checksum of each file, by its path in the folder
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,21 @@ def _run(result: dict[str, Any], seconds: float) -> Run:
 
 
 def tree(folder: Path) -> Tree:
-    """Return the files of a folder and of the folders in it, with mode and content."""
+    """Return the files of a folder and of the folders in it, with mode and checksum of the content."""
     files = sorted(path for path in folder.rglob("*") if not path.is_dir())
-    return {str(path.relative_to(folder)): (path.stat().st_mode, path.read_bytes()) for path in files}
+    return {str(path.relative_to(folder)): (path.stat().st_mode, _checksum(path)) for path in files}
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass
 class KillCounts:
     """The numbers of a campaign of kills."""
 
+    name: str
     killed: int = 0
     finished: int = 0  # before the kill
     leftovers: int = 0  # kills that left a file which neither the start nor the end has, until the next run
@@ -120,8 +128,8 @@ class KillCounts:
 
     def __str__(self) -> str:
         return (
-            f"{self.killed} killed, {self.finished} finished before, {self.leftovers} left files until the next run,"
-            f" {len(self.wrong)} wrong"
+            f"{self.name}: {self.killed} killed, {self.finished} finished before, {self.leftovers} left hidden files"
+            f" until the next run, {len(self.wrong)} wrong"
         )
 
 
@@ -129,77 +137,86 @@ class KillCounts:
 class KilledCommand:
     """A command, a way to make the folder that it starts in, and what must hold right after a kill."""
 
+    name: str
     args: Sequence[object]
     prepare: Callable[[Path], None]
-    check_killed: Callable[[Path], str] = lambda folder: ""  # a message if a file is neither old nor new
-    again: Sequence[object] | None = None  # the command after a kill, if it is another one
+    check_killed: Callable[[Path], str] = lambda folder: ""  # a message about files that do not belong together
+    ignored: Container[str] = ()  # files that may differ in every run
+    growing: Container[str] = ()  # files that are replaced many times in a run
 
 
-def kill_at_each_operation(server: CommandServer, command: KilledCommand, work: Path) -> KillCounts:
-    """Kill a command before each of its file operations in turn, and run it again."""
-    start, expected, undisturbed = _undisturbed(server, command, work)
-    counts = KillCounts()
-    for number in range(1, undisturbed.operations + 1):
-        _kill_once(server, command, work, (start, expected), counts, f"operation {number}", {"kill_before": number})
-    return counts
+class KillCampaign:
+    """Kill a command, look at the folder, run the command again, and compare the folder with an undisturbed run's."""
 
+    def __init__(self, command: KilledCommand, work: Path) -> None:
+        self.command = command
+        self.counts = KillCounts(command.name)
+        self._folder = work / "folder"
+        self._temporary = work / "temporary"
+        self._temporary.mkdir(parents=True)
+        self._server = CommandServer({"TMPDIR": str(self._temporary)})
 
-def kill_at_random_moments(
-    server: CommandServer, command: KilledCommand, work: Path, kills: int, seed: int
-) -> KillCounts:
-    """Kill a command at random moments of its run, ``kills`` times, and run it again each time."""
-    start, expected, undisturbed = _undisturbed(server, command, work)
-    counts, rng = KillCounts(), random.Random(seed)
-    while counts.killed < kills:
-        moment = rng.uniform(0.0, undisturbed.seconds)
-        _kill_once(server, command, work, (start, expected), counts, f"{moment:.4f} s", {"kill_after": moment})
-    return counts
+    def kill_at_each_operation(self) -> KillCounts:
+        """Kill the command before each of its file operations in turn."""
+        with self._server:
+            self._run_undisturbed()
+            for number in range(1, self._undisturbed.operations + 1):
+                self._kill(f"operation {number}", kill_before=number)
+        return self.counts
 
+    def kill_at_random_moments(self, kills: int, seed: int = 0) -> KillCounts:
+        """Kill the command at random moments of its run, ``kills`` times."""
+        rng = random.Random(seed)
+        with self._server:
+            self._run_undisturbed()
+            while self.counts.killed < kills:
+                moment = rng.uniform(0.0, self._undisturbed.seconds)
+                self._kill(f"{moment:.4f} s", kill_after=moment)
+                assert self.counts.finished < 20 * (kills + 5), "nearly all runs ended before they were killed"
+        return self.counts
 
-def _undisturbed(server: CommandServer, command: KilledCommand, work: Path) -> tuple[Tree, Tree, Run]:
-    """Return what the folder holds before and after a run that nothing disturbs, and that run (the second of two)."""
-    for _ in range(2):  # the first one fills the caches of the system
-        folder = _fresh(command, work)
-        start = tree(folder)
-        run = server.run(command.args, folder)
-        assert run.status == 0, run.output
-    return start, tree(folder), run
+    def _run_undisturbed(self) -> None:
+        for _ in range(2):  # the first run fills the caches of the system
+            self._start()
+            self._undisturbed = self._server.run(self.command.args, self._folder)
+            assert self._undisturbed.status in (0, 1), self._undisturbed.output
+        self._expected = self._tree()
 
+    def _start(self) -> None:
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+        self._folder.mkdir(parents=True)
+        self.command.prepare(self._folder)
+        self._before = self._tree()
 
-def _fresh(command: KilledCommand, work: Path) -> Path:
-    folder = work / "killed"
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    command.prepare(folder)
-    return folder
+    def _tree(self) -> Tree:
+        return {name: state for name, state in tree(self._folder).items() if name not in self.command.ignored}
 
+    def _kill(self, moment: str, *, kill_before: int | None = None, kill_after: float | None = None) -> None:
+        self._start()
+        run = self._server.run(self.command.args, self._folder, kill_before=kill_before, kill_after=kill_after)
+        is_killed = run.status == -signal.SIGKILL
+        self.counts.killed += is_killed
+        self.counts.finished += not is_killed
+        problems = list(self._problems_after_kill())
+        run = self._server.run(self.command.args, self._folder)
+        if run.status != self._undisturbed.status:
+            problems.append(f"the next run ends with {run.status}: {run.output}")
+        problems += differences(self._tree(), self._expected)
+        problems += [f"{path.name} is left over" for path in self._temporary.iterdir() if path.name != _OF_ONNXRUNTIME]
+        self.counts.wrong += [f"killed at {moment}: {problem}" for problem in problems]
 
-def _kill_once(
-    server: CommandServer,
-    command: KilledCommand,
-    work: Path,
-    states: tuple[Tree, Tree],
-    counts: KillCounts,
-    moment: str,
-    kill: Mapping[str, Any],
-) -> None:
-    start, expected = states
-    folder = _fresh(command, work)
-    run = server.run(command.args, folder, **kill)
-    if run.status != -signal.SIGKILL:
-        counts.finished += 1
-    else:
-        counts.killed += 1
-    counts.leftovers += bool(tree(folder).keys() - start.keys() - expected.keys())
-    problem = command.check_killed(folder)
-    if problem:
-        counts.wrong.append(f"killed at {moment}: {problem}")
-    run = server.run(command.again or command.args, folder)
-    if run.status != 0:
-        counts.wrong.append(f"killed at {moment}: the next run ends with {run.status}: {run.output}")
-    else:
-        counts.wrong += [f"killed at {moment}: {line}" for line in differences(tree(folder), expected)]
+    def _problems_after_kill(self) -> Iterator[str]:
+        """Yield what a user, or an engine, sees of a killed run: each file is as before or as after, none is new."""
+        now, hidden = self._tree(), 0
+        for name, state in now.items():
+            if name not in self.command.growing and state not in (self._before.get(name), self._expected.get(name)):
+                hidden += (is_hidden := Path(name).name.startswith("."))
+                if not is_hidden:
+                    yield f"{name} is neither as before nor as after"
+        self.counts.leftovers += bool(hidden)
+        if problem := self.command.check_killed(self._folder):
+            yield problem
 
 
 def differences(found: Tree, expected: Tree) -> Iterator[str]:

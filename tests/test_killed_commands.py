@@ -1,0 +1,115 @@
+"""Commands that are killed: files are as before or as after, and the next run gives what an undisturbed one gives.
+
+``MIXLIST_KILLS`` kills of each command at random moments; 200 MB of weights from 100 kills on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from mixlist.graph.data_files import locations
+from tests.support.builders import model
+from tests.support.external_models import write_external
+from tests.support.killed_runs import KillCampaign, KilledCommand
+from tests.support.libraries import OPS, write_library
+from tests.support.training_network import noisy
+from tests.training.test_reference import samples
+
+KILLS = int(os.environ.get("MIXLIST_KILLS", "1"))
+_SIZE = 7071 if KILLS >= 100 else 128  # the rows and columns of a weight: 200 MB, or little
+
+
+def _apply(work: Path) -> KilledCommand:
+    """Replace a model and its data file by one with other weights."""
+    from mixlist.cli import main
+
+    for seed in (0, 1):
+        write_external(work / f"in{seed}.onnx", seed, _SIZE)
+    (work / "old").mkdir()
+    assert main(["apply", str(work / "in0.onnx"), "-o", str(work / "old" / "o.onnx")]) == 0
+
+    def prepare(folder: Path) -> None:
+        shutil.copytree(work / "old", folder, copy_function=os.link, dirs_exist_ok=True)
+
+    def check_killed(folder: Path) -> str:
+        named = locations(folder / "o.onnx")
+        return "" if named and all((folder / name).is_file() for name in named) else f"o.onnx names {named}"
+
+    return KilledCommand("apply", ["apply", work / "in1.onnx", "-o", "o.onnx", "--force"], prepare, check_killed)
+
+
+def _ops_info_set(work: Path) -> KilledCommand:
+    """Edit a library of six files."""
+    flags = [f"{op}=false" for op in OPS]
+    args = ["ops-info", "set", "lib", *flags, "--backup", "backup"]
+    return KilledCommand("ops-info set", args, lambda folder: write_library(folder / "lib"))
+
+
+def _fmt(work: Path) -> KilledCommand:
+    """Format three large list files."""
+
+    def prepare(folder: Path) -> None:
+        for number in range(3):
+            ops = [f"Op{number}_{k}" for k in range(20_000)]
+            (folder / f"list{number}.json").write_text(json.dumps({"white-list": {"to-add": ops}}))
+
+    return KilledCommand("fmt", ["fmt", *(f"list{number}.json" for number in range(3))], prepare)
+
+
+def _tune(work: Path) -> KilledCommand:
+    """Search a list, with a state."""
+    text = """g (float[1,8] x) => (float[1,8] y) <float[1] k = {0.001}, float[1] one = {1}> {
+      [a] a = Mul(x, x) [b] b = Div(a, k) [c] c = Mul(b, k) [d] d = Mul(c, k) [e] e = Add(d, one) [f] f = Neg(e)
+      [g] y = Tanh(f) }"""
+
+    def prepare(folder: Path) -> None:
+        onnx.save(model(text), folder / "m.onnx")
+        np.savez(folder / "m.npz", x=np.full((1, 8), 300.0, np.float32))
+
+    args = ["tune", "m.onnx", "-o", "list.json", "--data", "m.npz", "--ops-info", "mindspore-o3", "--force"]
+    return KilledCommand("tune", [*args, "--state", "state.jsonl"], prepare, ignored=("state.jsonl",))
+
+
+def _train(work: Path) -> KilledCommand:
+    """Train a small network, with a state."""
+
+    def prepare(folder: Path) -> None:
+        onnx.save(noisy(), folder / "step.onnx")
+        np.savez(folder / "train.npz", **samples(40))
+
+    args = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "2"]
+    return KilledCommand("train", [*args, "--resume", "state.npz"], prepare, growing=("state.npz",))
+
+
+COMMANDS: dict[str, Callable[[Path], KilledCommand]] = {
+    "apply": _apply,
+    "ops-info set": _ops_info_set,
+    "fmt": _fmt,
+    "tune": _tune,
+    "train": _train,
+}
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_killed_loses_nothing(tmp_path: Path, name: str) -> None:
+    """Rules S1.6, S7.14, S7.16 and S9.11."""
+    counts = KillCampaign(COMMANDS[name](tmp_path), tmp_path / "killed").kill_at_random_moments(KILLS)
+    print(counts)
+    assert counts.wrong == []
+
+
+@pytest.mark.parametrize("name", ["apply", "fmt"])
+def test_a_kill_at_any_file_operation_loses_nothing(tmp_path: Path, name: str) -> None:
+    """Rules S7.14 and S7.16."""
+    counts = KillCampaign(COMMANDS[name](tmp_path), tmp_path / "killed").kill_at_each_operation()
+    print(counts)
+    assert counts.wrong == []
