@@ -4,6 +4,9 @@ BIN := .venv/bin
 # The random graphs of a campaign: make campaign DECISIONS=500 VERDICTS=3000
 DECISIONS ?= 5000
 VERDICTS ?= 3000
+# The kills of each of five commands, and the applies at once: make campaign KILLS=100 RUNS=1000
+KILLS ?= 100
+RUNS ?= 1000
 
 .PHONY: demo test lint check campaign clean
 
@@ -21,10 +24,11 @@ lint: .venv/installed-dev
 
 check: lint test            ## what CI runs
 
-campaign: .venv/installed-dev   ## mixlist against the references of its rules: random graphs, and real models on poor data
+campaign: .venv/installed-dev   ## mixlist against the references of its rules, random graphs and poor data; kills, and runs at once
 	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
 	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_exact.py
 	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/corpus/test_evidence.py
+	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
