@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
+from posixpath import normpath
 from typing import IO, TYPE_CHECKING, Self
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.temporary_files import NewFile
+from mixlist.graph.weights import climbs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -110,11 +112,12 @@ def remove_unused(
     """
     folder = model.parent
     own = re.compile(re.escape(_stem(model.name)) + _MARK)
-    unused = [entry.name for entry in _entries(folder) if own.fullmatch(entry.name) and entry.is_file()]
+    candidates = {entry.name for entry in _entries(folder) if own.fullmatch(entry.name)}
+    candidates |= {normpath(name) for name in named_before if not climbs(name)}
     used = {_identity(path) for path in inputs}
     old = [
         name
-        for name in sorted({*unused, *(name for name in named_before if Path(name).name == name)})
+        for name in sorted(candidates)
         if name != current and (folder / name).is_file() and _identity(folder / name) not in used
     ]
     if not old:
@@ -122,7 +125,7 @@ def remove_unused(
     uses = Uses(folder, model.name)
     kept = []
     for name in old:
-        if not own.fullmatch(name):
+        if not own.fullmatch(name) or (folder / name).is_symlink():
             reason: str | None = None if uses.of(name) else "another program made it"
         else:
             reason = (uses.of(name) or uses.unclear) if is_locked else "the folder cannot be locked"

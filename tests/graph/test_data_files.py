@@ -155,6 +155,28 @@ def test_data_of_another_program_stay_and_are_told(tmp_path: Path, sources: list
     assert "o.onnx.weights" in note and "another program" in note
 
 
+def test_a_link_with_the_name_of_a_data_file_stays(tmp_path: Path, sources: list[Path]) -> None:
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    old = data_of(out)
+    shutil.move(old, tmp_path / "blob")
+    old.symlink_to("../blob")
+    (note,) = notes(apply(sources[1], out, force=True))
+    assert old.is_symlink() and (tmp_path / "blob").is_file() and old.name in note
+
+
+def test_data_in_a_folder_below_stay(tmp_path: Path, sources: list[Path]) -> None:
+    out = write_external(tmp_path / "out" / "o.onnx", 5)
+    (tmp_path / "out" / "below").mkdir()
+    model = onnx.load(out, load_external_data=False)
+    for tensor in model.graph.initializer:
+        tensor.external_data[0].value = "./below/o.data"
+    out.write_bytes(model.SerializeToString())
+    shutil.move(tmp_path / "out" / "o.onnx.weights", tmp_path / "out" / "below" / "o.data")
+    (note,) = notes(apply(sources[0], out, force=True))
+    assert "o.data" in note and (tmp_path / "out" / "below" / "o.data").is_file()
+
+
 def test_a_folder_without_locks_keeps_the_data(
     tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
