@@ -122,7 +122,7 @@ def remove_unused(
     ]
     if not old:
         return []
-    uses = Uses(folder, model.name)
+    uses = _Uses(folder, model.name, old)
     kept = []
     for name in old:
         if not own.fullmatch(name) or (folder / name).is_symlink():
@@ -135,44 +135,42 @@ def remove_unused(
     return kept
 
 
-class Uses:
-    """The models of a folder, searched for the names of data files."""
+class _Uses:
+    """The models of a folder, searched for the names of data files; links to these files count too."""
 
-    def __init__(self, folder: Path, replaced: str) -> None:
+    def __init__(self, folder: Path, replaced: str, names: Iterable[str]) -> None:
         self.unclear: str | None = None  # the reason why some file could name anything
-        self._contents: list[tuple[str, bytes]] = []
-        self._links: list[tuple[str, Path]] = []
-        self._folder = folder.resolve()
+        self._uses: dict[str, str] = {}  # what keeps a data file, by its name
+        self._texts = {name: os.fsencode(name) for name in names}
+        places = {os.path.realpath(folder / name): name for name in self._texts}
         total = 0
         for entry in _entries(folder):
-            if entry.is_symlink():
-                self._links.append((entry.name, Path(entry.path).resolve()))
-            if entry.name == replaced or not _may_be_model(entry):
+            if entry.is_symlink() and (name := places.get(os.path.realpath(entry.path))) not in (None, entry.name):
+                self._uses[name] = f"{entry.name} is a link to it"
+            if entry.name == replaced or not _may_be_model(entry.name):
                 continue
-            total += entry.stat().st_size
+            size = _size(entry)
+            total += size
             if total > SEARCHED:
                 self.unclear = f"the models of the folder are too large to search ({entry.name})"
                 return
-            self._read(entry)
+            if size:  # neither a folder nor a pipe
+                self._search(entry)
 
-    def _read(self, entry: os.DirEntry[str]) -> None:
+    def _search(self, entry: os.DirEntry[str]) -> None:
         try:
             data = Path(entry.path).read_bytes()
         except OSError:
             data = b""
         if _parsed(data) is None:
             self.unclear = f"{entry.name} cannot be read, and could name it"
-        self._contents.append((entry.name, data if b".data" in data else b""))
+        for name, text in self._texts.items():
+            if text in data:
+                self._uses[name] = f"{entry.name} names it"
 
     def of(self, name: str) -> str | None:
         """Return what names a data file, or links to it; None if nothing does."""
-        for other, data in self._contents:
-            if name.encode("utf-8", "surrogateescape") in data:
-                return f"{other} names it"
-        for link, target in self._links:
-            if target == self._folder / name:
-                return f"{link} is a link to it"
-        return None
+        return self._uses.get(name)
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -180,10 +178,17 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
         yield from sorted(entries, key=lambda entry: entry.name)
 
 
-def _may_be_model(entry: os.DirEntry[str]) -> bool:
+def _may_be_model(name: str) -> bool:
     """Return whether a file is a model by its name, also one that was renamed to a copy, such as ``m.onnx.bak``."""
-    name = entry.name
     return ".onnx" in name.lower() and not name.startswith(".mixlist-") and not _DATA_FILE.fullmatch(name)
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    """Return the bytes of a file, also behind a link; 0 for what is no file."""
+    try:
+        return entry.stat().st_size if entry.is_file() else 0
+    except OSError:
+        return 0
 
 
 def _parsed(data: bytes) -> ModelProto | None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,4 +113,24 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
     with locked([tmp_path]) as held:
         assert not held
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_calls_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hidden file is locked by msvcrt, and removed when it is closed: Windows removes no open file."""
+    locks: list[int] = []
+
+    def locking(descriptor: int, mode: int, length: int) -> None:
+        assert (mode, length) == (2, 1)
+        if locks:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        locks.append(descriptor)
+
+    monkeypatch.setattr(folder_lock, "fcntl", None)
+    monkeypatch.setattr(folder_lock, "WAIT", 0.05)
+    monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(locking=locking, LK_NBLCK=2))
+    with locked([tmp_path]) as held:
+        assert held and [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+        with pytest.raises(FileError, match="another process holds the lock"), locked([tmp_path]):
+            pass
     assert list(tmp_path.iterdir()) == []

@@ -117,6 +117,18 @@ def test_a_model_that_cannot_be_read_keeps_the_data(tmp_path: Path, sources: lis
     assert not old.exists() and has_weights_of(out, 1)
 
 
+def test_what_is_no_file_names_nothing(tmp_path: Path, sources: list[Path]) -> None:
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    (tmp_path / "out" / "folder.onnx").mkdir()
+    os.mkfifo(tmp_path / "out" / "pipe.onnx")
+    (tmp_path / "out" / "broken.onnx").symlink_to("nowhere")
+    (tmp_path / "out" / "round.onnx").symlink_to("round.onnx")
+    (tmp_path / "out" / "empty.onnx").touch()
+    assert notes(apply(sources[1], out, force=True)) == []
+    assert has_weights_of(out, 1) and len(list(out.parent.glob("o.onnx-*.data"))) == 1
+
+
 def test_more_models_than_can_be_searched_keep_the_data(
     tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
