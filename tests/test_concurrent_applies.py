@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tests.support.external_models import has_weights_of, write_external
 from tests.support.killed_runs import CommandServer
+from tests.support.systems import posix_only
 
+pytestmark = posix_only  # the server of commands forks
 RUNS = int(os.environ.get("MIXLIST_CONCURRENT", "24"))
 _AT_ONCE = 12
 _INPUTS = 4

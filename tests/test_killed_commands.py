@@ -20,9 +20,11 @@ from tests.support.builders import model
 from tests.support.external_models import write_external
 from tests.support.killed_runs import KillCampaign, KilledCommand
 from tests.support.libraries import OPS, write_library
+from tests.support.systems import posix_only
 from tests.support.training_network import noisy
 from tests.training.test_reference import samples
 
+pytestmark = posix_only  # the server of commands forks
 KILLS = int(os.environ.get("MIXLIST_KILLS", "1"))
 _SIZE = 7071 if KILLS >= 100 else 128  # the rows and columns of a weight: 200 MB, or little
 

@@ -22,6 +22,7 @@ WRITING = (
     "tests/files/test_whole_writes.py",
     "tests/files/test_scratch_folder.py",
     "tests/graph/test_save.py",
+    "tests/graph/test_data_files.py",
     "tests/cli/test_apply.py",
     "tests/cli/test_command_files.py",
     "tests/runtime/test_sessions.py",

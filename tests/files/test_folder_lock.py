@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ import pytest
 from mixlist.errors import FileError
 from mixlist.files import folder_lock
 from mixlist.files.folder_lock import LOCK_FILE, locked
+from tests.support.systems import posix_only
 
 HOLD = "import sys, time; from pathlib import Path; from mixlist.files import folder_lock"
 NO_FOLDERS = "; folder_lock._lock_folder = lambda folder: None"
@@ -28,7 +31,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if request.param == "a file in it":
 
         def refuse(descriptor: int, operation: int) -> None:
-            if Path(f"/proc/self/fd/{descriptor}").readlink().is_dir():
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 raise OSError(errno.EBADF, "Bad file descriptor")
             flock(descriptor, operation)
 
@@ -38,6 +41,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield request.param
 
 
+@posix_only
 def test_one_at_a_time_and_nothing_stays(tmp_path: Path, system: str) -> None:
     inside, most = 0, 0
 
@@ -59,6 +63,7 @@ def test_one_at_a_time_and_nothing_stays(tmp_path: Path, system: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@posix_only
 def test_a_lock_that_another_process_keeps_is_an_error(
     tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +80,7 @@ def test_a_lock_that_another_process_keeps_is_an_error(
     assert list(tmp_path.iterdir()) == []
 
 
+@posix_only
 def test_two_folders_in_any_order_do_not_block_each_other(tmp_path: Path, system: str) -> None:
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:
@@ -105,6 +111,7 @@ def test_a_lock_file_that_is_a_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         pass
 
 
+@posix_only
 def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -15,6 +15,7 @@ import mixlist
 from mixlist.graph import data_files
 from mixlist.rewriter import RewriteResult
 from tests.support.external_models import has_weights_of, write_external
+from tests.support.systems import posix_only
 
 
 def apply(source: Path, out: Path, **options: Any) -> RewriteResult:
@@ -117,6 +118,7 @@ def test_a_model_that_cannot_be_read_keeps_the_data(tmp_path: Path, sources: lis
     assert not old.exists() and has_weights_of(out, 1)
 
 
+@posix_only
 def test_what_is_no_file_names_nothing(tmp_path: Path, sources: list[Path]) -> None:
     out = tmp_path / "out" / "o.onnx"
     apply(sources[0], out)
@@ -202,7 +204,7 @@ def test_a_folder_without_locks_keeps_the_data(
     assert old.is_file() and "cannot be locked" in note
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "pipe"])
+@pytest.mark.parametrize("kind", ["file", "folder", pytest.param("pipe", marks=posix_only)])
 def test_a_used_name_is_never_overwritten(tmp_path: Path, sources: list[Path], kind: str) -> None:
     """Rule S7.16: A data file is named after its model and its content."""
     out = tmp_path / "out" / "o.onnx"
@@ -222,6 +224,7 @@ def test_a_used_name_is_never_overwritten(tmp_path: Path, sources: list[Path], k
     assert kind != "file" or data.read_bytes() == b"mine"
 
 
+@posix_only
 @pytest.mark.parametrize("name", ["a:b.onnx", "x\\y.onnx", "..onnx", "äöü.onnx", "a\udc80.onnx", "é" * 120 + ".onnx"])
 def test_any_name_of_an_output_gives_a_location_that_can_be_read(
     tmp_path: Path, sources: list[Path], name: str

@@ -13,8 +13,12 @@ from mixlist.lists import library_writes
 from mixlist.lists.ops_info_edit import set_flags
 from tests.support.killed_runs import CommandServer, KillCampaign, KilledCommand
 from tests.support.libraries import OPS, flags, write_library
+from tests.support.systems import posix_only
 
 SET = ["ops-info", "set", "lib", *(f"{op}=false" for op in OPS), "--backup", "backup"]
+
+
+needs_fork = posix_only  # the server of commands forks
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +27,7 @@ def server() -> Iterator[CommandServer]:
         yield server
 
 
+@needs_fork
 def test_edits_at_once_lose_nothing(tmp_path: Path, server: CommandServer) -> None:
     """Rule S1.6: Edits of one library wait for each other."""
     for _ in range(5):
@@ -34,6 +39,7 @@ def test_edits_at_once_lose_nothing(tmp_path: Path, server: CommandServer) -> No
         assert [path.name for path in sorted((tmp_path / "lib").iterdir())] == ["part0.json", "part1.json"]
 
 
+@needs_fork
 def test_a_kill_at_any_operation_is_finished_or_undone_by_the_next_edit(tmp_path: Path) -> None:
     """Rule S1.6: The next edit finishes or undoes one that was killed."""
 
@@ -43,6 +49,7 @@ def test_a_kill_at_any_operation_is_finished_or_undone_by_the_next_edit(tmp_path
     assert counts.killed > 10  # two files are saved, staged and replaced
 
 
+@needs_fork
 def test_an_edit_of_other_op_types_finishes_a_killed_one_too(tmp_path: Path, server: CommandServer) -> None:
     """Rule S1.6: The next edit finishes or undoes one that was killed."""
     states, told = [], 0

@@ -17,6 +17,7 @@ from mixlist.errors import FileError, ListError, UsageError
 from mixlist.files.temporary_files import NewFile
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.ops_info_edit import set_flags
+from tests.support.systems import posix_only
 
 LIBRARY = """{
     "Add": {
@@ -175,6 +176,7 @@ def test_links_are_resolved_before_that_is_judged(tmp_path: Path) -> None:
     assert '"flag": "false"' in (tmp_path / "lib" / "ops.json").read_text()
 
 
+@posix_only
 def test_permissions_stay(tmp_path: Path) -> None:
     path = tmp_path / "lib" / "ops.json"
     path.parent.mkdir()
@@ -189,6 +191,7 @@ def test_permissions_stay(tmp_path: Path) -> None:
     assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
 
 
+@posix_only
 @pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o755), (0o644, 0o555), (0o440, 0o550)])
 def test_a_read_only_library_needs_make_writable(tmp_path: Path, file_mode: int, folder_mode: int) -> None:
     folder = tmp_path / "lib"
