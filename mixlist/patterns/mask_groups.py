@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from itertools import chain
+from math import inf, isfinite
 from weakref import WeakKeyDictionary
 
-from mixlist.graph.model import Graph, Node, Value, floats_of
+from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.weights import element_count
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, rounded
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
 from mixlist.patterns.masks import LEAST
 
 SCORES = 16000.0  # the largest magnitude of what is added to a mask (Rule S4.37)
@@ -28,10 +30,9 @@ MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
 _SOFTMAX = operators(Trait.SOFTMAX)
 _ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
 # ScatterElements and ScatterND write a mask into a part of another one, as torch exports masked_fill of a slice.
-_PASSES = operators(Trait.MOVES_VALUES) | {"Max", "Neg", "Cast", "ScatterElements", "ScatterND"}
+_SCATTERS = frozenset({"ScatterElements", "ScatterND"})
+_PASSES = operators(Trait.MOVES_VALUES) | _SCATTERS | {"Max", "Neg", "Cast"}
 _PARTS = _PASSES | _SOFTMAX | {"Add", "Sub", "Mul", "Div", "ConstantOfShape"}
-_LONGEST_FACTOR = 100  # values that a factor may be made of
-_KEEPS_INDICATOR = operators(Trait.MOVES_VALUES) | {"Sub", "Mul", "Min", "Max"}
 
 Limits = dict[int, float]  # by input slot
 
@@ -40,7 +41,7 @@ Limits = dict[int, float]  # by input slot
 class _Flow:
     """The mask in a value: the sum of its constants' magnitudes, and how often the changed constant is added up.
 
-    ``scores``: the largest magnitude of what was added to it.
+    ``scores``: the largest magnitude of what was added to it; infinite if their number is not known.
     """
 
     total: float
@@ -85,7 +86,8 @@ class _Finder:
     """Follows the constants of one graph: back from the softmaxes, then forward with the numbers.
 
     ``path``: the nodes that could carry a mask to a softmax. ``carrying``: those that do. ``flows``: the mask in each
-    value. ``constants``: the slots that read a constant of a mask.
+    value that a node makes. ``constants``: the slots that read a constant of a mask. ``read_constants``: by node the
+    masks in the other constants that it reads, which may be larger than what it makes of them.
     """
 
     def __init__(self, graph: Graph, ranges: ConstantRanges, low: int) -> None:
@@ -95,6 +97,7 @@ class _Finder:
         self.flows: dict[Value | None, _Flow] = {}
         self.carrying: set[Node] = set()
         self.constants: list[tuple[Node, int]] = []
+        self.read_constants: dict[Node, list[_Flow]] = {}
         self.unsound: set[Node] = set()  # nodes whose mask no constant's change keeps in range
         self.sources: dict[Node, str] = {}
         self.leaders: dict[Node, Node] = {}  # of the groups, as a union-find forest
@@ -104,7 +107,7 @@ class _Finder:
         self._trace_back()
         for node in self.path:
             self._carry(node)
-        if not any(flow.exceeds(self.low) for flow in self.flows.values()):
+        if not any(flow.exceeds(self.low) for flow in chain(self.flows.values(), *self.read_constants.values())):
             return ()
         self._connect()
         return tuple(self._groups())
@@ -138,8 +141,8 @@ class _Finder:
 
     def _read(self, node: Node) -> Iterator[tuple[int, _Flow | None]]:
         for slot, value in enumerate(node.inputs):
-            if value is None or value.type not in types.LISTED:
-                continue
+            if value is None or value.type not in types.LISTED or (node.op_type == "Div" and slot == 1):
+                continue  # a divisor carries no mask
             flow = self.flows.get(value)
             if value.constant and (flow is None or value.tensor is not None):
                 flow = self._constant(node, slot, value)
@@ -159,7 +162,9 @@ class _Finder:
         if not held or value.type != types.FLOAT:
             self.unsound.add(node)
         self.sources.setdefault(node, f"constant {value.name!r}")
-        return _Flow(self._rounded(known.max_abs))
+        flow = _Flow(self._rounded(known.max_abs))
+        self.read_constants.setdefault(node, []).append(flow)
+        return flow
 
     def _rounded(self, magnitude: float) -> float:
         """Return a magnitude as the low type holds it, if it does, so that a rewritten model has the same masks."""
@@ -180,13 +185,11 @@ class _Finder:
 
     def _combined(self, node: Node, read: Mapping[int, _Flow]) -> _Flow | None:
         flows = list(read.values())
-        if node.op_type == "Div":
-            return self._divided(node, read)
         if node.op_type == "Cast":
             made = next((value.type for value in _listed(node.outputs)), types.UNKNOWN)
             is_infinite = made in FINITE_MAX and flows[0].total > FINITE_MAX[made]  # by the author's will
             return None if is_infinite else flows[0]
-        if node.op_type == "Mul":
+        if node.op_type in ("Mul", "Div"):
             return self._scaled(node, read)
         if node.op_type in ("Add", "Sub"):
             return _Flow(
@@ -197,60 +200,23 @@ class _Finder:
         return _Flow(
             max(flow.total for flow in flows),
             max(flow.weight for flow in flows),
-            max(flow.scores for flow in flows),
+            inf if _accumulates(node) else max(flow.scores for flow in flows),
         )
 
     def _scaled(self, node: Node, read: Mapping[int, _Flow]) -> _Flow:
-        """Return a mask times a factor. An unknown factor may be a score: then no reduced constant would be right."""
+        """Return a mask times or over a factor. An unknown factor may be a score: then no constant can be reduced."""
         flow, *masks = read.values()
-        others = [value for slot, value in enumerate(node.inputs) if value is not None and slot not in read]
-        if masks or not others:
+        if masks:
             self.unsound.add(node)
-            return _product(flow, masks[0]) if masks else flow
-        factor = others[0]
-        known = self.ranges.known(factor) if factor.constant else None
-        if known is not None:
-            return _times(flow, self._rounded(known.max_abs))
-        if not self._is_indicator(factor):
+            return _product(flow, masks[0])
+        factor = next((value for slot, value in enumerate(node.inputs) if value is not None and slot not in read), None)
+        bounds = factor_bounds(factor, self.ranges, self.low) if factor is not None else None
+        if bounds is not None and node.op_type == "Div":
+            bounds = reciprocal(bounds)
+        if bounds is None:
             self.unsound.add(node)
-        return flow
-
-    def _divided(self, node: Node, read: Mapping[int, _Flow]) -> _Flow | None:
-        """Return a mask that is divided by a number, as some models scale their scores after masking them."""
-        if list(read) != [0]:
-            return None
-        known = self.ranges.of(node.inputs[1]) if node.inputs[1] is not None else None
-        if known is None or not known.single:
-            self.unsound.add(node)
-            return read[0]
-        return _times(read[0], 1 / (self._rounded(abs(known.single)) or abs(known.single)))
-
-    def _is_indicator(self, value: Value) -> bool:
-        """Return True if a factor is no score: it is made of integers, booleans and constants from -1 to 1.
-
-        ``1 - mask`` is such a factor. Rule S4.36.
-        """
-        waiting, seen = [value], {value}
-        while waiting:
-            if len(seen) > _LONGEST_FACTOR:
-                return False
-            value = waiting.pop()
-            node = value.producer
-            if value.constant:
-                known = self.ranges.known(value)
-                if known is None or self._rounded(known.max_abs) > 1:
-                    return False
-            elif node is None or not node.is_plain:
-                return False
-            elif node.op_type == "Cast" and not floats_of(node.inputs):
-                continue
-            elif node.op_type in _KEEPS_INDICATOR or node.op_type == "Cast":
-                fresh = [source for source in floats_of(node.inputs) if source not in seen]
-                waiting += fresh
-                seen.update(fresh)
-            else:
-                return False
-        return True
+            return flow
+        return _times(flow, bounds.magnitude)
 
     # --- the groups ---
 
@@ -296,6 +262,7 @@ class _Finder:
             found = [flow for value in (*node.inputs, *node.outputs) if (flow := self.flows.get(value)) is not None]
             if not found:
                 continue  # a softmax without a mask
+            found += self.read_constants.get(node, ())
             leader = self._leader(node)
             group = groups.setdefault(leader, MaskGroup())
             if node in self.softmaxes:
@@ -317,10 +284,16 @@ class _Finder:
         for node, slot in self.constants:
             if node in self.carrying or node in self.softmaxes:
                 group = groups[self._leader(node)]
-                group.limits.setdefault(node, {})[slot] = group.limit
+                if self._changes(node.inputs[slot], group.limit):
+                    group.limits.setdefault(node, {})[slot] = group.limit
         # A mask may end before the softmax: the quotient of a division by it is no mask, nor is an infinity that a Cast
         # of the author makes. Such a group has no softmax.
         yield from (group for leader, group in groups.items() if leader in leaving and group.softmaxes)
+
+    def _changes(self, value: Value | None, limit: float) -> bool:
+        """Return whether a limit may change a constant: its own elements, or those that it is computed from."""
+        known = self.ranges.known(value) if value is not None and value.tensor is not None else None
+        return known is None or known.max_abs > limit
 
 
 def _times(flow: _Flow, factor: float) -> _Flow:
@@ -330,6 +303,13 @@ def _times(flow: _Flow, factor: float) -> _Flow:
 def _product(one: _Flow, other: _Flow) -> _Flow:
     scores = max(one.scores * other.total, other.scores * one.total)
     return _Flow(one.total * other.total, max(one.weight, other.weight), scores)
+
+
+def _accumulates(node: Node) -> bool:
+    """Return whether a scatter adds or multiplies what it writes: to one place any number of values."""
+    return node.op_type in _SCATTERS and any(
+        attribute.name == "reduction" and attribute.s in (b"add", b"mul") for attribute in node.proto.attribute
+    )
 
 
 def _order(node: Node) -> int:

@@ -215,6 +215,100 @@ def test_what_is_divided_by_a_large_number_carries_no_mask(divided: str) -> None
     assert "reduced" in found["where"].reason and "reduced" not in found["div"].reason
 
 
+SMALLER = """g (float[4] x, bool[4] b, bool[4] u) => (float[4] y) <float k = {-1e5}, float t = {T}> {
+  [smaller] j = OP(k, t) [where] w = Where(b, x, j) [softmax] y = Softmax(w) }"""
+
+
+@pytest.mark.parametrize("smaller", [("Mul", "0.5"), ("Div", "2"), ("Div", "20000")])
+def test_a_constant_that_becomes_smaller_on_its_way_is_still_out_of_range(smaller: tuple[str, str]) -> None:
+    """Rules S4.35, S4.36: the node that reads it is kept, or reads it reduced."""
+    text = SMALLER.replace("OP", smaller[0]).replace("{T}", f"{{{smaller[1]}}}").replace("20000", "1e4")
+    lists = {"white": ["Mul", "Div"], "constants": "ieee"}
+    assert masked(text, black=["Softmax", "Where"], **lists)["smaller"] == "mask"
+    made = case(text, protect=["masks"], white=["Mul", "Div", "Where", "Softmax"], constants="ieee")
+    assert {"smaller", "where", "softmax"} <= made.low
+    assert constants(made)["k"] == -32752.0
+
+
+SCATTERS = {
+    "elements": "ScatterElements<axis=0, reduction=REDUCTION>(x, at, k)",
+    "slices": "ScatterND<reduction=REDUCTION>(x, places, k)",
+}
+
+
+@pytest.mark.parametrize("scatter", SCATTERS)
+@pytest.mark.parametrize("reduction", ["add", "mul", "none", "min", "max"])
+@pytest.mark.parametrize("low", [True, False])
+def test_a_scatter_that_adds_may_add_any_number_of_masks(scatter: str, reduction: str, low: bool) -> None:
+    """Rules S4.35, S4.36: one place may be written several times."""
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+      g (float[4] x, int64[4] at, int64[4,1] places) => (float[4] y) <float[4] k = {{-30000, 0, 0, 0}}> {{
+      [scatter] a = {SCATTERS[scatter].replace("REDUCTION", f'"{reduction}"')} [softmax] y = Softmax(a) }}"""
+    lists = {"white": ["ScatterElements", "ScatterND", *(["Softmax"] if low else [])]}
+    found = masked(text, black=[] if low else ["Softmax"], **lists)
+    if reduction in ("add", "mul"):
+        assert (found["scatter"], found["softmax"]) == ("mask", "mask" if low else "float32")
+    else:
+        assert (found["scatter"], found["softmax"]) == ("float16", "float16" if low else "float32")
+
+
+FACTORS = {
+    "Sub(f, less)": 2.0,
+    "Sub(g, f)": 2.0,
+    "Add(f, f)": 2.0,
+    "Sub(two, f)": 2.0,
+    "Neg(f)": 1.0,
+    "Div(f, half)": 2.0,
+    "Div(one, h)": 1.0,
+    "Where(b, two, f)": 2.0,
+    "Min(f, two)": 1.0,
+    "Max(f, two)": 2.0,
+    "Mul(g, two)": 2.0,
+    "Cast<to=1>(d)": 1.0,
+    "Mul(f, half)": 0.5,
+}
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_a_computed_factor_counts_with_its_largest_magnitude(factor: str) -> None:
+    """Rule S4.36: integers and booleans count as 0 or 1."""
+    text = PRODUCT.replace(
+        "float one = {1.0}", "float one = {1}, float two = {2}, float half = {0.5}, float less = {-1}"
+    )
+    text = text.replace("int64[4,4] mask", "int64[4,4] mask, bool[4,4] b")
+    text = text.replace("[sub]", f"g = Sub(f, f) h = Add(f, one) d = Cast<to=11>(f) t = {factor} [sub]")
+    made = case(text.replace("Mul(inv, c)", "Mul(t, c)"), white=LOW, protect=["masks"])
+    assert {"add", "softmax"} <= made.low
+    assert constants(made)["c"] == -32752.0 / max(FACTORS[factor], 1.0)
+
+
+@pytest.mark.parametrize("factor", ["Div(one, f)", "Sqrt(f)", "Sub(k, f)", "Div(f, f)"])
+def test_a_factor_without_a_bound_is_none(factor: str) -> None:
+    """Rule S4.36: it may be a score, or infinite."""
+    text = PRODUCT.replace("[sub]", f"t = {factor} [sub]").replace("Mul(inv, c)", "Mul(t, c)")
+    assert masked(text, white=LOW)["softmax"] == "mask"
+
+
+@pytest.mark.parametrize(("divisor", "softmax"), [("h", "float16"), ("f", "mask"), ("two", "float16")])
+def test_what_divides_a_mask_is_not_zero(divisor: str, softmax: str) -> None:
+    """Rule S4.36: a mask that is divided by what may be zero or a score has no constant to reduce."""
+    text = PRODUCT.replace("float one = {1.0}", "float one = {1}, float[4] two = {2, 2, 4, 4}")
+    text = text.replace("[mul] m = Mul(inv, c)", f"h = Add(f, one) [mul] m = Div(c, {divisor})")
+    assert masked(text, white=[*LOW, "Div"])["softmax"] == softmax
+
+
+def test_the_reason_names_the_constants_that_change() -> None:
+    """Rule S4.33: Every decision carries its reason."""
+    text = PRODUCT.replace("float one = {1.0}", "float one = {1.0}, float k2 = {-10000}")
+    text = text.replace("[softmax]", "n = Mul(f, k2) [again] t = Add(a, n) [softmax]").replace(
+        "Softmax(a)", "Softmax(t)"
+    )
+    made = case(text.replace("n = Mul", "[small] n = Mul"), white=LOW, protect=["masks"])
+    assert "constant 'c' of a mask is reduced to magnitude 16376" in made.nodes["mul"].reason
+    assert "reduced" not in made.nodes["small"].reason
+    assert constants(made)["k2"] == -10000.0
+
+
 # -- the circle -----------------------------------------------------------------------------------
 def test_a_gray_softmax_follows_what_the_mask_leaves_low() -> None:
     """Add is low, so that the gray Softmax is; Softmax is low, so that Add may be."""

@@ -50,7 +50,10 @@ def _masked(s: Scope, x: Val) -> Val | None:
     if kind == "max" and s.gen.opset >= 8:
         return s.one("Max", [x, _amount(s, s.gen.pick(SIZES))], plain(x.shape))
     if kind == "scatter" and s.gen.opset >= 11 and x.shape == (4,):
-        return s.one("ScatterElements", [x, s.constant([1], INT64), _spread(s, s.gen.pick(SIZES), (1,))], plain((4,)))
+        operands = [x, s.constant([1], INT64), _spread(s, s.gen.pick(SIZES), (1,))]
+        reductions = ["none", "none", "add", "mul", "max"][: 5 if s.gen.opset >= 18 else 1]
+        how = {"reduction": s.gen.pick(reductions)} if s.gen.opset >= 16 else {}
+        return s.one("ScatterElements", operands, plain((4,)), **how)
     if kind == "scaled":
         return _scaled(s, x)
     if kind == "sub":
@@ -160,7 +163,9 @@ def _flag(s: Scope, shape: Shape) -> Val | None:
 
 
 def _share(s: Scope, shape: Shape) -> Val | None:
-    """A factor from 0 to 1: a boolean or integer as a number, or one minus it; or any tensor, which may be a score."""
+    """A factor from 0 to 1: a boolean or integer as a number, or one minus it; now and then one that reaches 2, or any
+    tensor, which may be a score.
+    """
     ids = [v for v in s.visible() if v.dtype == INT64 and not v.constant and v.shape == shape]
     source = s.gen.pick(ids) if ids and s.gen.chance(40) else _flag(s, shape)
     if source is None or s.gen.chance(12):
@@ -171,6 +176,9 @@ def _share(s: Scope, shape: Shape) -> Val | None:
         share = s.one("Sub", [s.constant(1.0), share], plain(share.shape))
     if share and s.gen.chance(15):
         share = s.one(s.gen.pick(["Sqrt", "Identity", "Neg"]), [share], plain(share.shape))
+    if share and s.gen.chance(20):
+        other = s.gen.pick([share, s.constant(-1.0), s.constant(0.5), s.constant(2.0)])
+        share = s.one(s.gen.pick(["Add", "Sub", "Mul", "Div"]), [share, other], plain(share.shape))
     return share
 
 

@@ -365,9 +365,9 @@ class Reference:
         return Decided(self._precision(node), types, self._reduced_by(node))
 
     def _reduced_by(self, node: Node) -> frozenset[tuple[str, str]]:
-        """The constants of masks that a node reads reduced, each with the limit of its magnitude (Rule S4.36)."""
+        """The constants of masks that a node reads changed, each with the limit of its magnitude (Rule S4.36)."""
         read = [(v, limit) for (v, reader), limit in self.reduced.items() if reader is node]
-        return frozenset((v.name, f"{limit:g}") for v, limit in read)
+        return frozenset((v.name, f"{limit:g}") for v, limit in read if self.masks.constant_size(v) > limit)
 
     def _precision(self, node: Node) -> str:
         if node.is_control_flow or node.op == "Constant":

@@ -2,15 +2,11 @@
 
 Rule S4.35: a mask before a float32 softmax stays as authored. Rule S4.36: a mask before a low-precision softmax is
 reduced, if it has a constant to reduce.
-
-Where the text leaves it open: a divisor carries no mask and must be constant, a mask that the author's Cast makes
-infinite ends there, what was added is scaled with the mask, a mask counts as often as the factors that scale it, and a
-constant that would become no mask (smaller than 1e4) is not reduced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,8 +23,12 @@ LARGEST: dict[int, float] = {FLOAT16: 65504.0, BFLOAT16: 2.0**128 - 2.0**120}
 FLOATS = (*LISTED, TensorProto.DOUBLE)
 SOFTMAX = ("Softmax", "LogSoftmax")
 SCATTERS = ("ScatterElements", "ScatterND")
-LARGEST_SCALE = 2.0  # of a sum that holds a mask
 
+Bounds = tuple[float, float]
+# What a Cast makes of integers and booleans.
+COUNTED: dict[int, Bounds] = {
+    number: (0.0, 1.0) for name, number in TensorProto.DataType.items() if name.startswith(("INT", "UINT", "BOOL"))
+}
 Mask = tuple[Value, Node]  # one reading of a constant: the constant, and the node that reads it
 
 
@@ -37,20 +37,17 @@ class Content:
     """The masks in a value.
 
     ``size`` is their largest finite magnitude, and ``room`` what was added to them may have (Rule S4.37); ``count`` is
-    the number of masks that are added up, each counted with the factors that scale it; ``scale`` holds the factors that
-    scaled a sum, and is None where nothing was added.
+    the number of masks that are added up, each counted with the factors that scale it.
     """
 
     masks: frozenset[Mask] = frozenset()
     size: float = 0.0
     room: float = 0.0
     count: float = 1.0
-    scale: float | None = None
 
     def scaled(self, factor: float) -> Content:
         """The masks times a factor."""
-        scale = None if self.scale is None else self.scale * factor
-        return Content(self.masks, self.size * factor, self.room * factor, max(1.0, self.count * factor), scale)
+        return Content(self.masks, self.size * factor, self.room * factor, max(1.0, self.count * factor))
 
 
 NOTHING = Content()
@@ -95,10 +92,10 @@ class Masks:
         """The masks that a node reads with a value."""
         if value in self.contents:
             return self.contents[value]
-        size = self._constant_size(value)
+        size = self.constant_size(value)
         return Content(frozenset([(value, reader)]), size) if size else NOTHING
 
-    def _constant_size(self, value: Value) -> float:
+    def constant_size(self, value: Value) -> float:
         """The largest finite magnitude of a constant that is large enough for a mask; else 0."""
         array = self.constants.array(value) if self.constants.is_constant(value) else None
         if array is None or value.elem not in LISTED or not array.size:
@@ -125,21 +122,52 @@ class Masks:
             others = [float(np.prod(factors[:i] + factors[i + 1 :])) for i in range(len(read))]
             found = [c.scaled(k * divisor) for (_, c), k in zip(read, others, strict=True) if c.masks]
         masks = frozenset(mask for content in found for mask in content.masks)
-        room, scale = max(c.room for c in found), max((c.scale for c in found if c.scale is not None), default=None)
-        if adds(node):
-            count = sum(c.count for c in found)
-            return Content(masks, sum(c.size for c in found), max(room, ROOM), count, max(scale or 1.0, 1.0))
-        return Content(masks, max(c.size for c in found), room, max(c.count for c in found), scale)
+        room, count = max(c.room for c in found), max(c.count for c in found)
+        if is_standard(node, "Add", "Sub"):
+            return Content(masks, sum(c.size for c in found), max(room, ROOM), sum(c.count for c in found))
+        return Content(masks, max(c.size for c in found), np.inf if accumulates(node) else room, count)
 
+    # -- factors --------------------------------------------------------------------------------------
     def factor(self, value: Value | None, node: Node) -> float:
-        """The largest finite magnitude of a constant factor, or of one over a constant divisor; 1 for any other."""
-        array = self.constants.array(value) if value is not None and self.constants.is_constant(value) else None
+        """The largest magnitude of a factor, or of one over a divisor; 1 if it is not known."""
+        bounds = self.bounds(value)
+        if bounds and node.op == "Div" and node.inputs[1] is value:
+            bounds = quotient((1.0, 1.0), bounds)
+        return max(map(abs, bounds)) if bounds else 1.0
+
+    def bounds(self, value: Value | None) -> Bounds | None:
+        """The range of a factor that is made of constants, integers and booleans; None for every other value."""
+        node = value.producer if value is not None else None
+        if value is not None and self.constants.is_constant(value):
+            return self._constant_bounds(value)
+        if is_standard(node, "Cast") and node is not None and node.inputs[0] is not None:
+            source = node.inputs[0]
+            return self.bounds(source) if source.elem in FLOATS else COUNTED.get(source.elem or 0)
+        if node is None or not is_standard(node, "Neg", "Min", "Max", "Where", *BINARY, *MOVERS):
+            return None
+        read = [self.bounds(v) for v in node.inputs if v is not None and v.elem in FLOATS]
+        known = [each for each in read if each]
+        if len(known) < len(read) or not known:
+            return None
+        if is_standard(node, *BINARY):
+            return BINARY[node.op](known[0], known[1])
+        if is_standard(node, "Neg"):
+            return -known[0][1], -known[0][0]
+        if is_standard(node, "Pad", "Trilu", "CenterCropPad"):
+            known.append((0.0, 0.0))
+        smallest = max if is_standard(node, "Max") else min
+        largest = min if is_standard(node, "Min") else max
+        return smallest(low for low, _ in known), largest(high for _, high in known)
+
+    def _constant_bounds(self, value: Value) -> Bounds | None:
+        array = self.constants.array(value)
         if array is None:
-            return 1.0
-        is_divisor = node.op == "Div" and value is node.inputs[1]
-        with np.errstate(all="ignore"):
-            factors = np.abs(1 / array.astype(np.float64) if is_divisor else array.astype(np.float64))
-        return float(factors[np.isfinite(factors)].max(initial=0.0))
+            return None
+        numbers = array.astype(np.float64)
+        finite = numbers[np.isfinite(numbers)]
+        if finite.size < numbers.size:
+            return -float(np.abs(finite).max(initial=0.0)), float(np.abs(finite).max(initial=0.0))
+        return float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf))
 
     # -- softmaxes that belong together -----------------------------------------------------------------
     def _groups(self, nodes: list[Node]) -> list[Masked]:
@@ -189,7 +217,7 @@ class Masks:
         touched = [v for v in made if self.contents.get(v, NOTHING).masks & masks]
         if any(v in self.results or self._is_read_elsewhere(v, group) for v in touched):
             return False
-        if any((self.contents[v].scale or 1.0) > LARGEST_SCALE for v in touched):
+        if any(self.contents[v].room > LARGEST[self.low] / 2 for v in touched):
             return False
         if any(limit < SMALLEST_MASK for limit in group.limits.values()):
             return False
@@ -216,27 +244,29 @@ class Masks:
         if not any(found & masks for found in carried):
             return True
         others = [v for v in values if v not in carrying_inputs(node) or not self.content(v, node).masks]
-        is_alone = sum(bool(found) for found in carried) == 1
-        return is_alone and all(
-            self.constants.is_constant(v) if node.op == "Div" else self._is_factor_allowed(v) for v in others
-        )
-
-    def _is_factor_allowed(self, value: Value) -> bool:
-        """Tell whether a factor is constant, or made of integers or booleans so that it does not enlarge a mask."""
-        return self.constants.is_constant(value) or self._is_share(value)
-
-    def _is_share(self, value: Value) -> bool:
-        """Tell whether a factor is at most 1, if integers and booleans are 0 or 1."""
-        if self.constants.is_constant(value):
-            array = self.constants.array(value)
-            return array is not None and bool((np.abs(array.astype(np.float64)) <= 1).all())
-        node = value.producer
-        if is_standard(node, "Cast") and node is not None and node.inputs[0] is not None:
-            source = node.inputs[0]
-            return source.elem not in (None, TensorProto.STRING, *FLOATS) or self._is_share(source)
-        if node is None or not is_standard(node, "Sub", "Mul", "Min", "Max", "Where", *MOVERS):
+        if sum(bool(found) for found in carried) > 1:
             return False
-        return all(self._is_share(v) for v in node.inputs if v is not None and v.elem in FLOATS)
+        known = [self.bounds(v) for v in others]
+        return all(each and (node.op == "Mul" or quotient((1.0, 1.0), each)) for each in known)
+
+
+def quotient(one: Bounds, other: Bounds) -> Bounds | None:
+    """The range of a division; None if the divisor may be zero."""
+    return None if other[0] <= 0 <= other[1] else product(one, (1 / other[1], 1 / other[0]))
+
+
+def product(one: Bounds, other: Bounds) -> Bounds:
+    """The range of a product."""
+    ends = [a * b for a in one for b in other]
+    return min(ends), max(ends)
+
+
+BINARY: dict[str, Callable[[Bounds, Bounds], Bounds | None]] = {
+    "Add": lambda one, other: (one[0] + other[0], one[1] + other[1]),
+    "Sub": lambda one, other: (one[0] - other[1], one[1] - other[0]),
+    "Mul": product,
+    "Div": quotient,
+}
 
 
 def is_standard(node: Node | None, *ops: str) -> bool:
@@ -249,11 +279,10 @@ def is_softmax(node: Node) -> bool:
     return is_standard(node, *SOFTMAX)
 
 
-def adds(node: Node) -> bool:
-    """Tell whether the node adds its inputs."""
+def accumulates(node: Node) -> bool:
+    """Tell whether the node may add or multiply any number of values into one place."""
     reduction = node.attribute("reduction")
-    is_sum = is_standard(node, *SCATTERS) and reduction is not None and reduction.s == b"add"
-    return is_sum or is_standard(node, "Add", "Sub")
+    return is_standard(node, *SCATTERS) and reduction is not None and reduction.s in (b"add", b"mul")
 
 
 def carrying_inputs(node: Node) -> list[Value]:
