@@ -120,6 +120,8 @@ def check_shape(node: Node) -> str | None:
         if name not in node.bodies:
             return f"has no {name}"
     if node.op_type == "If":
+        if not node.inputs or node.inputs[0] is None:
+            return "has no condition"
         short = [n for n, b in node.bodies.items() if len(b.outputs) != len(node.outputs)]
         return f"has {len(node.outputs)} outputs but {short[0]} yields another number" if short else None
     body = node.bodies["body"]
@@ -130,7 +132,8 @@ def check_shape(node: Node) -> str | None:
     elif node.op_type == "Scan":
         first, scanned = scan_layout(node)
         states = len(node.inputs) - first - scanned
-        fits = first in (0, 1) and states >= 0 and outputs >= max(states, len(node.outputs))
+        fits = first in (0, 1) and scanned >= 0 <= states and inputs == states + scanned
+        fits = fits and outputs >= max(states, len(node.outputs))
     else:
         fits = inputs == len(node.inputs) and outputs >= len(node.outputs)
     return None if fits else "has a body whose inputs or outputs do not fit its own"

@@ -12,7 +12,7 @@ from mixlist.graph.weights import OWN_KEYS, external_entries
 from mixlist.ops import types
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, OperatorSetIdProto, TensorProto
+    from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
     from mixlist.graph.protos import ScopeProto
 
@@ -74,6 +74,7 @@ def _texts(model: ModelProto) -> Iterator[str | bytes]:
     yield from (opset.domain for opset in _opset_imports(model))
     for message in walk(model.graph, *model.functions):
         if isinstance(message, NodeProto):
+            _refuse_repeated_attributes(message)
             yield from (message.name, message.op_type, message.domain, message.overload)
             yield from message.input
             yield from message.output
@@ -84,6 +85,15 @@ def _texts(model: ModelProto) -> Iterator[str | bytes]:
         else:
             yield message.name
             yield from _declared(message)
+
+
+def _refuse_repeated_attributes(node: NodeProto) -> None:
+    """Raise ModelError for two attributes of one name: which of them counts differs from reader to reader."""
+    names = [attribute.name for attribute in node.attribute]
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        called = f"node {node.name!r}" if node.name else "an unnamed node"
+        raise ModelError(f"{called} ({node.op_type}) has {names.count(repeated)} attributes named {repeated!r}")
 
 
 def _declared(scope: ScopeProto) -> Iterator[str | bytes]:

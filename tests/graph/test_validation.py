@@ -98,6 +98,16 @@ REFUSED: dict[str, tuple[Damage, str]] = {
     "to is no type": (attribute("cast", "to", 99), r"'to' of node 'cast' \(Cast\) is 99"),
     "Constant without value": (lambda m: node(m, "k").ClearField("attribute"), "'k'.*has no value"),
     "If with one branch": (lambda m: node(m, "if").attribute.pop(), "'if'.*has no else_branch"),
+    "If without input": (lambda m: node(m, "if").ClearField("input"), "'if'.*has no condition"),
+    "If of nothing": (lambda m: node(m, "if").input.__setitem__(0, ""), "'if'.*has no condition"),
+    "branch twice": (
+        lambda m: node(m, "if").attribute.append(node(m, "if").attribute[0]),
+        r"'if' \(If\) has 2 attributes named 'then_branch'",
+    ),
+    "to twice": (
+        lambda m: node(m, "cast").attribute.append(node(m, "cast").attribute[0]),
+        r"'cast' \(Cast\) has 2 attributes named 'to'",
+    ),
     "branch is a number": (attribute("if", "then_branch", 1), "'if'.*has no then_branch"),
     "branch without output": (lambda m: node(m, "if").attribute[0].g.output.pop(), "then_branch yields another number"),
     "MatMul of one": (lambda m: node(m, "mm").input.pop(), "'mm'.*1 inputs.*needs 2"),
@@ -168,6 +178,20 @@ def test_damage_is_told_by_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(MixlistError, match=f"(?s){told}"):
         mixlist.rewrite(path, mixlist.resolve(path, mixlist.load_policy())).save(out)
     assert not out.exists()
+
+
+SCAN = """g (float[4] s, float[2,4] x) => (float[4] z, float[2,4] y) {
+    [scan] z, y = Scan<num_scan_inputs = COUNT, body = b (float[4] i, float[4] k) => (float[4] o, float[4] p) {
+        o = Add(i, k) p = Exp(k) }>(s, x) }"""
+
+
+@pytest.mark.parametrize("count", [-1, -(2**63), 3, 2**63 - 1])
+def test_a_scan_with_a_number_of_inputs_that_does_not_fit(count: int) -> None:
+    made = model(SCAN.replace("COUNT", "1"))
+    mixlist.resolve(made, mixlist.load_policy())
+    node(made, "scan").attribute[0].i = count
+    with pytest.raises(MixlistError, match=r"'scan'.*has a body whose inputs or outputs do not fit its own"):
+        mixlist.resolve(made, mixlist.load_policy())
 
 
 HARMLESS: dict[str, Damage] = {
