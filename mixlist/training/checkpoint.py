@@ -1,10 +1,12 @@
 """Keep the state of a training that may be killed in one ``.npz`` file, replaced whole.
 
-Everything but arrays stands in it as JSON, where ``{"array": NAME}`` refers to an array of the file.
+Everything but arrays stands in it as JSON, where ``{"array": NAME}`` refers to an array of the file. A digest of all of
+it tells a state from one that was changed since: no part needs a check of its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -20,12 +22,14 @@ from mixlist.errors import FileError, UsageError
 from mixlist.files.whole_writes import write_whole
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mixlist.runtime.session import Array
     from mixlist.training.loop import Training, TrainingState
 
-FORMAT = "mixlist.train-state/2"
+FORMAT = "mixlist.train-state/3"
 SAVE_AFTER = 2.0  # seconds between two states
-_JSON, _ARRAY = "state.json", "array"
+_JSON, _DIGEST, _ARRAY = "state.json", "sha256", "array"
 
 
 class FinishedTraining(TypedDict):
@@ -88,6 +92,7 @@ def save(path: str | os.PathLike[str], key: Mapping[str, str], state: Mapping[st
 
     text = json.dumps({"format": FORMAT, "key": dict(key), "state": state}, default=refer)
     arrays[_JSON] = np.frombuffer(text.encode(), np.uint8)
+    arrays[_DIGEST] = _digest(arrays)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_whole(path, buffer.getvalue())
@@ -110,6 +115,8 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
     try:
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
             arrays.update(content)
+        if not np.array_equal(arrays.pop(_DIGEST), _digest(arrays)):
+            raise ValueError("its content does not fit its digest")
         saved = json.loads(arrays[_JSON].tobytes(), object_hook=resolve)
         saved_key = saved["key"] if saved["format"] == FORMAT else None
         state: SavedState = saved["state"]
@@ -124,3 +131,13 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
             hint="give the same step graph, data, lists and options, or another --resume",
         )
     return state
+
+
+def _digest(arrays: Mapping[str, Array]) -> NDArray[np.uint8]:
+    """Return the 32 bytes of the SHA-256 of arrays: their names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(repr((name, array.dtype.str, array.shape)).encode())
+        whole = np.ascontiguousarray(array).reshape(-1)
+        digest.update(whole.view(np.uint8).data)  # some types have no buffer of their own
+    return np.frombuffer(digest.digest(), np.uint8)

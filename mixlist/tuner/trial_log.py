@@ -40,7 +40,7 @@ class TrialLog:
         if self.path is None:
             return
         try:
-            with self.path.open("a", encoding="utf-8") as file:
+            with self.path.open("a", encoding="utf-8", newline="\n") as file:
                 file.write(_line(entry))
         except OSError as problem:
             raise FileError(
@@ -50,7 +50,7 @@ class TrialLog:
     def _read(self, path: Path, key: Mapping[str, str]) -> bool:
         """Read the outcomes of a state file; False, and an empty file, where it has no trial yet."""
         try:
-            text = path.read_text("utf-8")
+            text = path.read_bytes().decode()
         except (OSError, UnicodeDecodeError) as problem:
             raise FileError(f"{path}: no state of a search can be read ({problem})", hint="name another file") from None
         whole, _, torn = text.rpartition("\n")
@@ -81,12 +81,17 @@ def _line(entry: Mapping[str, object]) -> str:
 
 
 def _entry(path: Path, line: int, text: str) -> dict[str, Any]:
+    """Return the object of one line: the first says of which search the file is, each other holds a trial."""
     try:
         entry = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         entry = None
-    if not isinstance(entry, dict) or not (
-        {"format"} <= entry.keys() or {"choice", "passed", "why", "batch"} <= entry.keys()
-    ):
+    if not isinstance(entry, dict) or not ("format" in entry if line == 1 else _is_trial(entry)):
         raise FileError(f"{path}:{line}:1: this is no line of a search's state", hint="name another file with --state")
     return entry
+
+
+def _is_trial(entry: dict[str, Any]) -> bool:
+    """Return True if an object holds what ``put`` writes."""
+    kinds = {"choice": str, "passed": bool, "why": str, "batch": int | None}
+    return entry.keys() == kinds.keys() and all(isinstance(entry[name], kind) for name, kind in kinds.items())

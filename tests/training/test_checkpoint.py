@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -127,6 +128,25 @@ def test_a_file_that_is_no_state(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(FileError, match="no state of a training"):
         run(state)
     assert state.read_bytes() == content
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_state_that_was_changed_is_refused(tmp_path: Path, seed: int) -> None:
+    """A text is put in place of any value of the JSON, or one byte of an array is flipped; the file is whole."""
+    state, random = tmp_path / "state.npz", np.random.default_rng(seed)
+    run(state)
+    with np.load(state) as content:
+        arrays = dict(content)
+    name = random.choice(sorted(arrays))
+    if name == "state.json":
+        arrays[name] = np.frombuffer(re.sub(rb": [^,}]+", b': "x"', arrays[name].tobytes(), count=seed), np.uint8)
+    else:
+        damaged = bytearray(arrays[name].tobytes())
+        damaged[0] ^= 1
+        arrays[name] = np.frombuffer(bytes(damaged), arrays[name].dtype).reshape(arrays[name].shape)
+    np.savez(state, allow_pickle=False, **arrays)
+    with pytest.raises(FileError, match="no state of a training"):
+        run(state)
 
 
 def test_other_npz_files_are_no_state(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,28 @@ def test_a_line_in_the_middle_that_is_damaged(tmp_path: Path) -> None:
     state.write_bytes(b"".join([*lines[:2], lines[2][:5] + b"\n", *lines[3:]]))
     with pytest.raises(FileError, match=":3:1:"):
         search(state)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: [lines[0], lines[0], *lines[1:]],
+        lambda lines: [lines[0], lines[1].replace(b'"choice": "', b'"choice": ["').replace(b'", "p', b'"], "p')],
+        lambda lines: [lines[0], lines[1].replace(b"false", b"0").replace(b"true", b"1")],
+        lambda lines: [lines[0], lines[1].replace(b'"why": "', b'"why": 1, "x": "')],
+        lambda lines: [lines[0], lines[1].replace(b'"batch": ', b'"batch": 0.5, "x": ')],
+        lambda lines: [lines[1], *lines],
+        lambda lines: [lines[0], b"[" * 100_000 + b"\n"],
+    ],
+)
+def test_lines_that_no_search_writes(tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]) -> None:
+    state = tmp_path / "state"
+    search(state)
+    written = b"".join(damage(state.read_bytes().splitlines(keepends=True)))
+    state.write_bytes(written)
+    with pytest.raises(FileError, match=r":[12]:1: this is no line"):
+        search(state)
+    assert state.read_bytes() == written
 
 
 def test_a_state_serves_other_objectives_too(tmp_path: Path) -> None:
