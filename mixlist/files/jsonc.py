@@ -13,6 +13,7 @@ engine). Everything else that is not JSON stops it with a ListError.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -171,7 +172,9 @@ def decode(data: bytes, path: str) -> str:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) > 1 and 0 in data[:2] and data[:2] != b"\0\0"):
         hint = "save it as UTF-8"
         stop([Diagnostic("ML002", "error", "the file is UTF-16 or UTF-32 text, not UTF-8", path, 1, 1, hint)])
-    body = data.removeprefix(b"\xef\xbb\xbf")
+    body = data
+    while body.startswith(codecs.BOM_UTF8):  # several, where files were joined
+        body = body[len(codecs.BOM_UTF8) :]
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -15,15 +15,19 @@ Kind = Literal[JsonKind, TextKind]
 LISTS = ("black-list", "white-list", "gray-list")  # the keys of a modify_mixlist, in canonical order (Rule S2.8)
 EDITS = ("to-add", "to-remove")
 
+# Blanks around a node rule and its parts, with the byte-order mark of a file that was joined to another. Other blank
+# characters belong to the name.
+BLANKS = " \t\r\ufeff"
+
 # Comments may precede the first bracket; a node name starts with neither "//" nor "/*" nor a bracket.
-_JSON_START = re.compile(r"(?:[ \t\r\n]++|//[^\r\n]*+|/\*(?s:.*?)\*/)*+[{\[\"]")
+_JSON_START = re.compile(r"(?:[ \t\r\n\ufeff]++|//[^\r\n]*+|#[^\n]*+|/\*(?s:.*?)\*/)*+[{\[\"]")
 _LIST_LIKE = re.compile(r"(black|white|gr[ae]y)[-_ ]?lists?$", re.IGNORECASE)
 _ENTRY_KEYS = ("precision_reduce", "input0", "output0", "attr", "opFile", "opInterface")
 
 
 def text_kind(text: str, path: str) -> TextKind | None:
     """Return the kind of a node rule file; None for a text that is JSON, or should be (``.json``, or empty)."""
-    if path.lower().endswith(".json") or not text.strip() or _JSON_START.match(text):
+    if path.lower().endswith(".json") or not text.strip(BLANKS + "\n") or _JSON_START.match(text):
         return None
     return "customize-dtypes" if "InputDtype:" in text or "OutputDtype:" in text else "keep-dtype"
 

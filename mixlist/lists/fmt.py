@@ -15,7 +15,7 @@ from typing import Literal
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.json_scanner import TOKEN
 from mixlist.files.jsonc import parse
-from mixlist.lists.detect_kind import EDITS, LISTS, Kind, json_kind, text_kind
+from mixlist.lists.detect_kind import BLANKS, EDITS, LISTS, Kind, json_kind, text_kind
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.schema_check import check_structure
 
@@ -29,6 +29,8 @@ def format_text(text: str, path: str, kind: Literal["auto"] | Kind = "auto") -> 
     or keys and types that its kind does not allow. What cannot be kept ``losses`` tells.
     """
     if kind == "auto":
+        if not text and not path.lower().endswith(".json"):
+            return ""  # a file of node rules without any
         kind = text_kind(text, path) or "auto"
     if kind in ("keep-dtype", "customize-dtypes"):
         return "".join(f"{line}\n" for line in _rules(text))
@@ -42,8 +44,8 @@ def format_text(text: str, path: str, kind: Literal["auto"] | Kind = "auto") -> 
 def losses(text: str, path: str) -> list[Diagnostic]:
     """A warning if the canonical form of the text loses comments; raises ListError as ``format_text`` does."""
     if text_kind(text, path):
-        lines = enumerate(text.splitlines(), start=1)
-        places = [(number, line.index("#") + 1) for number, line in lines if line.lstrip().startswith("#")]
+        lines = enumerate(text.split("\n"), start=1)
+        places = [(number, line.index("#") + 1) for number, line in lines if line.lstrip(BLANKS).startswith("#")]
     else:
         comments = [f for f in parse(text, path).findings if f.code == "ML006"]
         places = [(f.line or 1, f.column or 1) for f in comments]
@@ -56,7 +58,7 @@ def losses(text: str, path: str) -> list[Diagnostic]:
 
 def _rules(text: str) -> list[str]:
     """The rules of a node rule file, stripped, each once."""
-    lines = (line.strip() for line in text.split("\n"))
+    lines = (line.strip(BLANKS) for line in text.split("\n"))
     return list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
 
 

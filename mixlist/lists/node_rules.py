@@ -19,7 +19,7 @@ from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.jsonc import read_text, shown_path
-from mixlist.lists.detect_kind import TextKind
+from mixlist.lists.detect_kind import BLANKS, TextKind
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Place
 from mixlist.lists.policy import NodeRule
@@ -98,8 +98,8 @@ def _parse(source: str, name: str, parse: Callable[[str, Place], NodeRule]) -> R
     rules: dict[tuple[str, str], NodeRule] = {}
     findings: list[Diagnostic] = []
     for number, text in enumerate(source.split("\n"), start=1):
-        line = text.strip()
-        place = Place(name, number, len(text) - len(text.lstrip()) + 1)
+        line = text.strip(BLANKS)
+        place = Place(name, number, len(text) - len(text.lstrip(BLANKS)) + 1)
         if line.startswith("#"):
             findings.append(place.finding("ML303", "warning", "a comment, which no document allows here"))
             continue
@@ -144,7 +144,7 @@ def _customize_line(line: str, place: Place) -> NodeRule:
     at = line.rfind(mark)
     if at < start:
         raise _no_input_dtype(line, by, start)
-    subject = _type_name(line[start:at].removesuffix(":"), start + 1) if by == "type" else line[:at].strip()
+    subject = _type_name(line[start:at].removesuffix(":"), start + 1) if by == "type" else line[:at].strip(BLANKS)
     if not subject:
         raise _MalformedError("a rule without a node name", 1, f"write NAME{_BY_NAME}float16,{_OUTPUTS}float32")
     inputs, outputs = _slots(line, at + len(mark))
@@ -164,7 +164,7 @@ def _no_input_dtype(line: str, by: str, start: int) -> _MalformedError:
 
 
 def _type_name(text: str, column: int) -> str:
-    name = text.strip()
+    name = text.strip(BLANKS)
     if not name or any(c.isspace() or c == ":" for c in name.replace("::", "")):
         raise _MalformedError(f"{name!r} is no op type", column, "write OpType::Conv, without spaces")
     return name
@@ -179,7 +179,7 @@ def _slots(line: str, start: int) -> tuple[tuple[str | None, ...], tuple[str | N
     if again:
         column = at + len(_OUTPUTS) + again.start() + 1
         raise _MalformedError("InputDtype comes first, then OutputDtype, each once", column)
-    inputs = line[start:at].rstrip()
+    inputs = line[start:at].rstrip(BLANKS)
     if inputs and not inputs.endswith(","):
         raise _MalformedError("a comma is missing before OutputDtype", at + 1)
     return _types(inputs.removesuffix(","), start + 1), _types(line[at + len(_OUTPUTS) :], at + len(_OUTPUTS) + 1)
@@ -187,17 +187,17 @@ def _slots(line: str, start: int) -> tuple[tuple[str | None, ...], tuple[str | N
 
 def _types(text: str, column: int) -> tuple[str | None, ...]:
     """One type or None (any) per comma-separated entry; nothing at all is the empty tuple: any for every slot."""
-    if not text.strip():
+    if not text.strip(BLANKS):
         return ()
     found: list[str | None] = []
     for entry in text.split(","):
-        name = entry.strip()
+        name = entry.strip(BLANKS)
         if name and name not in DTYPES:
             near = closest(name, DTYPES, 1)
             meant = f"did you mean {near[0]}? " if near else ""
             raise _MalformedError(
                 f"{name!r} is not a type that a rule can ask for",
-                column + len(entry) - len(entry.lstrip()),
+                column + len(entry) - len(entry.lstrip(BLANKS)),
                 f"{meant}allowed are float16, float32 and bfloat16 (or fp16, fp32, bf16, float), and blank for any",
                 "ML302",
             )

@@ -25,6 +25,8 @@ LISTS = [
     b"/a::b::InputDtype:float16,,OutputDtype:float32\nOpType::Add:InputDtype:float16,OutputDtype:\n",
     b'ops-info = "onnx"\nkeep-dtype = "n.txt"\n[resolve]\nformat = "json"\n',
 ]
+# Blank characters of Unicode, of which only some are blanks of a list file, around what begins a text or a comment.
+BLANKS = [*'\x85\u2028\u3000\xa0\ufeff \t\r\n\f\v\x1c#{["a:', "//", "/*", "*/", "{}", "OpType::", "InputDtype:"]
 KINDS = ["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]
 EDITS = st.lists(
     st.tuples(st.sampled_from(["set", "cut", "insert", "repeat"]), st.integers(0, 10**6), st.binary(max_size=6)),
@@ -49,7 +51,8 @@ def list_file() -> st.SearchStrategy[bytes]:
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
     )
     mutated = st.builds(mutate, st.sampled_from(LISTS), EDITS)
-    return st.binary(max_size=200) | mutated | values.map(lambda value: json.dumps(value).encode())
+    blanks = st.lists(st.sampled_from(BLANKS), max_size=8).map(lambda parts: "".join(parts).encode())
+    return st.binary(max_size=200) | mutated | blanks | values.map(lambda value: json.dumps(value).encode())
 
 
 @FUZZ
