@@ -58,6 +58,7 @@ def command(
     from mixlist.lists.diff import diff
     from mixlist.lists.fmt import format_text
     from mixlist.report import terminal
+    from mixlist.report.json_output import escaped_json
 
     one_standard_input()
     before = policy_from({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
@@ -70,7 +71,7 @@ def command(
         )
     edits = diff(before.lists, after.lists)
     if model is None:
-        sys.stdout.write(format_text(json.dumps(edits), "diff", "modify-mixlist"))
+        sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
         return
     nodes = _changed(model, before, after)
     listed = [dict(zip(_COLUMNS, row, strict=True)) for row in nodes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -21,7 +22,9 @@ def tell(error: Exception) -> int:
         _say("interrupted")
         return 130
     if isinstance(error, click.ClickException):
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        sys.stderr.writelines(f"{clean(line)}\n" for line in told.getvalue().splitlines())
         return 2
     if isinstance(error, ListError) and error.diagnostics:
         # The message repeats the first of the findings.
@@ -42,13 +45,13 @@ def tell(error: Exception) -> int:
 
 
 def _say(message: str, hint: str | None = None) -> None:
-    sys.stderr.write(f"mixlist: {paint('error', 'red', sys.stderr)}: {_lines(message)}\n")
+    sys.stderr.write(f"mixlist: {paint('error', 'red', sys.stderr)}: {_one_line(message)}\n")
     if hint:
-        sys.stderr.write(f"  hint: {_lines(hint)}\n")
+        sys.stderr.write(f"  hint: {_one_line(hint)}\n")
 
 
-def _lines(text: str) -> str:
-    return "\n".join(map(clean, text.split("\n")))
+def _one_line(text: str) -> str:
+    return clean(" ".join(text.split("\n")))  # messages of ONNX and ONNX Runtime have several
 
 
 def _report_bug(error: Exception) -> None:

@@ -56,6 +56,7 @@ def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
     from mixlist.files.jsonc import decode, read_bytes, shown_path
     from mixlist.files.whole_writes import write_whole
     from mixlist.lists.fmt import format_text, losses
+    from mixlist.report.terminal import clean
 
     shown = shown_path(path)
     before = read_bytes(path)
@@ -65,10 +66,10 @@ def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
     warn(losses(text, shown))
     if check:
         if changed:
-            sys.stderr.write(f"{shown}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
+            sys.stderr.write(f"{clean(shown)}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
     elif path == "-":
         sys.stdout.write(after)
     elif changed:
         write_whole(path, after.encode())
-        sys.stderr.write(f"{shown}: rewritten\n")
+        sys.stderr.write(f"{clean(shown)}: rewritten\n")
     return changed

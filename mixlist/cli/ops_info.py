@@ -44,15 +44,16 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
       mixlist ops-info set aic-ascend910b-ops-info.json Add=false Relu=none --backup ../backup
     """
     from mixlist.lists.ops_info_edit import set_flags
+    from mixlist.report.terminal import clean
 
     changed, finished = set_flags(library, _flags(changes), backup, make_writable=make_writable)
     if finished:
         flags = " ".join(f"{op}={flag}" for op, flag in finished.items())
         sys.stderr.write(f"{library}: finished the edit that was interrupted before: {flags}\n")
     for path in changed:
-        sys.stderr.write(f"{path}: changed; the original is in {backup}\n")
+        sys.stderr.write(f"{clean(str(path))}: changed; the original is in {clean(backup)}\n")
     if not changed:
-        sys.stderr.write(f"{library}: nothing to change, the flags are so already\n")
+        sys.stderr.write(f"{clean(library)}: nothing to change, the flags are so already\n")
 
 
 def _flags(changes: tuple[str, ...]) -> dict[str, str]:

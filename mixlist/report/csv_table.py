@@ -1,4 +1,4 @@
-"""CSV: a header and a row per record, newline-ended, quoted where needed."""
+"""CSV: a header and a row per record, newline-ended, quoted where needed; names as text shows them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import csv
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from mixlist.report.terminal import clean
+
 
 def write_csv(columns: Sequence[str], rows: Iterable[Sequence[str]], stream: TextIO) -> None:
     """Write the header and the rows."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([clean(cell) for cell in row] for row in rows)

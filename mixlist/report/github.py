@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.report.terminal import clean
 
 
 def annotation(finding: Diagnostic) -> str:
@@ -17,7 +18,7 @@ def annotation(finding: Diagnostic) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return clean(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:

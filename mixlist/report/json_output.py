@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO
 
@@ -10,10 +11,19 @@ if TYPE_CHECKING:
     from mixlist.lists.validate import FileReport
 
 
+# In these a terminal or GitHub's runner may see a command; in JSON they occur in strings alone.
+_STEERING = re.compile("[\x7f-\x9f\u2028\u2029]|(?<=#)#(?=\\[)")
+
+
 def write_json(result: Mapping[str, object], stream: TextIO) -> None:
     """Write the object and a newline, in UTF-8 where the stream has it, else in ASCII escapes."""
     ascii_only = (stream.encoding or "utf-8").lower().replace("-", "") != "utf8"
-    stream.writelines(_pieces(result, ascii_only))
+    stream.writelines(map(escaped_json, _pieces(result, ascii_only)))
+
+
+def escaped_json(text: str) -> str:
+    """Return a JSON text that steers neither a terminal nor a CI runner, and means the same."""
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _pieces(result: Mapping[str, object], ascii_only: bool) -> Iterator[str]:

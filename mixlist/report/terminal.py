@@ -80,10 +80,18 @@ def write_seconds(seconds: Mapping[str, float], stream: TextIO) -> None:
 
 
 def clean(text: str) -> str:
-    """The text with control characters spelled out: a name in a model must not steer the terminal."""
-    if text.isprintable():  # nearly always
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    """Return a name, a path or a message as it may be printed: it must steer neither a terminal nor a CI runner.
+
+    Control characters are spelled out, as is the first colon of a text that begins with ``::`` and the second ``#`` of
+    ``##[``: in those GitHub's runner sees a command, the latter anywhere in a line.
+    """
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    if "##[" in text:
+        text = text.replace("##[", "#\\x23[")
+    if text.lstrip().startswith("::"):
+        text = text.replace("::", "\\x3a:", 1)
+    return text
 
 
 def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:

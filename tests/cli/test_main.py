@@ -160,7 +160,7 @@ def test_any_text_can_be_printed(tmp_path: Path, encoding: str) -> None:
     [
         (UsageError("a and b", hint="only a"), 2, "mixlist: error: a and b\n  hint: only a\n"),
         (FileError("x: no such file"), 2, "mixlist: error: x: no such file\n"),
-        (ModelError("two\nlines"), 2, "mixlist: error: two\nlines\n"),
+        (ModelError("two\nlines"), 2, "mixlist: error: two lines\n"),
         (FileError("a\x1b[31m"), 2, "mixlist: error: a\\x1b[31m\n"),
         (OSError(28, "No space left on device", "/x"), 2, "mixlist: error: /x: No space left on device\n"),
         (MemoryError(), 2, "mixlist: error: not enough memory for this input\n"),

@@ -1,0 +1,173 @@
+"""No name in a model or list and no path steers the terminal or the CI runner that shows what mixlist prints.
+
+A control character moves the cursor or hides text; GitHub's runner takes ``::`` after leading blanks, and ``##[``
+anywhere in a line, as a command. JSON and SARIF escape both, and hold the exact names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.cli.conftest import Run
+
+NAMES = (
+    "::error file=a::b",
+    "  ::stop-commands::c",
+    "\u3000::add-mask::d",
+    "e##[error]f",
+    "###[g",
+    "h\n::error::i",
+    "j\r\n##[warning]k",
+    "\x1b[31ml",
+    "m\x9b31mn",
+    "o\u2028::p",
+    "q\x85::r",
+    "s\x7f\x08t",
+)
+UNUSED = "unused\n::error::##[\x1b\x9b"
+IMPORTS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+COMMAND = re.compile(r"::(error|warning) [^:\n]*::.*")
+
+
+def assert_steers_nothing(printed: str, annotations: bool = False) -> None:
+    for line in printed.split("\n"):
+        assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in line), line
+        assert "##[" not in line
+        assert not line.lstrip().startswith("::") or (annotations and COMMAND.fullmatch(line)), line
+
+
+def named_model() -> onnx.ModelProto:
+    """An Add, an operator of another domain, an If and a function for each name, which is wherever ONNX has one."""
+    nodes, functions, before = [], [], "x"
+    for name in NAMES:
+        made = [f"{name}{number}" for number in range(6)]
+        branch = [
+            helper.make_graph([helper.make_node("Exp", [made[1]], [out], out)], name, [], [info(out)])
+            for out in (f"{name}x", f"{name}y")
+        ]
+        nodes += [
+            helper.make_node("Add", [before, before], [made[0]], name),
+            helper.make_node(name, [made[0]], [made[1]], made[1], domain="own"),
+            helper.make_node("If", ["c"], [made[2]], made[2], then_branch=branch[0], else_branch=branch[1]),
+        ]
+        body = [
+            helper.make_node("Mul", [name, name], [made[4]], made[4]),
+            helper.make_node("Relu", [made[4]], [made[5]], made[5]),
+        ]
+        functions.append(helper.make_function("own", name, [name], [made[5]], body, IMPORTS))
+        before = made[2]
+    inputs = [info("x"), info(UNUSED), helper.make_tensor_value_info("c", TensorProto.BOOL, [])]
+    graph = helper.make_graph(nodes, NAMES[0], inputs, [info(before)])
+    return helper.make_model(graph, opset_imports=IMPORTS, functions=functions, ir_version=8)
+
+
+def info(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+
+
+def strings(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (text for pair in value.items() for part in pair for text in strings(part))
+    elif isinstance(value, list):
+        yield from (text for part in value for text in strings(part))
+    elif isinstance(value, str):
+        yield value
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, so that paths can begin with the name."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def files(folder: Path) -> tuple[str, str, str]:
+    """Write a model, a list and data under such names; return their paths."""
+    model, mixlist, data = f"{UNUSED}.onnx", f"{NAMES[0]}.json", f"{NAMES[5]}.npz"
+    (folder / model).write_bytes(named_model().SerializeToString())
+    edits = {"black-list": {"to-add": [*NAMES, "Exp"]}, "white-list": {"to-add": ["Add", "Mul", "Relu"]}}
+    (folder / mixlist).write_text(json.dumps(edits), "utf-8")
+    with (folder / data).open("wb") as file:
+        np.savez(file, **{"x": np.array([1, 7e4], np.float32), UNUSED: np.zeros(2, np.float32), "c": np.array(True)})
+    return f"./{model}", mixlist, f"./{data}"
+
+
+def commands(model: str, mixlist: str, data: str) -> Iterator[list[str]]:
+    lists = ["--mixlist", mixlist]
+    for form in ("table", "csv", "json"):
+        yield ["resolve", model, *lists, "--format", form]
+        yield ["lists", *lists, "--format", form]
+        yield ["diff", "onnx", "onnx", "--target-mixlist", mixlist, "--model", model, "--format", form]
+    yield ["diff", "onnx", "onnx", "--target-mixlist", mixlist]
+    for form in ("text", "json"):
+        yield ["check", model, *lists, "--data", data, "--format", form, "--per-tensor", "--layerwise"]
+        yield ["check", model, *lists, "--data", data, "--format", form, "--html", f"{UNUSED}.html"]
+        yield ["bench", model, *lists, "--estimate", "--format", form]
+        yield ["tune", model, *lists, "--data", data, "--format", form, "--jobs", "1", "-o", f"{UNUSED}.new"]
+    for name in NAMES:
+        yield from (
+            ["resolve", model, *lists, "--explain", node] for node in (name, f"{name}1", f"./{name}", f"{name}?")
+        )
+        yield from (["resolve", name], [name], ["resolve", model, name], ["resolve", model, f"--{name}"])
+        yield ["resolve", model, "--ops-info", name]
+        yield ["check", model, "--random", "1", "--dim", f"{name}=1"]
+        yield ["check", model, "--random", "1", "--range", f"{name}0=1:2"]
+    yield ["apply", model, *lists, "-o", "out.onnx"]
+    yield ["apply", model, *lists, "-o", "out.onnx", "--force", "--report", "-"]
+
+
+def test_what_commands_print(run: Run, files: tuple[str, str, str]) -> None:
+    for command in commands(*files):
+        found = run(*command)
+        assert found.status in (0, 1, 2), (command, found.err)
+        assert_steers_nothing(found.out)
+        assert_steers_nothing(found.err)
+
+
+def test_json_keeps_names(run: Run, files: tuple[str, str, str]) -> None:
+    model, mixlist, _ = files
+    found = set(strings(json.loads(run("resolve", model, "--mixlist", mixlist, "--format", "json").out)))
+    assert {*NAMES, *(f"{name}2" for name in NAMES)} <= found
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_list_files(run: Run, folder: Path, name: str) -> None:
+    """Broken and sound files of every kind, under a path that begins with the name."""
+    edits = json.dumps({"black-list": {"to-add": [name, name]}, name: {}, "white-list": {"to-add": [name, f" {name}"]}})
+    library = json.dumps(
+        {name: {"precision_reduce": {"flag": name}}, f"{name}2": {name: {}, "precision_reduce": {"flag": "true"}}}
+    )
+    rules = f"{name}\nOpType::{name}\n{name}::InputDtype:{name},OutputDtype:float99"
+    for ending, text in (
+        (".json", edits),
+        (".ops.json", library),
+        (".cfg", rules),
+        (".txt", edits[:-1]),
+        (".x.json", f"{{ // {name}"),
+    ):
+        path = f"{name}{ending}"
+        (folder / path).write_text(text, "utf-8")
+        for form in ("text", "github", "json", "sarif"):
+            found = run("validate", path, "--format", form)
+            assert found.status in (0, 1, 2), found.err
+            assert_steers_nothing(found.out, annotations=form == "github")
+            assert_steers_nothing(found.err)
+        for command in (["fmt", "--check", path], ["fmt", path], ["fmt", path]):
+            found = run(*command)
+            assert found.status in (0, 1, 2), found.err
+            assert_steers_nothing(found.out + found.err)
+        (folder / path).unlink()
+    path = f"{name}.ops.json"
+    (folder / path).write_text('{"Add": {"precision_reduce": {"flag": "true"}}}', "utf-8")
+    for change in ("Add=false", "Add=false", f"{name}=true"):
+        found = run("ops-info", "set", path, change, "--backup", f"{name}.backup")
+        assert_steers_nothing(found.out + found.err)
