@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -11,7 +12,7 @@ import click
 from mixlist.cli.command_files import Command
 from mixlist.cli.options import KIND
 from mixlist.cli.parameters import PathType, one_standard_input
-from mixlist.errors import MixlistError
+from mixlist.errors import FileError, MixlistError
 from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -
 def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
     """Format one file, or with ``check`` only report the change; return whether the file changes."""
     from mixlist.files.jsonc import decode, read_bytes, shown_path
-    from mixlist.files.whole_writes import write_whole
     from mixlist.lists.fmt import format_text, losses
     from mixlist.report.terminal import clean
 
@@ -70,6 +70,22 @@ def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
     elif path == "-":
         sys.stdout.write(after)
     elif changed:
-        write_whole(path, after.encode())
+        _replace(path, before, after.encode())
         sys.stderr.write(f"{clean(shown)}: rewritten\n")
     return changed
+
+
+def _replace(path: str, before: bytes, after: bytes) -> None:
+    """Write a file that was read; raise FileError if another program changed it meanwhile (Rule S1.6)."""
+    from mixlist.files.folder_lock import locked
+    from mixlist.files.jsonc import read_bytes, shown_path
+    from mixlist.files.whole_writes import write_whole
+
+    if not Path(path).is_file():  # a pipe or a device
+        write_whole(path, after)
+        return
+    with locked([Path(path).resolve().parent]):
+        if read_bytes(path) != before:
+            hint = "nothing was written; run this command again"
+            raise FileError(f"{shown_path(path)}: another program changed the file meanwhile", hint=hint)
+        write_whole(path, after)

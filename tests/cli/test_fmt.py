@@ -127,3 +127,32 @@ def test_ops_info_set_refuses(run, library: Path, arguments: tuple[str, ...], to
     assert ran.status == 2
     assert told in ran.err
     assert library.read_text() == before
+
+
+def test_fmt_overwrites_no_edit_that_another_program_makes_meanwhile(
+    run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mixlist.lists import fmt
+
+    losses = fmt.losses
+
+    def edit(text: str, path: str) -> object:
+        (folder / "loose.json").write_text("{}")
+        return losses(text, path)
+
+    monkeypatch.setattr(fmt, "losses", edit)
+    ran = run("fmt", "loose.json")
+    assert ran.status == 2 and "loose.json: another program changed the file meanwhile" in ran.err
+    assert (folder / "loose.json").read_text() == "{}"
+
+
+def test_fmt_waits_for_an_edit_of_the_library(run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule S1.6: Edits of one library wait for each other."""
+    from mixlist.files import folder_lock
+
+    monkeypatch.setattr(folder_lock, "WAIT", 0.05)
+    with folder_lock.locked([folder]):
+        ran = run("fmt", "loose.json", "strict.json")
+        assert run("fmt", "--check", "loose.json").status == 1
+    assert ran.status == 2 and "another process holds the lock" in ran.err
+    assert (folder / "loose.json").read_text() == LOOSE
