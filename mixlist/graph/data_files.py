@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from posixpath import normpath
@@ -112,8 +112,9 @@ def remove_unused(
     """
     folder = model.parent
     own = re.compile(re.escape(_stem(model.name)) + _MARK)
-    candidates = {entry.name for entry in _entries(folder) if own.fullmatch(entry.name)}
-    candidates |= {normpath(name) for name in named_before if not climbs(name)}
+    entries = _entries(folder)
+    candidates = {normpath(name) for name in named_before if not climbs(name)}
+    candidates |= {entry.name for entry in entries or () if own.fullmatch(entry.name)}
     used = {_identity(path) for path in inputs}
     old = [
         name
@@ -122,11 +123,11 @@ def remove_unused(
     ]
     if not old:
         return []
-    uses = _Uses(folder, model.name, old)
+    uses = _Uses(folder, entries, model.name, old)
     kept = []
     for name in old:
         if not own.fullmatch(name) or (folder / name).is_symlink():
-            reason: str | None = None if uses.of(name) else "another program made it"
+            reason = None if uses.of(name) else "another program made it"
         else:
             reason = (uses.of(name) or uses.unclear) if is_locked else "the folder cannot be locked"
             reason = reason or _remove(folder / name)
@@ -138,13 +139,16 @@ def remove_unused(
 class _Uses:
     """The models of a folder, searched for the names of data files; links to these files count too."""
 
-    def __init__(self, folder: Path, replaced: str, names: Iterable[str]) -> None:
-        self.unclear: str | None = None  # the reason why some file could name anything
+    def __init__(
+        self, folder: Path, entries: Iterable[os.DirEntry[str]] | None, replaced: str, names: Iterable[str]
+    ) -> None:
+        # The reason why some file could name anything.
+        self.unclear = "the folder cannot be listed" if entries is None else None
         self._uses: dict[str, str] = {}  # what keeps a data file, by its name
         self._texts = {name: os.fsencode(name) for name in names}
         places = {os.path.realpath(folder / name): name for name in self._texts}
         total = 0
-        for entry in _entries(folder):
+        for entry in entries or ():
             if entry.is_symlink() and (name := places.get(os.path.realpath(entry.path))) not in (None, entry.name):
                 self._uses[name] = f"{entry.name} is a link to it"
             if entry.name == replaced or not _may_be_model(entry.name):
@@ -173,9 +177,13 @@ class _Uses:
         return self._uses.get(name)
 
 
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        yield from sorted(entries, key=lambda entry: entry.name)
+def _entries(folder: Path) -> list[os.DirEntry[str]] | None:
+    """Return what a folder holds, by name; None if it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return None
 
 
 def _may_be_model(name: str) -> bool:

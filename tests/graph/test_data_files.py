@@ -131,6 +131,20 @@ def test_what_is_no_file_names_nothing(tmp_path: Path, sources: list[Path]) -> N
     assert has_weights_of(out, 1) and len(list(out.parent.glob("o.onnx-*.data"))) == 1
 
 
+def test_a_folder_that_cannot_be_listed_keeps_the_data(
+    tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out" / "o.onnx"
+    apply(sources[0], out)
+    old = data_of(out)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(data_files, "_entries", lambda folder: None)
+        (note,) = notes(apply(sources[1], out, force=True))
+    assert old.is_file() and "the folder cannot be listed" in note
+    assert has_weights_of(out, 1)
+
+
 def test_more_models_than_can_be_searched_keep_the_data(
     tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
