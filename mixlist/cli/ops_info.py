@@ -49,7 +49,7 @@ def set_command(library: str, changes: tuple[str, ...], backup: str, make_writab
     changed, finished = set_flags(library, _flags(changes), backup, make_writable=make_writable)
     if finished:
         flags = " ".join(f"{op}={flag}" for op, flag in finished.items())
-        sys.stderr.write(f"{library}: finished the edit that was interrupted before: {flags}\n")
+        sys.stderr.write(f"{clean(library)}: finished the edit that was interrupted before: {clean(flags)}\n")
     for path in changed:
         sys.stderr.write(f"{clean(str(path))}: changed; the original is in {clean(backup)}\n")
     if not changed:
