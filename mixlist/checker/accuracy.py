@@ -181,7 +181,13 @@ class OutputAccuracy:
         return (self._ignored + self._from_nan) / self._values if self._values else float(not self._unfit)
 
     def finding(self, limits: Limits, max_ignored: float = 1.0) -> OutputFinding:
-        """Return the metrics so far, with the limits that they break; ``max_ignored`` as in ``failed_limits``."""
+        """Return the metrics so far, with the limits that they break; ``max_ignored`` as in ``failed_limits``.
+
+        There are none if nothing was compared.
+        """
+        if self.ignored_share == 1 and not self._unfit:
+            failed = failed_limits(_nothing_compared(self.name), limits, max_ignored)
+            return replace(_nothing_compared(self.name), passed=not failed, failed_limits=failed)
         normalized = self._normalized
         if self._from_zeros:  # measured by the other batches, since its own are all zeros
             normalized = max(normalized, _ratio(self._from_zeros, self._reference))
@@ -308,6 +314,11 @@ class OutputAccuracy:
                 self._cosine = _least(self._cosine, sums.cosine())
         elif sums.difference:
             self._from_zeros = max(self._from_zeros, sums.difference)
+
+
+def _nothing_compared(name: str) -> OutputFinding:
+    """Return the finding of an output of which no value was compared (Rule S8.19)."""
+    return OutputFinding(name, None, None, None, None, None, None, None, passed=True, ignored_share=1.0)
 
 
 @dataclass

@@ -17,7 +17,7 @@ def compare(native: CheckReport, emulated: CheckReport) -> Comparison:
     for output, other_output in zip(native.outputs, emulated.outputs, strict=True):
         if output.passed != other_output.passed:
             verb = "keeps" if output.passed else "misses"
-            errors = f"{output.normalized_error:.3g} natively, {other_output.normalized_error:.3g} emulated"
+            errors = f"{_text(output.normalized_error)} natively, {_text(other_output.normalized_error)} emulated"
             differences.append(f"output {output.name!r} {verb} its limits natively alone: normalised error {errors}")
     return Comparison(emulated.verdict, emulated.exception_rate, tuple(differences))
 
@@ -29,3 +29,7 @@ def _kinds(report: CheckReport) -> dict[NodeRef, str]:
         if node.kind not in ("internal-risk", "near-limit"):
             kinds.setdefault(node.ref, []).append(node.kind)
     return {node: ", ".join(sorted(of_node)) for node, of_node in kinds.items()}
+
+
+def _text(error: float | None) -> str:
+    return "not compared" if error is None else f"{error:.3g}"

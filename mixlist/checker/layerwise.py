@@ -2,13 +2,16 @@
 
 The float32 reference gets a rounded copy of each such node: it reads the same exact inputs, rounded to the types that
 the mixed model gives them, and its output is rounded too. The distance of the copy's output from the exact output is
-the error that this node adds by itself. One run of one graph ranks all nodes; the sums are computed inside it.
+the error that this node adds by itself. One run of one graph ranks all nodes; the sums are computed inside it, in
+float64, which holds the square of every float32 value. A value that is not finite in the reference does not count
+(Rule S8.27).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -32,14 +35,16 @@ if TYPE_CHECKING:
 
     from mixlist.runtime.feeds import Batches
 
-_DIFFERENCE, _REFERENCE = "difference", "reference"
+_DIFFERENCE, _REFERENCE, _COUNT = "difference", "reference", "count"
+_NAMES = _DIFFERENCE, _REFERENCE, _COUNT  # sums of squares, and the number of values that are finite
+_WHERE_OPSET = 9  # the first with Where
 
 
 def _unused(*_: object) -> list[NodeProto]:
     raise AssertionError("built with the rounded copy")
 
 
-_STATISTICS = tuple(Statistic(n, 0.0, "ReduceSum", _unused, types.FLOAT) for n in (_DIFFERENCE, _REFERENCE))
+_STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", _unused, types.DOUBLE) for name in _NAMES)
 
 
 def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set[TensorRef]) -> tuple[NodeError, ...]:
@@ -47,12 +52,28 @@ def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set
     low_nodes = nodes_with_low_outputs(build_main(pair.mixed.loaded.proto))
     made = _LayerwiseInstrumenter(pair.config.raised(pair.reference.loaded), low_nodes, masks).run()
     observer = pair.observe_on_cpu(made)
-    sums: dict[tuple[TensorRef, str], float] = {}
+    sums: dict[TensorRef, _Sums] = {}
     for feed in islice(batches, steps):
-        for which, values in observer.values(feed, (_DIFFERENCE, _REFERENCE)).items():
-            sums[which] = sums.get(which, 0.0) + float(values.sum())
+        values = observer.values(feed, _NAMES)
+        for tensor in {tensor for tensor, _ in values}:
+            difference, reference, count = (float(values[tensor, name].sum()) for name in _NAMES)
+            # Where no value can be left out, a batch with one that is not finite is.
+            if count and math.isfinite(reference):
+                sums.setdefault(tensor, _Sums()).add(difference, reference)
     observer.close()
     return _ranking(sums, {probe.ref: probe.op_type for probe in made.probes})
+
+
+@dataclass
+class _Sums:
+    """The sums of squares of one tensor: of the difference that its node makes, and of the reference."""
+
+    difference: float = 0.0
+    reference: float = 0.0
+
+    def add(self, difference: float, reference: float) -> None:
+        self.difference += difference
+        self.reference += reference
 
 
 def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
@@ -74,11 +95,13 @@ class _LayerwiseInstrumenter(Instrumenter):
         super().__init__(reference, _STATISTICS, lambda probe: probe.ref not in masks)
         self.low_nodes = low_nodes
         self.copies: dict[int, list[str]] = {}  # outputs of the copies, by id of the node
+        opsets = [*reference.opset_import, *(entry for body in reference.functions for entry in body.opset_import)]
+        self.has_where = min((e.version for e in opsets if not e.domain), default=0) >= _WHERE_OPSET
 
     def observe(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
     ) -> tuple[list[Result], list[NodeProto]]:
-        """Return the two sums of one output of a low node, and the nodes that compute them."""
+        """Return the sums of one output of a low node, and the nodes that compute them."""
         mixed, slot = self.low_nodes.get(probe.ref.producer), probe.ref.slot
         if node is None or target is None or mixed is None:
             return [], []
@@ -89,13 +112,26 @@ class _LayerwiseInstrumenter(Instrumenter):
             return [], []
         nodes: list[NodeProto] = []
         rounded = self._rounded(self._copy(node, target, mixed, nodes)[slot], types.element(value.type), nodes)
-        difference = self._add("Sub", [rounded, probe.tensor], nodes)
+        difference, tensor = self._add("Sub", [rounded, probe.tensor], nodes), probe.tensor
+        finite = self._finite(tensor, nodes)
+        if self.has_where:
+            zero = self.new.make(f"{tensor}_zero")
+            nodes.append(self.new.constant(zero, types.FLOAT, [], [0.0]))
+            difference, tensor = (self._add("Where", [finite, each, zero], nodes) for each in (difference, tensor))
+        difference, tensor = (self._add("Cast", [each], nodes, to=types.DOUBLE) for each in (difference, tensor))
+        terms = [self._add("Mul", [each, each], nodes) for each in (difference, tensor)]
+        terms.append(self._add("Cast", [finite], nodes, to=types.DOUBLE))
         results = []
-        for statistic, tensor in zip(_STATISTICS, (difference, probe.tensor), strict=True):
-            square = self._add("Mul", [tensor, tensor], nodes)
-            total = self._add("ReduceSum", [square], nodes, keepdims=0)
-            results.append(Result(probe.ref, statistic, total, types.FLOAT))
+        for statistic, term in zip(_STATISTICS, terms, strict=True):
+            total = self._add("ReduceSum", [term], nodes, keepdims=0)
+            results.append(Result(probe.ref, statistic, total, types.DOUBLE))
         return results, nodes
+
+    def _finite(self, tensor: str, nodes: list[NodeProto]) -> str:
+        """Return a bool tensor that is true where a value is finite; a comparison with NaN is false."""
+        most = self.new.make(f"{tensor}_most")
+        nodes.append(self.new.constant(most, types.FLOAT, [], [math.inf]))
+        return self._add("Less", [self._add("Abs", [tensor], nodes), most], nodes)
 
     def _copy(self, node: Node, target: NodeProto, mixed: Node, nodes: list[NodeProto]) -> list[str]:
         """Return the outputs of the node's rounded copy, which is added once."""
@@ -123,13 +159,11 @@ class _LayerwiseInstrumenter(Instrumenter):
         return out
 
 
-def _ranking(sums: Mapping[tuple[TensorRef, str], float], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
+def _ranking(sums: Mapping[TensorRef, _Sums], op_types: Mapping[TensorRef, str]) -> tuple[NodeError, ...]:
     """Return the nodes by the error that they add, largest first; of several outputs the worst counts."""
     worst: dict[NodeRef, NodeError] = {}
-    for (tensor, name), difference in sums.items():
-        if name != _DIFFERENCE:
-            continue
-        error = _normalized(difference, sums.get((tensor, _REFERENCE), 0.0))
+    for tensor, squares in sums.items():
+        error = _normalized(squares.difference, squares.reference)
         before = worst.get(tensor.producer)
         if before is None or error > before.normalized_error:
             worst[tensor.producer] = NodeError(*tensor.producer, op_types.get(tensor, ""), error)

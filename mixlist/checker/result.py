@@ -67,15 +67,16 @@ class OutputFinding:
     over that of the reference; ``snr_db`` is 20 log10 of its inverse (inf where they are equal). ``mismatches`` is the
     share of differing values of an integer, bool or string output, None for floats; ``top1`` the share of rows whose
     largest element is at the same place, None where that means nothing. ``ignored_share`` is the share of values that
-    are NaN in the reference or come from NaN alone, and say nothing; 1 where no batch has a value.
+    are NaN in the reference or come from NaN alone, and say nothing; 1 where no batch has a value. All figures are None
+    then, because nothing was compared.
     """
 
     name: str
-    max_abs_error: float
-    max_rel_error: float
-    normalized_error: float
-    cosine: float
-    snr_db: float
+    max_abs_error: float | None
+    max_rel_error: float | None
+    normalized_error: float | None
+    cosine: float | None
+    snr_db: float | None
     mismatches: float | None
     top1: float | None
     passed: bool

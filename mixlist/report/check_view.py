@@ -126,8 +126,11 @@ def _low_by(found: NodeFinding) -> str:
 
 
 def worst_nodes(report: CheckReport) -> list[NodeError]:
-    """Return the nodes that add most error, where outputs miss their limits and nodes were ranked."""
-    if all(output.passed for output in report.outputs):
+    """Return the nodes that add most error, where outputs miss their limits and nodes were ranked (Rule S8.27).
+
+    Where too little was compared, no node is to blame.
+    """
+    if not any(output.verdict == "fail" for output in report.outputs):
         return []
     return [error for error in report.layerwise[:WORST] if error.normalized_error]
 

@@ -26,9 +26,9 @@ def share(value: float | None) -> str:
     return f"{text} %"
 
 
-def cosine(value: float) -> str:
-    """Return a cosine similarity with enough digits to tell it from 1."""
-    if not 0.999 < value < 1:
+def cosine(value: float | None) -> str:
+    """Return a cosine similarity with enough digits to tell it from 1; ``-`` for None."""
+    if value is None or not 0.999 < value < 1:
         return figure(value, 6)
     return f"1 - {figure(1 - value, 2)}"
 

@@ -32,6 +32,8 @@ def write_tune(report: TuneReport, stream: TextIO) -> None:
     for title, held in ((first, report.check), (_validation_title(report), report.validation)):
         if held is not None:
             _write_check(title, held, stream)
+            if report.verdict != "inconclusive":  # no list changes how much can be compared
+                _write_worst_nodes(held, stream)
     _write_search(report, stream)
 
 
@@ -117,12 +119,7 @@ def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
     verdict = paint(held.verdict, verdict_color(held.verdict), stream)
     stream.write(f"  {verdict}: {_conditions(held)}\n")
     if held.outputs:
-        worst = max(held.outputs, key=_badness)
-        other = f"; {share(worst.mismatches)} of it differs" if worst.mismatches is not None else ""
-        stream.write(
-            f"  worst output: {clean(worst.name)}, normalized error {figure(worst.normalized_error, 2)},"
-            f" cosine {cosine(worst.cosine)}{other}\n"
-        )
+        stream.write(f"  {_worst_output(max(held.outputs, key=_badness))}\n")
     if held.task is not None:
         before, after = share(held.task.reference), share(held.task.mixed)
         stream.write(f"  right answers: {before} before, {after} after, of {pluralize(held.task.count, 'label')}\n")
@@ -132,6 +129,9 @@ def _write_check(title: str, held: CheckReport, stream: TextIO) -> None:
             stream.write(f"    it computes with values of {clean(str(found.low_source.ref))}\n")
         if found.suggestion:
             stream.write(f"    to keep it high: {clean(found.suggestion)}\n")
+
+
+def _write_worst_nodes(held: CheckReport, stream: TextIO) -> None:
     for error in words.worst_nodes(held):
         added = f"adds an error of {figure(error.normalized_error, 2)}"
         stream.write(f"  {clean(str(error.ref))} {added}; to keep it high: {clean(error.suggestion or '-')}\n")
@@ -147,9 +147,19 @@ def _conditions(held: CheckReport) -> str:
     return f"{words.conditions(held)}, {words.exceptions(held)}"
 
 
+def _worst_output(output: OutputFinding) -> str:
+    if output.normalized_error is None:
+        return f"no value was compared of output {clean(output.name)}"
+    error = f"normalized error {figure(output.normalized_error, 2)}, cosine {cosine(output.cosine)}"
+    other = f"; {share(output.mismatches)} of it differs" if output.mismatches is not None else ""
+    return f"worst output: {clean(output.name)}, {error}{other}"
+
+
 def _badness(output: OutputFinding) -> tuple[bool, float]:
     """Outputs that miss a limit first, then those that are farthest off."""
     error = output.normalized_error
+    if error is None:
+        return not output.passed, 0.0
     return not output.passed, math.inf if math.isnan(error) else error
 
 

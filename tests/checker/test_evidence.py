@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.result import CheckReport, OutputFinding
 from mixlist.files.package_data import folder
 from mixlist.report import check_html, check_terminal, tune_terminal
+from tests.checker.test_refused_batches import RULES
+from tests.checker.test_refused_batches import TEXT as REFUSED
 from tests.support.builders import model, policy
 from tests.support.local_workers import Here
 
@@ -57,11 +60,16 @@ def test_nan_everywhere_is_inconclusive_in_every_format() -> None:
     assert [(o.ignored_share, o.passed, o.verdict) for o in report.outputs] == [(1.0, False, "inconclusive")] * 2
     found = report.to_json()
     JUDGE.validate(found)
+    measures = ("max_abs_error", "max_rel_error", "normalized_error", "cosine", "snr_db", "mismatches", "top1")
+    assert {(name, o[name]) for o in found["outputs"] for name in measures} == {(name, None) for name in measures}
     assert found["verdict"] == "inconclusive" and [o["ignored_share"] for o in found["outputs"]] == [1.0, 1.0]
     text = text_of(report)
     assert text.startswith("INCONCLUSIVE  ") and "inconclusive: max_ignored" in text and "--max-ignored 0.5" in text
+    (row,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["y"]]
+    assert row == ["y", *"-------", "100", "%", "inconclusive:", "max_ignored"]
     page = check_html.render(report)
     assert "<title>INCONCLUSIVE: " in page and 'class="tag warning">? inconclusive: max_ignored' in page
+    assert re.search(r'class="name">y</th>(\s*<td class="number">-</td>){7}\s*<td class="number">100 %', page)
     assert ">PASS<" not in page and "pass</span>" not in page
 
 
@@ -221,14 +229,34 @@ def test_outputs_that_cannot_be_compared_are_no_lack_of_evidence() -> None:
 def test_an_inconclusive_search_writes_no_list(tmp_path: Path) -> None:
     """Rule S9.12: An inconclusive search writes no list."""
     nan = {"x": with_nan(4), "z": with_nan(4)}
-    for feeds in ([nan], [{"x": with_nan(4), "z": 300 * ONE}]):
+    for number, feeds in ((2, [nan]), (1, [{"x": with_nan(4), "z": 300 * ONE}])):
         report = mixlist.tune(model(TWO), LISTS, feeds, executor=Here())
         assert (report.verdict, report.modify_mixlist, report.trials) == ("inconclusive", "", 0)
         stream = io.StringIO()
         tune_terminal.write_tune(report, stream)
-        assert stream.getvalue().startswith("INCONCLUSIVE  ")
+        text = stream.getvalue()
+        assert text.startswith("INCONCLUSIVE  ")
+        assert "adds an error of" not in text  # no list changes what can be compared
+        assert ("no value was compared of output y" in text) == (number == 2)
+        assert report.check is not None and [o.normalized_error for o in report.check.outputs].count(None) == number
+        assert "normalized error 0" not in text
         with pytest.raises(mixlist.MixlistError, match="no list to write"):
             report.save(tmp_path / "list.json")
+
+
+def test_an_output_of_which_nothing_is_compared_has_no_figures() -> None:
+    """Rule S8.19: nor has it a mismatch; the other output is judged as usual."""
+    report = checked({"x": with_nan(4), "z": ONE / 3})
+    nothing, judged = report.outputs
+    assert (nothing.normalized_error, nothing.cosine, nothing.passed) == (None, None, False)
+    assert judged.passed and judged.normalized_error is not None and 0 < judged.normalized_error < 1e-3
+    assert checked({"x": with_nan(4), "z": ONE}, max_ignored=1).outputs[0].passed
+    both = checked({"x": with_nan(4), "z": ONE}, {"x": ONE, "z": ONE}, max_ignored=1)
+    assert [o.normalized_error for o in both.outputs] == [0.0, 0.0]
+    refused = mixlist.check(model(REFUSED), RULES, [{"x": np.array([7.999], np.float32)}])
+    assert refused.verdict == "fail"
+    assert [(o.normalized_error, o.cosine, o.snr_db) for o in refused.outputs] == [(None, None, None)]
+    assert hiding((with_nan(4), with_nan(4))).outputs[1].mismatches is None
 
 
 def test_other_data_that_says_nothing_is_no_pass() -> None:
