@@ -98,8 +98,8 @@ def check_files(context: click.Context) -> None:
         must_be_new = output.is_main and output.named.type.must_be_new and not context.params.get("force")
         if must_be_new and output.status is not None:
             raise UsageError(f"{output.path} exists", hint="use --force to replace it")
-    if not context.params.get("dry_run"):
-        for output in outputs:
+    for output in outputs:
+        if not (context.params.get("dry_run") and output.named.type.must_be_new):  # which a dry run does not write
             _check_writable(output)
     if replaced:
         _refuse_weights(replaced, inputs, context)

@@ -287,7 +287,10 @@ def test_a_name_that_cannot_be_is_told_before_the_run(
 @needs_proc
 def test_a_dry_run_needs_no_place(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
-    assert run("apply", "model.onnx", "-o", "/proc/new.onnx", "--dry-run").status == 0
+    given = ("apply", "model.onnx", "-o", "/proc/new.onnx", "--dry-run")
+    assert run(*given).status == 0
+    ran = run(*given, "--report=/proc/done.json")
+    assert (ran.status, "/proc/done.json: cannot be written" in ran.err) == (2, True)
 
 
 def test_a_configuration_is_an_input_whatever_it_says(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
