@@ -6,12 +6,13 @@ removed or renamed while it is open. The tests themselves, pytest and the librar
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -69,12 +70,23 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     import mixlist.files.scratch_folder
     import mixlist.files.temporary_files
     import mixlist.graph.save
-    import mixlist.lists.ops_info_edit  # noqa: F401
+    import mixlist.lists.ops_info_edit
+
+    real_open = mixlist.files.temporary_files.open_locked
+
+    def open_protected(path: Path, mode: int) -> IO[bytes] | None:
+        """Lock the file, too: other processes, which see no Windows, must not take it for a leftover."""
+        file = real_open(path, mode)
+        if file is not None:
+            locking(file.fileno(), 0, 1)
+        return file
 
     see = WindowsOs("os")
     for name, module in list(sys.modules.items()):
         if name.startswith("mixlist.") and getattr(module, "os", None) is os:
             monkeypatch.setattr(module, "os", see)
+    for user in (mixlist.files.temporary_files, mixlist.files.scratch_folder):
+        monkeypatch.setattr(user, "open_locked", open_protected)
     for name in ("remove", "unlink", "rename", "replace"):
         real = getattr(os, name)
 
@@ -85,13 +97,13 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, call)
 
 
+def locking(descriptor: int, mode: int, count: int) -> None:
+    """Lock an open file as ``msvcrt.locking`` does."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def pytest_configure() -> None:
     """Hide the modules that Windows lacks before mixlist is imported, and add the locks that it has."""
-    import fcntl
-
-    def locking(descriptor: int, mode: int, count: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
     assert "mixlist.files.temporary_files" not in sys.modules
     windows_locks = ModuleType("msvcrt")
     windows_locks.__dict__.update(LK_NBLCK=2, locking=locking)
