@@ -11,7 +11,6 @@ This module knows no policy. ``resolver.masks`` decides for each group of connec
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 from math import inf, isfinite
 from weakref import WeakKeyDictionary
@@ -23,9 +22,9 @@ from mixlist.ops.low_precision import FINITE_MAX, rounded
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
+from mixlist.patterns.mask_plan import SCORES, CallMasks, MaskFlow, MaskGroup, MaskPlan
 from mixlist.patterns.masks import LEAST
 
-SCORES = 16000.0  # the largest magnitude of what is added to a mask (Rule S4.37)
 MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
 _SOFTMAX = operators(Trait.SOFTMAX)
 _ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
@@ -34,88 +33,93 @@ _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 _PASSES = operators(Trait.MOVES_VALUES) | _SCATTERS | {"Max", "Neg", "Cast"}
 _PARTS = _PASSES | _SOFTMAX | {"Add", "Sub", "Mul", "Div", "ConstantOfShape"}
 
-Limits = dict[int, float]  # by input slot
+_NO_MASKS = CallMasks()
+_PLANS: WeakKeyDictionary[Graph, dict[int, MaskPlan]] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class _Flow:
-    """The mask in a value: the sum of its constants' magnitudes, and how often the changed constant is added up.
-
-    ``scores``: the largest magnitude of what was added to it; infinite if their number is not known.
-    """
-
-    total: float
-    weight: float = 1.0
-    scores: float = 0.0
-
-    def exceeds(self, low: int) -> bool:
-        """Return whether the low type cannot hold the values."""
-        return self.total + self.scores > FINITE_MAX[low]
-
-
-@dataclass(eq=False)
-class MaskGroup:
-    """The nodes that masks connect, of which at least one reads or makes what the low type does not hold.
-
-    ``exceeding``: these nodes, softmaxes included. ``limits``: by node the slots that read a constant of the mask, with
-    the largest magnitude that the constant keeps if a softmax is low precision. ``reducible``: whether all masks come
-    from such constants. ``total``: the largest magnitude. ``source``: the first constant or node of the mask.
-    """
-
-    softmaxes: list[Node] = field(default_factory=list)
-    exceeding: list[Node] = field(default_factory=list)
-    limits: dict[Node, Limits] = field(default_factory=dict)
-    reducible: bool = True
-    source: str = ""
-    total: float = 0.0
-    limit: float = 0.0
-
-
-_GROUPS: WeakKeyDictionary[Graph, dict[int, tuple[MaskGroup, ...]]] = WeakKeyDictionary()
-
-
-def find_mask_groups(graph: Graph, ranges: ConstantRanges, low: int) -> tuple[MaskGroup, ...]:
-    """Return the groups of a graph whose masks leave the range of the low type, in order; they are found once."""
-    known = _GROUPS.setdefault(graph, {})
+def find_mask_groups(main: Graph, ranges: ConstantRanges, low: int) -> MaskPlan:
+    """Return the groups of a model whose masks leave the range of the low type; they are found once."""
+    known = _PLANS.setdefault(main, {})
     if low not in known:
-        known[low] = _Finder(graph, ranges, low).find()
+        known[low] = _Finders(ranges, low).of(main, _NO_MASKS).plan
     return known[low]
 
 
+class _Finders:
+    """The finders of a model's graphs, one per graph and kind of call, and what leads to a softmax in each."""
+
+    def __init__(self, ranges: ConstantRanges, low: int) -> None:
+        self.ranges, self.low = ranges, low
+        self._finders: dict[tuple[int, CallMasks], _Finder] = {}
+        self._leading: dict[tuple[int, tuple[bool, ...]], tuple[bool, ...]] = {}
+
+    def of(self, graph: Graph, call: CallMasks) -> _Finder:
+        key = id(graph), call
+        if key not in self._finders:
+            self._finders[key] = finder = _Finder(self, graph, call)
+            finder.find()
+        return self._finders[key]
+
+    def leading(self, graph: Graph, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Return which parameters could carry a mask to a softmax inside, or to a wanted result."""
+        key = id(graph), wanted
+        if key not in self._leading:
+            leading = _Finder(self, graph, CallMasks(wanted=wanted)).trace_back()
+            self._leading[key] = tuple([value in leading for value in graph.root.inputs])
+        return self._leading[key]
+
+
 class _Finder:
-    """Follows the constants of one graph: back from the softmaxes, then forward with the numbers.
+    """Follows the masks of one graph: back from the softmaxes, then forward with the numbers.
+
+    A function's body has one finder for each kind of call. No mask that enters or leaves a body can be reduced.
 
     ``path``: the nodes that could carry a mask to a softmax. ``carrying``: those that do. ``flows``: the mask in each
     value that a node makes. ``constants``: the slots that read a constant of a mask. ``read_constants``: by node the
     masks in the other constants that it reads, which may be larger than what it makes of them.
     """
 
-    def __init__(self, graph: Graph, ranges: ConstantRanges, low: int) -> None:
-        self.graph, self.ranges, self.low = graph, ranges, low
+    def __init__(self, finders: _Finders, graph: Graph, call: CallMasks) -> None:
+        self.finders, self.graph, self.call = finders, graph, call
+        self.ranges, self.low = finders.ranges, finders.low
+        self.plan = MaskPlan()
+        self.calls: dict[Node, tuple[bool, ...]] = {}  # the calls of functions, with the results that are wanted
         self.softmaxes: set[Node] = set()
         self.path: list[Node] = []
-        self.flows: dict[Value | None, _Flow] = {}
+        self.flows: dict[Value | None, MaskFlow] = {}
         self.carrying: set[Node] = set()
         self.constants: list[tuple[Node, int]] = []
-        self.read_constants: dict[Node, list[_Flow]] = {}
+        self.read_constants: dict[Node, list[MaskFlow]] = {}
         self.unsound: set[Node] = set()  # nodes whose mask no constant's change keeps in range
         self.sources: dict[Node, str] = {}
         self.leaders: dict[Node, Node] = {}  # of the groups, as a union-find forest
 
-    def find(self) -> tuple[MaskGroup, ...]:
-        """Return the groups in the order of their first node."""
-        self._trace_back()
+    def find(self) -> None:
+        """Find the groups in the order of their first node."""
+        self.trace_back()
+        arguments = zip(self.graph.root.inputs, self.call.arguments, strict=False)
+        self.flows.update({value: flow for value, flow in arguments if flow is not None})
         for node in self.path:
             self._carry(node)
-        if not any(flow.exceeds(self.low) for flow in chain(self.flows.values(), *self.read_constants.values())):
-            return ()
-        self._connect()
-        return tuple(self._groups())
+        for node in self.calls.keys() - set(self.path):
+            self.plan.calls[node.id] = self.finders.of(_callee(node), _NO_MASKS).plan
+        if any(flow.exceeds(self.low) for flow in chain(self.flows.values(), *self.read_constants.values())):
+            self._connect()
+            self.plan.groups = tuple(self._groups())
 
-    def _trace_back(self) -> None:
-        """Find the nodes on a way to a softmax, from the end."""
-        leading: set[Value | None] = set()
+    def trace_back(self) -> set[Value | None]:
+        """Find the nodes on a way to a softmax, from the end; return all values on a way."""
+        results = zip(self.graph.root.outputs, self.call.wanted, strict=False)
+        leading: set[Value | None] = set(_listed(value for value, is_wanted in results if is_wanted))
         for node in reversed(self.graph.order):
+            if node.function is not None:
+                wanted = tuple([value in leading for value in node.outputs])
+                self.calls[node] = wanted = wanted if any(wanted) else ()
+                leads = self.finders.leading(node.function, wanted)
+                if wanted or any(leads):
+                    self.path.append(node)
+                    leading.update(_listed(v for v, is_leading in zip(node.inputs, leads, strict=False) if is_leading))
+                continue
             if node.op_type not in _PARTS or not node.is_plain:
                 continue
             if node.op_type in _SOFTMAX:
@@ -125,11 +129,15 @@ class _Finder:
                 self.path.append(node)
                 leading.update(_listed(node.inputs))
         self.path.reverse()
+        return leading
 
     # --- the numbers ---
 
     def _carry(self, node: Node) -> None:
         """Find the mask in what a node makes."""
+        if node.function is not None:
+            self._enter(node, node.function)
+            return
         if node.op_type == "ConstantOfShape":
             flow = self._filled(node)
         else:
@@ -139,10 +147,32 @@ class _Finder:
             self.carrying.add(node)
             self.flows.update(dict.fromkeys(_listed(node.outputs), flow))
 
-    def _read(self, node: Node) -> Iterator[tuple[int, _Flow | None]]:
-        for slot, value in enumerate(node.inputs):
-            if value is None or value.type not in types.LISTED or (node.op_type == "Div" and slot == 1):
-                continue  # a divisor carries no mask
+    def _enter(self, node: Node, function: Graph) -> None:
+        """Follow masks into the function that a node calls, and out of it."""
+        wanted = self.calls[node]
+        leads = self.finders.leading(function, wanted)
+        read = {slot: flow for slot, flow in self._read(node, leads) if flow is not None}
+        arguments = tuple([read.get(slot) for slot in range(len(node.inputs))]) if read else ()
+        callee = self.finders.of(function, CallMasks(arguments, wanted))
+        results = [callee.flows.get(value) for value in function.root.outputs]
+        made: dict[Value | None, MaskFlow] = {
+            v: flow for v, flow, want in zip(node.outputs, results, wanted, strict=False) if v and want and flow
+        }
+        if wanted and not made:  # calls that return no mask share their decisions
+            callee = self.finders.of(function, CallMasks(arguments))
+        self.plan.calls[node.id] = callee.plan
+        self.flows.update(made)
+        if read or made:
+            self.carrying.add(node)
+            self.unsound.add(node)
+            self.sources.setdefault(node, f"a tensor of {node.op_type}")
+
+    def _read(self, node: Node, leads: tuple[bool, ...] = ()) -> Iterator[tuple[int, MaskFlow | None]]:
+        """Yield the slots that may carry a mask, with the mask; ``leads`` tells which ones do so in a call."""
+        is_divided = node.is_plain and node.op_type == "Div"  # a divisor carries no mask
+        for slot, value in enumerate(node.inputs[:1] if is_divided else node.inputs):
+            if value is None or value.type not in types.LISTED or (leads and not leads[slot]):
+                continue
             flow = self.flows.get(value)
             if value.constant and (flow is None or value.tensor is not None):
                 flow = self._constant(node, slot, value)
@@ -150,7 +180,7 @@ class _Finder:
                 self.constants.append((node, slot))
             yield slot, flow
 
-    def _constant(self, node: Node, slot: int, value: Value) -> _Flow | None:
+    def _constant(self, node: Node, slot: int, value: Value) -> MaskFlow | None:
         """Return the mask in a constant that no node of the path makes, if it holds numbers of that size."""
         known = self.ranges.known(value)
         if known is None or self._rounded(known.max_abs) < LEAST:
@@ -162,7 +192,7 @@ class _Finder:
         if not held or value.type != types.FLOAT:
             self.unsound.add(node)
         self.sources.setdefault(node, f"constant {value.name!r}")
-        flow = _Flow(self._rounded(known.max_abs))
+        flow = MaskFlow(self._rounded(known.max_abs))
         self.read_constants.setdefault(node, []).append(flow)
         return flow
 
@@ -171,7 +201,7 @@ class _Finder:
         held = rounded(magnitude, self.low)
         return held if isfinite(held) else magnitude
 
-    def _filled(self, node: Node) -> _Flow | None:
+    def _filled(self, node: Node) -> MaskFlow | None:
         """Return the mask that a ConstantOfShape makes; its number is no constant that could be changed."""
         from onnx import numpy_helper
 
@@ -181,9 +211,9 @@ class _Finder:
         self.unsound.add(node)
         name = node.outputs[0].name if node.outputs and node.outputs[0] is not None else ""
         self.sources[node] = f"tensor {name!r}"
-        return _Flow(abs(number))
+        return MaskFlow(abs(number))
 
-    def _combined(self, node: Node, read: Mapping[int, _Flow]) -> _Flow | None:
+    def _combined(self, node: Node, read: Mapping[int, MaskFlow]) -> MaskFlow | None:
         flows = list(read.values())
         if node.op_type == "Cast":
             made = next((value.type for value in _listed(node.outputs)), types.UNKNOWN)
@@ -192,23 +222,23 @@ class _Finder:
         if node.op_type in ("Mul", "Div"):
             return self._scaled(node, read)
         if node.op_type in ("Add", "Sub"):
-            return _Flow(
+            return MaskFlow(
                 sum(flow.total for flow in flows),
                 sum(flow.weight for flow in flows),
                 max([SCORES, *(flow.scores for flow in flows)]),
             )
-        return _Flow(
+        return MaskFlow(
             max(flow.total for flow in flows),
             max(flow.weight for flow in flows),
             inf if _accumulates(node) else max(flow.scores for flow in flows),
         )
 
-    def _scaled(self, node: Node, read: Mapping[int, _Flow]) -> _Flow:
+    def _scaled(self, node: Node, read: Mapping[int, MaskFlow]) -> MaskFlow:
         """Return a mask times or over a factor. An unknown factor may be a score: then no constant can be reduced."""
         flow, *masks = read.values()
         if masks:
             self.unsound.add(node)
-            return _product(flow, masks[0])
+            return flow.multiplied(masks[0])
         factor = next((value for slot, value in enumerate(node.inputs) if value is not None and slot not in read), None)
         bounds = factor_bounds(factor, self.ranges, self.low) if factor is not None else None
         if bounds is not None and node.op_type == "Div":
@@ -216,13 +246,14 @@ class _Finder:
         if bounds is None:
             self.unsound.add(node)
             return flow
-        return _times(flow, bounds.magnitude)
+        return flow.scaled(bounds.magnitude)
 
     # --- the groups ---
 
     def _connect(self) -> None:
         """Join the nodes that a mask connects; a value of it that is read elsewhere cannot be changed."""
         values = self.flows.keys()
+        parameters: dict[Value, Node] = {}  # with a node that reads the mask in it
         handed_out = [self.graph.root.outputs]
         for node in self.graph.order:
             handed_out += [body.outputs for body in node.bodies.values()]
@@ -230,11 +261,14 @@ class _Finder:
                 continue
             is_on_way = node in self.carrying or node in self.softmaxes
             for value in node.inputs:
-                if value is None or value not in values or value.producer is None:
+                if value is None or value not in values:
                     continue
                 if is_on_way:
-                    self._join(value.producer, node)
-                elif node.op_type not in _ONLY_SHAPE or node.domain:
+                    self._join(value.producer or parameters.setdefault(value, node), node)
+                    if value.producer is None:
+                        self.unsound.add(node)
+                        self.sources.setdefault(node, f"argument {value.name!r}")
+                elif value.producer is not None and (node.op_type not in _ONLY_SHAPE or node.domain):
                     self.unsound.add(value.producer)
         for value in (value for outputs in handed_out for value in outputs):
             if value in values and value.producer is not None:
@@ -276,19 +310,30 @@ class _Finder:
             exceeds = any(flow.exceeds(self.low) for flow in found)
             if exceeds:
                 leaving.add(leader)
-            if exceeds or node in self.softmaxes:
+            if node.function is None and (exceeds or node in self.softmaxes):
                 group.exceeding.append(node)
+            group.destination = group.destination or self._destination(node)
         for leader, group in groups.items():
             group.limit = FINITE_MAX[self.low] / 2 / weights[leader]
             group.reducible &= group.limit >= LEAST
         for node, slot in self.constants:
-            if node in self.carrying or node in self.softmaxes:
+            if node.function is None and (node in self.carrying or node in self.softmaxes):
                 group = groups[self._leader(node)]
                 if self._changes(node.inputs[slot], group.limit):
                     group.limits.setdefault(node, {})[slot] = group.limit
-        # A mask may end before the softmax: the quotient of a division by it is no mask, nor is an infinity that a Cast
-        # of the author makes. Such a group has no softmax.
-        yield from (group for leader, group in groups.items() if leader in leaving and group.softmaxes)
+        # A mask may end before the softmax: an infinity that a Cast of the author makes is no mask. Such a group has no
+        # destination.
+        yield from (group for leader, group in groups.items() if leader in leaving and group.destination)
+
+    def _destination(self, node: Node) -> str:
+        """Return the name of a softmax, or of a call that brings a mask to one; empty for other nodes."""
+        results = zip(self.graph.root.outputs, self.call.wanted, strict=False)
+        if any(is_wanted and value in node.outputs for value, is_wanted in results):
+            return f"the caller of {self.graph.path}"
+        reads_mask = not self.flows.keys().isdisjoint(node.inputs) or node in self.read_constants
+        if node in self.softmaxes or (node.function is not None and reads_mask):
+            return f"{node.op_type} {node.proto.name!r}" if node.proto.name else node.op_type
+        return ""
 
     def _changes(self, value: Value | None, limit: float) -> bool:
         """Return whether a limit may change a constant: its own elements, or those that it is computed from."""
@@ -296,13 +341,9 @@ class _Finder:
         return known is None or known.max_abs > limit
 
 
-def _times(flow: _Flow, factor: float) -> _Flow:
-    return _Flow(flow.total * factor, flow.weight * max(factor, 1.0), flow.scores * factor)
-
-
-def _product(one: _Flow, other: _Flow) -> _Flow:
-    scores = max(one.scores * other.total, other.scores * one.total)
-    return _Flow(one.total * other.total, max(one.weight, other.weight), scores)
+def _callee(node: Node) -> Graph:
+    assert node.function is not None
+    return node.function
 
 
 def _accumulates(node: Node) -> bool:

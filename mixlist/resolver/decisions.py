@@ -17,7 +17,7 @@ from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
-from mixlist.patterns.mask_groups import Limits, MaskGroup
+from mixlist.patterns.mask_plan import Limits, MaskGroup, MaskPlan
 from mixlist.patterns.positions import PositionPlan
 from mixlist.resolver.classification import Fact
 from mixlist.resolver.node_rules import Rules
@@ -71,6 +71,7 @@ class Solution:
 
     ``decided``: the element type of each value. ``notes``: the constant that keeps a node or slot in high precision.
     ``callees``: the Solution of each function call. ``positions``: the position arithmetic that the policy protects.
+    ``masks``: the masks that it protects.
     ``kept_masks``: the masks that stay as authored (Rule S4.35).
     ``reduced``: by node the slots that read a constant of any other mask, with its largest magnitude (Rule S4.36).
 
@@ -91,6 +92,7 @@ class Solution:
     callees_tried: dict[Node, dict[Solution, None]] = field(default_factory=dict)
     high_by_black: set[int] = field(default_factory=set)  # values, under the policy black-wins (Rule S4.23)
     positions: PositionPlan | None = None
+    masks: MaskPlan | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()
     reduced: Mapping[Node, Limits] = field(default_factory=dict)
     number: str = ""  # "#k" where its function has several specializations, in order of first call

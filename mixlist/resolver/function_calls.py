@@ -32,6 +32,7 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
         wanted=tuple([decided[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]),
         blacks=tuple([marks_black and v is not None and is_high_by_black(v, solution, state.low) for v in node.inputs]),
         positions=solution.positions.of_call(node) if solution.positions is not None else None,
+        masks=solution.masks.of_call(node) if solution.masks is not None else None,
         frame=state.shared.ranges.frames.enter(node, state.frame),
     )
     callee = solution.callees[node.id] = state.shared.specialize(node.function, call)

@@ -8,6 +8,8 @@ authored with rule `mask` if it reads or makes a mask out of range.
 Rule S4.36: If one of these softmaxes is low precision, the finite constants of the mask are reduced, and count as
 fitting. A mask without a constant to reduce keeps its readers, the softmaxes included, in high precision.
 
+Masks are followed into and out of functions, but are not reduced there: a function's body may serve other calls.
+
 A gray softmax may follow the nodes that the mask keeps. So a graph is decided first as if the constants were reduced. A
 group of nodes whose softmaxes all came out high is *kept*, and the graph is decided again. A kept node only
 makes other nodes high precision, so no group has to be released, and the result does not depend on any order.
@@ -26,7 +28,8 @@ from mixlist.graph.naming import node_ref
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.patterns.constants import ConstantRanges
-from mixlist.patterns.mask_groups import Limits, MaskGroup, find_mask_groups
+from mixlist.patterns.mask_groups import find_mask_groups
+from mixlist.patterns.mask_plan import Limits, MaskGroup, MaskPlan
 from mixlist.resolver.classification import Fact
 from mixlist.resolver.decisions import UNDECIDED, Solution
 
@@ -53,16 +56,17 @@ ROUNDS = 4  # in which groups may turn out to be kept; then all of them are
 _NEVER_LOW: frozenset[Kind] = frozenset({"none", "cast", "shape", "authored", "schema"})
 
 
-def protected_groups(graph: Graph, ranges: ConstantRanges, policy: Policy) -> Groups:
-    """Return the mask groups of a graph that the policy protects."""
-    return groups_of(graph, ranges, policy) if "masks" in policy.protect else ()
+def protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
+    """Return the mask groups of a model; None if it has none, or if the policy does not protect them."""
+    plan = masks_of(main, ranges, policy) if "masks" in policy.protect else None
+    return None if plan is None or plan.is_empty else plan
 
 
-def groups_of(graph: Graph, ranges: ConstantRanges, policy: Policy) -> Groups:
-    """Return the mask groups of a graph if the policy's mode can make their nodes low precision."""
+def masks_of(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
+    """Return the mask groups of a model if the policy's mode can make their nodes low precision."""
     if policy.mode.action not in ("lists", "force"):
-        return ()
-    return find_mask_groups(graph, ranges, types.ELEMENT[policy.mode.low])
+        return None
+    return find_mask_groups(main, ranges, types.ELEMENT[policy.mode.low])
 
 
 def kept_at_first(groups: Groups, fact_of: Callable[[Node], Fact]) -> KeptGroups:
@@ -100,10 +104,7 @@ def reduced_constants(groups: Groups, kept: AbstractSet[MaskGroup]) -> dict[Node
 
 
 def _note(group: MaskGroup) -> str:
-    softmax = group.softmaxes[0]
-    text = f"a mask of magnitude {group.total:.6g} ({group.source}) passes it on the way to {softmax.op_type}"
-    name = softmax.proto.name
-    return f"{text} {name!r}" if name else text
+    return f"a mask of magnitude {group.total:.6g} ({group.source}) passes it on the way to {group.destination}"
 
 
 def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> Iterator[Diagnostic]:
@@ -112,12 +113,13 @@ def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> 
     if broken:
         node = next(node for node in broken[0].exceeding if _is_low(solution, node, low))
         name, count = types.type_name(low), sum(len(group.softmaxes) for group in broken)
+        softmaxes = f"{count} {'softmax' if count == 1 else 'softmaxes'}" if count else "a softmax"
         yield Diagnostic(
             "ML508",
             "warning",
             f"a mask of magnitude {broken[0].total:.6g} ({broken[0].source}) leaves the range of {name} at "
             f"{node_ref(solution.graph, node)} ({node.op_type}): a row that is masked as a whole becomes NaN "
-            f"in {count} {'softmax' if count == 1 else 'softmaxes'}",
+            f"in {softmaxes}",
             hint="--protect masks keeps such nodes in high precision, or reduces the constant",
         )
 

@@ -19,7 +19,7 @@ from mixlist.resolver.classification import Facts, unknown_inputs
 from mixlist.resolver.decisions import Resolved, Solution, reached
 from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.incremental import IncrementalSolver
-from mixlist.resolver.masks import groups_of, mask_warnings
+from mixlist.resolver.masks import mask_warnings, masks_of
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.plan import Plan
 from mixlist.resolver.position_arithmetic import position_warnings
@@ -111,10 +111,20 @@ def _warnings(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic
 def _broken_masks(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic]:
     """Warn if a fully masked row becomes NaN: no policy protects it (Rule S4.34), or a node rule decides otherwise."""
     policy = resolved.policy
-    for solution in resolved.solutions:
-        groups = groups_of(solution.graph, ranges, policy)
-        unprotected = solution.kept_masks if "masks" in policy.protect else groups
-        yield from mask_warnings(solution, unprotected, resolved.low)
+    if "masks" in policy.protect:
+        for solution in resolved.solutions:
+            yield from mask_warnings(solution, solution.kept_masks, resolved.low)
+        return
+    plan = masks_of(resolved.graph, ranges, policy)
+    waiting = [(resolved.solutions[0], plan)] if plan is not None and not plan.is_empty else []
+    seen = set(waiting)
+    for solution, of_graph in waiting:
+        yield from mask_warnings(solution, of_graph.groups, resolved.low)
+        for node in solution.graph.order:
+            callee, called = solution.callees.get(node.id), of_graph.of_call(node)
+            if callee is not None and called is not None and (callee, called) not in seen:
+                seen.add((callee, called))
+                waiting.append((callee, called))
 
 
 def _unknown_types(resolved: Resolved) -> Iterator[Diagnostic]:

@@ -28,7 +28,7 @@ from mixlist.resolver.control_flow import decide_link
 from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.function_calls import decide_call
 from mixlist.resolver.gray_policies import mark_high_by_black
-from mixlist.resolver.masks import Masks, kept_after, kept_at_first, kept_facts, protected_groups, reduced_constants
+from mixlist.resolver.masks import Masks, kept_after, kept_at_first, kept_facts, protected_masks, reduced_constants
 from mixlist.resolver.node_rules import Rules
 from mixlist.resolver.position_arithmetic import keep_positions, protected_positions
 from mixlist.resolver.schedule import Schedule, Step, read_by
@@ -52,7 +52,9 @@ class Resolution:
 
     def solve(self, graph: Graph) -> Solution:
         """Decide the main graph."""
-        return self.specialize(graph, CallArguments(positions=protected_positions(graph, self.facts.policy)))
+        policy = self.facts.policy
+        masks = protected_masks(graph, self.ranges, policy)
+        return self.specialize(graph, CallArguments(positions=protected_positions(graph, policy), masks=masks))
 
     def fits(self, value: Value) -> bool:
         """Return whether a constant may be converted to the low type under the policy."""
@@ -94,7 +96,7 @@ class Resolution:
 
     def settle_masks(self, graph: Graph, call: CallArguments) -> Solution:
         """Decide a graph, and again while more of its masks have to stay as authored (Rule S4.35)."""
-        groups = protected_groups(graph, self.ranges, self.facts.policy)
+        groups = call.masks.groups if call.masks is not None else ()
         kept = kept_at_first(groups, lambda node: self.fact(graph, node))
         earlier: list[Solution] = []
         for attempt in count(1):
@@ -156,7 +158,7 @@ class Solver:
         self._decide_inputs(call)
         for node_id, fact in state.shared.rules.match(self.graph).items():
             solution.facts[node_id] = fact
-        solution.positions = call.positions
+        solution.positions, solution.masks = call.positions, call.masks
         keep_positions(solution, self.graph.order)
         for node, mask in kept_facts(masks.kept):
             solution.facts[node.id] = replace(solution.facts[node.id], mask=mask)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.patterns.call_frames import CallFrame
+from mixlist.patterns.mask_plan import MaskPlan
 from mixlist.patterns.positions import PositionPlan
 from mixlist.resolver.decisions import UNDECIDED, Solution
 from mixlist.resolver.sequence_groups import SequenceGroup
@@ -27,19 +28,20 @@ class CallArguments:
     ``types``: the decided element type per argument. ``wanted``: the type that the caller needs of each output that is
     a sequence or optional, which no Cast could change; UNDECIDED for other outputs. ``blacks``: whether an argument is
     high by black. ``positions``: the position arithmetic in the body; None if there is none or the policy does not
-    protect it. ``frame``: the constant arguments.
+    protect it. ``masks``: the same for masks. ``frame``: the constant arguments.
     """
 
     types: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
     blacks: tuple[bool, ...] = ()
     positions: PositionPlan | None = None
+    masks: MaskPlan | None = None
     frame: CallFrame | None = None
 
     @property
     def key(self) -> Hashable:
         """Return the properties but for the constants: calls of one key share decisions that their constants admit."""
-        return self.types, self.wanted, self.blacks, self.positions
+        return self.types, self.wanted, self.blacks, self.positions, self.masks
 
 
 @dataclass(eq=False)

@@ -463,3 +463,77 @@ def test_trials_round_as_the_rewritten_model_does(drawn: Attention, rules: Polic
             bench.compare(subset(data, (*bench.candidates(), *bench.nodes())))
     finally:
         bench.close()
+
+
+# -- masks that enter and leave functions -------------------------------------------------------------
+FUNCTIONS = """<ir_version: 8, opset_import: ["" : 17, "l" : 1]>
+  g (float[1,2,4,4] s, bool[4] mask) => (float[1,2,4,4] y) {{ zero = Constant<value_float=0.0>()
+    low = Constant<value_float=-3.4e38>() {main} }}
+  <domain: "l", opset_import: ["" : 17]> F {function}
+  <domain: "l", opset_import: ["" : 17, "l" : 1]> Outer (s, b) => (y) {{ [inner] y = l.F(s, b) }}
+  <domain: "l", opset_import: ["" : 17]> Make (mask) => (b) {{ zero = Constant<value_float=0.0>()
+    low = Constant<value_float=-3.4e38>() [w] b = Where(mask, zero, low) }}"""
+BODY = "(s, b) => (y) { [a] sc = Add(s, b) [sm] y = Softmax<axis=-1>(sc) }"
+CROSSING = {
+    "into a function": (BODY, "[w] b = Where(mask, zero, low) [call] y = l.F(s, b)"),
+    "into a function that a function calls": (BODY, "[w] b = Where(mask, zero, low) [call] y = l.Outer(s, b)"),
+    "a constant into a function": (BODY.replace("Add(s, b)", "Max(s, b)"), "[call] y = l.F(s, low)"),
+    "out of a function": (BODY, "b = l.Make(mask) [a] sc = Add(s, b) [sm] y = Softmax<axis=-1>(sc)"),
+    "out of one function into another": (BODY, "b = l.Make(mask) y = l.F(s, b)"),
+    "through a function": (
+        "(s, b) => (y) { [a] y = Add(s, b) }",
+        "[w] b = Where(mask, zero, low) [call] t = l.F(s, b) [sm] y = Softmax<axis=-1>(t)",
+    ),
+}
+
+
+def crossing(way: str) -> str:
+    function, main = CROSSING[way]
+    return FUNCTIONS.format(main=main, function=function)
+
+
+@pytest.mark.parametrize("way", CROSSING)
+@pytest.mark.parametrize("low", [True, False])
+@pytest.mark.parametrize("protect", [["masks"], []])
+def test_a_mask_is_followed_through_functions(way: str, low: bool, protect: list[str]) -> None:
+    """Rule S4.37: No NaN from a fully masked row. Rule S4.34: without protection this warns."""
+    lists = {"white": ["Add", "Max", "Where", *(["Softmax"] if low else [])], "black": [] if low else ["Softmax"]}
+    before = model(crossing(way))
+    made = mixlist.resolve(before, policy(**lists, constants="ieee", protect=protect))
+    feed = {"s": np.ones((1, 2, 4, 4), np.float32), "mask": np.zeros(4, bool)}
+    assert not not_a_number(run_ort(before, feed))
+    mixed = mixlist.rewrite(before, made).model
+    assert not_a_number(run_ort(emulate(load(mixed)), feed)) == (not protect and "constant" not in way)
+    assert {d.op_type: d.precision for d in made.nodes}["Softmax"] == ("float16" if low and not protect else "float32")
+    codes = {warning.code for warning in made.warnings}
+    assert codes == (set() if protect else {"ML508"})
+
+
+def test_calls_without_a_mask_are_low_and_share_their_decisions() -> None:
+    """Rule S4.31: only the call that brings a mask out of range is decided apart."""
+    main = "[w] b = Where(mask, zero, low) t = l.F(s, s) u = l.F(s, b) v = l.F(s, s) y = Max(t, u, v)"
+    found = mixlist.resolve(
+        model(FUNCTIONS.format(main=main, function=BODY)), policy(white=["Add", "Where", "Softmax"], protect=["masks"])
+    )
+    assert sorted(d.precision for d in found.nodes if d.op_type == "Add") == ["float16", "float32"]
+
+
+def test_a_mask_that_only_a_function_has_is_reduced_there() -> None:
+    """Rule S4.36: A mask before a low-precision softmax becomes half the lowest value."""
+    function = """(s, b) => (y) { low = Constant<value_float=-1e9>() [w] a = Where(b, s, low)
+      [sm] y = Softmax<axis=-1>(a) }"""
+    found = nodes(
+        FUNCTIONS.format(main="t = l.F(s, mask) y = l.F(t, mask)", function=function),
+        white=["Where", "Softmax"],
+        protect=["masks"],
+    )
+    assert {found[name].precision for name in found if name.endswith(("/w", "/sm"))} == {"float16"}
+
+
+def test_a_large_constant_that_a_function_reads_elsewhere_is_no_mask() -> None:
+    function = "(s, b, w) => (y) { [a] sc = Add(s, b) [sm] p = Softmax<axis=-1>(sc) y = Mul(p, w) }"
+    main = """few = Constant<value_float=-10000.0>() [w] b = Where(mask, zero, few) [here] t = Add(s, b)
+      [own] u = Softmax<axis=-1>(t) y = l.F(u, b, low)"""
+    text = FUNCTIONS.format(main=main, function=function).replace("Outer (s, b)", "Outer (s, b, w)")
+    found = nodes(text.replace("l.F(s, b)", "l.F(s, b, w)"), white=["Add", "Where", "Softmax"], protect=["masks"])
+    assert {d.precision for d in found.values() if d.op_type in ("Add", "Softmax")} == {"float16"}

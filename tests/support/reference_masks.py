@@ -6,7 +6,7 @@ reduced, if it has a constant to reduce.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,6 +77,7 @@ class Masks:
         self.results = {v for scope in all_scopes(main) for v in scope.outputs}
         self.contents: dict[Value, Content] = {}
         self.reaches: dict[Value, set[Node]] = {}
+        self.arriving: set[Value] = set()  # values whose masks no Cast ends before a softmax
         for node in nodes:  # readers come after what they read
             content = self._carried(node)
             if content.masks:
@@ -85,6 +86,8 @@ class Masks:
             found = {s for v in node.outputs if v is not None for s in self.reaches.get(v, ())}
             for value in carrying_inputs(node):
                 self.reaches.setdefault(value, set()).update({node} if is_softmax(node) else found)
+            if is_softmax(node) or any(v in self.arriving and v in self.contents for v in node.outputs):
+                self.arriving.update(carrying_inputs(node))
         self.groups = self._groups(nodes)
 
     # -- what a value carries -------------------------------------------------------------------------
@@ -181,12 +184,20 @@ class Masks:
                 found.remove(other)
             if masks:
                 found.append(merged)
-        for group in found:
-            group.way = [node for node in nodes if self._is_on_way(node, group)]
-            group.kept = {n for n in group.way if any(self.is_out_of_range(c) for c in self._contents_at(n))}
-            group.limits = self._limits(group)
-            group.can_be_reduced = self._can_be_reduced(group)
-        return found
+        return [part for group in found for part in self._parts(group, nodes)]
+
+    def _parts(self, group: Masked, nodes: list[Node]) -> Iterator[Masked]:
+        """The main graph and each call of a function on their own; a mask that crosses their borders stays as it is."""
+        way = [node for node in nodes if self._is_on_way(node, group)]
+        instances = dict.fromkeys(node.scope.function() for node in (*way, *group.softmaxes))
+        for instance in instances:
+            part = Masked({n for n in group.softmaxes if n.scope.function() is instance}, group.masks)
+            part.way = [node for node in way if node.scope.function() is instance]
+            part.kept = {n for n in part.way if any(self.is_out_of_range(c) for c in self._contents_at(n))}
+            part.limits = self._limits(part)
+            part.can_be_reduced = len(instances) == 1 and self._can_be_reduced(part)
+            if part.softmaxes or any(v in self.arriving for node in part.way for v in node.outputs):
+                yield part
 
     def _is_on_way(self, node: Node, group: Masked) -> bool:
         made = [v for v in node.outputs if v is not None and not is_softmax(node)]
@@ -221,14 +232,15 @@ class Masks:
             return False
         if any(limit < SMALLEST_MASK for limit in group.limits.values()):
             return False
-        if any(not self._is_plain(constant) for constant, _ in masks):
+        if any(not self._is_plain(constant, reader) for constant, reader in masks):
             return False
         return all(self._is_scaling_harmless(node, masks) for node in group.way)
 
-    def _is_plain(self, constant: Value) -> bool:
-        """Tell whether a constant is a float32 initializer or Constant, and no default of an input."""
+    def _is_plain(self, constant: Value, reader: Node) -> bool:
+        """Tell whether a constant is a float32 initializer or Constant of the graph, and no default of an input."""
         is_written = constant.array is not None or is_standard(constant.producer, "Constant")
-        return is_written and constant.elem == FLOAT and not constant.is_input
+        is_own = constant.scope is not None and constant.scope.function() is reader.scope.function()
+        return is_own and is_written and constant.elem == FLOAT and not constant.is_input
 
     def _is_read_elsewhere(self, value: Value, group: Masked) -> bool:
         """Tell whether a node that is neither on the way nor a softmax reads a value that holds a mask."""
@@ -286,7 +298,7 @@ def accumulates(node: Node) -> bool:
 
 
 def carrying_inputs(node: Node) -> list[Value]:
-    """The inputs of which a node carries masks, in one scope and the bodies in it."""
+    """The inputs of which a node carries masks."""
     slots = {"Div": (0,), "Where": (1, 2), "Softmax": (0,), "LogSoftmax": (0,)}
     is_carrier = is_standard(
         node, "Add", "Sub", "Mul", "Div", "Neg", "Max", "Where", "Cast", *SCATTERS, *SOFTMAX, *MOVERS
@@ -296,5 +308,4 @@ def carrying_inputs(node: Node) -> list[Value]:
     if node.op == "Cast" and any(v is None or v.elem not in LISTED for v in (*node.inputs, *node.outputs)):
         return []
     chosen = [v for i, v in enumerate(node.inputs) if i in slots.get(node.op, range(len(node.inputs)))]
-    values = [v for v in chosen if v is not None and v.elem in LISTED]
-    return [v for v in values if v.scope is None or v.scope.function() is node.scope.function()]
+    return [v for v in chosen if v is not None and v.elem in LISTED]
