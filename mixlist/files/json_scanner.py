@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
 from mixlist.diagnostics import Diagnostic, Severity, findings_for
-from mixlist.errors import ListError
+from mixlist.errors import FileError, ListError
 
 MAX_DEPTH = 200  # an operator information library needs 4
+MAX_COMMENTS = 100_000
 MAX_DIGITS = 600  # of an integer; below 640, the lowest limit that Python can be told for int()
 MAX_STRING = 4 << 20  # characters; the longest string of a real library has some hundred
 
@@ -120,6 +121,8 @@ class Scanner:
             kind, at = found.lastgroup or "", found.end()
             start = found.start(kind)
             if kind == "comment":
+                if len(self.comments) == MAX_COMMENTS:
+                    raise FileError(f"{self.path}: more than {MAX_COMMENTS:,} comments, which no list file has")
                 self.comments.append((start, at))
                 continue
             token = found[kind]

@@ -29,7 +29,17 @@ from mixlist.errors import FileError
 from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines, Scanner, after_blank, stop
 from mixlist.files.json_scanner import quoted as quoted
 
-MAX_BYTES = 256 << 20  # a real library has 1.4 MB; a device file has no end
+MAX_BYTES = 64 << 20  # a real library has 1.4 MB; a device file has no end
+# A character, how many of them a file may hold, and what they are in messages: a short name takes a hundred times its
+# size in memory. A real library of 1.4 MB has 60,000 lines, 120,000 strings and 20,000 objects.
+_MOST: tuple[tuple[bytes, int, str], ...] = (
+    (b'"', 1_000_000, "500,000 strings"),
+    (b"{", 100_000, "100,000 objects"),
+    (b"[", 100_000, "100,000 arrays"),
+    (b",", 500_000, "500,000 commas"),
+    (b"\n", 1_000_000, "1,000,000 lines"),
+    (b"\r", 1_000_000, "1,000,000 lines"),
+)
 
 Steps = Sequence[str | int]
 
@@ -168,13 +178,20 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def decode(data: bytes, path: str) -> str:
-    """UTF-8 bytes as text, without byte-order mark; raises ListError with the place of a bad byte."""
+    """Return UTF-8 bytes as text, without byte-order mark.
+
+    Raises ListError with the place of a bad byte, and FileError for more content than a list file has.
+    """
     if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) > 1 and 0 in data[:2] and data[:2] != b"\0\0"):
         hint = "save it as UTF-8"
         stop([Diagnostic("ML002", "error", "the file is UTF-16 or UTF-32 text, not UTF-8", path, 1, 1, hint)])
-    body = data
-    while body.startswith(codecs.BOM_UTF8):  # several, where files were joined
-        body = body[len(codecs.BOM_UTF8) :]
+    start = 0
+    while data.startswith(codecs.BOM_UTF8, start):  # several, where files were joined
+        start += len(codecs.BOM_UTF8)
+    body = data[start:]
+    for sign, most, what in _MOST:
+        if body.count(sign) > most:
+            raise FileError(f"{path}: more than {what}, which no list file has")
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError as error:

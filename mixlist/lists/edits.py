@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from mixlist.diagnostics import Diagnostic, findings_for
+from mixlist.errors import FileError
 from mixlist.files.jsonc import Document, quoted, read
 from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library import Library, ListName, Lists, Move, Place
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import did_you_mean
+
+MAX_NAMES = 100_000  # in a file; ONNX and Ascend have some 2,000 op types
 
 EditAction = Literal["add-black", "rm-black", "add-white", "rm-white", "add-gray", "rm-gray"]
 
@@ -82,12 +85,14 @@ def inspect(document: Document) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
 
 def _edits(document: Document) -> tuple[Edit, ...]:
     value = document.value if isinstance(document.value, dict) else {}
-    edits = []
+    edits: list[Edit] = []
     for action in get_args(EditAction):
         top, inner = _keys(action)
         part = value.get(top)
         names = part.get(inner) if isinstance(part, dict) else None
         if isinstance(names, list):
+            if len(names) + len(edits) > MAX_NAMES:
+                raise FileError(f"{document.path}: more than {MAX_NAMES:,} names, which no mixlist has")
             places = [Place(document.path, *position) for position in document.places((top, inner))]
             edits += [Edit(op, action, place) for op, place in zip(names, places, strict=True) if isinstance(op, str)]
     return tuple(sorted(edits, key=lambda edit: (edit.place.line, edit.place.column)))

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.errors import FileError
 from mixlist.files.jsonc import read_text, shown_path
 from mixlist.lists.detect_kind import BLANKS, TextKind
 from mixlist.lists.findings import stop_on_errors
@@ -35,6 +36,8 @@ DTYPES = {
     "bf16": "bfloat16",
     "float": "float32",
 }
+
+MAX_LINES = 100_000  # the largest models have some 100,000 nodes, and few of them need a rule
 
 Rules = tuple[tuple[NodeRule, ...], list[Diagnostic]]
 _Path = str | os.PathLike[str]
@@ -97,6 +100,8 @@ def _parse(source: str, name: str, parse: Callable[[str, Place], NodeRule]) -> R
     """The rules as far as they can be read, and every finding."""
     rules: dict[tuple[str, str], NodeRule] = {}
     findings: list[Diagnostic] = []
+    if source.count("\n") > MAX_LINES:
+        raise FileError(f"{name}: more than {MAX_LINES:,} lines, which no node rule file has")
     for number, text in enumerate(source.split("\n"), start=1):
         line = text.strip(BLANKS)
         place = Place(name, number, len(text) - len(text.lstrip(BLANKS)) + 1)

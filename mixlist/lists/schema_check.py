@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files import package_data
@@ -63,8 +64,8 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
         hint = f"give it with {_OPTIONS[evident]}"
         return [document.finding(_WRONG_KIND[kind], "error", message, hint=hint)]
     violations = check_form(document.value, form_of(kind))
-    findings = [_finding(document, kind, violation) for violation in violations[:MAX_FINDINGS]]
-    rest = len(violations) - MAX_FINDINGS
+    findings = [_finding(document, kind, violation) for violation in islice(violations, MAX_FINDINGS)]
+    rest = sum(1 for _ in violations)
     if rest > 0:
         findings.append(
             document.finding(findings[-1].code, "error", f"{rest} more places that are not as they must be")
@@ -96,32 +97,27 @@ def form_of(kind: JsonKind) -> Form:
     return read(schema)
 
 
-def check_form(value: object, form: Form) -> list[Violation]:
-    """Return the parts of a value that do not have the form; unknown keys come before the members of their object."""
-    violations: list[Violation] = []
+def check_form(value: object, form: Form, steps: Steps = ()) -> Iterator[Violation]:
+    """Yield the parts of a value that do not have the form; unknown keys come before the members of their object.
+
+    ``steps`` leads to the value.
+    """
     if not isinstance(value, form.types):
-        violations.append(Violation((), value, form))
+        yield Violation(steps, value, form)
     elif isinstance(value, dict):
         if form.others is not None:
             for key, part in value.items():
-                if key not in form.members and (below := check_form(part, form.others)):
-                    violations += _inside(key, below)
+                if key not in form.members:
+                    yield from check_form(part, form.others, (*steps, key))
         for key, member in form.members.items():
-            if key in value and (below := check_form(value[key], member)):
-                violations += _inside(key, below)
+            if key in value:
+                yield from check_form(value[key], member, (*steps, key))
     elif isinstance(value, list):
         if form.items is not None:
             for index, part in enumerate(value):
-                if below := check_form(part, form.items):
-                    violations += _inside(index, below)
+                yield from check_form(part, form.items, (*steps, index))
     elif form.pattern is not None and isinstance(value, str) and not form.pattern.search(value):
-        violations.append(Violation((), value, form))
-    return violations
-
-
-def _inside(step: str | int, violations: list[Violation]) -> Iterator[Violation]:
-    """Yield the violations in a member or item, with their steps from the outer value."""
-    return (replace(violation, steps=(step, *violation.steps)) for violation in violations)
+        yield Violation(steps, value, form)
 
 
 def _finding(document: Document, kind: JsonKind, violation: Violation) -> Diagnostic:

@@ -48,7 +48,7 @@ def rejected_places(value: Any, kind: Any) -> list[tuple[tuple[Any, ...], bool]]
 def judged_alike(value: Any, kind: Any) -> None:
     """The violations and the findings are the errors of jsonschema, in place and number."""
     rejected = rejected_places(value, kind)
-    violations = check_form(value, form_of(kind))
+    violations = list(check_form(value, form_of(kind)))
     assert sorted(map(repr, rejected)) == sorted(repr((v.steps, not v.form.types)) for v in violations)
     document = parse(json.dumps(value), "f")
     findings = check_structure(document, kind)

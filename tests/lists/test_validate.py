@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -100,15 +101,56 @@ def test_names_of_files_need_not_be_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["auto", "modify-mixlist", "ops-info"])
-def test_a_million_wrong_entries_are_judged_soon(tmp_path: Path, kind: str) -> None:
+def test_as_many_wrong_entries_as_are_read_are_judged_soon(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "f.json"
     for value in (
-        dict.fromkeys(map(str, range(100_000)), 1),
-        {"black-list": {"to-add": list(range(100_000)), "to-remove": ["A"] * 100_000}},
-        {str(i): {"precision_reduce": {"flag": "x"}} for i in range(100_000)},
+        dict.fromkeys(map(str, range(400_000)), 1),
+        {"black-list": {"to-add": list(range(50_000)), "to-remove": ["A"] * 50_000}},
+        {str(i): {"precision_reduce": {"flag": "x"}} for i in range(49_000)},
     ):
         path.write_text(json.dumps(value))
         start = time.process_time()
         report = validate_file(path, kind)  # type: ignore[arg-type]
         assert 0 < len(report.findings) < 400
         assert time.process_time() - start < 20  # seconds; half a second here
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("names.json", 4_600_000), ("library.json", 3_900_000), ("keep.txt", 5_500_000)]
+)
+def test_sixty_megabytes_of_short_names(tmp_path: Path, name: str, count: int) -> None:
+    """Such a file took 25 seconds and 1.4 to 2.3 GB: at most ten times its size and 80 MB are allowed, and 10 s."""
+    names = [f"Op{number}" for number in range(count)]
+    text = {
+        "names.json": '{"white-list":{"to-add":["' + '","'.join(names) + '"]}}',
+        "library.json": '{"' + '":{},"'.join(names) + '":{}}',
+        "keep.txt": "\n".join(names),
+    }[name]
+    path = tmp_path / name
+    path.write_text(text)
+    del names
+    code = (
+        "import resource, sys; from mixlist.lists.validate import validate_file\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({10 * len(text) + (80 << 20)},) * 2)\n"
+        "validate_file(sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
+    assert f"{name}: more than" in done.stderr.splitlines()[-1]
+    assert "FileError" in done.stderr
+
+
+def test_the_largest_files_that_are_read(tmp_path: Path) -> None:
+    """Names and rules have a limit of their own, which files keep and one more breaks."""
+    path = tmp_path / "names.json"
+    names = [f"Op{number}" for number in range(100_000)]
+    path.write_text(json.dumps({"white-list": {"to-add": names}}))
+    assert validate_file(path).findings == ()
+    path.write_text(json.dumps({"white-list": {"to-add": names}, "black-list": {"to-add": ["B"]}}))
+    with pytest.raises(FileError, match="more than 100,000 names"):
+        validate_file(path)
+    path = tmp_path / "keep.txt"
+    path.write_text("\n".join([*names, "last"]))
+    assert validate_file(path).findings == ()
+    path.write_text("\n".join([*names, "one", "two"]))
+    with pytest.raises(FileError, match="more than 100,000 lines"):
+        validate_file(path)
