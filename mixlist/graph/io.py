@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.errors import FileError, ModelError
+from mixlist.files.regular_files import open_regular
+from mixlist.graph.nesting import DEEPEST, nests_too_deeply
 from mixlist.graph.validation import refuse_damage
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from mixlist.graph.protos import ModelSource
+
+
+LARGEST = 2**31 - 1  # bytes of a file that protobuf reads
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,14 @@ def _load_path(path: Path) -> Loaded:
     from onnx import ModelProto
 
     try:
-        with path.open("rb") as file:
-            stamp, data = _stamp(os.fstat(file.fileno())), file.read()
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            if status.st_size > LARGEST:
+                raise ModelError(
+                    f"{path} has {status.st_size / 2**30:.1f} GiB; protobuf reads models up to 2 GiB",
+                    hint="export the model with its weights as external data",
+                )
+            stamp, data = _stamp(status), file.read(LARGEST + 1)
     except OSError as problem:
         if path.is_dir():  # Windows tells of it as a lack of permission
             raise FileError(f"{path} is a directory, not an ONNX model") from None
@@ -82,6 +93,12 @@ def _load_path(path: Path) -> Loaded:
     try:
         model.ParseFromString(data)
     except DecodeError:
+        if nests_too_deeply(data):
+            raise ModelError(
+                f"{path} nests bodies of If, Loop or Scan too deeply: protobuf reads {DEEPEST} messages in each other,"
+                f" which are {DEEPEST // 3} bodies",
+                hint="export the model with fewer control-flow nodes inside each other",
+            ) from None
         raise ModelError(
             f"{path} is not an ONNX model, or it is truncated", hint="check that the file was copied whole"
         ) from None

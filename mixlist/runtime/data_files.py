@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.errors import FileError, MixlistError, UsageError
+from mixlist.files.regular_files import open_regular, refuse_irregular
 from mixlist.graph.weights import is_external
 from mixlist.ops import types
 from mixlist.runtime.inputs import Input
@@ -46,6 +47,7 @@ def sources(path: Path, inputs: Sequence[Input]) -> list[Source]:
     """Return the batches of one ``--data`` path. Raises FileError where it is missing or holds none."""
     if not path.exists():
         raise FileError(f"{path}: there is no such file or directory", hint=FORMS)
+    refuse_irregular(path, path.stat().st_mode)
     if not path.is_dir() and path.suffix not in (".npz", ".npy"):
         raise FileError(f"{path} is no data that mixlist reads", hint=FORMS)
     batches = _batches(path) if path.is_dir() else [path]
@@ -109,14 +111,14 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
     import numpy as np
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = np.load(file, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 return content
             arrays = {name: content[name] for name in content.files}
     except OSError as problem:
         raise FileError(f"cannot read {path}: {problem.strerror or problem}") from None
-    except MemoryError:
+    except (FileError, MemoryError):
         raise
     except Exception as problem:  # a damaged file raises whatever the parsers of zip, zlib and numpy's header raise
         raise _unreadable(path, str(problem)) from None
@@ -174,7 +176,8 @@ def _read_proto(path: Path, kind: types.Type) -> tuple[str, object]:
     form, to_value = forms.get(container, (onnx.TensorProto, numpy_helper.to_array))
     message = form()
     try:
-        message.ParseFromString(path.read_bytes())
+        with open_regular(path) as file:
+            message.ParseFromString(file.read())
         if any(is_external(tensor) for tensor in _tensors(message)):
             raise FileError(f"{path} says that its values lie in another file", hint="data has to hold its values")
         return message.name, to_value(message)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
 from mixlist.errors import UsageError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
 _NORMAL = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # ..., float8
 _COMPLEX = frozenset({14, 15})
+LARGEST = 10**9  # bytes of one input in one batch; numpy makes them in float64, and real batches have megabytes
 _OWN = "give data of your own with --data"
 _CHANGE = "--range gives others"
 
@@ -67,6 +69,8 @@ def plan(proto: ModelProto, dims: Mapping[str, int], ranges: Mapping[str, Bounds
     for each in wanted:
         _check_kind(each, ranges.get(each.name))
     shapes, notes = _shapes(wanted, dims)
+    for each in wanted:
+        _check_size(each, shapes[each.name])
     bounds = dict(ranges)
     open_integers = [i for i in wanted if i.type in types.INTEGERS and i.name not in ranges]
     if open_integers:
@@ -183,6 +187,18 @@ def _check_kind(wanted: Input, bounds: Bounds | None) -> None:
     if low != int(low) or high != int(high) or low < least or high > most:
         hint = f"give whole numbers from {least} to {most}"
         raise UsageError(f"{option} does not fit {types.type_name(elem)}", hint=hint)
+
+
+def _check_size(wanted: Input, shape: tuple[int, ...]) -> None:
+    """Raise UsageError for an input of which one batch of random data takes more than ``LARGEST`` bytes."""
+    elem = types.element(wanted.type)
+    size = prod(shape) * (8 if elem == STRING else numpy_type(elem).itemsize)
+    if size > LARGEST:
+        raise UsageError(
+            f"one batch of random data for input {wanted} takes {size / 10**9:,.1f} GB,"
+            f" more than the {LARGEST // 10**9} GB that mixlist makes",
+            hint=f"{_OWN}, or give open sizes smaller values with --dim",
+        )
 
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bounds | None) -> Array:

@@ -24,6 +24,7 @@ from mixlist.tuner.candidate_ranking import CandidateRanking
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.cost_model import CostModel
 from mixlist.tuner.edit_report import explain_edits, is_minimal
+from mixlist.tuner.memory_estimate import refuse_too_large
 from mixlist.tuner.options import Objective, TuneOptions
 from mixlist.tuner.output_files import mixlist_text, read_back, rules_text
 from mixlist.tuner.result import TunedList, TuneReport
@@ -62,6 +63,9 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     timer = PhaseTimer()
     resolver = Resolver(model, type_hints=options.type_hints)
     loaded, check_options = resolver.loaded, options.of_check()
+    pairs = (os.cpu_count() or 1) // 2  # two threads on a run are as fast as two runs, of which one may be in vain
+    pool = options.jobs, options.scheduler, options.executor, pairs
+    refuse_too_large(loaded, executors.count_local_workers(*pool))
     accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
     goal = Goal(options.output_limits, options.max_exception_rate, accuracy_loss)
     batches, validation = split_batches(as_batches(data, loaded.proto), loaded, options)
@@ -81,8 +85,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
             tuned = read_back(policy, mixlist_text(policy, edits), rules_text(policy, edits))
             return run_check(loaded, tuned, batches, check_options)
 
-    pairs = (os.cpu_count() or 1) // 2  # two threads on a run are as fast as two runs, of which one may be in vain
-    with executors.open_workers(options.jobs, options.scheduler, options.executor, pairs) as workers:
+    with executors.open_workers(*pool) as workers:
         compiler = TrialCompiler(
             resolver,
             policy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import time
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
 from mixlist.files.json_scanner import Scanner
-from mixlist.files.jsonc import Document, parse, quoted, read
+from mixlist.files.jsonc import Document, decode, parse, quoted, read
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),
@@ -352,3 +353,10 @@ def test_quoted_is_short_and_printable() -> None:
     assert quoted('a\n\x1b[31m"') == '"a\\n\\x1b[31m""'
     assert quoted("x" * 100) == '"' + "x" * 60 + '..."'
     assert quoted("\ud800é") == '"\\ud800é"'
+
+
+def test_many_byte_order_marks_are_read_soon() -> None:
+    """To cut them off one by one copied the text each time: minutes for a megabyte of them."""
+    start = time.process_time()
+    assert decode(codecs.BOM_UTF8 * 500_000 + b"{}", "f") == "{}"
+    assert time.process_time() - start < 5

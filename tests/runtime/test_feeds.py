@@ -522,3 +522,15 @@ def test_low_inputs_of_the_emulated_graph() -> None:
     assert raised["q"][0].dtype == np.float32
     assert raised["q"][0][0] == np.float16(0.1)
     assert {raised[name].dtype for name in "hb"} == {np.dtype(np.float32)}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes in folders")
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "input_0.pb", "labels"])
+def test_data_must_be_regular_files(tmp_path: Path, name: str) -> None:
+    """A pipe without a writer waits for ever, and a device has no end."""
+    os.mkfifo(tmp_path / name)
+    path = tmp_path if name.endswith(".pb") else tmp_path / name
+    with pytest.raises(FileError, match=f"{name} is a named pipe, and a regular file is needed"):
+        list(as_batches(path, model(ONE)))
+    with pytest.raises(FileError, match="/dev/zero is a device, and a regular file is needed"):
+        list(as_batches("/dev/zero", model(ONE)))

@@ -211,3 +211,22 @@ def test_random_data_runs() -> None:
     runner = LocalSession(make_session(proto))
     for feed in random_batches(proto, 4, dims={"V": 10, "L": 6}):
         assert runner.run(None, feed)[0].shape == (1, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "size"),
+    [
+        ("float[2147483648] x", "8.6 GB"),
+        ("float[2147483648,2147483648] x", "18,446,744,073.7 GB"),
+        ("float[4194304,4194304,4194304] x", "295,147,905,179.4 GB"),
+        ("float16[4611686018427387904] x", "9,223,372,036.9 GB"),
+        ("int8[9223372036854775807] x", "9,223,372,036.9 GB"),
+        ("string[1073741824] x", "8.6 GB"),
+        ("float[N,1000000] x", "8.0 GB"),
+    ],
+)
+def test_sizes_that_cannot_be_allocated(kinds: str, size: str) -> None:
+    """Numpy has errors of its own for some of these, and makes others in minutes."""
+    with pytest.raises(UsageError, match=f"for input x: .* takes {size}, more than the 1 GB") as error:
+        random_batches(takes(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
+    assert error.value.hint is not None and "--data" in error.value.hint
