@@ -54,7 +54,9 @@ class _Finders:
         self._leading: dict[tuple[int, tuple[bool, ...]], tuple[bool, ...]] = {}
 
     def of(self, graph: Graph, call: CallMasks) -> _Finder:
-        key = id(graph), call
+        # Calls whose masks are out of range alike share a finder, or functions that call functions would have many.
+        coarse = tuple([flow.coarse(self.low) if flow is not None else None for flow in call.arguments])
+        key = id(graph), CallMasks(coarse, call.wanted)
         if key not in self._finders:
             self._finders[key] = finder = _Finder(self, graph, call)
             finder.find()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import frexp
 
 from mixlist.graph.model import Node
 from mixlist.ops.low_precision import FINITE_MAX
@@ -30,6 +31,10 @@ class MaskFlow:
     def exceeds(self, low: int) -> bool:
         """Return whether the low type cannot hold the values."""
         return self.total + self.scores > FINITE_MAX[low]
+
+    def coarse(self, low: int) -> MaskFlow:
+        """Return the mask with a rounded magnitude, if it is out of range: what it passes stays as authored anyway."""
+        return MaskFlow(2.0 ** (frexp(self.total)[1] - 1), scores=self.scores) if self.exceeds(low) else self
 
     def scaled(self, factor: float) -> MaskFlow:
         """Return the mask times a factor."""

@@ -129,7 +129,7 @@ def _amount(s: Scope, value: float) -> Val:
         fill = helper.make_tensor("value", TensorProto.FLOAT, [1], [value])
         made = s.one(kind, [s.constant([4], INT64)], plain((4,), constant=True), value=fill)
     elif kind == "Cast":
-        made = s.one(kind, [s.constant(max(value, -65504.0), FLOAT16)], out, to=FLOAT)
+        made = s.one(kind, [s.constant(min(max(value, -65504.0), 65504.0), FLOAT16)], out, to=FLOAT)
     elif kind == "Max" and s.gen.opset >= 8:
         made = s.one(kind, [s.constant(value), s.constant(-3.4028235e38)], out)
     elif kind == "Where" and s.gen.opset >= 9:
