@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The random graphs of a campaign: make campaign DECISIONS=500 VERDICTS=3000
 DECISIONS ?= 5000
 VERDICTS ?= 3000
-# The kills of each of five commands, and the applies at once: make campaign KILLS=100 RUNS=1000
+# The kills of each of six commands, and the applies at once: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100
 RUNS ?= 1000
 

@@ -57,6 +57,8 @@ def remove_left_folders(parent: str) -> None:
                 path = Path(entry.path)
                 if remove_if_free(os.fspath(path / _LOCK)):
                     shutil.rmtree(path, ignore_errors=True)
+                with suppress(OSError):
+                    path.rmdir()  # one that is empty: its process was killed before it made the lock
 
 
 _remove_once = cache(remove_left_folders)  # once per process
@@ -72,8 +74,9 @@ def _locked_folder() -> tuple[Path, IO[bytes]]:
     try:
         for _ in range(ATTEMPTS):
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            if lock := open_locked(folder / _LOCK, 0o600):
-                return folder, lock
+            with suppress(FileNotFoundError):  # another process has taken the empty folder for a leftover
+                if lock := open_locked(folder / _LOCK, 0o600):
+                    return folder, lock
     except OSError as error:
         reason = error.strerror or error
         message = f"no folder for temporary files can be made in {tempfile.gettempdir()}: {reason}"

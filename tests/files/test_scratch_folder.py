@@ -71,6 +71,25 @@ def test_without_locks(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(parent.iterdir()) == []
 
 
+def test_an_empty_folder_is_a_leftover(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process was killed before it made the lock; one that is about to make it takes another folder."""
+    (parent / "mixlist-abcdefgh").mkdir()
+    real_open = scratch_folder.open_locked
+    calls = 0
+
+    def remove_first(path: Path, mode: int) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            remove_left_folders(str(parent))
+        return real_open(path, mode)
+
+    monkeypatch.setattr(scratch_folder, "open_locked", remove_first)
+    with ScratchFolder() as path:
+        assert list(parent.iterdir()) == [path]
+    assert calls == 2
+
+
 def test_folders_of_others_are_no_leftovers(parent: Path, tmp_path: Path) -> None:
     for name in ("mixlist-abcdefgh", "mixlist-notes", "abcdefgh"):
         (parent / name).mkdir()
