@@ -13,6 +13,8 @@ from mixlist.checker.model_pair import ModelPair, ObservedModel
 from mixlist.checker.operand_rules import Operand, OperandTally, operand_count
 from mixlist.checker.result import Kind, ValueCounts
 from mixlist.checker.value_counts import (
+    LARGEST,
+    NO_LARGEST,
     NO_SMALLEST,
     SMALLEST,
     Totals,
@@ -64,6 +66,8 @@ class CountingSession:
             if name == SMALLEST:
                 least = float(np.nanmin(values, initial=NO_SMALLEST))
                 totals[which] = min(least, totals.get(which, NO_SMALLEST))
+            elif name == LARGEST:
+                totals[which] = max(float(values.max(initial=NO_LARGEST)), totals.get(which, NO_LARGEST))
             else:
                 totals[which] = totals.get(which, 0.0) + float(values.sum())
         for tensor, source in self._sources.items():
@@ -81,25 +85,34 @@ class ConvertedCount:
     """Counts what becomes of the values that some conversions of the mixed model read."""
 
     def __init__(self, pair: ModelPair, conversions: Iterable[Conversion]) -> None:
-        self._tensors = {c: pair.mixed.in_original(c.probe) for c in conversions if not c.in_reference}
+        tensors = {c: probe_in_original(pair, c) for c in conversions}
         statistics = of_converted(_low_type(pair))
-        self._session = CountingSession(pair.mixed, statistics, self._tensors.values()) if self._tensors else None
+        self._sessions = []
+        for model, in_reference in ((pair.mixed, False), (pair.reference, True)):
+            seen_there = {c: tensor for c, tensor in tensors.items() if c.in_reference == in_reference}
+            if seen_there:
+                self._sessions.append((CountingSession(model, statistics, seen_there.values()), seen_there))
 
     def count(self, feed: Feed) -> dict[Conversion, ValueCounts]:
         """Count one batch."""
-        if self._session is None:
-            return {}
-        totals = self._session.count(feed)
-        return {
-            conversion: converted_counts(tensor, totals)
-            for conversion, tensor in self._tensors.items()
-            if (tensor, "values") in totals
-        }
+        counts: dict[Conversion, ValueCounts] = {}
+        for session, tensors in self._sessions:
+            totals = session.count(feed)
+            for conversion, tensor in tensors.items():
+                if (tensor, "values") in totals:
+                    counts[conversion] = converted_counts(tensor, totals)
+        return counts
 
     def close(self) -> None:
-        """Release the session."""
-        if self._session is not None:
-            self._session.close()
+        """Release the sessions."""
+        for session, _ in self._sessions:
+            session.close()
+
+
+def probe_in_original(pair: ModelPair, conversion: Conversion) -> TensorRef:
+    """Return the tensor that a conversion reads as the model that observes it calls it in its counts."""
+    model = pair.reference if conversion.in_reference else pair.mixed
+    return model.in_original(conversion.probe)
 
 
 class FullStatistics:
@@ -159,7 +172,7 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
     Those of an intended finding are not worth two sessions: masked values are as many as the data masks. A refused run
     has no values.
     """
-    chosen = _first_batches(tallies)
+    chosen = first_batches(tallies)
     if not chosen:
         return
     tensors, low = set[TensorRef]().union(*chosen.values()), _low_type(pair)
@@ -178,7 +191,7 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
 
 def count_operands(pair: ModelPair, batches: Batches, tallies: Mapping[Operand, OperandTally]) -> None:
     """Count the values behind the findings of converted inputs, in the first batch where each arose."""
-    chosen = _first_batches(tallies)
+    chosen = first_batches(tallies)
     if not chosen:
         return
     asked = (tallies[operand].conversion for operands in chosen.values() for operand in operands)
@@ -193,7 +206,7 @@ def count_operands(pair: ModelPair, batches: Batches, tallies: Mapping[Operand, 
     session.close()
 
 
-def _first_batches(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
+def first_batches(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
     """Return by batch the tallies with a finding that is counted and arose there first."""
     chosen: dict[int, set[Key]] = {}
     for key, tally in tallies.items():

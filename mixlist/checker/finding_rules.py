@@ -46,7 +46,7 @@ class Tally:
     """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes.
 
     ``input``: the name of a tensor that the node reads converted, "" for its own output ``tensor``. A magnitude is NaN
-    where a batch has a NaN.
+    where a batch has a NaN; the ``number`` is that of the other values then, None where nobody looked.
     """
 
     node: DataflowNode
@@ -55,6 +55,8 @@ class Tally:
     batches: dict[Kind, list[int]] = field(default_factory=dict)
     reference: float = 0.0
     mixed: float = 0.0
+    reference_number: float | None = None
+    mixed_number: float | None = None
     counts: dict[Kind, int] = field(default_factory=dict)  # values concerned in the worst batch, where they are counted
     first: bool = False  # in a batch nothing that the node reads was lost before
 
@@ -62,6 +64,16 @@ class Tally:
         """Add the ranges of one batch."""
         self.reference = largest(self.reference, reference.largest)
         self.mixed = largest(self.mixed, mixed.largest)
+
+    @property
+    def holds_nan(self) -> bool:
+        """Return True if a batch has a NaN in one of the models."""
+        return math.isnan(self.reference) or math.isnan(self.mixed)
+
+    def see_numbers(self, reference: float | None, mixed: float | None) -> None:
+        """Add the largest magnitudes of one batch without its NaN; None where there is nothing else."""
+        self.reference_number = max((n for n in (self.reference_number, reference) if n is not None), default=None)
+        self.mixed_number = max((n for n in (self.mixed_number, mixed) if n is not None), default=None)
 
     def add_batch(self, kind: Kind, index: int) -> None:
         """Add a finding in one batch; a second one of that kind changes nothing."""

@@ -56,7 +56,14 @@ def _finding(tally: Tally, kind: Kind, advisor: Advisor) -> NodeFinding:
         suggestion=suggestion if is_failing else "",
         low_source=source,
         input=tally.input,
+        max_number_fp32=_number(tally.reference, tally.reference_number),
+        max_number_low=_number(tally.mixed, tally.mixed_number) if kind != "refused" else None,
     )
+
+
+def _number(magnitude: float, number: float | None) -> float | None:
+    """Return the largest magnitude of the values that are not NaN."""
+    return number if math.isnan(magnitude) else magnitude
 
 
 def with_advice(errors: Iterable[NodeError], advisor: Advisor) -> tuple[NodeError, ...]:

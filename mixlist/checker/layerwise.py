@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
-from mixlist.emulation.graph_statistics import Probe, Statistic
+from mixlist.emulation.graph_statistics import Probe, Statistic, has_where
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.packing import Result
 from mixlist.graph.build import build_main
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _DIFFERENCE, _REFERENCE, _COUNT = "difference", "reference", "count"
 _NAMES = _DIFFERENCE, _REFERENCE, _COUNT  # sums of squares, and the number of values that are finite
-_WHERE_OPSET = 9  # the first with Where
 
 
 def _unused(*_: object) -> list[NodeProto]:
@@ -95,8 +94,7 @@ class _LayerwiseInstrumenter(Instrumenter):
         super().__init__(reference, _STATISTICS, lambda probe: probe.ref not in masks)
         self.low_nodes = low_nodes
         self.copies: dict[int, list[str]] = {}  # outputs of the copies, by id of the node
-        opsets = [*reference.opset_import, *(entry for body in reference.functions for entry in body.opset_import)]
-        self.has_where = min((e.version for e in opsets if not e.domain), default=0) >= _WHERE_OPSET
+        self.has_where = has_where(reference)
 
     def observe(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None

@@ -23,6 +23,7 @@ from mixlist.checker.function_body_overflow import find_internal_risks
 from mixlist.checker.hidden_overflow import MaskedOverflowFinder
 from mixlist.checker.keywords import with_keywords
 from mixlist.checker.label_accuracy import TaskAccuracy
+from mixlist.checker.largest_numbers import find_largest_numbers
 from mixlist.checker.layerwise import rank_layers
 from mixlist.checker.model_pair import ModelPair, SessionConfig, make_pair
 from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
@@ -214,6 +215,7 @@ class _Check:
                 if self.full_statistics is None:
                     count_findings(pair, self.batches, tallies)
                     count_operands(pair, self.batches, self.operands)
+                find_largest_numbers(pair, self.batches, tallies, self.operands)
                 looked_at = self.most if self.full_statistics is not None else 1
                 self.risks = find_internal_risks(pair, self.batches, tallies, looked_at)
             steps = self.most if self.options.layerwise else RANKED if self._misses_outputs_alone() else 0

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 Totals = Mapping[tuple[TensorRef, str], float]  # by tensor and statistic
 _FLOAT32_LOWEST_SUBNORMAL = 2.0**-149
-SMALLEST, FINITE = "smallest", "finite"
+SMALLEST, FINITE, LARGEST = "smallest", "finite", "largest"
+NO_LARGEST = -1.0  # of a tensor that holds nothing but NaN
 NO_SMALLEST = float.fromhex("0x1.fffffep127")  # float32's largest
 
 
@@ -200,6 +201,23 @@ def smallest() -> Statistic:
         ]
 
     return Statistic(SMALLEST, math.inf, "ReduceMin", build, types.FLOAT)
+
+
+def largest() -> Statistic:
+    """Return the statistic of the largest magnitude, ``NO_LARGEST`` for none; NaN is left out. Needs opset 9."""
+
+    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+        nodes, size = _magnitude(tensor, out, names)
+        nan, least, rest = (names.make(f"{out}_{part}") for part in ("nan", "least", "rest"))
+        return [
+            *nodes,
+            names.node("IsNaN", [size], nan),
+            names.constant(least, types.FLOAT, [], [NO_LARGEST]),
+            names.node("Where", [nan, least, size], rest),
+            names.node("ReduceMax", [rest], out, keepdims=0),
+        ]
+
+    return Statistic(LARGEST, NO_LARGEST, "ReduceMax", build, types.FLOAT)
 
 
 def _size(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:

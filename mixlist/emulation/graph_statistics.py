@@ -63,6 +63,12 @@ class Instrumented:
     parts: list[tuple[str, ...]] = field(default_factory=list)
 
 
+def has_where(model: ModelProto) -> bool:
+    """Return True if every scope of a model can use Where and IsNaN, which are new in opset 9."""
+    imports = [*model.opset_import, *(entry for body in model.functions for entry in body.opset_import)]
+    return min((entry.version for entry in imports if not entry.domain), default=0) >= 9
+
+
 @dataclass(frozen=True)
 class Place:
     """A column of a graph output: of shape [columns], or [iterations, columns] out of a Loop or Scan (``stacked``)."""

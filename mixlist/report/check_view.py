@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -106,8 +107,8 @@ def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict
         "operator": found.op_type,
         "place": "input" if found.input else "output",
         "tensor": found.tensor,
-        "reference": figure(found.max_abs_fp32),
-        "mixed": "not computed" if found.kind == "refused" else figure(found.max_abs_low),
+        "reference": _largest(found.max_abs_fp32, found.max_number_fp32),
+        "mixed": "not computed" if found.kind == "refused" else _largest(found.max_abs_low, found.max_number_low),
         "count": figure(found.count),
         "worst": worst,
         "batches": in_batches(found, report) if report is not None else "",
@@ -116,11 +117,16 @@ def finding_texts(found: NodeFinding, report: CheckReport | None = None) -> dict
     }
 
 
+def _largest(magnitude: float, number: float | None) -> str:
+    """Return the largest magnitude in words: the largest number and NaN, where there are both."""
+    return figure(magnitude) if number is None or not math.isnan(magnitude) else f"{figure(number)} and nan"
+
+
 def _low_by(found: NodeFinding) -> str:
     """Return what made a node low; of a node that is high, which low node upstream it computes with, and what did."""
     source = found.low_source
     if source is None:
-        return found.source or found.list
+        return found.source or ("" if found.list == "none" else found.list)
     depends = "it depends on an integer made of" if found.kind == "refused" else "it is high, and computes with"
     return f"{depends} values of {source.ref} ({source.op_type}), {source.source}"
 

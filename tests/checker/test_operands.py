@@ -20,6 +20,7 @@ from mixlist.files.package_data import folder
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound, rounded
 from mixlist.report import check_html, check_terminal
+from mixlist.report.check_view import finding_texts
 from tests.support.builders import model, policy
 
 JUDGE = Draft202012Validator(json.loads((folder("schemas") / "check.json").read_text("utf-8")))
@@ -217,7 +218,9 @@ def test_against_a_file() -> None:
     for against, reader in ((by_hand, ("v", "a")), (declared, ("a", "x")), (rewritten, ("v", "a"))):
         report = mixlist.check(original, policy(), [feed], against=against)
         assert report.verdict == "fail"
-        assert operands(report)[reader].kind == "overflow"
+        found = operands(report)[reader]
+        assert (found.kind, found.count, found.source, found.list) == ("overflow", 2, "", "none")
+        assert "low_by" not in {name for name, text in finding_texts(found, report).items() if text}
 
 
 def test_full_statistics_see_operands_that_flush() -> None:

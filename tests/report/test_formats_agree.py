@@ -57,8 +57,10 @@ def test_the_formats_agree(planted: Planted, mode: str) -> None:
     findings = data_of(page)["findings"]
     assert len(findings) == len(told["nodes"]) == len(report.nodes)
     for node, found, row in zip(told["nodes"], report.nodes, findings, strict=True):
-        assert row["reference"] == figure(number(node["max_abs_fp32"])) == figure(found.max_abs_fp32)
-        assert row["mixed"] == figure(number(node["max_abs_low"])) == figure(found.max_abs_low)
+        for column, measure in (("reference", "fp32"), ("mixed", "low")):
+            size, without_nan = number(node[f"max_abs_{measure}"]), node[f"max_number_{measure}"]
+            has_both = math.isnan(size) and without_nan is not None
+            assert row[column] == (f"{figure(number(without_nan))} and nan" if has_both else figure(size))
         assert (row["kind"], row["node"], row["tensor"]) == (node["kind"], str(found.ref), node["tensor"])
         assert row["count"] == figure(node["count"]) and (row["place"] == "input") == bool(node["input"])
         where = lead if node["first"] else rest
@@ -81,6 +83,52 @@ def kinds(report: CheckReport, name: str) -> dict[str, NodeFinding]:
     return {n.kind: n for n in report.nodes if n.name == name and not n.input}
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", [0, 1, 3])  # of the NaN, where a reduction may drop other values
+def test_a_nan_does_not_hide_an_overflow(place: int, mode: str) -> None:
+    """Rule S8.3: the largest magnitude without NaN is told as well, of outputs and of converted inputs."""
+    text = "g (float[4] x, float[4] z) => (float[4] y, float[4] u) { [m] q = Mul(x, x) [a] y = Neg(q) [c] u = Tanh(z) }"
+    x, z = np.array([3e3, 1e3, 2e3, 1], F32), np.array([8e4, 1e2, -7e4, 1], F32)
+    if place == 0:
+        x, z = x[::-1].copy(), z[::-1].copy()
+    x[place] = z[place] = np.nan
+    good = {"x": np.ones(4, F32), "z": np.ones(4, F32)}
+    report = mixlist.check(
+        model(text),
+        policy(white=["Mul", "Neg", "Tanh"]),
+        [good, {"x": x, "z": z}],
+        overflow_mode=mode,
+        max_ignored=1.0,
+    )
+    low = 65504.0 if mode == "saturate" else math.inf
+    found = {(n["name"], n["input"]): n for n in in_json(report)["nodes"] if n["kind"] in ("overflow", "saturated")}
+    for which, largest in ((("m", ""), np.nanmax(x) ** 2), (("c", "z"), np.nanmax(np.abs(z)))):
+        node = found[which]
+        assert (node["max_abs_fp32"], node["max_abs_low"]) == ("nan", "nan")
+        assert (node["max_number_fp32"], number(node["max_number_low"])) == (largest, low)
+        assert f"up to {figure(largest)} and nan in float32, {figure(low)} and nan in float16" in in_text(report)
+
+
+def test_nothing_is_looked_for_without_a_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a session was made")
+
+    monkeypatch.setattr("mixlist.checker.largest_numbers.CountingSession", refuse)
+    text = "g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }"
+    report = mixlist.check(model(text), policy(white=["Mul"]), [{"x": np.array([300, 1], F32)}])
+    (found,) = report.nodes
+    assert (found.max_number_fp32, found.max_number_low) == (9e4, math.inf)
+    # Below opset 9 there is no Where; and nothing but NaN has no largest number.
+    monkeypatch.undo()
+    for opset, values in ((8, [np.nan, 300]), (17, [np.nan, np.nan])):
+        head = f'<ir_version: 8, opset_import: ["" : {opset}]> '
+        both = head + "g (float[2] x, float z) => (float[2] y, float u) { [m] y = Mul(x, x) [n] u = Relu(z) }"
+        feed = {"x": np.array(values, F32), "z": np.array(1, F32)}
+        report = mixlist.check(model(both), policy(white=["Mul"]), [feed], max_ignored=1.0)
+        (found,) = (n for n in report.nodes if n.name == "m" and not n.input)
+        assert math.isnan(found.max_abs_fp32) and found.max_number_fp32 is None
+
+
 def test_nan_is_no_infinity() -> None:
     """Of three tensors one holds a NaN, one an infinity and one finite numbers; a fourth has nothing but NaN."""
     text = """g (float[2] x, float[2] z) => (float[2] a, float[2] b, float[2] c, float[2] d)
@@ -100,8 +148,8 @@ def test_nan_is_no_infinity() -> None:
     assert ranges["fi"][2:] == (False, False)
     rows = {row["node"]: (row["reference"], row["mixed"]) for row in data_of(check_html.render(report))["tensors"]}
     assert (rows["na"], rows["in"], rows["all"]) == (("nan", "nan"), ("inf", "inf"), ("nan", "nan"))
-    table = [line.split() for line in in_text(report).splitlines() if line.startswith("preexisting")]
-    assert {row[1]: (row[4], row[5]) for row in table} == sizes
+    table = [re.split("  +", line) for line in in_text(report).splitlines() if line.startswith("preexisting")]
+    assert {row[1]: (row[4], row[5]) for row in table} == sizes | {"na": ("3 and nan", "3 and nan")}
 
 
 @pytest.mark.parametrize("white", ["Mul Neg", "Mul"])

@@ -1,0 +1,72 @@
+"""Find the largest magnitudes in the tensors of findings that hold a NaN, which hides them from the ranges.
+
+A reduction of ONNX Runtime drops other values where it meets a NaN. Only here NaN is replaced before the reduction: in
+the tensors that have a finding and a NaN, and in the first batch of each finding, so that other checks take no time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from mixlist.checker.counting_sessions import CountingSession, first_batches, probe_in_original
+from mixlist.checker.finding_rules import Tally
+from mixlist.checker.model_pair import ModelPair
+from mixlist.checker.operand_rules import ConvertedRange, Operand, OperandTally, after
+from mixlist.checker.value_counts import LARGEST, Totals, largest
+from mixlist.emulation.graph_statistics import has_where
+from mixlist.emulation.observed_range import ObservedRange
+from mixlist.graph.refs import TensorRef
+
+if TYPE_CHECKING:
+    from mixlist.runtime.feeds import Batches
+
+
+def find_largest_numbers(
+    pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally], operands: Mapping[Operand, OperandTally]
+) -> None:
+    """Put the largest magnitudes without NaN into the tallies that hold a NaN. Below opset 9 nothing finds them."""
+    outputs = first_batches({tensor: tally for tensor, tally in tallies.items() if tally.holds_nan})
+    inputs = first_batches({operand: tally for operand, tally in operands.items() if tally.holds_nan})
+    if not (outputs or inputs) or not all(has_where(model.loaded.proto) for model in (pair.reference, pair.mixed)):
+        return
+    observed = set[TensorRef]().union(*outputs.values())
+    conversions = [operands[each].conversion for chosen in inputs.values() for each in chosen]
+    of_both: tuple[set[TensorRef], set[TensorRef]] = (set(observed), set(observed))
+    for conversion in conversions:
+        if conversion is not None:
+            of_both[0 if conversion.in_reference else 1].add(probe_in_original(pair, conversion))
+    sessions = [
+        CountingSession(model, (largest(),), tensors) if tensors else None
+        for model, tensors in zip((pair.reference, pair.mixed), of_both, strict=True)
+    ]
+    for index, feed in enumerate(islice(batches, max((*outputs, *inputs)) + 1)):
+        if index not in outputs and index not in inputs:
+            continue
+        reference, mixed = (session.count(feed) if session is not None else {} for session in sessions)
+        for tensor in outputs.get(index, ()):
+            tallies[tensor].see_numbers(_number(tensor, reference), _number(tensor, mixed))
+        for operand in inputs.get(index, ()):
+            _see_operand(pair, operands[operand], reference, mixed)
+    for session in sessions:
+        if session is not None:
+            session.close()
+
+
+def _see_operand(pair: ModelPair, tally: OperandTally, reference: Totals, mixed: Totals) -> None:
+    conversion = tally.conversion
+    if conversion is None:
+        return
+    before = _number(probe_in_original(pair, conversion), reference if conversion.in_reference else mixed)
+    if before is not None:
+        span = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)
+        converted = after(ConvertedRange(conversion, span), pair.config.saturate)
+        tally.see_numbers(before, converted.magnitude)
+
+
+def _number(tensor: TensorRef, totals: Totals) -> float | None:
+    """Return the largest magnitude of a tensor; None if it holds nothing but NaN, or nothing."""
+    found = totals.get((tensor, LARGEST))
+    return found if found is not None and found >= 0 else None
