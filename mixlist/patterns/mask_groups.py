@@ -11,6 +11,7 @@ This module knows no policy. ``resolver.masks`` decides for each group of connec
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from math import inf, isfinite
 from weakref import WeakKeyDictionary
@@ -51,7 +52,7 @@ class _Finders:
     def __init__(self, ranges: ConstantRanges, low: int) -> None:
         self.ranges, self.low = ranges, low
         self._finders: dict[tuple[int, CallMasks], _Finder] = {}
-        self._leading: dict[tuple[int, tuple[bool, ...]], tuple[bool, ...]] = {}
+        self._leading: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
 
     def of(self, graph: Graph, call: CallMasks) -> _Finder:
         # Calls whose masks are out of range alike share a finder, or functions that call functions would have many.
@@ -62,12 +63,12 @@ class _Finders:
             finder.find()
         return self._finders[key]
 
-    def leading(self, graph: Graph, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Return which parameters could carry a mask to a softmax inside, or to a wanted result."""
+    def leading(self, graph: Graph, wanted: tuple[bool, ...]) -> frozenset[int]:
+        """Return the parameters that could carry a mask to a softmax inside, or to a wanted result."""
         key = id(graph), wanted
         if key not in self._leading:
             leading = _Finder(self, graph, CallMasks(wanted=wanted)).trace_back()
-            self._leading[key] = tuple([value in leading for value in graph.root.inputs])
+            self._leading[key] = frozenset(slot for slot, value in enumerate(graph.root.inputs) if value in leading)
         return self._leading[key]
 
 
@@ -118,9 +119,9 @@ class _Finder:
                 wanted = tuple([value in leading for value in node.outputs])
                 self.calls[node] = wanted = wanted if any(wanted) else ()
                 leads = self.finders.leading(node.function, wanted)
-                if wanted or any(leads):
+                if wanted or leads:
                     self.path.append(node)
-                    leading.update(_listed(v for v, is_leading in zip(node.inputs, leads, strict=False) if is_leading))
+                    leading.update(_listed(value for slot, value in enumerate(node.inputs) if slot in leads))
                 continue
             if node.op_type not in _PARTS or not node.is_plain:
                 continue
@@ -169,11 +170,11 @@ class _Finder:
             self.unsound.add(node)
             self.sources.setdefault(node, f"a tensor of {node.op_type}")
 
-    def _read(self, node: Node, leads: tuple[bool, ...] = ()) -> Iterator[tuple[int, MaskFlow | None]]:
-        """Yield the slots that may carry a mask, with the mask; ``leads`` tells which ones do so in a call."""
+    def _read(self, node: Node, slots: AbstractSet[int] | None = None) -> Iterator[tuple[int, MaskFlow | None]]:
+        """Yield the slots that may carry a mask, with the mask; ``slots`` are those of a call."""
         is_divided = node.is_plain and node.op_type == "Div"  # a divisor carries no mask
         for slot, value in enumerate(node.inputs[:1] if is_divided else node.inputs):
-            if value is None or value.type not in types.LISTED or (leads and not leads[slot]):
+            if value is None or value.type not in types.LISTED or (slots is not None and slot not in slots):
                 continue
             flow = self.flows.get(value)
             if value.constant and (flow is None or value.tensor is not None):

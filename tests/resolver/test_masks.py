@@ -554,3 +554,9 @@ def test_functions_that_call_functions_twice_share_decisions() -> None:
     found = mixlist.resolve(model(text), policy(white=["Add", "Where"], protect=["masks"])).nodes
     assert {d.precision for d in found if d.op_type == "Add"} == {"float32"}
     assert len(found) < depth**2 * 4  # 2**depth nodes after inlining
+
+
+def test_arguments_that_a_function_does_not_have_carry_no_mask() -> None:
+    main = "[w] b = Where(mask, zero, low) y = l.F(s, zero, b, b)"
+    found = nodes(FUNCTIONS.format(main=main, function=BODY), white=["Add", "Where", "Softmax"], protect=["masks"])
+    assert {d.precision for d in found.values() if d.op_type in ("Add", "Softmax")} == {"float16"}
