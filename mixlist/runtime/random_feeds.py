@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
 _NORMAL = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # ..., float8
 _COMPLEX = frozenset({14, 15})
-LARGEST = 10**9  # bytes of one input in one batch; numpy makes them in float64, and real batches have megabytes
+LARGEST = 10**9  # bytes of one batch; numpy makes floats in float64 first, and real batches have megabytes
 _OWN = "give data of your own with --data"
 _CHANGE = "--range gives others"
 
@@ -69,8 +69,7 @@ def plan(proto: ModelProto, dims: Mapping[str, int], ranges: Mapping[str, Bounds
     for each in wanted:
         _check_kind(each, ranges.get(each.name))
     shapes, notes = _shapes(wanted, dims)
-    for each in wanted:
-        _check_size(each, shapes[each.name])
+    _check_sizes(wanted, shapes)
     bounds = dict(ranges)
     open_integers = [i for i in wanted if i.type in types.INTEGERS and i.name not in ranges]
     if open_integers:
@@ -189,16 +188,26 @@ def _check_kind(wanted: Input, bounds: Bounds | None) -> None:
         raise UsageError(f"{option} does not fit {types.type_name(elem)}", hint=hint)
 
 
-def _check_size(wanted: Input, shape: tuple[int, ...]) -> None:
-    """Raise UsageError for an input of which one batch of random data takes more than ``LARGEST`` bytes."""
-    elem = types.element(wanted.type)
-    size = prod(shape) * (8 if elem == STRING else numpy_type(elem).itemsize)
-    if size > LARGEST:
+def _check_sizes(wanted: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise UsageError, which names the largest input, if one batch takes more than ``LARGEST`` bytes."""
+    sizes = {each: prod(shapes[each.name]) * _item_size(types.element(each.type)) for each in wanted}
+    total = sum(sizes.values())
+    if total > LARGEST:
+        largest = max(sizes, key=lambda each: sizes[each])
+        others = f" and {_gigabytes(total)} for all inputs" if total > sizes[largest] else ""
         raise UsageError(
-            f"one batch of random data for input {wanted} takes {size / 10**9:,.1f} GB,"
+            f"one batch of random data takes {_gigabytes(sizes[largest])} for input {largest}{others},"
             f" more than the {LARGEST // 10**9} GB that mixlist makes",
             hint=f"{_OWN}, or give open sizes smaller values with --dim",
         )
+
+
+def _item_size(elem: int) -> int:
+    return 8 if elem == STRING else numpy_type(elem).itemsize
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 10**9:,.1f} GB"
 
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bounds | None) -> Array:

@@ -227,6 +227,14 @@ def test_random_data_runs() -> None:
 )
 def test_sizes_that_cannot_be_allocated(kinds: str, size: str) -> None:
     """Numpy has errors of its own for some of these, and makes others in minutes."""
-    with pytest.raises(UsageError, match=f"for input x: .* takes {size}, more than the 1 GB") as error:
+    with pytest.raises(UsageError, match=f"random data takes {size} for input x: .*, more than the 1 GB") as error:
         random_batches(takes(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
     assert error.value.hint is not None and "--data" in error.value.hint
+
+
+def test_many_inputs_that_cannot_be_allocated_together() -> None:
+    kinds = ", ".join(f"float[100000000] x{at}" for at in range(4))
+    with pytest.raises(
+        UsageError, match=r"takes 0.4 GB for input x0: .* and 1.6 GB for all inputs, more than the 1 GB"
+    ):
+        random_batches(takes(kinds), 1)
