@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 SMALL = 4096  # elements: what shapes, axes and index tables hold
+_LARGEST = 2**16  # elements that are computed to find out that a result is not small
+_LINEAR = frozenset(
+    {"Compress", "Concat", "GatherElements", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split"}
+)
 _PASSES = 200  # each learns what the next needs; real models need four, and one more a layer of a fused operator
 _FOLDED = operators(Trait.COMPUTES_SHAPES)
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
@@ -313,7 +317,16 @@ def _stays_small(node: NodeProto, given: list[Array | None]) -> bool:
         return bool(delta) and (limit - start) / delta <= SMALL
     if node.op_type in ("Expand", "Tile") and given[1] is not None:
         return bool(first.size * np.prod(np.maximum(given[1].astype(np.float64), 1)) <= SMALL)
-    return True
+    arrays = [array for array in given if array is not None]
+    if node.op_type in _LINEAR or prod(array.size for array in arrays) <= _LARGEST:
+        return True
+    if node.op_type == "Gather":
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        picked = first.size // max(first.shape[axis] if -first.ndim <= axis < first.ndim else 1, 1)
+        return picked * arrays[-1].size <= _LARGEST
+    with suppress(ValueError):  # the shapes do not broadcast
+        return prod(np.broadcast_shapes(*(array.shape for array in arrays))) <= _LARGEST
+    return False
 
 
 def _constant_value(node: NodeProto) -> Array | None:

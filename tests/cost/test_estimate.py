@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mixlist
 from mixlist.cost.estimate import Work, costs, low_share, work
 from mixlist.files.package_data import folder
+from mixlist.graph.build import build_main
 from tests.support.builders import keep, model, policy
 
 DIGITS = folder("demo_data") / "digits.onnx"
@@ -335,3 +338,35 @@ def test_sequences_are_named() -> None:
     made = model(text, check=False)
     made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [8]))
     assert {node.op_type for node in work(made).unknown} == {"SequenceConstruct", "ConcatFromSequence"}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (
+            """g (float[2] x) => (int64[a,b,c] y) <int64[1] n = {1500}, int64[3] r = {1,1500,1},
+                int64[3] s = {1,1,1500}> {
+                v = ConstantOfShape<value = int64[1] {1}>(n) q = Reshape(v, r) p = Reshape(v, s)
+                w = Transpose<perm = [1, 0, 2]>(q) m = Cast<to = 9>(w) y = Where(m, q, p) }""",
+            1500**3,
+        ),
+        (
+            """g (float[2] x) => (int64[a,b,c] y) <int64[1] n = {4000}, int64[2] r = {1,4000}, int64[2] i = {60,60}> {
+                v = ConstantOfShape<value = int64[1] {0}>(n) q = Reshape(v, r)
+                k = ConstantOfShape<value = int64[1] {0}>(i) y = Gather<axis = 0>(q, k) }""",
+            3600 * 4000,
+        ),
+    ],
+    ids=["broadcast", "gather"],
+)
+def test_small_tensors_that_make_a_large_one_are_not_computed(text: str, size: int) -> None:
+    """3 GB and 0.1 GB: what shapes are computed of is small, and so are its results."""
+    graph = build_main(model(text))
+    tracemalloc.start()
+    try:
+        shape = costs(graph).sizes.shapes[graph.root.outputs[0]]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert prod(shape) == size
+    assert peak < 20 << 20

@@ -234,7 +234,5 @@ def test_sizes_that_cannot_be_allocated(kinds: str, size: str) -> None:
 
 def test_many_inputs_that_cannot_be_allocated_together() -> None:
     kinds = ", ".join(f"float[100000000] x{at}" for at in range(4))
-    with pytest.raises(
-        UsageError, match=r"takes 0.4 GB for input x0: .* and 1.6 GB for all inputs, more than the 1 GB"
-    ):
+    with pytest.raises(UsageError, match=r"takes 0.4 GB for input x0: .* and 1.6 GB for all inputs, more"):
         random_batches(takes(kinds), 1)
