@@ -23,7 +23,7 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
 from mixlist.graph.save import set_inline, tensors
 from mixlist.graph.traversal import is_graph, nodes, reachable_graphs, scope_messages, scopes
-from mixlist.graph.weights import element_count, is_external, pieces, raise_outside, stored_type
+from mixlist.graph.weights import element_count, held_array, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.schema import TYPE_ATTRIBUTES
@@ -264,7 +264,7 @@ class Emulation:
         tensor = value.tensor
         if not isinstance(tensor, TensorProto) or is_external(tensor) or element_count(tensor) > _SHORT:
             return None
-        plain = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
+        plain = held_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
         return self.new.node("Constant", [], name, value=numpy_helper.from_array(plain))
 
     def _raise_attributes(self, node: Node, target: NodeProto) -> None:

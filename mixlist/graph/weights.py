@@ -174,7 +174,7 @@ def pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.
         for start in range(0, flat.size, step):
             yield flat[start : start + step]
     else:
-        yield _array(constant).reshape(-1)
+        yield held_array(constant).reshape(-1)
 
 
 def raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
@@ -186,11 +186,11 @@ def raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     else:
         from onnx import numpy_helper
 
-        yield numpy_helper.from_array(_array(tensor)).raw_data
+        yield numpy_helper.from_array(held_array(tensor)).raw_data
 
 
-def _array(tensor: TensorProto) -> NDArray[np.generic]:
-    """The values of a tensor that holds them in a typed field."""
+def held_array(tensor: TensorProto) -> NDArray[np.generic]:
+    """Return the values of a tensor that holds them itself; raises ModelError if they do not fit its type and shape."""
     from onnx import numpy_helper
 
     try:

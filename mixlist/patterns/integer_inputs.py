@@ -18,7 +18,7 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref
 from mixlist.graph.shape_propagation import SMALL, Shape, Sizes, sizes_in_function, sizes_of
 from mixlist.graph.traversal import reachable_graphs
-from mixlist.graph.weights import element_count, is_external
+from mixlist.graph.weights import element_count, held_array, is_external
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.positions import all_plans, find_positions
@@ -290,9 +290,9 @@ def _constant_shape(value: Value | None) -> Shape | None:
 
 def _small_constant(value: Value) -> NDArray[np.generic] | None:
     """Return the elements of a small TensorProto in the model file; None for every other value."""
-    from onnx import TensorProto, numpy_helper
+    from onnx import TensorProto
 
     tensor = value.tensor
     if not isinstance(tensor, TensorProto) or is_external(tensor) or element_count(tensor) > SMALL:
         return None
-    return numpy_helper.to_array(tensor)
+    return held_array(tensor)

@@ -17,7 +17,7 @@ from math import inf, isfinite
 from weakref import WeakKeyDictionary
 
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.graph.weights import element_count
+from mixlist.graph.weights import element_count, held_array, is_external
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, rounded
 from mixlist.ops.traits import Trait, operators
@@ -206,9 +206,10 @@ class _Finder:
 
     def _filled(self, node: Node) -> MaskFlow | None:
         """Return the mask that a ConstantOfShape makes; its number is no constant that could be changed."""
-        from onnx import numpy_helper
-
-        number = next((float(numpy_helper.to_array(a.t).flat[0]) for a in node.proto.attribute if a.name == "value"), 0)
+        values = [attribute.t for attribute in node.proto.attribute if attribute.name == "value"]
+        if any(is_external(value) or element_count(value) != 1 for value in values):
+            return None
+        number = float(held_array(values[0]).flat[0]) if values else 0.0
         if not LEAST <= abs(number) < float("inf"):
             return None
         self.unsound.add(node)
