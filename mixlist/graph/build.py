@@ -58,7 +58,7 @@ def build_function(
     graph = Graph(
         Scope(function),
         caller.model,
-        _opsets(function.opset_import),
+        _opsets(function.opset_import, f"{function.domain}:{function.name}"),
         caller.functions,
         path=f"function:{function.domain}:{function.name}",
         attributes=attributes,
@@ -85,13 +85,21 @@ def _fill(graph: Graph, depth: int = 0, results: tuple[types.Type, ...] = ()) ->
             _set_yields(graph, scope)
 
 
-def _opsets(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
-    """Return the imported version of each domain; raise ModelError if mixlist does not handle it (Rule S7.15)."""
+def _opsets(imports: Iterable[OperatorSetIdProto], function: str = "") -> dict[str, int]:
+    """Return the imported version of each domain; raise ModelError if mixlist does not handle it (Rule S7.15).
+
+    ``function`` names the function whose imports these are, "" for those of the model.
+    """
     versions = {domain_of(entry.domain): entry.version for entry in imports}
     if versions.get("", OLDEST_OPSET) < OLDEST_OPSET:
+        what = f"function {function}" if function else "the model"
+        remedy = (
+            "inline it: mixlist apply --inline-functions converts it to the model's opset; or export the model again"
+            if function
+            else "convert the model: mixlist apply --opset 13 does so before it applies the lists"
+        )
         raise ModelError(
-            f"the model is written in opset {versions['']}; mixlist handles opsets from {OLDEST_OPSET} on",
-            hint="convert the model: mixlist apply --opset 13 does so before it applies the lists",
+            f"{what} is written in opset {versions['']}; mixlist handles opsets from {OLDEST_OPSET} on", hint=remedy
         )
     return versions
 

@@ -20,7 +20,7 @@ from mixlist.ops.shape_inference import refuse_expansion
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
 _TOLD = {
     "functions": "model-local functions",
@@ -36,18 +36,37 @@ _OWN = ("functions", "training_info", "configuration")  # fields of a model, out
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
-    """A new ModelProto without model-local functions; raises ModelError where onnx cannot inline one."""
+    """A new ModelProto without model-local functions; raises ModelError where onnx cannot inline one.
+
+    A function at another opset than the model is converted to that of the model.
+    """
     _refuse_invalid(model)
     try:
         flat = _apart("inliner.inline_local_functions(model)", model)
     except _ToolError as error:
         raise ModelError(f"the model's functions cannot be inlined: {error}") from None
-    if flat.functions:
-        left = ", ".join(f"{function.domain}:{function.name}" for function in flat.functions)
-        raise ModelError(
-            f"onnx cannot inline {left}", hint="leave --inline-functions out: lists reach inside functions"
-        )
-    return flat
+    if not flat.functions:
+        return flat
+    left = ", ".join(f"{function.domain}:{function.name}" for function in flat.functions)
+    reason = ""
+    try:
+        converted = _apart("inliner.inline_local_functions(model, convert_version=True)", flat)
+    except _ToolError as error:
+        converted, reason = flat, f": {error}"
+    if not converted.functions:
+        inner = (node for function in flat.functions for node in function.node)
+        before, after = _count_told(flat, *inner), _count_told(converted)
+        lost = [_TOLD[name] for name in _TOLD if name != "functions" and after[name] < before[name]]
+        if not lost:
+            return converted
+        reason = f": its version converter would drop {', '.join(lost)}"
+    versions = [o.version for function in flat.functions for o in function.opset_import if not o.domain]
+    raise ModelError(
+        f"onnx cannot inline {left}{reason}",
+        hint="leave --inline-functions out: lists reach inside functions"
+        if min(versions, default=OLDEST_OPSET) >= OLDEST_OPSET
+        else f"export the model again, with its functions at opset {OLDEST_OPSET} or later",
+    )
 
 
 def convert_opset(model: ModelProto, opset: int) -> ModelProto:
@@ -134,10 +153,10 @@ def _refuse_invalid(model: ModelProto) -> None:
         raise ModelError(f"the model is not valid, so it cannot be converted first: {said}") from None
 
 
-def _count_told(model: ModelProto) -> Counter[str]:
-    """Count the elements of the fields of ``_TOLD`` in a model and in all messages of its graph."""
+def _count_told(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
+    """Count the elements of the fields of ``_TOLD`` in a model, in all messages of its graph, and in ``nodes``."""
     counts = Counter({field.name: len(value) for field, value in model.ListFields() if field.name in _OWN})
-    waiting: list[Message] = [model.graph]
+    waiting: list[Message] = [model.graph, *nodes]
     while waiting:
         for field, value in waiting.pop().ListFields():
             elements = value if hasattr(value, "__len__") and field.message_type else [value]

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 import mixlist
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.convert import convert_opset
+from mixlist.graph import convert
+from mixlist.graph.convert import convert_opset, inline_functions
 from mixlist.ops.schema import next_opset_allowing
 from tests.support.builders import model, policy
 from tests.support.contract import check_contract
@@ -54,11 +55,38 @@ def test_opsets_below_7_are_refused_with_a_hint(opset: int) -> None:
     assert "--opset" in (error.value.hint or "")
 
 
-def test_functions_below_opset_7_are_refused() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y) { y = f.F(x) }
-      <domain: "f", opset_import: ["" : 5]> F (a) => (b) { b = Exp(a) }"""
-    with pytest.raises(ModelError, match="opset 5"):
-        mixlist.resolve(model(text, check=False), policy(white=["Exp"]))
+OLD_FUNCTION = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]> g (float[4] x) => (float[4] y) { y = f.F(x) }
+  <domain: "f", opset_import: ["" : OPSET]> F (a) => (b) { c = Elu(a) BODY }"""
+
+
+def test_functions_below_opset_7_are_refused_and_named() -> None:
+    """Rule S7.15: the hint says what helps, and does so where onnx can convert the function."""
+    proto = model(OLD_FUNCTION.replace("OPSET", "6").replace("BODY", "b = Selu(c)"), check=False)
+    with pytest.raises(ModelError, match="function f:F is written in opset 6; mixlist handles") as error:
+        mixlist.resolve(proto, policy(white=["Selu"]))
+    assert "--inline-functions" in (error.value.hint or "") and "--opset" not in (error.value.hint or "")
+    flat = inline_functions(proto)
+    assert [node.op_type for node in flat.graph.node] == ["Elu", "Selu"] and not flat.functions
+    assert case(flat, white=["Selu"]).low == {"Selu_0"}
+    invalid = model(OLD_FUNCTION.replace("OPSET", "5").replace("BODY", "b = Exp(c)"), check=False)
+    with pytest.raises(ModelError, match="the model is not valid") as error:  # Elu is another operator at opset 17
+        inline_functions(invalid)
+    assert not error.value.hint
+
+
+@pytest.mark.parametrize(("opset", "hint"), [(5, "export"), (11, "leave --inline-functions out")])
+def test_a_function_that_onnx_cannot_convert(opset: int, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hints do not lead in a circle. Models with external data are not checked before."""
+    monkeypatch.setattr(convert, "_refuse_invalid", lambda _: None)
+    body = 'b = Cast<to="FLOAT">(c)' if opset == 5 else "b = Selu(c)"
+    proto = model(OLD_FUNCTION.replace("OPSET", str(opset)).replace("BODY", body), check=False)
+    if opset == 11:  # onnx's converter would drop it in silence
+        proto.functions[0].node[0].metadata_props.add(key="k", value="v")
+    with pytest.raises(ModelError, match="onnx cannot inline f:F: ") as error:
+        inline_functions(proto)
+    assert hint in (error.value.hint or ""), error.value
+    if opset == 5:
+        assert "--inline-functions" not in (error.value.hint or "")
 
 
 def test_a_model_below_opset_7_can_be_converted_and_then_resolved() -> None:
