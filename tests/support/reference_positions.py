@@ -24,7 +24,7 @@ class Positions:
 
     def __init__(self, nodes: list[Node], flow: Flow, constants: Constants) -> None:
         self.flow, self.constants = flow, constants
-        self._fixed: dict[Value, bool] = {}
+        self._fixed = self._find_fixed(nodes)
         self.positions: set[Value] = set()
         self._find(nodes)
         self.nodes: set[Node] = set()
@@ -38,15 +38,28 @@ class Positions:
     # -- fixed floats ---------------------------------------------------------------------------------
     def is_fixed(self, value: Value) -> bool:
         """Whether the value is a constant, or made of constants, shapes and fixed floats alone."""
-        if value not in self._fixed:
-            self._fixed[value] = self.constants.is_constant(value) or self._made_of_fixed(value.producer)
-        return self._fixed[value]
+        return value in self._fixed or self.constants.is_constant(value)
 
-    def _made_of_fixed(self, node: Node | None) -> bool:
-        if node is None or node.bodies or not is_deterministic(node):
-            return False
-        inputs = [v for v in node.inputs if v is not None]
-        return bool(inputs) and all(self.constants.is_from_shape(v) or self.is_fixed(v) for v in inputs)
+    def _find_fixed(self, nodes: list[Node]) -> set[Value]:
+        """Find the fixed floats: the greatest fixpoint, since the state of a loop may depend on itself."""
+        fixed = {v for node in nodes for v in node.outputs if v is not None} | set(self.flow.sources)
+        while varying := {v for v in fixed if not self._stays_fixed(v, fixed)}:
+            fixed -= varying
+        return fixed
+
+    def _stays_fixed(self, value: Value, fixed: set[Value]) -> bool:
+        """Whether the value is fixed if these are."""
+        if self.constants.is_constant(value):
+            return True
+        if value in self.flow.sources:
+            sources = self.flow.sources[value]
+        else:
+            node = value.producer
+            if node is None or node.bodies or not is_deterministic(node):
+                return False
+            sources = [v for v in node.inputs if v is not None]
+        known = [v in fixed or self.constants.is_constant(v) or self.constants.is_from_shape(v) for v in sources]
+        return bool(known) and all(known)
 
     # -- positions ------------------------------------------------------------------------------------
     def _find(self, nodes: list[Node]) -> None:
@@ -85,10 +98,9 @@ class Positions:
         if value in seen or value.elem not in FLOATS:
             return
         seen.add(value)
-        if value.producer is not None:
+        sources = self.flow.sources.get(value)
+        if sources is None and value.producer is not None:
             self.nodes.add(value.producer)
-            for source in value.producer.inputs:
-                if source is not None:
-                    self._add_arithmetic(source, seen)
-        for source in self.flow.sources.get(value, []):
+            sources = [source for source in value.producer.inputs if source is not None]
+        for source in sources or ():
             self._add_arithmetic(source, seen)
