@@ -35,7 +35,7 @@ Answers = tuple[int, int, int]  # right in the reference, right in the trial, an
 
 @dataclass(frozen=True)
 class Payload:
-    """What a TrialRunner is made of: sent once to every process.
+    """The content of a TrialRunner, which is sent once to every process.
 
     ``flag_count``: the flags of all pieces. ``outputs``: the model's outputs, which the gated graph calls
     ``gated_outputs``. ``first_counts``: an overflow settles a trial, so that no more has to be computed. ``limits``:
