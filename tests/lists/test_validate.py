@@ -18,6 +18,7 @@ import pytest
 from mixlist.errors import FileError
 from mixlist.lists.library import Library
 from mixlist.lists.validate import validate_file
+from tests.support.systems import linux_only
 
 HERE = Path(__file__).parent
 EXAMPLES = sorted(p for folder in ("valid", "invalid") for p in (HERE / folder).iterdir() if p.suffix != ".expected")
@@ -115,6 +116,7 @@ def test_as_many_wrong_entries_as_are_read_are_judged_soon(tmp_path: Path, kind:
         assert time.process_time() - start < 20  # seconds; half a second here
 
 
+@linux_only
 @pytest.mark.parametrize(
     ("name", "count"), [("names.json", 4_600_000), ("library.json", 3_900_000), ("keep.txt", 5_500_000)]
 )
