@@ -9,20 +9,15 @@ compared exactly and as numbers; texts as unit vectors, at right angles where th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
+from mixlist.checker.array_figures import Doubles, dot, has_classes, largest_ratio, leaves, ratio, same_largest
 from mixlist.checker.result import OutputFinding
 from mixlist.option_fields import option
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from mixlist.runtime.session import Array
-
-Doubles: TypeAlias = "NDArray[np.float64]"
 
 BLOCK = 2**15  # values compared at a time: the float64 copies stay in the processor's cache, and in the heap
 FEW = 0.01  # share of differing integers that passes where nobody asked for another
@@ -141,7 +136,7 @@ class OutputAccuracy:
     def add(self, reference: object, mixed: object) -> None:
         """Add one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""
         sums = _Sums()
-        expected, actual = dict(_leaves(reference)), dict(_leaves(mixed))
+        expected, actual = dict(leaves(reference)), dict(leaves(mixed))
         if expected.keys() != actual.keys():
             counts = f"{len(expected)} in the reference, {len(actual)} in the mixed model"
             self._refuse(f"it holds other tensors ({counts})", sums)
@@ -152,7 +147,7 @@ class OutputAccuracy:
 
     def ignore(self, reference: object) -> None:
         """Count a batch whose float inputs hold nothing but NaN; its values are not compared (Rule S8.28)."""
-        count = sum(array.size for _, array in _leaves(reference))
+        count = sum(array.size for _, array in leaves(reference))
         self._values += count
         self._from_nan += count
 
@@ -190,7 +185,7 @@ class OutputAccuracy:
             return replace(_nothing_compared(self.name), passed=not failed, failed_limits=failed)
         normalized = self._normalized
         if self._from_zeros:  # measured by the other batches, since its own are all zeros
-            normalized = max(normalized, _ratio(self._from_zeros, self._reference))
+            normalized = max(normalized, ratio(self._from_zeros, self._reference))
         finding = OutputFinding(
             name=self.name,
             max_abs_error=self._max_abs,
@@ -235,8 +230,8 @@ class OutputAccuracy:
         exact = text or (reference.dtype.kind in _EXACT and mixed.dtype.kind in _EXACT)
         if exact:
             self._differing.add(0, 0)
-        elif "top1" in self._measured and _has_classes(reference):
-            self._agreeing.add(*_same_largest(reference, mixed))
+        elif "top1" in self._measured and has_classes(reference):
+            self._agreeing.add(*same_largest(reference, mixed))
         flat, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
         for start in range(0, flat.size, BLOCK):
             block, mixed_block = flat[start : start + BLOCK], flat_mixed[start : start + BLOCK]
@@ -261,15 +256,15 @@ class OutputAccuracy:
 
         a, b = reference.astype(np.float64), mixed.astype(np.float64)
         with np.errstate(all="ignore"):  # doubles beyond 1e154 have infinite squares: an infinite error then
-            squares = _dot(a, a)
+            squares = dot(a, a)
             if not math.isfinite(squares):  # the reference may hold infinities and NaN
                 a, b = self._finite_in_reference(a, b, sums)
-                squares = _dot(a, a)
+                squares = dot(a, a)
             if "cosine" in self._measured:
-                sums.mixed += _dot(b, b)
-                sums.product += _dot(a, b)
+                sums.mixed += dot(b, b)
+                sums.product += dot(a, b)
             difference = np.subtract(b, a, out=b)
-            error = _dot(difference, difference)
+            error = dot(difference, difference)
             sums.reference += squares
             sums.difference += error
             if not math.isfinite(error) and not np.isfinite(difference).all():
@@ -278,7 +273,7 @@ class OutputAccuracy:
                 np.abs(difference, out=difference)
                 self._max_abs = max(self._max_abs, float(difference.max()))
                 if "max_rel" in self._measured:
-                    self._max_rel = max(self._max_rel, _largest_ratio(difference, np.abs(a, out=a)))
+                    self._max_rel = max(self._max_rel, largest_ratio(difference, np.abs(a, out=a)))
 
     def _finite_in_reference(self, reference: Doubles, mixed: Doubles, sums: _Sums) -> tuple[Doubles, Doubles]:
         """Return the values that are finite in the reference; judge its infinities, ignore its NaN (Rule S8.19)."""
@@ -309,7 +304,7 @@ class OutputAccuracy:
             return
         self._reference += sums.reference
         if sums.difference and sums.reference:
-            self._normalized = max(self._normalized, _ratio(sums.difference, sums.reference))
+            self._normalized = max(self._normalized, ratio(sums.difference, sums.reference))
             if "cosine" in self._measured:
                 self._cosine = _least(self._cosine, sums.cosine())
         elif sums.difference:
@@ -357,55 +352,3 @@ class _Share:
 def _least(a: float, b: float) -> float:
     """Return the smaller number, NaN if one is NaN."""
     return math.nan if math.isnan(a) or math.isnan(b) else min(a, b)
-
-
-def _dot(a: Doubles, b: Doubles) -> float:
-    """Return the product of two vectors; not by BLAS, whose threads cost more here and sum in another order."""
-    import numpy as np
-
-    return float(np.einsum("i,i->", a, b))
-
-
-def _ratio(difference: float, reference: float) -> float:
-    if not reference or not math.isfinite(difference + reference):
-        return math.inf
-    return math.sqrt(difference) / math.sqrt(reference)
-
-
-def _largest_ratio(difference: Doubles, size: Doubles) -> float:
-    """Return the largest of difference over size where the size is not zero; 0 where it always is."""
-    if size.size and not size.min():
-        nonzero = size != 0
-        difference, size = difference[nonzero], size[nonzero]
-    return float((difference / size).max()) if size.size else 0.0
-
-
-def _leaves(value: object, place: str = "") -> Iterator[tuple[str, Array]]:
-    """Yield the arrays of a value with their places in it: of a sequence by position, of a map by key."""
-    import numpy as np
-
-    if isinstance(value, Mapping | list | tuple):
-        for key, content in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _leaves(content, f"{place}/{key}")
-    elif value is not None:
-        yield place, np.asarray(value)
-
-
-def _has_classes(array: Array) -> bool:
-    """Return whether the last axis may hold classes: (rows, classes) or (batch, position, classes)."""
-    return array.ndim in (2, 3) and array.shape[-1] > 1 and array.size > 0
-
-
-def _same_largest(reference: Array, mixed: Array) -> tuple[int, int]:
-    """Return the number of rows whose largest element is at the same place, and the number of rows.
-
-    Of equal elements the first is the largest, as for an ArgMax that would follow. A row with NaN in the reference is
-    no row; one with NaN in the mixed model disagrees.
-    """
-    import numpy as np
-
-    a = reference.reshape(-1, reference.shape[-1])
-    b = mixed.reshape(a.shape)
-    rows = ~np.isnan(a).any(axis=-1)
-    same = (a.argmax(axis=-1) == b.argmax(axis=-1)) & ~np.isnan(b).any(axis=-1)
-    return int((same & rows).sum()), int(rows.sum())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -178,16 +179,13 @@ def add_statistics(
     instrumented = [summed, ranged]
     if unfinite:
         instrumented.append(instrument(ranged.proto, numbers(), is_counted, own=own, cuts=cuts))
-    ends = [
-        tuple(name for part in cut for name in part) for cut in zip(*(each.parts for each in instrumented), strict=True)
-    ]
+    ends = [tuple(chain(*cut)) for cut in zip(*(each.parts for each in instrumented), strict=True)]
     sums = _sums(summed) | _sums(ranged)
-    places = {tensor.producer: place for place, tensor in enumerate(tensors)}  # they are in order of computation
     return instrumented[-1].proto, TrialStatistics(
         sums=sums,
         nan_only=frozenset(probe.ref for probe in summed.probes if probe.elem == types.DOUBLE),
         ambiguous=frozenset(probe.ref for probe in ranged.probes if is_ambiguous(probe)),
-        order={tensor: places.get(tensor.producer, -1) for columns in sums.values() for tensor in columns},
+        order=_order(sums, tensors),
         ranged=_without_model(ranged),
         counted=_without_model(instrumented[-1]) if unfinite else Instrumented(type(model)()),
         ends=ends,
@@ -199,6 +197,12 @@ def add_statistics(
 def _without_model(instrumented: Instrumented) -> Instrumented:
     """Return where the statistics are, which is all that a worker needs."""
     return replace(instrumented, proto=type(instrumented.proto)())
+
+
+def _order(sums: Mapping[str, Sequence[TensorRef]], tensors: Sequence[TensorRange]) -> dict[TensorRef, int]:
+    """Return the places of the nodes of tensors with sums among ``tensors``, which are in order of computation."""
+    places = {tensor.producer: place for place, tensor in enumerate(tensors)}
+    return {tensor: places.get(tensor.producer, -1) for columns in sums.values() for tensor in columns}
 
 
 def _sums(instrumented: Instrumented) -> dict[str, tuple[TensorRef, ...]]:

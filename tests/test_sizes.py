@@ -1,0 +1,38 @@
+"""Files, functions and lists of parameters stay so short that one reader can hold them in mind (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "mixlist"
+FILE_LINES, FUNCTION_LINES, PARAMETERS = 400, 60, 10
+MANY_PARAMETERS = {
+    "command",
+    "check",
+    "tune",
+    "train",
+}  # one for each option: callbacks of click, and their Python forms
+LONG = {"command"}  # they hold the text of --help
+
+
+def too_long() -> Iterator[str]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text, name = path.read_text("utf-8"), path.relative_to(PACKAGE.parent)
+        if text.count("\n") > FILE_LINES:
+            yield f"{name}: {text.count(chr(10))} lines"
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            count = len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+            if length > FUNCTION_LINES and node.name not in LONG:
+                yield f"{name}:{node.lineno}: {node.name} has {length} lines"
+            if count > PARAMETERS and node.name not in MANY_PARAMETERS:
+                yield f"{name}:{node.lineno}: {node.name} has {count} parameters"
+
+
+def test_nothing_is_too_long() -> None:
+    found = list(too_long())
+    assert not found, "\n".join(found)
