@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from mixlist.errors import FileError, UsageError
+from mixlist.files.regular_files import open_regular
 from mixlist.files.whole_writes import write_whole
 
 if TYPE_CHECKING:
@@ -113,13 +114,15 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
         return arrays[reference] if isinstance(reference, str) else value
 
     try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as content:
+        with open_regular(Path(path)) as file, np.load(file, allow_pickle=False) as content:
             arrays.update(content)
         if not np.array_equal(arrays.pop(_DIGEST), _digest(arrays)):
             raise ValueError("its content does not fit its digest")
         saved = json.loads(arrays[_JSON].tobytes(), object_hook=resolve)
         saved_key = saved["key"] if saved["format"] == FORMAT else None
         state: SavedState = saved["state"]
+    except FileError:
+        raise
     except Exception as problem:  # zipfile and numpy have errors of their own for files that were cut off
         raise FileError(f"{name}: no state of a training ({problem})", hint="name another file") from None
     if not isinstance(saved_key, dict):

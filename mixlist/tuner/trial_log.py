@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mixlist.errors import FileError, UsageError
+from mixlist.files.regular_files import open_regular
 from mixlist.tuner.trial_verdict import Outcome
 
 FORMAT = "mixlist.tune-state/1"
@@ -50,7 +51,8 @@ class TrialLog:
     def _read(self, path: Path, key: Mapping[str, str]) -> bool:
         """Read the outcomes of a state file; False, and an empty file, where it has no trial yet."""
         try:
-            text = path.read_bytes().decode()
+            with open_regular(path) as file:
+                text = file.read().decode()
         except (OSError, UnicodeDecodeError) as problem:
             raise FileError(f"{path}: no state of a search can be read ({problem})", hint="name another file") from None
         whole, _, torn = text.rpartition("\n")

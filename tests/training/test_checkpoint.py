@@ -181,3 +181,12 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path, monkeypatch: pytest
 def test_squares_too(tmp_path: Path) -> None:
     found = run(tmp_path / "state.npz", model=squares(), data=samples())
     assert run(tmp_path / "state.npz", model=squares(), data=samples()).runs == found.runs
+
+
+def test_a_pipe_is_no_state(tmp_path: Path) -> None:
+    """It would wait for a writer for ever."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no named pipes")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="pipe"):
+        run(tmp_path / "pipe")

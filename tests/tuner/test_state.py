@@ -193,3 +193,12 @@ def test_ctrl_c_hands_back_the_best_so_far(tmp_path: Path) -> None:
         if report.modify_mixlist:
             report.save(tmp_path / f"list{at}.json", tmp_path / f"nodes{at}.txt")
         assert told(search(state)) == told(whole)
+
+
+def test_a_pipe_is_no_state(tmp_path: Path) -> None:
+    """It would wait for a writer for ever."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("this system has no named pipes")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="pipe"):
+        search(tmp_path / "pipe")
