@@ -16,29 +16,12 @@ import mixlist
 from mixlist.errors import FileError, MixlistError, ModelError, UsageError
 from mixlist.graph import save, weights
 from mixlist.graph.io import load
+from tests.support.external_models import write_external
 
 
 def write_model(folder: Path, *, location: str = "m.data", size: int = 64) -> Path:
     """MatMul (low), Softmax (high), Mul (high), with all weights in one data file."""
-    rng = np.random.default_rng(0)
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "W"], ["h"], name="mm"),
-            helper.make_node("Softmax", ["h"], ["s"], name="sm"),
-            helper.make_node("Mul", ["s", "B"], ["y"], name="mul"),
-        ],
-        "g",
-        [helper.make_tensor_value_info("x", 1, ["n", size])],
-        [helper.make_tensor_value_info("y", 1, ["n", size])],
-        [
-            numpy_helper.from_array(rng.standard_normal((size, size)).astype(np.float32), "W"),
-            numpy_helper.from_array(rng.standard_normal(size).astype(np.float32), "B"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path = folder / "m.onnx"
-    onnx.save(model, path, save_as_external_data=True, location=location, size_threshold=0)
-    return path
+    return write_external(folder / "m.onnx", seed=0, size=size, location=location)
 
 
 def apply(path: Path, out: Path, **options: Any) -> Any:

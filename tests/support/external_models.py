@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 
-def write_external(path: Path, seed: int, size: int = 64) -> Path:
+def write_external(path: Path, seed: int, size: int = 64, location: str | None = None) -> Path:
     """Write MatMul (low), Softmax (high) and Mul (high), whose weights all come from ``seed``, in two files."""
     rng = np.random.default_rng(seed)
     graph = helper.make_graph(
@@ -27,8 +27,9 @@ def write_external(path: Path, seed: int, size: int = 64) -> Path:
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.with_name(path.name + ".weights").unlink(missing_ok=True)  # onnx would append to it
-    onnx.save(model, path, save_as_external_data=True, location=path.name + ".weights", size_threshold=0)
+    location = location or f"{path.name}.weights"
+    path.with_name(location).unlink(missing_ok=True)  # onnx would append to it
+    onnx.save(model, path, save_as_external_data=True, location=location, size_threshold=0)
     return path
 
 
