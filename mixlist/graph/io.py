@@ -84,7 +84,7 @@ def _load_path(path: Path) -> Loaded:
                     f"{path} has {status.st_size / 2**30:.1f} GiB; protobuf reads models up to 2 GiB",
                     hint="export the model with its weights as external data",
                 )
-            stamp, data = _stamp(status), file.read(LARGEST + 1)
+            stamp, data = _stamp(status), file.read()
     except OSError as problem:
         if path.is_dir():  # Windows tells of it as a lack of permission
             raise FileError(f"{path} is a directory, not an ONNX model") from None
