@@ -24,7 +24,7 @@ from tests.support.builders import model, policy
 from tests.support.local_workers import trials
 from tests.support.planted_models import PLANTED, Planted
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "120"))
 ANY = Limits(normalized=None, cosine=None)
 
 
