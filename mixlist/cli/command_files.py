@@ -66,8 +66,8 @@ class _Output:
 
     @property
     def is_main(self) -> bool:
-        """Return whether the path is the parameter's own, not one that was made from it."""
-        return self.path == self.named.path
+        """Return whether the parameter names this file or its folder; False for a file that ``also`` adds."""
+        return self.named.type.use == "writes into" or self.path == self.named.path
 
     @property
     def is_regular(self) -> bool:

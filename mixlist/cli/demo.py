@@ -44,12 +44,13 @@ class Mixed:
 
 
 _MODELS = ("digits.mixed.onnx", "digits.unedited.onnx", "digits.all_low.onnx")
-_FOLDER = PathType("writes into", files=_MODELS)
+_FOLDER = PathType("writes into", must_be_new=True, files=_MODELS)
 
 
 @click.command("demo", cls=Command)
 @click.option("-o", "--output", metavar="DIR", type=_FOLDER, help="Keep the rewritten models in this folder.")
-def command(output: str | None) -> None:
+@click.option("--force", is_flag=True, help="Replace existing models in the folder.")
+def command(output: str | None, force: bool) -> None:
     """Run the main job on the bundled model, step by step.
 
     A small network that reads handwritten digits is checked, resolved, rewritten and run before and
@@ -59,23 +60,26 @@ def command(output: str | None) -> None:
     Example:
       mixlist demo
     """
-    run(Path(output) if output else None)
+    run(Path(output) if output else None, force=force)
 
 
-def run(output: Path | None = None) -> None:
-    """Run the demo; the rewritten models are kept in the folder ``output`` if one is given, else nothing is kept."""
+def run(output: Path | None = None, *, force: bool = False) -> None:
+    """Run the demo; the rewritten models are kept in the folder ``output`` if one is given, else nothing is kept.
+
+    ``force`` replaces models that are in the folder already.
+    """
     if output is None:
         with ScratchFolder() as folder:
-            _run(folder, kept=False)
+            _run(folder, kept=False, force=False)
         return
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise FileError(f"cannot make the folder {output}: {problem.strerror}") from problem
-    _run(output, kept=True)
+    _run(output, kept=True, force=force)
 
 
-def _run(folder: Path, *, kept: bool) -> None:
+def _run(folder: Path, *, kept: bool, force: bool) -> None:
     import numpy as np
 
     data = package_data.folder("demo_data")
@@ -88,7 +92,7 @@ def _run(folder: Path, *, kept: bool) -> None:
     _step(1, f"Check the list file: mixlist validate {edits.name}")
     _show_list(edits)
 
-    listed = _apply("onnx lists, edited", model, folder / _MODELS[0], pixels, mixlist=edits)
+    listed = _apply("onnx lists, edited", model, folder / _MODELS[0], force, pixels, mixlist=edits)
     _step(2, f"What the lists say of this model's operators: mixlist lists --mixlist {edits.name}")
     _show_lists(listed.plan)
     _step(3, f"What each node becomes, and why: mixlist resolve {model.name} --mixlist {edits.name}")
@@ -97,20 +101,20 @@ def _run(folder: Path, *, kept: bool) -> None:
     _show_chain(listed.plan, "/energy/Div_1")
 
     _step(5, "Apply and run, with two other choices beside it: mixlist apply ... [--precision-mode-v2 fp16]")
-    unedited = _apply("onnx lists", model, folder / _MODELS[1], pixels)
-    forced = _apply("all low (fp16)", model, folder / _MODELS[2], pixels, precision_mode_v2="fp16")
+    unedited = _apply("onnx lists", model, folder / _MODELS[1], force, pixels)
+    forced = _apply("all low (fp16)", model, folder / _MODELS[2], force, pixels, precision_mode_v2="fp16")
     _show_outcome(model, _run_original(model, pixels), [unedited, listed, forced], labels)
     if kept:
         print(f"\nThe models are in {folder}.")
     print("\nNext, on a model of yours: mixlist resolve MODEL.onnx, then mixlist apply MODEL.onnx -o MIXED.onnx")
 
 
-def _apply(title: str, model: Path, path: Path, pixels: NDArray[np.float32], **options: Any) -> Mixed:
+def _apply(title: str, model: Path, path: Path, force: bool, pixels: NDArray[np.float32], **options: Any) -> Mixed:
     import mixlist
 
     plan = mixlist.resolve(model, mixlist.load_policy(**options))
     result = mixlist.rewrite(model, plan)
-    result.save(path, force=True)
+    result.save(path, force=force)
     logits, overflow = run_reference(path, pixels)
     return Mixed(title, plan, result, path, logits.argmax(1), overflow)
 

@@ -23,7 +23,8 @@ class PathType(click.Path):
     ``reads``: a file, or the batches in a folder; ``reads model``: its weights in other files too; ``reads library``: a
     built-in library, a file, or the JSON files in a folder. ``edits``: reads it, and writes it in its place.
     ``writes``: replaces it whole; ``must_be_new``: only with --force; ``may_replace``: the parameter whose input it may
-    be then; ``also``: more files that it writes because of this one. ``writes into``: these ``files`` of a folder.
+    be then; ``also``: more files that it writes because of this one. ``writes into``: replaces these ``files`` of a
+    folder whole.
     """
 
     def __init__(

@@ -228,6 +228,30 @@ def test_a_search_may_replace_the_list_that_it_started_from(
     assert "is an input" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "existing", "others"),
+    [("demo -o out", "digits.unedited.onnx", ["digits.all_low.onnx", "digits.mixed.onnx"])],
+)
+def test_a_file_in_an_output_folder_is_replaced_only_with_force(
+    run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, existing: str, others: Sequence[str]
+) -> None:
+    """Without --force nothing is written; a file of another name in the folder does not matter."""
+    monkeypatch.chdir(files)
+    folder = files / "out"
+    folder.mkdir()
+    for name in (existing, "other.txt"):
+        (folder / name).write_text("mine")
+    ran = run(*arguments.split())
+    assert (ran.status, ran.out) == (2, "")
+    assert f"{Path('out', existing)} exists" in ran.err
+    assert "--force" in ran.err
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {existing: "mine", "other.txt": "mine"}
+    assert run(*arguments.split(), "--force").status == 0
+    assert sorted(path.name for path in folder.iterdir()) == sorted([existing, *others, "other.txt"])
+    assert (folder / existing).read_bytes() != b"mine"
+    assert (folder / "other.txt").read_text() == "mine"
+
+
 @posix_only
 def test_devices_are_no_files(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
