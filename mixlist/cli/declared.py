@@ -59,7 +59,7 @@ def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
     if form.kind == "text":
         return click.Choice(form.choices) if form.choices else click.STRING
     if form.kind == "output folder":
-        return PathType("writes into", files=form.files)
+        return PathType("writes into", must_be_new=True, files=form.files)
     return (_FILES | _LISTS).get(form.kind)
 
 

@@ -104,7 +104,7 @@ _READ: dict[str, dict[str, list[str]]] = {
 _WRITTEN: dict[str, list[str]] = {
     "apply": ["-o {} --force", "-o new.onnx --report {}"],
     "check": ["--html {}"],
-    "bench": ["--profile {folder}"],
+    "bench": ["--profile {folder} --force"],
     "tune": [
         "-o {} --force",
         "-o new.json --force --node-rules {}",
@@ -230,7 +230,10 @@ def test_a_search_may_replace_the_list_that_it_started_from(
 
 @pytest.mark.parametrize(
     ("arguments", "existing", "others"),
-    [("demo -o out", "digits.unedited.onnx", ["digits.all_low.onnx", "digits.mixed.onnx"])],
+    [
+        ("demo -o out", "digits.unedited.onnx", ["digits.all_low.onnx", "digits.mixed.onnx"]),
+        ("bench model.onnx --data=batches --rounds 1 --warmup 1 --profile out", "other.json", ["original.json"]),
+    ],
 )
 def test_a_file_in_an_output_folder_is_replaced_only_with_force(
     run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, existing: str, others: Sequence[str]
