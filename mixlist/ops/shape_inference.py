@@ -5,7 +5,7 @@ Two things make it run away:
 - It infers the body of a function anew for each call. ``refuse_expansion`` counts the nodes that this makes.
 - It can follow the values of shapes (data propagation). It then notes one element, 140 to 210 bytes, for each element
   of every vector that an operator like Add reads. ``_propagated_elements`` counts the elements that are known before.
-  Where they cannot be counted, because the length of a vector is itself computed, a process of its own follows the
+  If they cannot be counted, because the length of a vector is itself computed, a process of its own follows the
   values: it has ``SECONDS`` and, where the system has such a limit, ``MEMORY`` bytes. Windows and macOS have none, so
   there the time alone limits the process.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 EXPANDED = 20_000  # nodes after every call is replaced by the nodes of its function
 MEMORY = 1 << 29  # bytes that the process which follows values may take
-SECONDS = 4.0  # that it may take for one model
+SECONDS = 4.0  # that this process may take for one model
 _MOST_PROPAGATED = 1 << 20  # elements that are followed in this process: some 200 MB, one second
 _GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS
 
@@ -124,14 +124,9 @@ def _count(nodes: Sequence[NodeProto]) -> int:
 
 def _all_nodes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
     """Yield ``nodes`` and the nodes of all bodies in them."""
-    for scope in _node_lists(nodes):
-        yield from scope
-
-
-def _node_lists(nodes: Sequence[NodeProto]) -> Iterator[Sequence[NodeProto]]:
-    yield nodes
+    yield from nodes
     for body in _bodies(nodes):
-        yield body.node
+        yield from body.node
 
 
 def _bodies(nodes: Sequence[NodeProto]) -> Iterator[GraphProto]:
@@ -168,10 +163,10 @@ def _expanded_operators() -> frozenset[tuple[str, str]]:
 
 
 def _propagated_elements(inferred: ModelProto) -> int | None:
-    """Return the number of elements that data propagation would note; None if it cannot be seen.
+    """Return the number of elements that data propagation would note; None if it is not known.
 
-    ``inferred`` is the model after inference without data propagation. The number cannot be seen where an operator
-    reads a tensor that may be a vector, whose length only data propagation could find, and in the bodies of functions.
+    ``inferred`` is the model after inference without data propagation. The number is not known if an operator reads a
+    tensor that may be a vector whose length only data propagation could find, or if a node calls a function.
     """
     functions = {(function.domain, function.name) for function in inferred.functions}
     lengths: Counter[str] = Counter()  # of vectors, by name: the longest in any scope
@@ -180,10 +175,10 @@ def _propagated_elements(inferred: ModelProto) -> int | None:
         _note_lengths(scope, lengths, unknown)
     count = 0
     for node in _all_nodes(inferred.graph.node):
-        operator = "" if node.domain == "ai.onnx" else node.domain, node.op_type
+        operator = ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
         if (node.domain, node.op_type) in functions or operator in _expanded_operators():
             return None
-        if operator in _propagators() and node.op_type != "Shape":  # which reads no elements
+        if operator in _propagators() and node.op_type != "Shape":  # Shape reads no elements
             if any(name in unknown for name in node.input):
                 return None
             count += sum(lengths[name] for name in (*node.input, *node.output) if name in lengths)
@@ -288,12 +283,12 @@ class _Process:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):  # what was not written yet
+                with suppress(OSError):  # close() writes the rest of a request, which a dead process does not read
                     cast("IO[bytes]", pipe).close()
 
 
 def _exchange(process: subprocess.Popen[bytes], model: bytes) -> bytes | None:
-    """Send a model to the process and return its answer; None if it ends before."""
+    """Send a model to the process and return its answer; None if the process ends before."""
     source, target = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
     try:
         source.write(len(model).to_bytes(8, "big") + model)

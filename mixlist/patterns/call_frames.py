@@ -1,7 +1,7 @@
 """Follow a constant through the borders of functions: to the argument of a call, and to the result of a body.
 
-A Graph is the body of a function for all calls of one kind. What its parameters hold depends on the call, so a constant
-of a body has a value only together with a CallFrame: the constants that one call hands in.
+A Graph is the body of a function for all calls of one kind. The values of its parameters depend on the call, so a
+constant of a body has a value only together with a CallFrame, which holds the constant arguments of one call.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mixlist.graph.model import Graph, Node, Value
 
 @dataclass(frozen=True, eq=False)
 class CallFrame:
-    """The constants that a call hands to a function, by the parameter of the body.
+    """The constant arguments of a call, by the parameter of the function's body.
 
-    Two calls that hand in the same constants have one frame.
+    Two calls with the same constant arguments have one frame.
     """
 
     function: Graph
@@ -40,7 +40,7 @@ class CallFrames:
         self._varying: dict[Graph, set[Value]] = {}
 
     def enter(self, call: Node, frame: CallFrame | None) -> CallFrame:
-        """Return the frame of a call that stands in ``frame``."""
+        """Return the frame of a call; ``frame`` is that of the body which holds the call."""
         known = self._by_call.get((call, frame))
         if known is None:
             known = self._by_call[call, frame] = self._make(call, frame)
@@ -54,7 +54,7 @@ class CallFrames:
         return self._by_arguments.setdefault(key, CallFrame(call.function, arguments))
 
     def _argument(self, value: Value, frame: CallFrame | None) -> FrameValue:
-        """Return what a call hands in: a parameter of the caller is what the caller was handed."""
+        """Return an argument of a call; a parameter of the caller is replaced by the caller's own argument."""
         if frame is not None and value in frame.arguments:
             return frame.arguments[value]
         return self._at(value, frame)

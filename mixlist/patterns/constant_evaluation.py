@@ -56,7 +56,10 @@ class ConstantEvaluator:
         self._unknown: dict[FrameValue, str] = {}
 
     def array(self, asked: FrameValue) -> Array:
-        """Return the elements of a constant that is no parameter and no result of a call; raise UnknownValueError."""
+        """Return the elements of a constant that is no parameter and no result of a call.
+
+        Raises UnknownValueError if the value is not known.
+        """
         held: dict[FrameValue, Array] = {}
         try:
             order = self._missing(asked, held)
@@ -76,11 +79,11 @@ class ConstantEvaluator:
         return held[asked]
 
     def inputs(self, at: FrameValue) -> list[Array]:
-        """Return the inputs of the node that computes a constant; raise UnknownValueError."""
+        """Return the elements of the inputs of the node that computes a constant; may raise UnknownValueError."""
         return [self.array(source) for source in self._sources(at)]
 
     def attribute_value(self, at: FrameValue, name: str) -> Array | None:
-        """Return the elements of a tensor that is an attribute of the node that computes a constant."""
+        """Return the elements of a tensor attribute of the node that computes a constant; None if it has none."""
         assert at.value.producer is not None
         bound = _bound(at.value.producer, at)
         tensor = next((attribute.t for attribute in bound.attribute if attribute.name == name), None)

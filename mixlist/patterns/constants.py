@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from mixlist.graph.protos import ConstantProto
 
-Progress = Callable[[int], None]  # told the bytes read since the last call
+Progress = Callable[[int], None]  # called with the number of bytes that were read since the last call
 
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
-_INTEGERS = frozenset({2, 3, 4, 5, 6})  # uint8, int8, uint16, int16, int32: what a weight is quantized to
+_INTEGERS = frozenset({2, 3, 4, 5, 6})  # uint8, int8, uint16, int16, int32: the types of quantized weights
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Bound the factors that scale a mask.
 
-Rule S4.36: A factor that is made of constants, integers and booleans is no score: integers and booleans count as 0 or
-1, and interval arithmetic gives the range of what is made of them, such as ``1 - mask``.
+Rule S4.36: A factor that some operators compute from constants, integers and booleans alone is no score. Integers and
+booleans count as 0 or 1, and interval arithmetic gives the range of a computed factor, such as ``1 - mask``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mixlist.patterns.constants import ConstantRange, ConstantRanges
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
 _INDICATORS = types.INTEGERS | {types.BOOL}
-_LONGEST = 100  # values that a factor may be made of
+_MOST_VALUES = 100  # that a factor may be computed from
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def factor_bounds(factor: Value, ranges: ConstantRanges, low: int) -> Interval |
 
 
 class _Bounds:
-    """The bounds of one factor and of the values that it is made of."""
+    """Bounds one factor and the values that it is computed from."""
 
     def __init__(self, ranges: ConstantRanges, low: int) -> None:
         self.ranges, self.low = ranges, low
@@ -60,7 +60,7 @@ class _Bounds:
 
     def of(self, value: Value) -> Interval | None:
         if value not in self.known:
-            if len(self.known) >= _LONGEST:
+            if len(self.known) >= _MOST_VALUES:
                 return None
             self.known[value] = None
             self.known[value] = self._constant(value) if value.constant else self._computed(value)
@@ -88,23 +88,23 @@ class _Bounds:
         if node.op_type == "Cast" and not floats_of(node.inputs):
             return _ZERO_TO_ONE if all(v is not None and v.type in _INDICATORS for v in node.inputs) else None
         if node.op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Cast", "Min", "Max") or node.op_type in _MOVERS:
-            return self._made_by(node)
+            return self._result(node)
         return None
 
-    def _made_by(self, node: Node) -> Interval | None:
-        """Return the interval of what an operator makes of its float inputs."""
+    def _result(self, node: Node) -> Interval | None:
+        """Return the interval of a node's result from those of its float inputs."""
         read = [self.of(value) for value in floats_of(node.inputs)]
         bounds = [interval for interval in read if interval is not None]
         if len(bounds) < len(read) or not bounds:
             return None
-        made: Interval | None = bounds[0]
+        result: Interval | None = bounds[0]
         if node.op_type in _MOVERS and node.op_type in _FILLERS:
             bounds.append(_ZERO)
         if node.op_type == "Neg":
-            made = _negated(bounds[0])
+            result = _negated(bounds[0])
         for interval in bounds[1:]:
-            made = _BINARY.get(node.op_type, Interval.union)(made, interval) if made is not None else None
-        return made if made is not None and isfinite(made.smallest) and isfinite(made.largest) else None
+            result = _BINARY.get(node.op_type, Interval.union)(result, interval) if result is not None else None
+        return result if result is not None and isfinite(result.smallest) and isfinite(result.largest) else None
 
 
 def reciprocal(divisor: Interval) -> Interval | None:

@@ -47,7 +47,7 @@ def find_mask_groups(main: Graph, ranges: ConstantRanges, low: int) -> MaskPlan:
 
 
 class _Finders:
-    """The finders of a model's graphs, one per graph and kind of call, and what leads to a softmax in each."""
+    """Makes the finders of a model's graphs, one per graph and kind of call."""
 
     def __init__(self, ranges: ConstantRanges, low: int) -> None:
         self.ranges, self.low = ranges, low
@@ -55,6 +55,7 @@ class _Finders:
         self._leading: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
 
     def of(self, graph: Graph, call: CallMasks) -> _Finder:
+        """Return the finder of a graph for a kind of call, which has found the groups."""
         # Calls whose masks are out of range alike share a finder, or functions that call functions would have many.
         coarse = tuple([flow.coarse(self.low) if flow is not None else None for flow in call.arguments])
         key = id(graph), CallMasks(coarse, call.wanted)
@@ -79,7 +80,7 @@ class _Finder:
 
     ``path``: the nodes that could carry a mask to a softmax. ``carrying``: those that do. ``flows``: the mask in each
     value that a node makes. ``constants``: the slots that read a constant of a mask. ``read_constants``: by node the
-    masks in the other constants that it reads, which may be larger than what it makes of them.
+    masks in the other constants that it reads, which may be larger than the mask in its output.
     """
 
     def __init__(self, finders: _Finders, graph: Graph, call: CallMasks) -> None:
@@ -137,7 +138,7 @@ class _Finder:
     # --- the numbers ---
 
     def _carry(self, node: Node) -> None:
-        """Find the mask in what a node makes."""
+        """Find the mask in the outputs of a node."""
         if node.function is not None:
             self._enter(node, node.function)
             return
@@ -255,12 +256,12 @@ class _Finder:
     # --- the groups ---
 
     def _connect(self) -> None:
-        """Join the nodes that a mask connects; a value of it that is read elsewhere cannot be changed."""
+        """Join the nodes that a mask connects; mark as unsound those whose mask is also read elsewhere."""
         values = self.flows.keys()
         parameters: dict[Value, Node] = {}  # with a node that reads the mask in it
-        handed_out = [self.graph.root.outputs]
+        results = [self.graph.root.outputs]
         for node in self.graph.order:
-            handed_out += [body.outputs for body in node.bodies.values()]
+            results += [body.outputs for body in node.bodies.values()]
             if values.isdisjoint(node.inputs):
                 continue
             is_on_way = node in self.carrying or node in self.softmaxes
@@ -274,7 +275,7 @@ class _Finder:
                         self.sources.setdefault(node, f"argument {value.name!r}")
                 elif value.producer is not None and (node.op_type not in _ONLY_SHAPE or node.domain):
                     self.unsound.add(value.producer)
-        for value in (value for outputs in handed_out for value in outputs):
+        for value in chain.from_iterable(results):
             if value in values and value.producer is not None:
                 self.unsound.add(value.producer)
 
@@ -340,7 +341,7 @@ class _Finder:
         return ""
 
     def _changes(self, value: Value | None, limit: float) -> bool:
-        """Return whether a limit may change a constant: its own elements, or those that it is computed from."""
+        """Return whether a limit may change a constant, or the constants that it is computed from."""
         known = self.ranges.known(value) if value is not None and value.tensor is not None else None
         return known is None or known.max_abs > limit
 
@@ -351,7 +352,7 @@ def _callee(node: Node) -> Graph:
 
 
 def _accumulates(node: Node) -> bool:
-    """Return whether a scatter adds or multiplies what it writes: to one place any number of values."""
+    """Return whether a node is a scatter that may add or multiply any number of values into one place."""
     return node.op_type in _SCATTERS and any(
         attribute.name == "reduction" and attribute.s in (b"add", b"mul") for attribute in node.proto.attribute
     )

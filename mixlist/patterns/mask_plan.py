@@ -12,7 +12,7 @@ from math import frexp
 from mixlist.graph.model import Node
 from mixlist.ops.low_precision import FINITE_MAX
 
-SCORES = 16000.0  # the largest magnitude of what is added to a mask (Rule S4.37)
+SCORES = 16000.0  # the largest magnitude of the scores that are added to a mask (Rule S4.37)
 
 Limits = dict[int, float]  # by input slot
 
@@ -21,7 +21,7 @@ Limits = dict[int, float]  # by input slot
 class MaskFlow:
     """The mask in a value: the sum of its constants' magnitudes, and how often the changed constant is added up.
 
-    ``scores``: the largest magnitude of what was added to it; infinite if their number is not known.
+    ``scores``: the largest magnitude of the values that were added to it; infinite if their number is not known.
     """
 
     total: float
@@ -33,7 +33,10 @@ class MaskFlow:
         return self.total + self.scores > FINITE_MAX[low]
 
     def coarse(self, low: int) -> MaskFlow:
-        """Return the mask with a rounded magnitude, if it is out of range: what it passes stays as authored anyway."""
+        """Return the mask, with a rounded magnitude if it is out of range.
+
+        All nodes that such a mask passes stay as authored, whatever its magnitude.
+        """
         return MaskFlow(2.0 ** (frexp(self.total)[1] - 1), scores=self.scores) if self.exceeds(low) else self
 
     def scaled(self, factor: float) -> MaskFlow:
@@ -56,7 +59,7 @@ class CallMasks:
 
 @dataclass(eq=False)
 class MaskGroup:
-    """The nodes that masks connect, of which at least one reads or makes what the low type does not hold.
+    """The nodes that masks connect; at least one of them reads or makes a mask that the low type does not hold.
 
     ``exceeding``: these nodes, softmaxes included. ``limits``: by node the slots that read a constant of the mask, with
     the largest magnitude that the constant keeps if a softmax is low precision. ``reducible``: whether all masks come

@@ -2,7 +2,7 @@
 
 In float16 a mask of -1e9, or one of -65504 and a score, is -infinity, of which the softmax makes zero just as well.
 That is by design, but only where it can be proven from the graph: a constant, the constant branch of a Where or a
-constant factor (``(1 - mask) * -1e9``), which Add, Sub, Max, Where and what moves values carry to a softmax, and
+constant factor (``(1 - mask) * -1e9``), which Add, Sub, Max, Where and value movers carry to a softmax, and
 nowhere else. A value that only reaches such a size, or that the other operands alone could make, is an overflow.
 """
 
@@ -47,16 +47,16 @@ class MaskLevels:
 
     @property
     def least(self) -> float:
-        """The lower of the two levels."""
+        """Return the lower of the two levels."""
         return min(self.negative, self.positive)
 
     @property
     def negated(self) -> MaskLevels:
-        """The levels of the negated values."""
+        """Return the levels of the negated values."""
         return MaskLevels(self.positive, self.negative)
 
     def lowered(self, other: MaskLevels) -> MaskLevels:
-        """The lower of both levels on each side."""
+        """Return the lower of both levels on each side."""
         return MaskLevels(min(self.negative, other.negative), min(self.positive, other.positive))
 
 
@@ -128,7 +128,7 @@ def _finite_magnitude(span: Span | None) -> float:
 
 
 def find_masks(nodes: Iterable[DataflowNode]) -> dict[TensorRef, Mask]:
-    """The tensors of a model that carry a mask to a softmax, as far as it can be proven."""
+    """Return the tensors of a model that carry a mask to a softmax, as far as it can be proven."""
     graphs = dict.fromkeys(each.graph for each in nodes)
     return {ref: mask for graph in graphs for ref, mask in _of_graph(graph).items()}
 
@@ -150,7 +150,7 @@ def _of_graph(graph: Graph) -> dict[TensorRef, Mask]:
 
 
 def _ending(graph: Graph) -> set[Value]:
-    """The values that reach a softmax and nothing else: not a graph output, no other operator."""
+    """Return the values that reach a softmax and nothing else: no output of a graph, and no other operator."""
     readers: dict[Value, list[Node]] = {}
     bad: set[Value] = set(graph.root.outputs)
     for node in graph.order:
@@ -178,7 +178,7 @@ def _ends(reader: Node, ending: set[Value]) -> bool:
 
 
 def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | None:
-    """The mask in a node's output: one that it reads, or one that its constant makes."""
+    """Return the mask in a node's output: one that the node reads, or one that its constant makes."""
     read = floats_of(node.inputs)
     if node.op_type == "Mul":
         levels = _NO_LEVELS
@@ -204,7 +204,7 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
 
 
 def _variables(graph: Graph, value: Value) -> list[TensorRef]:
-    """The tensors of which a value is made, without constants: itself if no constant is moved into it."""
+    """Return the tensors that are moved into a value, without constants; the value itself if none is a constant."""
     moved = floats_of(origins(value, _MOVERS))
     if not any(origin.constant for origin in moved):
         return [_key(graph, value)]
@@ -212,7 +212,7 @@ def _variables(graph: Graph, value: Value) -> list[TensorRef]:
 
 
 def _constant_levels(value: Value) -> MaskLevels:
-    """The levels of a constant that may be a mask; none for what is no constant or cannot be read here."""
+    """Return the levels of a constant that may be a mask; infinite ones for other values and external constants."""
     lowest = largest = 0.0
     for origin in floats_of(origins(value, _MOVERS)):
         if origin.tensor is not None and not is_external(origin.tensor):
@@ -227,7 +227,7 @@ def _constant_levels(value: Value) -> MaskLevels:
 
 
 def _key(graph: Graph, value: Value) -> TensorRef:
-    """The TensorRef of a value; one that nobody observed for what a caller or a loop passes in."""
+    """Return the TensorRef of a value; one that no run observes for an input of a function or of a body."""
     if value.producer is not None:
         return output_ref(graph, value.producer, value.out)
     main = not graph.path and value.scope is graph.root and value in graph.root.inputs

@@ -5,7 +5,7 @@ gray node is low precision exactly if gray paths lead back to a white node and f
 authored type otherwise. These two paths pass no node that a black node reaches and none that cannot be low precision.
 Casts, graph inputs, shape arithmetic, calls of functions, nodes without a precision (S4.1), nodes that a node rule
 names, white nodes that cannot be low precision, white and gray nodes that S4.38 keeps, nodes that S4.40 keeps, and
-control flow that cannot hand on the low type end a path. An op type of the library's *clear* list, which only the
+control flow that cannot take the low type end a path. An op type of the library's *clear* list, which only the
 built-in library `tensorflow` has, is also low precision if a neighbor is, unless a black node reaches it.
 """
 

@@ -1,8 +1,8 @@
 """Rule S4.7: constants out of range keep the authored type.
 
 Under `--constants keep`, the slots of a type parameter that would become low precision keep their authored type if one
-of them reads a constant that the low type cannot hold; if another of them is an output, or reads what is no constant,
-the whole node keeps its authored type with rule `constant`.
+of them reads a constant that the low type cannot hold; if another of them is an output, or reads a value that is no
+constant, the whole node keeps its authored type with rule `constant`.
 
 Rule S4.20: S4.7 applies to the value of every constant, however it is computed. A low-precision node does not fit
 either if its inputs are all constants and its own result does not fit.

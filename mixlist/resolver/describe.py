@@ -129,9 +129,10 @@ def _deciders(solution: Solution) -> dict[int, Node | Value]:
 
 
 def _followed_maker(solution: Solution, node: Node) -> Node | Value | None:
-    """Return what a gray node follows: a node, the control-flow node that hands a value in, or a graph input.
+    """Return the maker of the value that a gray node follows; None for every other node.
 
-    None for every other node, also one that the schema, a mask or a constant keeps.
+    This is a node, the control-flow node whose body has the value as an input, or a graph input. A node that its
+    schema, a mask or a constant keeps follows none.
     """
     value = solution.followed[node.id]
     if value is None or solution.facts[node.id].kind != "gray" or solution.rules.get(node.id) in _DECIDED_ITSELF:

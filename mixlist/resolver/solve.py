@@ -106,7 +106,7 @@ class Resolution:
                 break
             kept = after
             earlier.append(solution)
-        for before in earlier:  # its answers about constants led to what is kept
+        for before in earlier:  # its answers about constants led to the masks that are kept
             solution.constants_fit.update({(before, step): each for step, each in before.constants_fit.items()})
             for node, callees in before.callees_tried.items():
                 solution.callees_tried[node] = {**solution.callees_tried.get(node, {}), **callees}
