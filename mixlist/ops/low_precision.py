@@ -11,7 +11,7 @@ FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127"
 _LEAST_EXPONENT = {types.FLOAT16: -14, types.BFLOAT16: -126}
 _FRACTION_BITS = {types.FLOAT16: 10, types.BFLOAT16: 7}
 SMALLEST_NORMAL = {low: 2.0**exponent for low, exponent in _LEAST_EXPONENT.items()}
-EXACT_INTEGERS = {types.FLOAT16: 2048, types.BFLOAT16: 256}  # up to this magnitude all integers are exact
+EXACT_INTEGERS = {low: 2 ** (bits + 1) for low, bits in _FRACTION_BITS.items()}  # all up to this magnitude are exact
 
 
 def overflow_bound(low: int) -> float:
@@ -21,7 +21,7 @@ def overflow_bound(low: int) -> float:
 
 def flush_bound(low: int) -> float:
     """Return the largest magnitude that rounds to zero: half the smallest subnormal (a tie, to even)."""
-    return 2.0**-25 if low == types.FLOAT16 else 2.0**-134
+    return 2.0 ** (_LEAST_EXPONENT[low] - _FRACTION_BITS[low] - 1)
 
 
 def rounded(number: float, low: int) -> float:
@@ -33,3 +33,9 @@ def rounded(number: float, low: int) -> float:
     exponent = max(math.frexp(number)[1] - 1, _LEAST_EXPONENT[low])
     step = 2.0 ** (exponent - _FRACTION_BITS[low])
     return round(number / step) * step  # exact, but for the rounding: the step is a power of two
+
+
+def rounded_if_held(number: float, low: int) -> float:
+    """Return a number as the low type holds it; the number itself if it would become infinite or zero."""
+    held = rounded(number, low)
+    return held if held and math.isfinite(held) else number

@@ -12,7 +12,7 @@ from math import isfinite
 
 from mixlist.graph.model import Node, Value, floats_of
 from mixlist.ops import types
-from mixlist.ops.low_precision import rounded
+from mixlist.ops.low_precision import rounded_if_held
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRange, ConstantRanges
 
@@ -73,13 +73,9 @@ class _Bounds:
     def _of_range(self, known: ConstantRange) -> Interval:
         """Return the interval of a constant's finite elements."""
         if not (isfinite(known.smallest) and isfinite(known.largest)):
-            return Interval(-self._rounded(known.max_abs), self._rounded(known.max_abs))
-        return Interval(self._rounded(known.smallest), self._rounded(known.largest))
-
-    def _rounded(self, number: float) -> float:
-        """Return a number as the low type holds it, if it does."""
-        held = rounded(number, self.low)
-        return held if isfinite(held) and (held or not number) else number
+            magnitude = rounded_if_held(known.max_abs, self.low)
+            return Interval(-magnitude, magnitude)
+        return Interval(rounded_if_held(known.smallest, self.low), rounded_if_held(known.largest, self.low))
 
     def _computed(self, value: Value) -> Interval | None:
         node = value.producer

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import chain
-from math import inf, isfinite
+from math import inf
 from weakref import WeakKeyDictionary
 
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.weights import element_count, held_array, is_external
 from mixlist.ops import types
-from mixlist.ops.low_precision import FINITE_MAX, rounded
+from mixlist.ops.low_precision import FINITE_MAX, rounded_if_held
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
@@ -106,7 +106,8 @@ class _Finder:
         for node in self.path:
             self._carry(node)
         for node in self.calls.keys() - set(self.path):
-            self.plan.calls[node.id] = self.finders.of(_callee(node), _NO_MASKS).plan
+            assert node.function is not None
+            self.plan.calls[node.id] = self.finders.of(node.function, _NO_MASKS).plan
         if any(flow.exceeds(self.low) for flow in chain(self.flows.values(), *self.read_constants.values())):
             self._connect()
             self.plan.groups = tuple(self._groups())
@@ -187,23 +188,17 @@ class _Finder:
     def _constant(self, node: Node, slot: int, value: Value) -> MaskFlow | None:
         """Return the mask in a constant that no node of the path makes, if it holds numbers of that size."""
         known = self.ranges.known(value)
-        if known is None or self._rounded(known.max_abs) < LEAST:
+        # Rounded, so that a rewritten model has the same masks.
+        magnitude = rounded_if_held(known.max_abs, self.low) if known is not None else 0.0
+        if magnitude < LEAST:
             return None
-        tensor = value.tensor
-        held = tensor is not None and value.kind != "overridable" and element_count(tensor) <= MOST_ELEMENTS
-        held = held and tensor is not None and tensor.DESCRIPTOR.name != "SparseTensorProto"
         self.constants.append((node, slot))
-        if not held or value.type != types.FLOAT:
+        if not _is_reducible(value):
             self.unsound.add(node)
         self.sources.setdefault(node, f"constant {value.name!r}")
-        flow = MaskFlow(self._rounded(known.max_abs))
+        flow = MaskFlow(magnitude)
         self.read_constants.setdefault(node, []).append(flow)
         return flow
-
-    def _rounded(self, magnitude: float) -> float:
-        """Return a magnitude as the low type holds it, if it does, so that a rewritten model has the same masks."""
-        held = rounded(magnitude, self.low)
-        return held if isfinite(held) else magnitude
 
     def _filled(self, node: Node) -> MaskFlow | None:
         """Return the mask that a ConstantOfShape makes; its number is no constant that could be changed."""
@@ -296,8 +291,9 @@ class _Finder:
         weights: dict[Node, float] = {}
         leaving: set[Node] = set()  # the leaders of groups with a value out of range
         for node in sorted(self.carrying | self.softmaxes, key=_order):
-            if node in self.softmaxes and node.inputs[0] in self.flows and node.inputs[0] is not None:
-                self.constants += [(node, 0)] if node.inputs[0].constant else []
+            scores = node.inputs[0] if node in self.softmaxes else None
+            if scores is not None and scores.constant and scores in self.flows:
+                self.constants.append((node, 0))
             found = [flow for value in (*node.inputs, *node.outputs) if (flow := self.flows.get(value)) is not None]
             if not found:
                 continue  # a softmax without a mask
@@ -346,9 +342,12 @@ class _Finder:
         return known is None or known.max_abs > limit
 
 
-def _callee(node: Node) -> Graph:
-    assert node.function is not None
-    return node.function
+def _is_reducible(value: Value) -> bool:
+    """Return whether a constant is a float32 tensor of the model whose elements can be changed in memory."""
+    tensor = value.tensor
+    if tensor is None or value.kind == "overridable" or value.type != types.FLOAT:
+        return False
+    return element_count(tensor) <= MOST_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
 
 
 def _accumulates(node: Node) -> bool:
