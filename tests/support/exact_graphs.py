@@ -297,10 +297,8 @@ def masked_cases(draw: st.DrawFn) -> Case:
     return Case(whole(g.nodes, g.weights, (n, n)), lists, feeds, draw(st.booleans()))
 
 
-def whole(
-    nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], shape: Shape, opset: int = 22
-) -> onnx.ModelProto:
-    """Return the model; a tensor that no node reads is an output."""
+def whole(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], shape: Shape) -> onnx.ModelProto:
+    """Return the model of some nodes; a tensor that no node reads is an output."""
     read = {name for node in nodes for name in node.input}
     inputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, shape) for x in ("x0", "x1")]
     outputs = [helper.make_empty_tensor_value_info(y) for node in nodes for y in node.output if y not in read]

@@ -62,7 +62,7 @@ class Val:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether the value is no sequence and no optional."""
+        """Return whether the value is no sequence and no optional."""
         return not self.sequence and not self.optional
 
     @property

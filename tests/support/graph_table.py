@@ -1,4 +1,4 @@
-"""Which operators random graphs are made of, from which opset on, and how often."""
+"""List the operators of random graphs, with the first opset and the frequency of each."""
 
 from __future__ import annotations
 

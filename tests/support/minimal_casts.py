@@ -69,7 +69,7 @@ class Problem:
         return limit
 
     def is_valid(self, chosen: tuple[Candidate, ...]) -> bool:
-        """Whether ONNX accepts the model with these Casts and every node makes what was decided."""
+        """Return whether ONNX accepts the model with these Casts and every node makes what was decided."""
         if len({(c.tensor, c.target, c.place) for c in chosen}) < len(chosen):
             return False
         written = _Writer(self, chosen).model()
@@ -155,7 +155,7 @@ class _Writer:
                 node.output[i] = f"{name}.raw"
 
     def _is_raw(self, scope: Scope, name: str) -> bool:
-        """Whether a tensor gives its name to the Cast behind it, as it is an output of the main graph."""
+        """Return whether a tensor gives its name to the Cast behind it, as it is an output of the main graph."""
         if scope.path or name not in scope.outputs or name in scope.inputs:
             return False
         made = self.problem.made[""].get(name)

@@ -64,5 +64,5 @@ def counterpart(node: onnx.NodeProto, after: Scope) -> onnx.NodeProto | None:
 
 
 def is_constant(node: onnx.NodeProto) -> bool:
-    """Whether the node is a Constant."""
+    """Return whether the node is a Constant."""
     return node.op_type == "Constant" and node.domain in STANDARD

@@ -35,7 +35,7 @@ CUBE = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 
 @dataclass(frozen=True)
 class Decided:
-    """What the rules say about one node: its precision, and the type of each output that is in use.
+    """The decision of the rules for one node: its precision, and the type of each output that is in use.
 
     ``reduced`` holds the constants of masks out of range that the node reads, each with the limit of its magnitude.
     """
@@ -170,7 +170,7 @@ class Reference:
         return None
 
     def _votes(self, shared: Shared) -> list[int | None]:
-        """What a state, or connected sequences, hear in this round (Rules S4.27, S4.29, S4.30)."""
+        """Return the votes for a state, or for connected sequences, in this round (Rules S4.27, S4.29, S4.30)."""
         if self._first_type(shared) is not None:
             return []
         operators = [node for node in shared.nodes if not node.is_control_flow]
@@ -186,7 +186,7 @@ class Reference:
         return [*votes, *[FLOAT for v in self._converted(shared) if not self.constants.fits(v, self.low)]]
 
     def _is_gray(self, node: Node) -> bool:
-        """Whether a node follows what it reads."""
+        """Return whether a node follows what it reads."""
         ruled = self.rules[node] is not None or self.constants.is_shape_arithmetic(node)
         return self.policy.mode.action == "lists" and not ruled and self.list_of(node) == "gray"
 
@@ -262,17 +262,17 @@ class Reference:
         return any(self.constants.is_constant(v) and not self._fits(v, node) for v in values)
 
     def _fits(self, constant: Value, reader: Node) -> bool:
-        """Whether the low type can hold a constant as a node reads it: reduced, if it is a mask that is."""
+        """Return whether the low type can hold a constant as a node reads it: reduced, if it is a mask that is."""
         is_reduced = any(mask in self.reduced for mask in self.masks.content(constant, reader).masks)
         return is_reduced or self.constants.fits(constant, self.low)
 
     def _reads_only_constants(self, node: Node, group: Group) -> bool:
-        """Whether no slot of a type parameter is an output, or reads what is no constant."""
+        """Return whether no slot of a type parameter is an output, or reads a value that is no constant."""
         values = [v for i in group.inputs if (v := node.inputs[i]) is not None]
         return not group.outputs and all(map(self.constants.is_constant, values))
 
     def _makes_misfit(self, node: Node) -> bool:
-        """Whether the node makes of constants alone what the low type cannot hold (Rule S4.20)."""
+        """Return whether the node makes of constants alone what the low type cannot hold (Rule S4.20)."""
         if self.policy.constants != "keep" or self.constants.result_fits(node, self.low):
             return False
         return any(v is not None and not self._fits(v, node) for v in node.outputs)
@@ -314,24 +314,24 @@ class Reference:
         return self.follower.wish(node, self.types)
 
     def _can_be_low(self, node: Node) -> bool:
-        """Whether the schema admits the low type on a slot that may change, and nothing fixes its sequences."""
+        """Return whether the schema admits the low type on a slot that may change, and nothing fixes its sequences."""
         movable = [g for g in self.groups[node] if g.elem in self._movable(node)]
         if node in self.shared_of_node:
             return self._first_type(self.shared_of_node[node]) in (None, self.low)
         return any(can_be(node, g, self.low) for g in movable)
 
     def _reads_unknown(self, node: Node) -> bool:
-        """Whether the node reads a tensor of unknown type where it could be a float (Rule S4.40)."""
+        """Return whether the node reads a tensor of unknown type where it could be a float (Rule S4.40)."""
         return any(v.elem is None and not is_output for v, _, is_output, _ in float_slots(node))
 
     def _is_black(self, node: Node) -> bool:
-        """Whether the black list decides the node."""
+        """Return whether the black list decides the node."""
         comes_first = self.rules[node] is not None or self.policy.mode.action != "lists"
         arithmetic = self.constants.is_shape_arithmetic(node)
         return self.list_of(node) == "black" and not comes_first and not arithmetic and self._varies(node)
 
     def _varies(self, node: Node) -> bool:
-        """Whether the node has a slot whose type may change (Rule S4.1)."""
+        """Return whether the node has a slot whose type may change (Rule S4.1)."""
         return node in self.shared_of_node or any(g.elem in self._movable(node) for g in self.groups[node])
 
     def list_of(self, node: Node) -> str:
@@ -391,7 +391,7 @@ class Reference:
 
 
 def decide(model: onnx.ModelProto, policy: Policy) -> dict[Node, Decided]:
-    """What the rules say about every node of every scope instance."""
+    """Return the decisions of the rules for every node of every scope instance."""
     reference = Reference(model, policy)
     reference.solve()
     return {node: reference.decided(node) for node in reference.nodes}

@@ -23,7 +23,7 @@ class Between:
 
     ``color`` is white, black, gray, or another word for a node that ends paths; ``is_clear`` tells whether the
     operator is on the clear list; ``can_be_low`` tells whether a gray node can be low precision; ``passes`` tells
-    whether control flow can hand on the low type.
+    whether control flow can take the low type.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Between:
         return [unit for unit in self.members if isinstance(unit, tuple) and unit[0] is shared]
 
     def is_low(self, unit: Unit) -> bool:
-        """Whether a gray node, or the gray node of connected sequences, is low precision."""
+        """Return whether a gray node, or the gray node of connected sequences, is low precision."""
         return unit in self.low
 
     def _clear(self, low: set[Unit], candidates: set[Unit], after: Edges) -> set[Unit]:
@@ -111,7 +111,7 @@ class Between:
         return found
 
     def _makers(self, value: Value, seen: set[Value], function: Scope) -> set[Unit]:
-        """The nodes of one function that compute a value, through the borders of bodies that hand on the low type."""
+        """The nodes of one function that compute a value, through the borders of bodies that take the low type."""
         if value in seen:
             return set()
         seen.add(value)

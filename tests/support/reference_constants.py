@@ -1,4 +1,4 @@
-"""Which values are known before the run, which come from shapes, and which constants the low type cannot hold.
+"""Find values that are known before the run or come from shapes, and constants that the low type cannot hold.
 
 Rule S4.15: a constant is an initializer, or is computed from constants. Rule S4.3: shape arithmetic. Rule S4.7: a
 constant does not fit if a finite value of it becomes infinite, or if it holds a single value that becomes zero. Rule
@@ -26,7 +26,7 @@ NUMPY = {FLOAT: np.float32, FLOAT16: np.float16, BFLOAT16: ml_dtypes.bfloat16}
 
 
 class Constants:
-    """What is known about the values of one model."""
+    """The constants of one model, their values, and the values that come from shapes."""
 
     def __init__(self) -> None:
         self._constant: dict[Value, bool] = {}
@@ -35,7 +35,7 @@ class Constants:
 
     # -- Rule S4.15 -----------------------------------------------------------------------------------
     def is_constant(self, value: Value) -> bool:
-        """Whether the value is known before the run."""
+        """Return whether the value is known before the run."""
         if value not in self._constant:
             node = value.producer
             self._constant[value] = value.array is not None or (node is not None and self._yields_constants(node))
@@ -46,7 +46,7 @@ class Constants:
 
     # -- Rule S4.3 ------------------------------------------------------------------------------------
     def is_from_shape(self, value: Value) -> bool:
-        """Whether the value comes from a shape."""
+        """Return whether the value comes from a shape."""
         if value not in self._shape:
             node = value.producer
             self._shape[value] = node is not None and not self.is_constant(value) and self._yields_shapes(node)
@@ -62,12 +62,12 @@ class Constants:
         return any(from_shapes) and all(s or self.is_constant(v) for v, s in zip(values, from_shapes, strict=True))
 
     def is_shape_arithmetic(self, node: Node) -> bool:
-        """Whether all float inputs of the node come from shapes and constants, one of them from a shape."""
+        """Return whether all float inputs of the node come from shapes and constants, one of them from a shape."""
         return self._all_from_shapes([v for v in node.inputs if v is not None and v.elem in LISTED])
 
     # -- Rules S4.7, S4.20, S4.21 -----------------------------------------------------------------------
     def fits(self, value: Value, low: int) -> bool:
-        """Whether the low type can hold a constant; a value that is not known fits."""
+        """Return whether the low type can hold a constant; a value that is not known fits."""
         array = self._values(value)
         if array is None or array.dtype not in (np.float32, ml_dtypes.bfloat16) or not array.size:
             return True
@@ -80,7 +80,7 @@ class Constants:
         return not (is_single and array.flat[0] != 0 and rounded.flat[0] == 0)
 
     def result_fits(self, node: Node, low: int) -> bool:
-        """Whether the low type can hold what a node makes of constants alone."""
+        """Return whether the low type can hold what a node makes of constants alone."""
         outputs = [v for v in node.outputs if v is not None]
         return all(self.fits(v, low) for v in outputs if self.is_constant(v))
 
@@ -131,7 +131,7 @@ class Constants:
 
 
 def is_deterministic(node: Node) -> bool:
-    """Whether the node, with its bodies, gives the same output for the same input."""
+    """Return whether the node, with its bodies, gives the same output for the same input."""
     if any(not is_deterministic(inner) for body in node.bodies.values() for inner in body.nodes):
         return False
     if node.op == "Dropout" and node.is_standard:
@@ -140,7 +140,7 @@ def is_deterministic(node: Node) -> bool:
 
 
 def may_train(node: Node) -> bool:
-    """Whether a Dropout may drop values: its training mode is given and is not the constant false."""
+    """Return whether a Dropout may drop values: its training mode is given and is not the constant false."""
     if node.scope.opsets.get("", 1) < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
         return False
     flag = node.inputs[2]

@@ -1,4 +1,4 @@
-"""What shares one type across bodies, sequences and optionals.
+"""Find the values that share one type across bodies, sequences and optionals.
 
 Rule S4.26: an If output needs all branches. Rule S4.27: a loop state has one type. Rule S4.29: all elements of a
 sequence, and an optional and its content, share one type. A group here is such a state, or such a set of connected
@@ -123,7 +123,7 @@ class Flow:
 
 
 def _says_type(node: Node) -> bool:
-    """Whether an Optional without content gives its type."""
+    """Return whether an Optional without content gives its type."""
     return node.op == "Optional" and node.attribute("type") is not None
 
 

@@ -1,4 +1,4 @@
-"""What a gray node follows.
+"""Find the values that a gray node follows.
 
 Rule S4.6: gray nodes follow upstream. Rule S4.17: one Cast from the low type is looked through. Rule S4.18: Casts of
 mixlist are invisible. Rules S4.8, S4.23 and S4.24: the gray policies black-wins and promote.

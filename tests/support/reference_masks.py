@@ -1,4 +1,4 @@
-"""Which masks stand before a softmax, what they keep in high precision, and which are reduced.
+"""Find the masks before a softmax, the nodes that they keep in high precision, and the masks that are reduced.
 
 Rule S4.35: a mask before a float32 softmax stays as authored. Rule S4.36: a mask before a low-precision softmax is
 reduced, if it has a constant to reduce.
@@ -139,7 +139,7 @@ class Masks:
         return max(map(abs, bounds)) if bounds else 1.0
 
     def bounds(self, value: Value | None) -> Bounds | None:
-        """The range of a factor that is made of constants, integers and booleans; None for every other value."""
+        """The range of a factor that is computed from constants, integers and booleans; None for other values."""
         node = value.producer if value is not None else None
         if value is not None and self.constants.is_constant(value):
             return self._constant_bounds(value)
@@ -205,7 +205,7 @@ class Masks:
 
     # -- what is out of range -----------------------------------------------------------------------------
     def is_out_of_range(self, content: Content) -> bool:
-        """Tell whether a mask leaves the range, with room for what was added."""
+        """Return whether a mask leaves the range, with room for what was added."""
         return content.size + content.room >= INFINITE[self.low]
 
     def _contents_at(self, node: Node) -> Iterable[Content]:
@@ -222,7 +222,7 @@ class Masks:
 
     # -- what can be reduced --------------------------------------------------------------------------------
     def _can_be_reduced(self, group: Masked) -> bool:
-        """Tell whether every mask has a constant to reduce, if one is out of range (Rule S4.36)."""
+        """Return whether every mask has a constant to reduce, if one is out of range (Rule S4.36)."""
         masks = set(group.limits)
         made = [v for n in group.way for v in n.outputs if v is not None]
         touched = [v for v in made if self.contents.get(v, NOTHING).masks & masks]
@@ -237,18 +237,18 @@ class Masks:
         return all(self._is_scaling_harmless(node, masks) for node in group.way)
 
     def _is_plain(self, constant: Value, reader: Node) -> bool:
-        """Tell whether a constant is a float32 initializer or Constant of the graph, and no default of an input."""
+        """Return whether a constant is a float32 initializer or Constant of the graph, and no default of an input."""
         is_written = constant.array is not None or is_standard(constant.producer, "Constant")
         is_own = constant.scope is not None and constant.scope.function() is reader.scope.function()
         return is_own and is_written and constant.elem == FLOAT and not constant.is_input
 
     def _is_read_elsewhere(self, value: Value, group: Masked) -> bool:
-        """Tell whether a node that is neither on the way nor a softmax reads a value that holds a mask."""
+        """Return whether a node that is neither on the way nor a softmax reads a value that holds a mask."""
         readers = [*group.way, *group.softmaxes]
         return any(node not in readers or value not in carrying_inputs(node) for node, _ in value.readers)
 
     def _is_scaling_harmless(self, node: Node, masks: set[Mask]) -> bool:
-        """Tell whether no mask and no score scales one of the masks at a node, and what divides one is constant."""
+        """Return whether no mask and no score scales one of the masks at a node, and what divides one is constant."""
         if not is_standard(node, "Mul", "Div"):
             return True
         values = [v for v in node.inputs if v is not None]
@@ -282,17 +282,17 @@ BINARY: dict[str, Callable[[Bounds, Bounds], Bounds | None]] = {
 
 
 def is_standard(node: Node | None, *ops: str) -> bool:
-    """Tell whether a node is one of these operators of the standard domain."""
+    """Return whether a node is one of these operators of the standard domain."""
     return node is not None and node.is_standard and node.op in ops
 
 
 def is_softmax(node: Node) -> bool:
-    """Tell whether a mask may stand before the node."""
+    """Return whether a mask may stand before the node."""
     return is_standard(node, *SOFTMAX)
 
 
 def accumulates(node: Node) -> bool:
-    """Tell whether the node may add or multiply any number of values into one place."""
+    """Return whether the node may add or multiply any number of values into one place."""
     reduction = node.attribute("reduction")
     return is_standard(node, *SCATTERS) and reduction is not None and reduction.s in (b"add", b"mul")
 

@@ -73,7 +73,7 @@ class Value:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether the value is no sequence and no optional, as far as is known."""
+        """Return whether the value is no sequence and no optional, as far as is known."""
         return self.type is None or self.type.WhichOneof("value") not in ("sequence_type", "optional_type")
 
     def __repr__(self) -> str:
@@ -99,17 +99,17 @@ class Node:
 
     @property
     def is_standard(self) -> bool:
-        """Whether the operator is of the standard domain."""
+        """Return whether the operator is of the standard domain."""
         return self.proto.domain in ("", "ai.onnx")
 
     @property
     def is_user_cast(self) -> bool:
-        """Whether the node is a Cast that the author wrote."""
+        """Return whether the node is a Cast that the author wrote."""
         return self.op == "Cast" and self.is_standard and not scopes.is_marked(self.proto)
 
     @property
     def is_control_flow(self) -> bool:
-        """Whether the node carries no precision itself (Rule S4.25)."""
+        """Return whether the node carries no precision itself (Rule S4.25)."""
         return self.call is not None or (self.op in CONTROL_FLOW and self.is_standard)
 
     def attribute(self, name: str) -> onnx.AttributeProto | None:
@@ -257,7 +257,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def borders(node: Node) -> Iterator[tuple[list[Value], list[Value | None], bool]]:
-    """What crosses the borders of the bodies of If, Loop and Scan.
+    """Yield the values that cross the borders of the bodies of If, Loop and Scan.
 
     Each item holds the values that take over (an output of the node, an input of a body), the values that they take
     over, and whether this is a state: its first value, then what the body yields.

@@ -1,4 +1,4 @@
-"""Which nodes compute positions.
+"""Find the nodes that compute positions.
 
 Rule S4.38: the arithmetic that brings positions to Sin, Cos or the grid of GridSample, and these readers, stay as
 authored with --protect positions.
@@ -37,7 +37,7 @@ class Positions:
 
     # -- fixed floats ---------------------------------------------------------------------------------
     def is_fixed(self, value: Value) -> bool:
-        """Whether the value is a constant, or made of constants, shapes and fixed floats alone."""
+        """Return whether the value is a constant, or made of constants, shapes and fixed floats alone."""
         return value in self._fixed or self.constants.is_constant(value)
 
     def _find_fixed(self, nodes: list[Node]) -> set[Value]:
@@ -48,7 +48,7 @@ class Positions:
         return fixed
 
     def _stays_fixed(self, value: Value, fixed: set[Value]) -> bool:
-        """Whether the value is fixed if these are."""
+        """Return whether the value is fixed if these are."""
         if self.constants.is_constant(value):
             return True
         if value in self.flow.sources:
@@ -87,7 +87,7 @@ class Positions:
         return node.op in ARITHMETIC | MOVERS and self._are_positions(floats)
 
     def _are_positions(self, values: Iterable[Value]) -> bool:
-        """Whether one of the values is a position and all others are positions or fixed."""
+        """Return whether one of the values is a position and all others are positions or fixed."""
         values = list(values)
         found = [v in self.positions for v in values]
         return any(found) and all(p or self.is_fixed(v) for v, p in zip(values, found, strict=True))

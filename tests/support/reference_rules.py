@@ -1,4 +1,4 @@
-"""Which node rule decides a node.
+"""Find the node rule that decides a node.
 
 Rule S6.3: the first rule that names a node decides. Rule S6.4: a name matches in every scope, ``scope/name`` narrows
 it, and ``*`` and ``?`` match as in a shell. Rule S6.5: ``./NAME`` means the main graph. Rules S6.8 and S6.9: a rule by
@@ -24,7 +24,7 @@ def rule_for(node: Node, policy: Policy) -> NodeRule | None:
 
 
 def names(rule: NodeRule, node: Node) -> bool:
-    """Whether a rule names a node."""
+    """Return whether a rule names a node."""
     if rule.by == "type":
         return node.op == rule.pattern
     path = node.scope.path

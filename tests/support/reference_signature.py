@@ -1,4 +1,4 @@
-"""Which slots of a node can have which type, from the schema and from ONNX's inference of the node alone.
+"""Find the types that the slots of a node can have, from the schema and from ONNX's inference of the node alone.
 
 Rule S4.1: a node without a float slot that may change has no precision. Rule S4.11: a slot can be low precision only
 if the schema and the inference agree; slots that share a type parameter change together. Rule S4.13: a Cast, a
@@ -47,7 +47,7 @@ class Group:
 
 
 def has_fixed_output(node: Node) -> bool:
-    """Whether an attribute, or its default, gives the output type (Rule S4.13)."""
+    """Return whether an attribute, or its default, gives the output type (Rule S4.13)."""
     if not node.is_standard or node.op not in TYPE_ATTRIBUTES:
         return False
     name = TYPE_ATTRIBUTES[node.op]
@@ -81,7 +81,7 @@ def float_slots(node: Node) -> list[tuple[Value, str, bool, int]]:
 
 
 def can_be(node: Node, group: Group, elem: int) -> bool:
-    """Whether the schema and the inference admit a type for a group (Rule S4.11)."""
+    """Return whether the schema and the inference admit a type for a group (Rule S4.11)."""
     if f"tensor({ELEM_NAMES[elem]})" not in group.allowed:
         return False
     if elem == TensorProto.BFLOAT16 and node.scope.opsets.get("", 1) < FIRST_BFLOAT16_CAST:
@@ -92,7 +92,7 @@ def can_be(node: Node, group: Group, elem: int) -> bool:
 
 
 def admits(node: Node, elem: int) -> bool:
-    """Whether the schema of an operator on sequences, or of control flow, admits a type wherever it takes floats."""
+    """Return whether the schema of an operator on sequences, or of control flow, admits a type in all float slots."""
     schema = node.schema()
     assert schema is not None
     floats = [c.allowed_type_strs for c in schema.type_constraints if any("(float)" in t for t in c.allowed_type_strs)]

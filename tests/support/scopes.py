@@ -97,12 +97,12 @@ def subgraphs(node: onnx.NodeProto) -> list[tuple[str, onnx.GraphProto]]:
 
 
 def is_marked(node: onnx.NodeProto) -> bool:
-    """Whether mixlist made the node."""
+    """Return whether mixlist made the node."""
     return any(p.key.startswith(MARK) for p in node.metadata_props)
 
 
 def is_marked_cast(node: onnx.NodeProto | None) -> bool:
-    """Whether the node is a Cast that mixlist made."""
+    """Return whether the node is a Cast that mixlist made."""
     return node is not None and node.op_type == "Cast" and node.domain in ("", "ai.onnx") and is_marked(node)
 
 
