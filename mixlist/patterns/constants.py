@@ -132,15 +132,14 @@ class ConstantRanges:
             return self._of_tensor(value.tensor)
         if isinstance(value.type, tuple) and node is not None and not node.inputs:
             return _EMPTY  # SequenceEmpty, or an Optional without content
+        operator = node.op_type if node is not None and not node.domain else ""
         try:
-            if node is not None and not node.domain and node.op_type == "ConstantOfShape":
+            if operator == "ConstantOfShape":
                 return self._filled(at)
-            if node is not None and not node.domain and node.op_type == "Range":
+            if operator == "Range":
                 return self._progression(at)
-            if node is not None and not node.domain and node.op_type == "DequantizeLinear":
-                bound = self._dequantized(at)
-                if bound is not None:
-                    return bound
+            if operator == "DequantizeLinear" and (bound := self._dequantized(at)) is not None:
+                return bound
             return _range_of_pieces([self._evaluator.array(at).reshape(-1)])
         except UnknownValueError as reason:
             return replace(_EMPTY, unknown=str(reason))
