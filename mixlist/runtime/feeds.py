@@ -143,7 +143,7 @@ def arrays_of(feed: Feed) -> Iterator[Array]:
 
 
 def digest(feeds: Iterable[Mapping[str, object]]) -> str:
-    """Return a SHA-256 of feeds, or of other arrays by name: what results depend on. The order of names is ignored."""
+    """Return the SHA-256 of feeds, or of other arrays by name. The order of names is ignored."""
     sha = hashlib.sha256()
     for feed in feeds:
         for name in sorted(feed):

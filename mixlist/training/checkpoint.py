@@ -1,12 +1,11 @@
 """Keep the state of a training that may be killed in one ``.npz`` file, replaced whole.
 
-Everything but arrays stands in it as JSON, where ``{"array": NAME}`` refers to an array of the file. A digest of all of
-it tells a state from one that was changed since: no part needs a check of its own.
+Everything but arrays is JSON in it, where ``{"array": NAME}`` refers to an array of the file. The file also holds a
+digest of its content: a state that was changed is refused, so no part of it needs a check of its own.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -21,10 +20,9 @@ import numpy as np
 from mixlist.errors import FileError, UsageError
 from mixlist.files.regular_files import open_regular
 from mixlist.files.whole_writes import write_whole
+from mixlist.runtime.feeds import digest
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from mixlist.runtime.session import Array
     from mixlist.training.loop import Training, TrainingState
 
@@ -93,7 +91,7 @@ def save(path: str | os.PathLike[str], key: Mapping[str, str], state: Mapping[st
 
     text = json.dumps({"format": FORMAT, "key": dict(key), "state": state}, default=refer)
     arrays[_JSON] = np.frombuffer(text.encode(), np.uint8)
-    arrays[_DIGEST] = _digest(arrays)
+    arrays[_DIGEST] = np.array(digest([arrays]))
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_whole(path, buffer.getvalue())
@@ -116,7 +114,7 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
     try:
         with open_regular(Path(path)) as file, np.load(file, allow_pickle=False) as content:
             arrays.update(content)
-        if not np.array_equal(arrays.pop(_DIGEST), _digest(arrays)):
+        if str(arrays.pop(_DIGEST)) != digest([arrays]):
             raise ValueError("its content does not fit its digest")
         saved = json.loads(arrays[_JSON].tobytes(), object_hook=resolve)
         saved_key = saved["key"] if saved["format"] == FORMAT else None
@@ -134,13 +132,3 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
             hint="give the same step graph, data, lists and options, or another --resume",
         )
     return state
-
-
-def _digest(arrays: Mapping[str, Array]) -> NDArray[np.uint8]:
-    """Return the 32 bytes of the SHA-256 of arrays: their names, types, shapes and values."""
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(repr((name, array.dtype.str, array.shape)).encode())
-        whole = np.ascontiguousarray(array).reshape(-1)
-        digest.update(whole.view(np.uint8).data)  # some types have no buffer of their own
-    return np.frombuffer(digest.digest(), np.uint8)
