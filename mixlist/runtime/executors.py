@@ -49,7 +49,6 @@ def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | N
     ``executor`` is used instead where the caller has one. Raises UsageError for a scheduler that cannot be reached.
     """
     cores = os.cpu_count() or 1
-    local = count_local_workers(jobs, scheduler, executor, most)
     if executor is not None:
         count = int(getattr(executor, "_max_workers", 1))
         here = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool)
@@ -58,9 +57,10 @@ def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | N
         with _dask(scheduler) as workers:
             yield workers
     else:
-        threads = max(1, cores // local)
-        with ProcessPool(local, threads) as pool:
-            yield Workers(pool, local, threads, str)
+        count = count_local_workers(jobs, scheduler, executor, most)
+        threads = max(1, cores // count)
+        with ProcessPool(count, threads) as pool:
+            yield Workers(pool, count, threads, str)
 
 
 def count_local_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, most: int) -> int:
