@@ -1,4 +1,7 @@
-"""Find out how much memory this process can still get: from the system, and from the limits of its container."""
+"""Find out how much memory this process can still get: from the system, and from the limits of its container.
+
+``gigabytes`` writes an amount of memory in messages.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,16 @@ _GROUPS = Path("/sys/fs/cgroup")
 def free_memory() -> int | None:
     """Return the bytes that this process can still get; None where the system does not say.
 
-    Linux counts what is free, with what it can drop of its caches, and the limit of the control group. On other systems
-    it is all the memory of the machine.
+    Linux counts free memory and the caches that it can drop, within the limit of the control group. macOS gives all the
+    memory of the machine, and Windows nothing.
     """
     known = [size for size in (_of_system(), _of_group()) if size is not None]
     return min(known, default=None)
+
+
+def gigabytes(size: int) -> str:
+    """Return a number of bytes for messages, as ``1.6 GB``."""
+    return f"{size / 10**9:,.1f} GB"
 
 
 def _of_system() -> int | None:

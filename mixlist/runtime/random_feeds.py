@@ -24,6 +24,7 @@ from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops import types
 from mixlist.patterns.integer_inputs import IntegerRange, find_integer_ranges
 from mixlist.runtime.casts import BOOL, STRING, integer_bounds, numpy_type
+from mixlist.runtime.free_memory import gigabytes
 from mixlist.runtime.inputs import Input, model_inputs
 
 if TYPE_CHECKING:
@@ -194,9 +195,9 @@ def _check_sizes(wanted: Sequence[Input], shapes: Mapping[str, tuple[int, ...]])
     total = sum(sizes.values())
     if total > LARGEST:
         largest = max(sizes, key=lambda each: sizes[each])
-        others = f" and {_gigabytes(total)} for all inputs" if total > sizes[largest] else ""
+        others = f" and {gigabytes(total)} for all inputs" if total > sizes[largest] else ""
         raise UsageError(
-            f"one batch of random data takes {_gigabytes(sizes[largest])} for input {largest}{others},"
+            f"one batch of random data takes {gigabytes(sizes[largest])} for input {largest}{others},"
             f" more than the {LARGEST // 10**9} GB that mixlist makes",
             hint=f"{_OWN}, or give open sizes smaller values with --dim",
         )
@@ -204,10 +205,6 @@ def _check_sizes(wanted: Sequence[Input], shapes: Mapping[str, tuple[int, ...]])
 
 def _item_size(elem: int) -> int:
     return 8 if elem == STRING else numpy_type(elem).itemsize
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 10**9:,.1f} GB"
 
 
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bounds | None) -> Array:

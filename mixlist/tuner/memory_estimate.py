@@ -13,7 +13,7 @@ from mixlist.graph.save import tensors
 from mixlist.graph.weights import declared_size, element_count
 from mixlist.ops.low_precision import LOW
 from mixlist.runtime.casts import STRING
-from mixlist.runtime.free_memory import free_memory
+from mixlist.runtime.free_memory import free_memory, gigabytes
 
 SEARCH, WORKER = 8, 5  # times the weights in float32: less than was measured, so that no model is refused that fits
 _SMALL = 64 << 20  # bytes of weights that fit everywhere
@@ -29,10 +29,10 @@ def refuse_too_large(loaded: Loaded, workers: int) -> None:
         return
     fewer = _needed(weights, 1)
     fits = workers > 1 and fewer <= free
-    other = f"--jobs 1 takes {_gigabytes(fewer)}" if fits else "use a machine with more memory"
+    other = f"--jobs 1 takes {gigabytes(fewer)}" if fits else "use a machine with more memory"
     raise UsageError(
-        f"to tune {loaded.name} takes about {_gigabytes(needed)} of memory with {workers} worker"
-        f"{'s' if workers != 1 else ''}, and {_gigabytes(free)} are free",
+        f"to tune {loaded.name} takes about {gigabytes(needed)} of memory with {workers} worker"
+        f"{'s' if workers != 1 else ''}, and {gigabytes(free)} are free",
         hint=f"{other}, or check single lists with mixlist check, which maps the weights from disk",
     )
 
@@ -45,7 +45,3 @@ def weight_bytes(loaded: Loaded) -> int:
 
 def _needed(weights: int, workers: int) -> int:
     return weights * (SEARCH + WORKER * workers)
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 10**9:,.1f} GB"
