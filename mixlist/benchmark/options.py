@@ -13,7 +13,7 @@ from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.targets.providers import ProviderOption
 
-CONTENDERS = ("original", "other")  # the two models, as files are named after them
+CONTENDERS = ("original", "other")  # the names of the two models in file names
 PROFILES = tuple(f"{name}.json" for name in CONTENDERS)  # the files in the folder of ``profiles``
 
 

@@ -4,7 +4,7 @@ Each model has a process of its own, so that a crash of ONNX Runtime ends one se
 memory can be told apart. A *turn* is one batch run several times in a row, at least ``TURN`` seconds long, after one
 run that is not timed: short models are not measured by the time it takes to wake a process. The two take their turns
 one after the other and swap who goes first, so that what slows the machine for a while slows both; the ratio is taken
-pair by pair. Profiling slows a session, so what ran is told by sessions of their own, after the timing.
+pair by pair. Profiling slows a session, so the profiles come from other sessions, after the timing.
 """
 
 from __future__ import annotations

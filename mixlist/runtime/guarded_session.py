@@ -1,7 +1,7 @@
 """A session in this process that hands batches with empty arrays to another one, since ONNX Runtime may die of these.
 
-A GRU or LSTM over a batch of size 0 aborts ONNX Runtime 1.31.1, and with it the process. Only a batch with an array
-without elements takes this way: its first run starts a process, in which the model is loaded once more.
+A GRU or LSTM over a batch of size 0 aborts ONNX Runtime 1.31.1, and with it the process. The other process starts, and
+loads the model once more, at the first batch with an empty array; all other batches run in this process.
 """
 
 from __future__ import annotations

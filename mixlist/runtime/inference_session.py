@@ -39,15 +39,15 @@ def make_session(
 ) -> InferenceSession:
     """Make a session of a ModelProto of any size; ``folder`` is where its external data lies.
 
-    A model that cannot be given as bytes (see ``model_files``) is written to a temporary folder. ONNX Runtime does not
-    need it once it has mapped the weights. Raises what ``open_session`` does.
+    A model that cannot be given as bytes (see ``model_files``) is written to a temporary folder. The folder is removed
+    once ONNX Runtime has mapped the weights, on Windows with the session. Raises what ``open_session`` does.
     """
     if not outgrows_protobuf(proto) and readable_in_place(proto, folder):
         return open_session(proto.SerializeToString(), options, folder=folder)
     with ExitStack() as stack:
         home = stack.enter_context(ScratchFolder())
         session = open_session(write_model(proto, home, folder), options)
-        if os.name == "nt":  # Windows removes no file that is mapped
+        if os.name == "nt":  # Windows does not remove a mapped file
             weakref.finalize(session, stack.pop_all().close)
     return session
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
 _NORMAL = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # ..., float8
 _COMPLEX = frozenset({14, 15})
-LARGEST = 10**9  # bytes of one batch; numpy makes floats in float64 first, and real batches have megabytes
+LARGEST = 10**9  # bytes of one batch; numpy draws floats in float64 first. Real batches take megabytes
 _OWN = "give data of your own with --data"
 _CHANGE = "--range gives others"
 

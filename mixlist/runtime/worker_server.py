@@ -40,7 +40,7 @@ def serve(threads: int) -> None:
     while True:
         try:
             pipe_protocol.send(answers, pipe_protocol.answer(pipe_protocol.receive(requests)))
-        except EOFError:  # the parent was killed, else it would have ended this process
+        except EOFError:  # the parent was killed: otherwise it would have ended this process
             _remove_left_folders()
             os._exit(0)
 

@@ -34,7 +34,7 @@ class Data:
 
     def __init__(self, graph: StepGraph, arrays: Mapping[str, object], where: str) -> None:
         self.where = where
-        # Any number of samples will do, also if the graph takes batches of one size only.
+        # The number of samples is free, even if the graph takes batches of one size only.
         inputs = [replace(each, shape=(None, *each.shape[1:])) if each.shape else each for each in graph.batch]
         missing = [each.name for each in inputs if each.name not in arrays and not each.optional]
         if missing:

@@ -56,9 +56,9 @@ def evaluate(
 ) -> float:
     """Return the metric over all samples, or those of the first ``batches``; random inputs are switched off.
 
-    It is taken from the forward pass of the training step: batch normalization goes by the batch's own statistics.
-    The last batch may be smaller; a graph that was made for one batch size leaves it out. Raises UsageError for labels
-    that do not fit the logits.
+    The forward pass of the training step computes the metric, so batch normalization uses the statistics of each batch.
+    A last batch with fewer samples counts too; if the graph has a fixed batch size, the metric leaves these samples
+    out. Raises UsageError for labels that do not fit the logits.
     """
     graph = session.graph
     output = LOGITS if metric.name == ACCURACY else metric.name

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mixlist.training.job import Progress
     from mixlist.training.optimizers import Settings
 
-EPOCHS = 10  # the default, if neither steps nor epochs are given
+EPOCHS = 10  # if neither steps nor epochs are given
 Source: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
 
 

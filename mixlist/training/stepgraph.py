@@ -60,7 +60,7 @@ class StepGraph:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The batch size that the graph was made for; None where it takes any."""
+        """Return the batch size if the graph has a fixed one; None if it takes any."""
         sizes = [each.shape[0] for each in self.batch if each.shape]
         return next((size for size in sizes if isinstance(size, int)), None)
 
