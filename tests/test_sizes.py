@@ -8,13 +8,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "mixlist"
 FILE_LINES, FUNCTION_LINES, PARAMETERS = 400, 60, 10
-MANY_PARAMETERS = {
-    "command",
-    "check",
-    "tune",
-    "train",
-}  # one for each option: callbacks of click, and their Python forms
-LONG = {"command"}  # they hold the text of --help
+# These have a parameter for each option: callbacks of click, and the Python forms of commands.
+MANY_PARAMETERS = {"command", "check", "tune", "train"}
+LONG = {"command"}  # the callbacks hold the text of --help
 
 
 def too_long() -> Iterator[str]:

@@ -22,6 +22,7 @@ from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.inputs import Input, model_inputs
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
+from tests.support.systems import posix_only
 
 TWO = "g (float[N, 4] x, int64[M] ids) => (float[N, 4] y, int64[M] z) { y = Neg (x) z = Neg (ids) }"
 ONE = "g (float[N, 4] x) => (float[N, 4] y) { y = Neg (x) }"
@@ -524,7 +525,7 @@ def test_low_inputs_of_the_emulated_graph() -> None:
     assert {raised[name].dtype for name in "hb"} == {np.dtype(np.float32)}
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes in folders")
+@posix_only
 @pytest.mark.parametrize("name", ["x.npz", "x.npy", "input_0.pb", "labels"])
 def test_data_must_be_regular_files(tmp_path: Path, name: str) -> None:
     """A pipe without a writer waits for ever, and a device has no end."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import DEFAULT_OPTIONS
 from tests.runtime.test_subprocess_session import DIE, patched
 from tests.support.builders import model, policy
+from tests.support.systems import posix_only
 
 TEXT = "g (float[N, 2] x) => (float[N, 2] y) { [n] y = Neg (x) }"
 GRU = """g (float[T, N, 1] x) => (float[T, D, N, 1] y)
@@ -69,10 +69,10 @@ def test_a_check_runs_no_empty_batch_in_this_process(monkeypatch: pytest.MonkeyP
     assert mixlist.check(model(TEXT), policy(white=["Neg"]), [{"x": EMPTY}], **options).verdict == "inconclusive"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
-def test_a_process_that_dies_of_an_empty_batch_fails_the_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@posix_only
+@pytest.mark.usefixtures("temporary")  # where the crash leaves its model
+def test_a_process_that_dies_of_an_empty_batch_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule S8.20: a crash is the reason, and the process of the caller goes on."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     patched(monkeypatch, f"local_session.LocalSession.run = {DIE}")
     report = mixlist.check(model(TEXT), policy(white=["Neg"]), [{"x": ONES}, {"x": EMPTY}])
     assert (report.verdict, report.batches) == ("fail", 1)

@@ -15,6 +15,7 @@ from mixlist.runtime.process_pool import ProcessPool
 from mixlist.runtime.worker_process import WorkerDied
 from tests.support.local_workers import live_pids
 from tests.support.scripts import interrupt, is_gone, started_script
+from tests.support.systems import posix_only
 
 any_number = pytest.mark.parametrize("count", [1, 2])
 
@@ -115,7 +116,7 @@ with ProcessPool(1) as pool:
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
+@posix_only
 def test_ctrl_c_ends_a_pool_that_is_at_work(tmp_path: Path) -> None:
     with started_script(SCRIPT, tmp_path) as (process, pid):
         errors = interrupt(process)

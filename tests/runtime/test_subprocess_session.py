@@ -23,10 +23,10 @@ from mixlist.runtime.subprocess_session import Crashed, SessionProcess, Subproce
 from mixlist.targets.providers import providers
 from tests.support.builders import model
 from tests.support.scripts import interrupt, is_gone, started_script
+from tests.support.systems import posix_only
 
 pytestmark = pytest.mark.usefixtures("temporary")  # workers make their folders there
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
-POSIX = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
 
 
 def start_session(
@@ -124,7 +124,7 @@ def test_errors_are_those_of_this_process(double: onnx.ModelProto, temporary: Pa
     assert not list(temporary.iterdir())
 
 
-@POSIX
+@posix_only
 def test_a_run_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, temporary: Path) -> None:
     patched(monkeypatch, f"os.write(2, b'malloc(): broken\\n'); local_session.LocalSession.run = {DIE}")
     with SubprocessSession(double) as worker:
@@ -147,7 +147,7 @@ def test_a_run_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatc
     assert crash.model.parent.parent == temporary
 
 
-@POSIX
+@posix_only
 def test_a_load_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     patched(monkeypatch, f"local_session.open_session = {DIE}")
     with pytest.raises(Crashed, match="died with SIGSEGV while it loaded the model") as error:
@@ -163,7 +163,7 @@ def test_a_load_that_dies(double: onnx.ModelProto, monkeypatch: pytest.MonkeyPat
     assert path.exists()
 
 
-@POSIX
+@posix_only
 def test_what_the_system_kills(double: onnx.ModelProto) -> None:
     with SubprocessSession(double) as worker:
         os.kill(worker.pid, signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_a_process_that_exits(double: onnx.ModelProto, monkeypatch: pytest.Monke
         worker.run(None, {"x": ROWS})
 
 
-@POSIX
+@posix_only
 def test_strings_and_bfloat16_of_a_crash_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     patched(monkeypatch, f"local_session.LocalSession.run = {DIE}")
     proto = model(
@@ -238,7 +238,7 @@ with subprocess_session.SubprocessSession(model) as worker:
 """
 
 
-@POSIX
+@posix_only
 def test_ctrl_c_ends_both_and_leaves_nothing(temporary: Path, tmp_path: Path) -> None:
     with started_script(SCRIPT, tmp_path, str(temporary)) as (process, pid):
         errors = interrupt(process)
@@ -248,7 +248,7 @@ def test_ctrl_c_ends_both_and_leaves_nothing(temporary: Path, tmp_path: Path) ->
     assert not list(temporary.iterdir())
 
 
-@POSIX
+@posix_only
 def test_a_child_ends_with_its_parent(temporary: Path, tmp_path: Path) -> None:
     source = SCRIPT.replace("time.sleep(60)", "[]").replace("    worker.run", "    input()\n    worker.run")
     with started_script(source, tmp_path, str(temporary)) as (process, pid):

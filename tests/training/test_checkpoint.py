@@ -17,6 +17,7 @@ import pytest
 
 from mixlist.errors import FileError, UsageError
 from mixlist.training import Settings, checkpoint, train
+from tests.support.systems import posix_only
 from tests.support.training_network import classifier, clusters, mixed, noisy, squares
 
 from .test_reference import samples
@@ -183,10 +184,9 @@ def test_squares_too(tmp_path: Path) -> None:
     assert run(tmp_path / "state.npz", model=squares(), data=samples()).runs == found.runs
 
 
+@posix_only
 def test_a_pipe_is_no_state(tmp_path: Path) -> None:
-    """It would wait for a writer for ever."""
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("this system has no named pipes")
+    """A pipe would wait for a writer for ever."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileError, match="pipe"):
         run(tmp_path / "pipe")
