@@ -206,6 +206,18 @@ def test_what_saturates_agrees_with_the_same_sign_only() -> None:
         assert output.finding(Limits()).passed == agrees, mixed
 
 
+def test_a_value_computed_from_a_saturated_one_does_not_agree_with_infinity() -> None:
+    """Rule S8.19: only the largest finite value itself stands for infinity, not a float32 result beyond it."""
+    text = """agraph (float[2] x) => (float[2] y) <float[2] c = {-180, 1}> {
+        m = Identity(x)
+        y = Sub(c, m)
+    }"""
+    feeds = [{"x": np.array([np.inf, 3], np.float32)}]
+    report = mixlist.check(model(text), policy(white=["Identity"], black=["Sub"]), feeds, overflow_mode="saturate")
+    assert report.verdict == "fail"
+    assert "not the same infinity in the mixed model" in " ".join(report.warnings)
+
+
 def test_merged_batches_are_ignored_together() -> None:
     """Rule S8.19: the share is over all batches."""
     whole, half = OutputAccuracy("y"), OutputAccuracy("y")
