@@ -195,13 +195,13 @@ def count_operands(pair: ModelPair, batches: Batches, tallies: Mapping[Operand, 
     if not chosen:
         return
     asked = (tallies[operand].conversion for operands in chosen.values() for operand in operands)
-    session = ConvertedCount(pair, dict.fromkeys(each for each in asked if each is not None))
+    session = ConvertedCount(pair, asked)
     for index, feed in enumerate(islice(batches, max(chosen) + 1)):
         counts = session.count(feed) if index in chosen else {}
         for operand in chosen.get(index, ()):
             tally = tallies[operand]
             for kind, indices in tally.batches.items():
-                if index in indices and kind != "intended" and tally.conversion in counts:
+                if index in indices and kind not in _UNCOUNTED and tally.conversion in counts:
                     tally.add_count(kind, operand_count(kind, counts[tally.conversion]))
     session.close()
 

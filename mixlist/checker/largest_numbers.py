@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mixlist.checker.counting_sessions import CountingSession, first_batches, probe_in_original
 from mixlist.checker.finding_rules import Tally
 from mixlist.checker.model_pair import ModelPair
-from mixlist.checker.operand_rules import ConvertedRange, Operand, OperandTally, after
+from mixlist.checker.operand_rules import ConvertedRange, Operand, OperandTally
 from mixlist.checker.value_counts import LARGEST, Totals, largest
 from mixlist.emulation.graph_statistics import has_where
 from mixlist.emulation.observed_range import ObservedRange
@@ -32,15 +32,14 @@ def find_largest_numbers(
     inputs = first_batches({operand: tally for operand, tally in operands.items() if tally.holds_nan})
     if not (outputs or inputs) or not all(has_where(model.loaded.proto) for model in (pair.reference, pair.mixed)):
         return
-    observed = set[TensorRef]().union(*outputs.values())
-    conversions = [operands[each].conversion for chosen in inputs.values() for each in chosen]
-    of_both: tuple[set[TensorRef], set[TensorRef]] = (set(observed), set(observed))
-    for conversion in conversions:
-        if conversion is not None:
-            of_both[0 if conversion.in_reference else 1].add(probe_in_original(pair, conversion))
+    in_reference = set[TensorRef]().union(*outputs.values())
+    in_mixed = set(in_reference)
+    for operand in set[Operand]().union(*inputs.values()):
+        conversion = operands[operand].conversion
+        (in_reference if conversion.in_reference else in_mixed).add(probe_in_original(pair, conversion))
     sessions = [
         CountingSession(model, (largest(),), tensors) if tensors else None
-        for model, tensors in zip((pair.reference, pair.mixed), of_both, strict=True)
+        for model, tensors in ((pair.reference, in_reference), (pair.mixed, in_mixed))
     ]
     for index, feed in enumerate(islice(batches, max((*outputs, *inputs)) + 1)):
         if index not in outputs and index not in inputs:
@@ -57,13 +56,10 @@ def find_largest_numbers(
 
 def _see_operand(pair: ModelPair, tally: OperandTally, reference: Totals, mixed: Totals) -> None:
     conversion = tally.conversion
-    if conversion is None:
-        return
     before = _number(probe_in_original(pair, conversion), reference if conversion.in_reference else mixed)
     if before is not None:
         span = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)
-        converted = after(ConvertedRange(conversion, span), pair.config.saturate)
-        tally.see_numbers(before, converted.magnitude)
+        tally.see_numbers(before, ConvertedRange(conversion, span).after(pair.config.saturate).magnitude)
 
 
 def _number(tensor: TensorRef, totals: Totals) -> float | None:

@@ -26,7 +26,7 @@ Operand = tuple[NodeRef, str]  # a node, and the name of what it reads converted
 class OperandTally(Tally):
     """The findings of one converted input of a node over the batches."""
 
-    conversion: Conversion | None = None
+    conversion: Conversion = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,15 @@ class ConvertedRange:
         hides = any(math.isinf(end) or self.levels.of(end) > self.bound for end in self.beyond)
         return hides and not self.loses and not self.hides_nothing
 
+    def after(self, saturate: bool) -> ObservedRange:
+        """Return the range of the tensor when it is converted."""
+        before, elem = self.before, self.conversion.elem
+        least, most = rounded(before.minimum, elem), rounded(before.maximum, elem)
+        if saturate:
+            least, most = (max(-FINITE_MAX[elem], min(FINITE_MAX[elem], end)) for end in (least, most))
+        infinite = before.nan or math.isinf(least) or math.isinf(most)
+        return ObservedRange(least, most, before.nan, True, 0 if infinite else None)
+
 
 def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
     """Return what is converted in a batch, with the levels from which values are a mask's."""
@@ -98,19 +107,9 @@ def classify_operands(
                 (reader, conversion.name), OperandTally(node, tensor, conversion.name, conversion=conversion)
             )
             tally.first |= kind in EXCEPTIONS
-            tally.see(found.before, after(found, batch.saturate))
+            tally.see(found.before, found.after(batch.saturate))
             tally.add_batch(kind, batch.index)
     return exception
-
-
-def after(found: ConvertedRange, saturate: bool) -> ObservedRange:
-    """Return the range behind a conversion."""
-    before, elem = found.before, found.conversion.elem
-    least, most = rounded(before.minimum, elem), rounded(before.maximum, elem)
-    if saturate:
-        least, most = (max(-FINITE_MAX[elem], min(FINITE_MAX[elem], end)) for end in (least, most))
-    infinite = before.nan or math.isinf(least) or math.isinf(most)
-    return ObservedRange(least, most, before.nan, True, 0 if infinite else None)
 
 
 def _kind(found: ConvertedRange, batch: BatchRanges) -> Kind | None:
