@@ -121,14 +121,8 @@ def below(name: str, bound: float) -> Statistic:
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
-        edge, yes, one = (names.make(f"{out}_{part}") for part in ("bound", "yes", "one"))
-        return [
-            *nodes,
-            names.constant(edge, types.FLOAT, [], [bound]),
-            names.node("Less", [size, edge], yes),
-            names.cast(yes, one, types.DOUBLE),
-            names.node("ReduceSum", [one], out, keepdims=0),
-        ]
+        edge = names.make(f"{out}_bound")
+        return [*nodes, names.constant(edge, types.FLOAT, [], [bound]), *_count_less(size, edge, out, names)]
 
     return Statistic(name, 0.0, "ReduceSum", build, types.DOUBLE)
 
@@ -138,15 +132,13 @@ def finite_values() -> Statistic:
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
-        half, edge, less, yes, one = (names.make(f"{out}_{part}") for part in ("half", "bound", "less", "yes", "one"))
+        half, edge, less = (names.make(f"{out}_{part}") for part in ("half", "bound", "less"))
         return [  # float32 has no least number that is too large, but half of it is 2^127
             *nodes,
             names.constant(half, types.FLOAT, [], [0.5]),
             names.constant(edge, types.FLOAT, [], [2.0**127]),
             names.node("Mul", [size, half], less),
-            names.node("Less", [less, edge], yes),
-            names.cast(yes, one, types.DOUBLE),
-            names.node("ReduceSum", [one], out, keepdims=0),
+            *_count_less(less, edge, out, names),
         ]
 
     return Statistic(FINITE, 0.0, "ReduceSum", build, types.DOUBLE)
@@ -170,13 +162,11 @@ def beyond(bound: float) -> Statistic:
     inner = float(np.nextafter(np.float32(bound), np.float32(0)))
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
-        wide, edge, yes, one = (names.make(f"{out}_{part}") for part in ("wide", "bound", "yes", "one"))
+        wide, edge = (names.make(f"{out}_{part}") for part in ("wide", "bound"))
         return [
             names.cast(tensor, wide, types.FLOAT),
             names.constant(edge, types.FLOAT, [], [inner]),
-            names.node("Less", [edge, wide] if bound > 0 else [wide, edge], yes),
-            names.cast(yes, one, types.DOUBLE),
-            names.node("ReduceSum", [one], out, keepdims=0),
+            *(_count_less(edge, wide, out, names) if bound > 0 else _count_less(wide, edge, out, names)),
         ]
 
     return Statistic(beyond_name(bound), 0.0, "ReduceSum", build, types.DOUBLE)
@@ -223,6 +213,16 @@ def largest() -> Statistic:
 def _size(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
     count = names.make(f"{out}_int64")
     return [names.node("Size", [tensor], count), names.cast(count, out, types.DOUBLE)]
+
+
+def _count_less(one: str, other: str, out: str, names: NewNames) -> list[NodeProto]:
+    """Return nodes that count the values of ``one`` that are less than those of ``other``; a NaN is not."""
+    less, number = names.make(f"{out}_yes"), names.make(f"{out}_one")
+    return [
+        names.node("Less", [one, other], less),
+        names.cast(less, number, types.DOUBLE),
+        names.node("ReduceSum", [number], out, keepdims=0),
+    ]
 
 
 def _magnitude(tensor: str, out: str, names: NewNames) -> tuple[list[NodeProto], str]:
