@@ -217,5 +217,4 @@ def first_batches(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
 
 
 def _low_type(pair: ModelPair) -> int:
-    lows = (*pair.low.values(), *(conversion.elem for conversion in pair.conversions))
-    return lows[0] if lows else types.FLOAT16
+    return next(iter(pair.low_types), types.FLOAT16)

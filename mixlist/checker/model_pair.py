@@ -199,10 +199,14 @@ class ModelPair:
         return found
 
     @property
+    def low_types(self) -> tuple[int, ...]:
+        """The low types of the mixed model's tensors and conversions, each once."""
+        return tuple(dict.fromkeys((*self.low.values(), *(conversion.elem for conversion in self.conversions))))
+
+    @property
     def largest_low(self) -> float:
         """Return the largest finite value of the mixed model's low types; infinity where nothing is low."""
-        lows = {*self.low.values(), *(conversion.elem for conversion in self.conversions)}
-        return min((FINITE_MAX[elem] for elem in lows), default=math.inf)
+        return min((FINITE_MAX[elem] for elem in self.low_types), default=math.inf)
 
     def observe_on_cpu(self, instrumented: Instrumented) -> Observer:
         """Load a float32 copy of the reference with statistics of its own, without the model's outputs."""

@@ -124,8 +124,7 @@ class _Check:
         self.risks: list[Tally] = []
         self.ranges: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
-        lows = frozenset((*pair.low.values(), *(conversion.elem for conversion in pair.conversions)))
-        self.masked_overflows = MaskedOverflowFinder(pair.nodes, lows, pair.reference, pair.mixed)
+        self.masked_overflows = MaskedOverflowFinder(pair.nodes, frozenset(pair.low_types), pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
         self.refused = RefusedBatches(pair.nodes)
