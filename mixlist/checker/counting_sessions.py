@@ -120,8 +120,8 @@ class FullStatistics:
 
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
-        self._sessions: tuple[CountingSession, CountingSession] | None = None  # of the mixed model, of the reference
-        self._converted: ConvertedCount | None = None
+        # of the mixed model, of the reference, and of what is converted
+        self._sessions: tuple[CountingSession, CountingSession, ConvertedCount] | None = None
         self._mixed: Totals = {}
         self._reference: Totals = {}
         self.operands: dict[Conversion, ValueCounts] = {}  # of the batch that was added last
@@ -133,11 +133,13 @@ class FullStatistics:
         pair = self._pair
         if self._sessions is None:
             low = _low_type(pair)
-            mixed = CountingSession(pair.mixed, of_mixed(low), pair.low)
-            self._sessions = mixed, CountingSession(pair.reference, (*of_reference(low), smallest()), None)
-            self._converted = ConvertedCount(pair, pair.conversions)
-        self._mixed, self._reference = (session.count(feed) for session in self._sessions)
-        self.operands = self._converted.count(feed) if self._converted is not None else {}
+            self._sessions = (
+                CountingSession(pair.mixed, of_mixed(low), pair.low),
+                CountingSession(pair.reference, (*of_reference(low), smallest()), None),
+                ConvertedCount(pair, pair.conversions),
+            )
+        mixed, reference, converted = self._sessions
+        self._mixed, self._reference, self.operands = mixed.count(feed), reference.count(feed), converted.count(feed)
         for (tensor, name), least in self._reference.items():
             if name == SMALLEST and least < self.smallest.get(tensor, NO_SMALLEST):
                 self.smallest[tensor] = least
@@ -161,9 +163,8 @@ class FullStatistics:
 
     def close(self) -> None:
         """Release the sessions."""
-        for session in (*(self._sessions or ()), self._converted):
-            if session is not None:
-                session.close()
+        for session in self._sessions or ():
+            session.close()
 
 
 def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally]) -> None:
