@@ -176,12 +176,11 @@ class Instrumenter:
 
     def _input_probes(self, scope: Scope) -> Iterator[Probe]:
         """Yield the float inputs of the model."""
-        for slot, value in enumerate(scope.inputs):
-            if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED:
-                probe = Probe(TensorRef("", "", slot), value.file_name, "", value.type)
-                if self.wanted(probe):
-                    self.made.probes.append(probe)
-                    yield probe
+        yield from self._take(
+            Probe(TensorRef("", "", slot), value.file_name, "", value.type)
+            for slot, value in enumerate(scope.inputs)
+            if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED
+        )
 
     def _probes_of_reads(self, scope: Scope, path: str) -> Iterator[Probe]:
         """Yield what is read in a scope and computed outside of it."""
