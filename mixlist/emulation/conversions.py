@@ -8,7 +8,7 @@ run, or run several times.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mixlist.emulation.graph_statistics import Probe
@@ -37,12 +37,12 @@ class Conversion:
     in_reference: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Conversions:
     """All conversions of a mixed model, and the probes that they need besides those of nodes, by scope and tensor."""
 
-    found: tuple[Conversion, ...] = ()
-    probes: dict[str, dict[str, Probe]] = field(default_factory=dict)
+    found: tuple[Conversion, ...]
+    probes: dict[str, dict[str, Probe]]
 
 
 def find_conversions(mixed: Graph, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> Conversions:
@@ -56,7 +56,7 @@ def find_conversions(mixed: Graph, original: Graph, in_original: Callable[[Tenso
 class _Finder:
     def __init__(self, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> None:
         self.original, self.in_original = original, in_original
-        self.made = Conversions()
+        self.probes: dict[str, dict[str, Probe]] = {}
         self.drafts: dict[tuple[TensorRef, int], Conversion] = {}
         self.readers: dict[tuple[TensorRef, int], dict[NodeRef, None]] = {}
 
@@ -71,7 +71,7 @@ class _Finder:
                         if wanted in LOW and _differs(value, wanted):
                             self._add(graph, body, value, wanted, node)
         found = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
-        return replace(self.made, found=tuple(found))
+        return Conversions(tuple(found), self.probes)
 
     def _read(self, graph: Graph, node: Node, slot: int, value: Value) -> None:
         """Add the conversion of one input, if it is one."""
@@ -81,7 +81,7 @@ class _Finder:
             return
         cast = value.producer
         if cast is None:
-            if value.kind == "input" and value.scope.owner is None and not graph.path:
+            if observed_ref(graph, value) is not None:
                 self._add_declared(graph, value, wanted, node)
         elif cast.op_type == "Cast" and not cast.domain and cast.inputs[0] is not None:
             source = cast.inputs[0]
@@ -115,12 +115,9 @@ class _Finder:
 
     def _add(self, graph: Graph, scope: Scope, value: Value, wanted: int, node: Node) -> None:
         """Add a conversion; the tensor is observed in ``scope``."""
-        source = self._source(graph, value)
-        producer = value.producer
-        here = value.scope is scope
-        observed = source is not None and here and (producer is not None or value.kind == "input")
-        probe = self._observed(graph, value) if observed else self._probe(graph, scope, value)
-        assert probe is not None
+        observed = observed_ref(graph, value)
+        probe = observed if observed is not None and value.scope is scope else self._probe(graph, scope, value)
+        source = self._source(observed, value) if observed is not None else None
         self._put(Conversion(value.name, wanted, probe, source, ()), graph, node)
 
     def _put(self, draft: Conversion, graph: Graph, node: Node) -> None:
@@ -131,23 +128,12 @@ class _Finder:
     def _reader(self, graph: Graph, node: Node) -> NodeRef:
         return self.in_original(TensorRef(*node_ref(graph, node), 0)).producer
 
-    def _source(self, graph: Graph, value: Value) -> TensorRef | None:
-        """Return where the reference observes a tensor; None for what a body or function is given or hands out."""
-        ref = self._observed(graph, value)
-        if ref is None or ref.node:
-            return self.in_original(ref) if ref is not None else None
-        slot, _ = self._original_inputs.get(value.name, (ref.slot, 0))
+    def _source(self, observed: TensorRef, value: Value) -> TensorRef:
+        """Return the reference's tensor for one that the mixed model observes; inputs may have another order there."""
+        if observed.node:
+            return self.in_original(observed)
+        slot, _ = self._original_inputs.get(value.name, (observed.slot, 0))
         return TensorRef("", "", slot)
-
-    def _observed(self, graph: Graph, value: Value) -> TensorRef | None:
-        """Return where the mixed model observes a tensor by itself; None if it does not."""
-        producer = value.producer
-        if producer is not None:
-            hands_on = bool(producer.bodies) or producer.function is not None
-            return None if hands_on else output_ref(graph, producer, value.out)
-        if value.kind == "input" and value.scope.owner is None and not graph.path:
-            return TensorRef("", "", value.scope.inputs.index(value))
-        return None
 
     def _probe(self, graph: Graph, scope: Scope, value: Value) -> TensorRef:
         """Add a probe of a tensor in the scope that reads it; the slot -1 marks a tensor of an outer scope."""
@@ -159,8 +145,22 @@ class _Finder:
         else:
             ref = TensorRef(path, "", scope.inputs.index(value))
         probe = Probe(ref, value.file_name, "", types.element(value.type))
-        self.made.probes.setdefault(path, {})[value.file_name] = probe
+        self.probes.setdefault(path, {})[value.file_name] = probe
         return ref
+
+
+def observed_ref(graph: Graph, value: Value) -> TensorRef | None:
+    """Return the tensor that a value is, if a node computes it or it is an input of the main graph.
+
+    Return None for inputs of bodies and functions, and for outputs of control flow and calls.
+    """
+    producer = value.producer
+    if producer is not None:
+        passes = bool(producer.bodies) or producer.function is not None
+        return None if passes else output_ref(graph, producer, value.out)
+    if value.kind == "input" and value.scope.owner is None and not graph.path:
+        return TensorRef("", "", value.scope.inputs.index(value))
+    return None
 
 
 def _differs(value: Value, wanted: types.Type) -> bool:

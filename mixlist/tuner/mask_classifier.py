@@ -10,7 +10,7 @@ from mixlist.checker.finding_rules import EXCEPTIONS, BatchRanges, Tally, classi
 from mixlist.checker.hidden_overflow import MaskedOverflowFinder
 from mixlist.checker.model_pair import ObservedModel, SessionConfig
 from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
-from mixlist.emulation.conversions import Conversion
+from mixlist.emulation.conversions import Conversion, observed_ref
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.io import Loaded
@@ -130,11 +130,9 @@ class MaskClassifier:
 
 def _sources(node: DataflowNode, value: Value) -> list[TensorRef]:
     """Return the tensors that one input of a node may hold."""
-    producer = value.producer
-    if producer is not None and not producer.bodies and producer.function is None:
-        return [output_ref(node.graph, producer, value.out)]
-    if value.kind == "input" and value.scope.owner is None and not node.graph.path:
-        return [TensorRef("", "", value.scope.inputs.index(value))]
+    observed = observed_ref(node.graph, value)
+    if observed is not None:
+        return [observed]
     if value.constant:
         return []
-    return [tensor.ref for tensor in node.inputs]  # through a body or call: whatever the node reads
+    return [tensor.ref for tensor in node.inputs]  # through a body or call: any tensor that the node reads
