@@ -121,20 +121,25 @@ class MaskedOverflowFinder:
             return batch
         if self._masks is None:  # only float16 is too narrow for the usual masks
             self._masks = find_masks(self._nodes) if types.FLOAT16 in self._lows else {}
-        batch = replace(batch, masks=self._masks, inputs=self._input_ranges(feed))
+        batch = replace(batch, masks=self._masks, inputs=self._input_ranges(feed, batch))
         lost_operands, masked_operands = self._hidden_operands(feed, batch)
         batch = replace(batch, lost_operands=lost_operands, masked_operands=masked_operands)
         batch = replace(batch, lost=self._lost(feed, batch))
         changed, more_infinite = self._changed(feed, batch, counted)
         return replace(batch, changed=changed, more_infinite=more_infinite)
 
-    def _input_ranges(self, feed: Feed) -> dict[TensorRef, ObservedRange]:
-        """Return the ranges of the graph inputs that masks depend on."""
-        inputs = [node.graph.root.inputs for node in self._nodes if not node.graph.path][:1]
-        wanted = {t for mask in (self._masks or {}).values() for t in mask.joined | mask.factors if not t.node}
-        fed = {t: feed.get(inputs[0][t.slot].name) for t in wanted if inputs and t.slot >= 0}
+    def _input_ranges(self, feed: Feed, batch: BatchRanges) -> dict[TensorRef, ObservedRange]:
+        """Return the ranges of the graph inputs that masks depend on, and that the batch has no range of."""
+        around = {t for mask in (self._masks or {}).values() for t in mask.joined | mask.factors}
+        slots = {t: t.slot for t in around - batch.reference.keys() if not t.node and t.slot >= 0}
+        root = next((node.graph.root for node in self._nodes if not node.graph.path), None)
+        if root is None:
+            return {}
+        arrays = {t: feed.get(root.inputs[slot].name) for t, slot in slots.items()}
         return {
-            t: _range_of(array) for t, array in fed.items() if isinstance(array, np.ndarray) and array.dtype.kind == "f"
+            t: _range_of(array)
+            for t, array in arrays.items()
+            if isinstance(array, np.ndarray) and array.dtype.kind == "f"
         }
 
     def _lost(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
