@@ -50,13 +50,9 @@ class Span:
 
 def span(tensor: TensorRange) -> Span:
     """The span of a tensor in float32; NaN counts as infinite."""
-    high = magnitude(tensor.minimum, tensor.maximum)
+    ends = abs(tensor.minimum), abs(tensor.maximum)
+    high = math.inf if any(map(math.isnan, ends)) else max(ends)
     return Span(_log2(tensor.smallest) if tensor.smallest else None, _log2(high) if high else None)
-
-
-def magnitude(minimum: float, maximum: float) -> float:
-    """The largest magnitude between two ends; NaN counts as infinite."""
-    return math.inf if math.isnan(minimum) or math.isnan(maximum) else max(abs(minimum), abs(maximum))
 
 
 def _log2(value: float) -> float:
