@@ -178,15 +178,20 @@ class OutputAccuracy:
     def finding(self, limits: Limits, max_ignored: float = 1.0) -> OutputFinding:
         """Return the metrics so far, with the limits that they break; ``max_ignored`` as in ``failed_limits``.
 
-        There are none if nothing was compared.
+        If nothing was compared, the metrics are None.
         """
+        finding = self._metrics()
+        failed = failed_limits(finding, limits, max_ignored)
+        return replace(finding, passed=not failed, failed_limits=failed)
+
+    def _metrics(self) -> OutputFinding:
+        """Return the metrics so far, without a judgement."""
         if self.ignored_share == 1 and not self._unfit:
-            failed = failed_limits(_nothing_compared(self.name), limits, max_ignored)
-            return replace(_nothing_compared(self.name), passed=not failed, failed_limits=failed)
+            return _nothing_compared(self.name)
         normalized = self._normalized
         if self._from_zeros:  # measured by the other batches, since its own are all zeros
             normalized = max(normalized, ratio(self._from_zeros, self._reference))
-        finding = OutputFinding(
+        return OutputFinding(
             name=self.name,
             max_abs_error=self._max_abs,
             max_rel_error=self._max_rel,
@@ -199,8 +204,6 @@ class OutputAccuracy:
             failed_limits=("shape",) if self._unfit else (),
             ignored_share=self.ignored_share,
         )
-        failed = failed_limits(finding, limits, max_ignored)
-        return replace(finding, passed=not failed, failed_limits=failed)
 
     def notes(self) -> tuple[str, ...]:
         """Return what the figures leave out, one sentence each."""
