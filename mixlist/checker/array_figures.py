@@ -1,4 +1,4 @@
-"""Compute single figures of arrays that are compared: products, ratios, the rows whose largest element agrees."""
+"""Compute figures for the comparison of arrays: products, ratios, the rows whose largest element agrees."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ def dot(a: Doubles, b: Doubles) -> float:
 
 
 def ratio(difference: float, reference: float) -> float:
+    """Return the root of the ratio of two sums of squares; infinite for a reference of zeros or a sum that is infinite.
+
+    NaN counts as infinite.
+    """
     if not reference or not math.isfinite(difference + reference):
         return math.inf
     return math.sqrt(difference) / math.sqrt(reference)
