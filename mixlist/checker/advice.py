@@ -66,7 +66,7 @@ class Advisor:
 
     @cached_property
     def _names(self) -> dict[NodeRef, str]:
-        """Return what a node rule may call those nodes of the main graph whose name a body or function has too."""
+        """Return the names of the main graph's nodes for node rules: ``./NAME`` if a body or function has NAME too."""
         shortest = unique_names(self._decisions)
         return {ref: name for ref, name in shortest.items() if not ref.scope}
 
@@ -107,8 +107,8 @@ class Advisor:
     def _nearest(self) -> dict[NodeRef, tuple[bool, int, NodeRef]]:
         """Return for each node the nearest low node upstream, suspects first: (no suspect, distance, low node).
 
-        A gray node that only moves values is low because of what it reads, and is passed over. A tensor that a loop
-        hands to its next iteration is not followed.
+        A gray node that rounds nothing itself is low because of its inputs, and is passed over. A state that a loop
+        passes to its next iteration is not followed.
         """
         nearest: dict[NodeRef, tuple[bool, int, NodeRef]] = {}
         for ref, node in self._nodes.items():
@@ -116,7 +116,7 @@ class Advisor:
             for tensor in node.inputs:
                 producer = tensor.ref.producer
                 decision = self._decisions.get(producer)
-                if decision is not None and _is_low(decision) and not (producer in nearest and _hands_on(decision)):
+                if decision is not None and _is_low(decision) and not (producer in nearest and _only_follows(decision)):
                     found.append((producer not in self._suspects, 0, producer))
                 elif producer in nearest:
                     clean, distance, source = nearest[producer]
@@ -126,15 +126,15 @@ class Advisor:
         return nearest
 
 
-def _hands_on(decision: Decision) -> bool:
-    """Return whether a low node follows what it reads, and makes no value of its own."""
+def _only_follows(decision: Decision) -> bool:
+    """Return True if a node follows its inputs (gray) and its operator is exact: it rounds nothing itself."""
     return decision.list == "gray" and not decision.domain and decision.op_type in _EXACT
 
 
 def _makes_integers(node: Node) -> bool:
-    """Return whether a node makes lengths, indices or conditions of float values; a shape says nothing of values.
+    """Return True if a node computes lengths, indices or conditions from float values.
 
-    Integers of 8 bits are quantized values.
+    A shape does not depend on the values. Integers of 8 bits do not count: they are quantized values.
     """
     if node.op_type in _YIELDS_SHAPE or not floats_of(node.inputs):
         return False

@@ -82,7 +82,7 @@ class CountingSession:
 
 
 class ConvertedCount:
-    """Counts what becomes of the values that some conversions of the mixed model read."""
+    """Counts the values that conversions of the mixed model lose, flush or make subnormal."""
 
     def __init__(self, pair: ModelPair, conversions: Iterable[Conversion]) -> None:
         tensors = {c: probe_in_original(pair, c) for c in conversions}
@@ -110,7 +110,7 @@ class ConvertedCount:
 
 
 def probe_in_original(pair: ModelPair, conversion: Conversion) -> TensorRef:
-    """Return the tensor that a conversion reads as the model that observes it calls it in its counts."""
+    """Return the tensor that a conversion reads, by its name in the counts of the model that observes it."""
     model = pair.reference if conversion.in_reference else pair.mixed
     return model.in_original(conversion.probe)
 
@@ -120,7 +120,7 @@ class FullStatistics:
 
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
-        # of the mixed model, of the reference, and of what is converted
+        # of the mixed model, of the reference, and of conversions
         self._sessions: tuple[CountingSession, CountingSession, ConvertedCount] | None = None
         self._mixed: Totals = {}
         self._reference: Totals = {}
@@ -208,7 +208,7 @@ def count_operands(pair: ModelPair, batches: Batches, tallies: Mapping[Operand, 
 
 
 def first_batches(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
-    """Return by batch the tallies with a finding that is counted and arose there first."""
+    """Return by batch the keys of the tallies with a finding that first arose there, of a kind that is counted."""
     chosen: dict[int, set[Key]] = {}
     for key, tally in tallies.items():
         for kind, indices in tally.batches.items():

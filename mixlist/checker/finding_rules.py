@@ -46,7 +46,7 @@ class Tally:
     """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes.
 
     ``input``: the name of a tensor that the node reads converted, "" for its own output ``tensor``. A magnitude is NaN
-    where a batch has a NaN; the ``number`` is that of the other values then, None where nobody looked.
+    if a batch has a NaN. Then the ``number`` is the largest magnitude of the other values, None if it was not computed.
     """
 
     node: DataflowNode
@@ -58,7 +58,7 @@ class Tally:
     reference_number: float | None = None
     mixed_number: float | None = None
     counts: dict[Kind, int] = field(default_factory=dict)  # values concerned in the worst batch, where they are counted
-    first: bool = False  # in a batch nothing that the node reads was lost before
+    first: bool = False  # in a batch the node is a first offender
 
     def see(self, reference: ObservedRange, mixed: ObservedRange) -> None:
         """Add the ranges of one batch."""
@@ -71,7 +71,7 @@ class Tally:
         return math.isnan(self.reference) or math.isnan(self.mixed)
 
     def see_numbers(self, reference: float | None, mixed: float | None) -> None:
-        """Add the largest magnitudes of one batch without its NaN; None where there is nothing else."""
+        """Add the largest magnitudes of one batch without its NaN; None if it has no other values."""
         self.reference_number = max((n for n in (self.reference_number, reference) if n is not None), default=None)
         self.mixed_number = max((n for n in (self.mixed_number, mixed) if n is not None), default=None)
 
@@ -93,11 +93,11 @@ class BatchRanges:
     ``low`` gives the low element type of the tensors that the mixed model holds in low precision. ``masks`` carry a
     mask to a softmax; ``inputs``: the ranges of graph inputs that masks depend on. ``lost``: tensors with a value that
     the reference holds, the low type does not, and no mask explains. ``counts``: of the values of every low tensor;
-    empty where nobody counted. ``converted``: the ranges of what is converted, before it is; of these ``lost_operands``
-    hide a value that is lost, ``masked_operands`` one of any kind, and ``operand_counts`` are the counts of the
-    converted values. ``more_infinite``: tensors that are not finite in the reference, and have more values that are not
-    finite in the mixed model; ``changed``: of these tensors those with more NaN, or with fewer finite values than the
-    masks explain.
+    empty if they were not counted. ``converted``: the conversions, each with the range of its tensor before it.
+    ``masked_operands``: conversions whose range hides a finite value that is lost; ``lost_operands``: those of them
+    that lose a value which is no mask's. ``operand_counts``: of the converted values. Of the tensors that
+    are not finite in the reference, ``more_infinite`` have fewer finite values in the mixed model, and ``changed`` have
+    more NaN there, or fewer finite values than the masks explain.
     """
 
     index: int
@@ -201,8 +201,8 @@ class _Classifier:
         self.classified: set[TensorRef] = set()
         self.intended: set[TensorRef] = set()  # infinite by design
         self.spoiled: set[TensorRef] = set()  # with infinities that the reference does not have
-        self.spoiled_by: dict[TensorRef, list[TensorRef]] = {}  # of these each that its inputs explain, and which
-        self.overflows: set[TensorRef] = set()  # of these each that would be an overflow if no input explained it
+        self.spoiled_by: dict[TensorRef, list[TensorRef]] = {}  # the inputs that explain a spoiled tensor
+        self.overflows: set[TensorRef] = set()  # spoiled tensors that are overflows if no input explains them
 
     def kind(
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
@@ -230,7 +230,7 @@ class _Classifier:
         return {tensor: "overflow" for tensor in origins if tensor in self.overflows}
 
     def first_offenders(self, found: Mapping[TensorRef, Kind], tallies: Mapping[TensorRef, Tally]) -> set[TensorRef]:
-        """Return the tensors of which the nodes are first offenders (Rules S8.5 and S8.7)."""
+        """Return the tensors whose nodes are first offenders (Rules S8.5 and S8.7)."""
         first = {tensor for tensor, kind in found.items() if kind == "overflow"}
         saturated = [tensor for tensor, kind in found.items() if kind == "saturated"]
         saturated_by = {}
@@ -372,7 +372,7 @@ def _is_sentinel(reference: ObservedRange, mixed: ObservedRange, levels: MaskLev
 
 
 def _explains(before: float, after: float, levels: MaskLevels) -> bool:
-    """Return whether a value of the reference is a mask's, and has the sign of what the mixed model makes of it."""
+    """Return True if a value of the reference is a mask's, and has the same sign in the mixed model."""
     return levels.cover(before) and (before > 0) == (after > 0)
 
 

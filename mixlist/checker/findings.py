@@ -25,7 +25,7 @@ RangePairs = Mapping[TensorRef, tuple[ObservedRange, ObservedRange]]  # in the r
 def node_findings(advisor: Advisor, nodes: Sequence[DataflowNode], tallies: Iterable[Tally]) -> tuple[NodeFinding, ...]:
     """Return a finding per tensor and kind: by kind, the worst first, each in order of computation.
 
-    ``nodes`` are those of the original in that order. What a node reads comes before its outputs.
+    ``nodes`` are those of the original in that order. The converted inputs of a node come before its outputs.
     """
     order = {node.ref: at for at, node in enumerate(nodes)}
     tallies = sorted(tallies, key=lambda t: (order.get(t.tensor.producer, len(order)), not t.input, t.tensor.slot))

@@ -38,8 +38,8 @@ def find_internal_risks(
 ) -> list[Tally]:
     """Return an ``internal-risk`` where an operator's function body passes the low range and its output does not.
 
-    Its magnitude in float32 is that inside the body. ``tallies`` are what the ranges of outputs show. Examines the
-    first ``steps`` batches, None for all. Bodies that ONNX Runtime cannot run are left out.
+    Its magnitude in float32 is the largest inside the body. ``tallies``: the findings of outputs. Examines the first
+    ``steps`` batches, None for all. Bodies that ONNX Runtime cannot run are left out.
     """
     nodes = {node.ref: node for node in pair.nodes}
     low_nodes = {tensor.producer for tensor in pair.low}

@@ -35,7 +35,10 @@ _SIGNS = (-1, 1)
 
 
 class GrowingCount:
-    """Counts finite values and values beyond some bounds in one model; a new session is made where others are asked."""
+    """Counts, in one model, the finite values of tensors and the values beyond bounds.
+
+    A session counts the tensors and bounds of all batches so far; a batch that needs others makes a new session.
+    """
 
     def __init__(self, model: ObservedModel) -> None:
         self._model = model
@@ -44,7 +47,10 @@ class GrowingCount:
         self._session: CountingSession | None = None
 
     def count(self, feed: Feed, tensors: AbstractSet[TensorRef], bounds: AbstractSet[float]) -> Totals:
-        """Run one batch; return how many values are finite (``FINITE``), and beyond each bound, by ``beyond_name``."""
+        """Run one batch; return the numbers of finite values (``FINITE``) and of values beyond each bound.
+
+        The latter have the names that ``beyond_name`` gives.
+        """
         if self._session is None or not (tensors <= self._tensors and bounds <= self._bounds):
             self.close()
             self._tensors |= tensors  # the next batch mostly asks for the same
@@ -54,7 +60,7 @@ class GrowingCount:
         return self._session.count(feed)
 
     def tensor(self, ref: TensorRef) -> TensorRef:
-        """Return a tensor of the model under the name that it is counted by."""
+        """Return the name by which a tensor of the model is counted."""
         return self._model.in_original(ref)
 
     def close(self) -> None:
@@ -72,11 +78,11 @@ class _Limits:
 
     @property
     def all(self) -> set[float]:
-        """The bounds to count with."""
+        """All bounds that ``masks``, ``loses_any`` and ``loses`` need counts of."""
         return {sign * size for sign in _SIGNS for size in (self.bound, self.levels.of(sign), math.inf)}
 
     def masks(self, counts: Callable[[float], float]) -> list[float]:
-        """Return how many finite values are a mask's, on the negative and on the positive side."""
+        """Return the numbers of finite values that are a mask's, on the negative and on the positive side."""
         return [counts(sign * self.levels.of(sign)) - counts(sign * math.inf) for sign in _SIGNS]
 
     def loses_any(self, counts: Callable[[float], float]) -> bool:
@@ -84,7 +90,7 @@ class _Limits:
         return any(counts(sign * self.bound) > counts(sign * math.inf) for sign in _SIGNS)
 
     def loses(self, counts: Callable[[float], float]) -> bool:
-        """Return whether a finite value overflows that is no mask's: masks are on one side only (Rule S8.11)."""
+        """Return True if a finite value overflows that is no mask's: masks are on one side only (Rule S8.11)."""
         on_both_sides = all(self.masks(counts))
         return any(
             counts(sign * self.bound) > counts(sign * (math.inf if on_both_sides else self.levels.of(sign)))
@@ -93,10 +99,10 @@ class _Limits:
 
 
 class MaskedOverflowFinder:
-    """Finds what overflows beside masks and infinities (Rule S8.12); values are counted only where a range asks for it.
+    """Finds values that overflow in tensors with masks or infinities (Rule S8.12).
 
-    ``lows`` are the low types of the mixed model. Without ``mixed``, only the reference is counted, and ``complete``
-    takes the counts of the mixed model.
+    The values of a batch are counted only if a range may hide one. ``lows``: the low types of the mixed model. Without
+    ``mixed``, only the reference is counted, and ``complete`` takes the counts of the mixed model.
     """
 
     def __init__(
@@ -112,9 +118,9 @@ class MaskedOverflowFinder:
         self._masks: dict[TensorRef, Mask] | None = None
 
     def complete(self, feed: Feed, batch: BatchRanges, counted: Totals | None = None) -> BatchRanges:
-        """Return the batch with its masks, and with what else its ranges do not show.
+        """Return the batch with its masks, and with the overflows that its ranges do not show.
 
-        ``counted``: how many values of the mixed model's tensors are numbers, where it is not counted here.
+        ``counted``: the numbers of finite and infinite values in the mixed model, if this object does not count there.
         """
         infinite = any(not mixed.finite for mixed in batch.mixed.values())
         if not infinite and not any(batch.at_limit()) and not any(found.beyond for found in converted_ranges(batch)):
@@ -151,7 +157,7 @@ class MaskedOverflowFinder:
         return {tensor for tensor, each in limits.items() if each.loses(_counts(totals, tensor))}
 
     def _hidden_operands(self, feed: Feed, batch: BatchRanges) -> tuple[set[Conversion], set[Conversion]]:
-        """Return the conversions that lose a value which others hide, and those that lose one of a mask (Rule S8.4)."""
+        """Return the conversions that lose a hidden value which is no mask's, and those that lose any (Rule S8.4)."""
         lost, masked = set[Conversion](), set[Conversion]()
         hidden = {r.conversion: _Limits(r.bound, r.levels) for r in converted_ranges(batch) if r.may_hide}
         of_mixed = {c: self._mixed.tensor(c.probe) for c in hidden if self._mixed is not None and not c.in_reference}
@@ -165,10 +171,7 @@ class MaskedOverflowFinder:
         return lost, masked
 
     def _changed(self, feed: Feed, batch: BatchRanges, counted: Totals | None) -> tuple[set[TensorRef], set[TensorRef]]:
-        """Compare the tensors that are finite in neither model.
-
-        Return those with more NaN or with fewer finite values than masks explain, and those with fewer finite values.
-        """
+        """Compare the tensors that are finite in neither model; return ``changed`` and ``more_infinite``."""
         spreads = batch.lost or batch.lost_operands or any(found.loses for found in converted_ranges(batch))
         limits = {}
         for tensor, mixed in batch.mixed.items():
@@ -212,12 +215,12 @@ def _counts(totals: Totals, tensor: TensorRef) -> Callable[[float], float]:
 
 
 def _numbers(totals: Totals, tensor: TensorRef) -> float:
-    """Return how many values are no NaN."""
+    """Return the number of values that are not NaN."""
     return totals.get((tensor, FINITE), 0.0) + sum(map(_counts(totals, tensor), (-math.inf, math.inf)))
 
 
 def _range_of(array: NDArray[np.generic]) -> ObservedRange:
-    """Return the range of an array of floats; of its numbers where there is a NaN."""
+    """Return the range of an array of floats; NaN is left out of the ends."""
     wide = array.astype(np.float64)
     numbers = wide[~np.isnan(wide)]
     if not wide.size:

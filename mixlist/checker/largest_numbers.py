@@ -1,7 +1,7 @@
 """Find the largest magnitudes in the tensors of findings that hold a NaN, which hides them from the ranges.
 
-A reduction of ONNX Runtime drops other values where it meets a NaN. Only here NaN is replaced before the reduction: in
-the tensors that have a finding and a NaN, and in the first batch of each finding, so that other checks take no time.
+A reduction of ONNX Runtime may drop other values when it meets a NaN. Only here NaN is replaced before the reduction,
+which takes time: in tensors with a finding and a NaN, and in the first batch of each finding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 def find_largest_numbers(
     pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally], operands: Mapping[Operand, OperandTally]
 ) -> None:
-    """Put the largest magnitudes without NaN into the tallies that hold a NaN. Below opset 9 nothing finds them."""
+    """Put the largest magnitudes without NaN into the tallies that hold a NaN.
+
+    Do nothing below opset 9, which has no operator to replace NaN.
+    """
     outputs = first_batches({tensor: tally for tensor, tally in tallies.items() if tally.holds_nan})
     inputs = first_batches({operand: tally for operand, tally in operands.items() if tally.holds_nan})
     if not (outputs or inputs) or not all(has_where(model.loaded.proto) for model in (pair.reference, pair.mixed)):
@@ -63,6 +66,6 @@ def _see_operand(pair: ModelPair, tally: OperandTally, reference: Totals, mixed:
 
 
 def _number(tensor: TensorRef, totals: Totals) -> float | None:
-    """Return the largest magnitude of a tensor; None if it holds nothing but NaN, or nothing."""
+    """Return the largest magnitude of a tensor; None if it has no values, or only NaN."""
     found = totals.get((tensor, LARGEST))
     return found if found is not None and found >= 0 else None

@@ -56,7 +56,7 @@ def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set
         values = observer.values(feed, _NAMES)
         for tensor in {tensor for tensor, _ in values}:
             difference, reference, count = (float(values[tensor, name].sum()) for name in _NAMES)
-            # Where no value can be left out, a batch with one that is not finite is.
+            # Below opset 9 no value can be left out, so a batch with a value that is not finite is.
             if count and math.isfinite(reference):
                 sums.setdefault(tensor, _Sums()).add(difference, reference)
     observer.close()

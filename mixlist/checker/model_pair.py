@@ -190,7 +190,10 @@ class ModelPair:
     warnings: list[str] = field(default_factory=list)
 
     def converted(self, reference: Ranges, mixed: Ranges) -> list[tuple[Conversion, ObservedRange]]:
-        """Return the ranges, in one batch, of what is converted; ``mixed`` by the tensors of the mixed model."""
+        """Return the conversions that one batch computes, each with the range of its tensor before the conversion.
+
+        ``reference`` has the tensors of the original, ``mixed`` those of the mixed model.
+        """
         found = []
         for conversion in self.conversions:
             before = (reference if conversion.in_reference else mixed).get(conversion.probe)
@@ -283,7 +286,7 @@ def make_pair(
 def _readers(
     conversions: Sequence[Conversion], nodes: Sequence[DataflowNode], main: Graph
 ) -> dict[NodeRef, DataflowNode]:
-    """Return the nodes that read a conversion: nodes that compute, or control flow that hands a value on."""
+    """Return the nodes that read a conversion: nodes that compute, or control flow and calls that pass it on."""
     wanted = {reader for conversion in conversions for reader in conversion.readers}
     found = {node.ref: node for node in nodes if node.ref in wanted}
     if found.keys() == wanted:

@@ -1,7 +1,7 @@
-"""Decide what becomes of the tensors that nodes of low precision read converted (Rule S8.4).
+"""Find the losses in converted inputs of low-precision nodes (Rule S8.4).
 
-The range of a tensor before its conversion says nearly all: a finite value beyond the low range becomes infinite, or is
-clamped. Where an infinity or a mask hides the other values of a tensor, they are counted, as those of outputs are.
+The range of a tensor before its conversion shows nearly all of them: a finite value beyond the low range becomes
+infinite, or is clamped. If an infinity or a mask hides the other values of a tensor, they are counted, as in outputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, rounded
 from mixlist.patterns.masks import MaskLevels
 
-Operand = tuple[NodeRef, str]  # a node, and the name of what it reads converted
+Operand = tuple[NodeRef, str]  # a node, and the name of a tensor that it reads converted
 
 
 @dataclass
@@ -75,7 +75,7 @@ class ConvertedRange:
 
 
 def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
-    """Return what is converted in a batch, with the levels from which values are a mask's."""
+    """Return the ranges of a batch's conversions, with the levels from which values are a mask's."""
     found = []
     for conversion, before in batch.converted:
         source, elem = conversion.source, conversion.elem
@@ -113,7 +113,7 @@ def classify_operands(
 
 
 def _kind(found: ConvertedRange, batch: BatchRanges) -> Kind | None:
-    """Return the finding of one converted tensor; None for none, also where its values are not finite already."""
+    """Return the kind of a conversion's finding; None for none: values that are not finite before it are no finding."""
     if found.loses or found.conversion in batch.lost_operands:
         return "saturated" if batch.saturate else "overflow"
     if found.beyond:
@@ -129,7 +129,7 @@ def _kind(found: ConvertedRange, batch: BatchRanges) -> Kind | None:
 
 
 def operand_count(kind: Kind, counts: ValueCounts) -> int:
-    """Return how many values a finding concerns; ``counts`` are those of the converted tensor."""
+    """Return the number of values that a finding concerns; ``counts`` are those of the converted tensor."""
     if kind == "underflow":
         return counts.flushed or counts.subnormal
     return max(1, counts.nonfinite)

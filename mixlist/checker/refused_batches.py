@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def describe_batch(name: str, feed: Feed) -> str:
-    """Return what an error calls a batch: its name, with the inputs that most likely are its cause."""
+    """Return the name of a batch for an error, with the inputs that most likely are the cause."""
     odd = [f"input {input_name!r} {problem}" for input_name, value in feed.items() if (problem := _problem(value))]
     return f"{name}, whose {' and '.join(odd)}" if odd else name
 
 
 def _problem(value: Array) -> str:
-    """Return what is odd about the value of an input, "" for nothing."""
+    """Return in words why the value of an input may be refused, "" for an ordinary value."""
     if has_empty_array({"": value}):
         return "has no elements"
     return "holds nothing but NaN" if holds_only_nan({"": value}) else ""

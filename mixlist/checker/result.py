@@ -36,12 +36,12 @@ class NodeFinding(NodeResult):
     """One node and what happened to its output ``tensor`` in low precision, or to a tensor that it reads converted.
 
     ``input``: the name of the converted tensor, which is ``tensor`` then; "" for an output. ``first``: among the first
-    offenders, whose inputs were all finite, and not saturated. ``count``: values concerned in the worst
-    batch, None where only the range was looked at. ``batches``: indices of the batches where it happened, from 0.
+    offenders, whose inputs were all finite, and not saturated. ``count``: values concerned in the worst batch, None if
+    they were not counted. ``batches``: indices of the batches where it happened, from 0.
     ``max_abs_fp32`` and ``max_abs_low``: largest magnitude in float32 and in the mixed model (inf where it overflowed,
-    NaN where a value is NaN, and where ``refused`` tells that it was not computed). ``max_number_fp32`` and
-    ``max_number_low``: the same without NaN, of the first batch of each kind where there is one; None where there is no
-    other value, or nobody looked.
+    NaN if a value is NaN, and if the run was ``refused``, so that it was not computed). ``max_number_fp32`` and
+    ``max_number_low``: the same without NaN. If there is a NaN, they are those of the first batch of each kind, and
+    None if there is no other value or it was not computed.
     ``list``: white, black, gray or none; ``source``: the list entry or rule that made it low; ``suggestion``: the
     smallest list change that would keep it high ("" where there is none to give). Where the node is high already, or is
     refused because of an integer, ``low_source`` is the low node upstream, and ``suggestion`` is about that one.
@@ -122,8 +122,8 @@ class TensorRange:
 
     ``smallest`` is the smallest non-zero magnitude in float32, None where nobody looked or all values are zero.
     ``low``: held in low precision. ``counts``: over all batches, None where nobody counted or the tensor is not low.
-    ``nan`` and ``low_nan``: whether there is a NaN. The ends leave it out, and may miss
-    other values then; they are NaN if it hides all.
+    ``nan`` and ``low_nan``: True if there is a NaN. The minimum and maximum leave it out, and may miss other values
+    then; they are NaN if it hides all values.
     """
 
     scope: str

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 Run = Callable[[], Observed]
 
-RANKED = 3  # batches on which nodes are ranked where nobody asked for it
-FAST = 1.0  # seconds of one run up to which they are
-SLOW = 10.0  # seconds of one run with its load, from which nobody needs to measure that
+RANKED = 3  # batches on which nodes are ranked without --layerwise
+FAST = 1.0  # seconds of one run up to which nodes are ranked without --layerwise
+SLOW = 10.0  # seconds of a batch, with the load of the session; above that, one run is not even measured
 QUICK = 20  # batches from which optimized sessions pay: they load 60 ms slower and run 3 ms faster (nudenet_320n)
 
 
@@ -194,7 +194,7 @@ class _Check:
         """Count a batch that holds nothing but NaN, which is not judged (Rule S8.28)."""
         for accuracy in self.accuracies:
             accuracy.ignore(reference_outputs[accuracy.name])
-        if self.task is not None:  # whose labels run over all batches
+        if self.task is not None:  # labels are for all batches, so each batch has to consume its own
             self.task.add(reference_outputs, mixed_outputs)
         self.count += 1
         self.ignored += 1

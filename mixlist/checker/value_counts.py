@@ -34,7 +34,7 @@ NO_SMALLEST = float.fromhex("0x1.fffffep127")  # float32's largest
 
 
 def of_mixed(low: int) -> tuple[Statistic, ...]:
-    """Return what is counted in the mixed model: all values, and those whose magnitude is below a bound."""
+    """Return the statistics of the mixed model: numbers of all values, and of those with a magnitude below a bound."""
     limit = FINITE_MAX[low]
     return (
         Statistic("values", 0.0, "ReduceSum", _size, types.DOUBLE),
@@ -47,7 +47,7 @@ def of_mixed(low: int) -> tuple[Statistic, ...]:
 
 
 def of_reference(low: int) -> tuple[Statistic, ...]:
-    """Return what is counted in the reference: zeros, finite values, and those of them that are not a mask's."""
+    """Return the statistics of the reference: numbers of zeros, of finite values, and of those that are no mask's."""
     zero = below("zero", _FLOAT32_LOWEST_SUBNORMAL)
     return zero, below("known", _known(low)), finite_values()
 
@@ -58,7 +58,7 @@ def _known(low: int) -> float:
 
 
 def of_converted(low: int) -> tuple[Statistic, ...]:
-    """Return what is counted of a tensor before it is converted: all values, and those that become what."""
+    """Return the statistics of a tensor before its conversion: numbers of all values, and of those below a bound."""
     return (
         Statistic("values", 0.0, "ReduceSum", _size, types.DOUBLE),
         below("zero", _FLOAT32_LOWEST_SUBNORMAL),

@@ -1,8 +1,8 @@
 """Find the conversions of a mixed model: the tensors that nodes read in a low type they do not have (Rule S8.4).
 
-A conversion rounds the tensor that it reads, so that the tensor's own range says what becomes of it: no probe stands at
-the Cast. Only a tensor that the reader's scope does not compute is observed once more, in that scope: a body may not
-run, or run several times.
+A conversion rounds the tensor that it reads. The range of that tensor shows the result, so there is no probe at the
+Cast. Only a tensor that the reader's scope does not compute is observed once more, in that scope: a body may not run,
+or run several times.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from mixlist.ops.low_precision import LOW
 class Conversion:
     """A tensor called ``name`` that nodes read converted to the low type ``elem``.
 
-    ``readers``: these nodes, as the original names them; for what a body hands out, the owner of the body. ``probe``:
-    where the tensor is observed before it is converted: in the mixed model, or (``in_reference``: a graph input that
-    the mixed model declares low) in the reference. ``source``: where the reference observes it; None if it does not.
+    ``readers``: these nodes, as the original names them; of an output of a body, the owner of the body. ``probe``: the
+    tensor's name where it is observed before its conversion: in the mixed model, or (``in_reference``: a graph input
+    that the mixed model declares low) in the reference. ``source``: its name in the reference, None if the reference
+    does not observe it.
     """
 
     name: str
@@ -39,16 +40,19 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Conversions:
-    """All conversions of a mixed model, and the probes that they need besides those of nodes, by scope and tensor."""
+    """The conversions of a mixed model, and the probes that they need in addition to those of nodes.
+
+    ``probes``: by scope and tensor.
+    """
 
     found: tuple[Conversion, ...]
     probes: dict[str, dict[str, Probe]]
 
 
 def find_conversions(mixed: Graph, original: Graph, in_original: Callable[[TensorRef], TensorRef]) -> Conversions:
-    """Return the conversions of a mixed model, in order of computation; those of constants were made before.
+    """Return the conversions of a mixed model, in order of computation; constants are converted in the file already.
 
-    ``in_original`` renames what lies in a function that mixlist specialized.
+    ``in_original`` renames tensors of a function that mixlist specialized.
     """
     return _Finder(original, in_original).run(mixed)
 
@@ -89,7 +93,7 @@ class _Finder:
                 self._add(graph, node.scope, source, wanted, node)
 
     def _is_authored(self, graph: Graph, node: Node, slot: int, value: Value) -> bool:
-        """Return whether a node reads the output of a user's Cast in the original too: it may have been reused."""
+        """Return True if the Cast is the author's: the node reads its output in the original too."""
         before = self._original_nodes.get(self._reader(graph, node))
         if before is None or slot >= len(before.inputs):
             return True

@@ -64,8 +64,8 @@ def instrument(
 class Instrumenter:
     """One instrumentation; ``observe`` may be replaced to compute something else of each tensor.
 
-    ``read``: by scope and tensor name, what else is observed in a scope: tensors that none of its nodes computes, such
-    as what a body captures or a call returns.
+    ``read``: further tensors to observe, by scope and name. No node of the scope computes them itself: captured
+    tensors, and the results of calls and control flow.
     """
 
     model: InitVar[ModelProto]
@@ -183,7 +183,7 @@ class Instrumenter:
         )
 
     def _probes_of_reads(self, scope: Scope, path: str) -> Iterator[Probe]:
-        """Yield what is read in a scope and computed outside of it."""
+        """Yield the tensors that are read in a scope and computed outside of it."""
         read = self.read.get(path)
         if read:
             made = {v.file_name for node in scope.nodes for v in node.outputs if v is not None}

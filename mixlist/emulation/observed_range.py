@@ -43,7 +43,7 @@ class ObservedRange:
 
     @property
     def largest(self) -> float:
-        """The largest magnitude as reports show it: NaN where there is a NaN."""
+        """The largest magnitude for reports: NaN if there is a NaN."""
         return math.nan if self.nan and self.ran else self.magnitude
 
     def in_float32(self) -> ObservedRange:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Read:
-    """One input slot of a node that reads a tensor with a range, or may read it out of a body or function."""
+    """One input slot of a node that reads a tensor with a range, or may read it through a body or a call."""
 
     node: DataflowNode
     slot: int
@@ -80,7 +80,7 @@ class MaskClassifier:
         return ""
 
     def _look_at(self, tensors: frozenset[TensorRef]) -> None:
-        """Find once which nodes make and read the tensors that have ranges: few of all."""
+        """Find the nodes that make and read the tensors with ranges, unless they are known: few of all nodes."""
         if tensors == self._ranged:
             return
         self._ranged = tensors

@@ -1,8 +1,8 @@
-"""Refuse to tune a model that does not fit into memory, before anything large is made.
+"""Refuse to tune a model that does not fit into memory, before anything large is allocated.
 
 A search holds the weights in float32 and rounded, in the gated graph, in the bytes that are sent to the workers, and in
 the sessions of each worker. Measured on models of 200 and 400 MB: nine times the weights in the process that searches,
-with what is shared, and six times in each worker.
+shared parts included, and six times in each worker.
 """
 
 from __future__ import annotations

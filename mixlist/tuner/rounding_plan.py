@@ -54,7 +54,7 @@ class Rounding:
     limits: tuple[float, ...] = ()
 
     def covers(self, other: Rounding) -> bool:
-        """Return whether this one serves for the other: rounding what is rounded already changes nothing.
+        """Return whether this one serves for the other: rounding a rounded tensor again changes nothing.
 
         If the other rounds nothing and only reduces a mask's constant, its node may be high precision, and its inputs
         are not rounded already.

@@ -4,8 +4,8 @@ A sum of magnitudes is not finite where one value is not: one reduction per tens
 what it was made of is (a *skippable* one). Of some tensors an infinity says nothing by itself: of those that carry
 masks, that hold infinities or numbers beyond all quantities in the reference already and, where the accelerator
 saturates, of those beyond the range. Their whole ranges are taken, and where one of these *ambiguous* tensors is at the
-limit, ``mask_classifier`` decides as ``check`` does. So are those of the tensors near the low range: a trial that keeps
-them in float32 may convert them for a reader, where what is beyond the range is lost (Rule S8.4).
+limit, ``mask_classifier`` decides as ``check`` does. The ranges of tensors near the low range are taken too: a trial
+that keeps such a tensor in float32 may convert it for a reader, which loses values beyond the range (Rule S8.4).
 """
 
 from __future__ import annotations
@@ -52,10 +52,9 @@ _NORMALIZES = operators(Trait.NORMALIZES)  # steady if their epsilon is no zero:
 
 @dataclass(frozen=True)
 class AmbiguousValues:
-    """The ranges of one batch in the reference and in a trial, of which a limit may be an overflow or a mask's.
+    """The ranges of one batch in the reference and in a trial: a value at a limit may be an overflow or a mask's.
 
-    ``counted``: how many values of the trial are finite or infinite, of the tensors that are not finite in the
-    reference.
+    ``counted``: the numbers of the trial's finite and infinite values, in tensors that are not finite in the reference.
     """
 
     reference: Ranges
@@ -93,8 +92,8 @@ class TrialStatistics:
     def first_overflow(self, reference: Mapping[str, Array], mixed: Mapping[str, Array]) -> str:
         """Return the first node that overflows and does not in the reference, "" for none.
 
-        ``mixed`` may be a part of the statistics. An output holds sums alone or beside ranges, so that an earlier
-        tensor may be in a later output.
+        ``mixed`` may be a part of the statistics. The outputs are not in order of computation: some hold sums alone,
+        later ones hold sums and ranges.
         """
         found: list[TensorRef] = []
         for name, tensors in self.sums.items():
@@ -119,7 +118,7 @@ class TrialStatistics:
         return AmbiguousValues(self._reader.read(reference), ranges, self._numbers(mixed))
 
     def _numbers(self, mixed: Mapping[str, Array]) -> Totals:
-        """Return how many values of a trial are finite or infinite, of the tensors that are counted."""
+        """Return the numbers of a trial's finite and infinite values, in the tensors that are counted."""
         totals: dict[tuple[TensorRef, str], float] = {}
         for key, places in self.counted.outputs.items():
             totals[key] = sum(float(np.sum(mixed[place.output][..., place.column])) for place in places)
@@ -195,7 +194,7 @@ def add_statistics(
 
 
 def _without_model(instrumented: Instrumented) -> Instrumented:
-    """Return where the statistics are, which is all that a worker needs."""
+    """Return the places of the statistics without the model, which a worker does not need."""
     return replace(instrumented, proto=type(instrumented.proto)())
 
 
