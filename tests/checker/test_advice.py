@@ -34,7 +34,7 @@ def text_of(report: CheckReport) -> str:
 @pytest.mark.parametrize(
     ("edits", "high", "name"),
     [
-        ({}, (), "square"),  # Neg is gray: it only hands on what the square makes
+        ({}, (), "square"),  # Neg is gray and exact: it is low because of the square
         ({}, ("turn",), "square"),
         ({"Neg": "white"}, (), "turn"),  # it would round an exact square too
     ],
@@ -146,7 +146,7 @@ def test_what_a_model_has_in_float16_is_raised_by_node_rules_alone() -> None:
 
 
 def test_the_search_with_node_rules_raises_what_a_model_has_in_float16() -> None:
-    """What the advice says is true: a rule lets the square be as large as it is, and what reads it follows."""
+    """The advice is right: a rule keeps the square in float32, where it is finite, and its reader follows."""
     text = """g (float16[2] x, float16[2] small) => (float16[2] y) {
       [square] m = Mul(x, x) [scale] y = Mul(m, small) }"""
     data = [{"x": np.full(2, 300, np.float16), "small": np.full(2, 0.125, np.float16)}]

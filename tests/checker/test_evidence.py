@@ -87,7 +87,7 @@ def test_what_comes_from_nan_alone_is_not_compared() -> None:
     assert report.warnings == tuple(
         f"4 of 4 values of {name!r} do not count: all float inputs of their batches are NaN" for name in "yb"
     )
-    assert hiding((nan, none)).verdict == "inconclusive"  # an input without values is not judged by
+    assert hiding((nan, none)).verdict == "inconclusive"  # an input without values does not count
     assert hiding((nan, ONE)).verdict == "pass"
     assert hiding((with_nan(3), nan)).verdict == "pass"
     both = hiding((nan, nan), (ONE, ONE))
@@ -99,13 +99,13 @@ def test_what_comes_from_nan_alone_is_not_compared() -> None:
 
 
 def test_a_batch_of_nan_is_neither_for_nor_against() -> None:
-    """Rule S8.28: it has no findings, no limit breaks, and the exception rate leaves it out."""
+    """Rule S8.28: such a batch has no findings and breaks no limit, and the exception rate leaves it out."""
     nan = with_nan(4)
     report = hiding((nan, nan), (300 * ONE, ONE), (ONE, ONE))
     assert (report.verdict, report.batches, report.exception_rate) == ("fail", 3, 0.5)
     assert report.reasons[0].startswith("1 of 2 batches overflow")
     assert {batch for node in report.nodes for batch in node.batches} == {1}
-    # What overflows for another reason overflows in every other batch too.
+    # The batch of NaN has an overflow that does not come from NaN; every other batch would have it too.
     text = "g (float[N,2] x, int64[N,2] i) => (float[N,2] y) { f = Cast<to=1>(i) [h] h = Mul(f, f) [a] y = Add(h, x) }"
     feed = {"x": nan, "i": np.full((2, 2), 300)}
     assert mixlist.check(model(text), LISTS, [feed]).verdict == "inconclusive"
@@ -257,7 +257,7 @@ def test_an_inconclusive_search_writes_no_list(tmp_path: Path) -> None:
 
 
 def test_an_output_of_which_nothing_is_compared_has_no_figures() -> None:
-    """Rule S8.19: nor has it a mismatch; the other output is judged as usual."""
+    """Rule S8.19: it has no mismatch either; the other output is judged as usual."""
     report = checked({"x": with_nan(4), "z": ONE / 3})
     nothing, judged = report.outputs
     assert (nothing.normalized_error, nothing.cosine, nothing.passed) == (None, None, False)

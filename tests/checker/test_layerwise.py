@@ -78,7 +78,7 @@ def test_a_node_of_which_nothing_is_finite_is_not_ranked() -> None:
 
 
 def test_values_with_squares_beyond_float32() -> None:
-    """The sums hold them: a mask of -1e30 has an ordinary rounding error in bfloat16."""
+    """The sums are float64 and hold such squares: a value of 1e30 has an ordinary rounding error in bfloat16."""
     text = "g (float[2] x) => (float[2] y) { [a] y = Add(x, x) }"
     report = mixlist.check(
         model(text),

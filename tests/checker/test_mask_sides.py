@@ -1,6 +1,6 @@
-"""Which values of a tensor are a mask's: by the sign of the constant, beside infinities, and beside other large values.
+"""Tell the values of a mask from others: by the constant's sign, among infinities, and among other large values.
 
-Rules S8.5, S8.11 and S8.12. The cases differ in one number or sign; a range alone would call many of them alike.
+Rules S8.5, S8.11 and S8.12. The cases differ in one number or sign; many of them have the same ranges.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_a_mask_that_another_one_multiplies_is_none() -> None:
 
 @pytest.mark.parametrize(("score", "kind"), [(3e9, "saturated"), (-3e9, "saturated"), (-60000.0, "intended")])
 def test_a_saturated_score_is_not_the_masks(score: float, kind: str) -> None:
-    """Neither with the other sign, nor where the scores reach half of the constant themselves."""
+    """A score of the other sign is no mask's, nor one that reaches half of the constant itself."""
     assert of_sum("chosen", -2e5, [score] * 3, overflow_mode="saturate") == kind
 
 
@@ -114,7 +114,7 @@ def test_a_mask_that_a_float32_node_adds_is_intended() -> None:
 )
 @pytest.mark.parametrize("op", ["Tanh", "Neg"])
 def test_values_that_bfloat16_holds_show_the_side_too(op: str, values: list[float], kind: str) -> None:
-    """Rule S8.11: sides are those of all values of at least 1e37."""
+    """Rule S8.11: all values of at least 1e37 count for the sides, also those that bfloat16 holds."""
     text = f"g (float[2] x) => (float[2] y) {{ [h] h = Identity(x) [n] y = {op}(h) }}"
     lists = policy(white=[op], black=["Identity"], mode="mixed_bfloat16")
     report = mixlist.check(model(text), lists, [{"x": np.array(values, np.float32)}])

@@ -1,4 +1,4 @@
-"""Converted operands are judged like outputs: the reading node and what it reads are named (Rule S8.4)."""
+"""Converted operands are judged like outputs: a finding names the reading node and the operand (Rule S8.4)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_saturate_clamps_operands() -> None:
      (2.0**-15, "underflow"), (1e-9, "underflow"), (np.inf, None), (np.nan, None)],
 )  # fmt: skip
 def test_the_thresholds_are_those_of_outputs(value: float, kind: str | None) -> None:
-    """Rule S8.4: an underflow never fails; what was infinite or NaN before is no fault of it."""
+    """Rule S8.4: an underflow never fails; a value that was infinite or NaN before its conversion is no finding."""
     report = checked("g (float[2] x) => (float[2] y) { [v] y = Tanh(x) }", {"x": floats(value, 0)}, white="Tanh",
                      limits=mixlist.checker.accuracy.Limits(normalized=None, cosine=None))  # fmt: skip
     found = operands(report)
@@ -153,7 +153,7 @@ LOOP = """g (float[1] x, int64 m) => (float[1] y, float[k,1] all) <bool go = {1}
 
 
 def test_a_state_of_a_loop_is_judged_where_it_is_read() -> None:
-    """Rule S8.4: the state 100000 is read in the sixth iteration; what the last one leaves is read by nobody."""
+    """Rule S8.4: the state 100000 is read in the sixth iteration; no node reads the state of the last one."""
     for turns, kind in ((6, "overflow"), (5, None), (0, None)):
         report = checked(LOOP, {"x": floats(1), "m": np.array(turns)}, white="Sigmoid", black="Mul")
         found = operands(report)

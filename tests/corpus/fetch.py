@@ -91,7 +91,7 @@ def _reason(stderr: str) -> str:
 
 
 def main(folder: str, *wanted: str) -> int:
-    """Fetch the wanted models, those of the tests when none is named; prints what is missing, as JSON, to stdout."""
+    """Fetch the wanted models, those of the tests if none is named; print the missing ones as JSON to stdout."""
     failed = fetch(Path(folder), set(wanted) or {row["id"] for row in rows() if row.get("use") != "campaign"})
     print(json.dumps(failed))
     return len(failed)

@@ -33,7 +33,7 @@ QUICK = ["oww_melspectrogram", "silero_vad_16k_sequence", "nsnet2_16k"]
 LIBRARIES = presets.names() if CAMPAIGN else ["onnx", "mindspore-o3"]
 GRAY_POLICIES = {"tensorflow": "between", "pytorch": "promote"}  # of the others: ascend
 DEFAULT_SHARE = 0.5  # of an output that may be ignored
-# The axis of the batch, or of what a sequence or picture is long, by input. Inputs that are not named stay.
+# The axis of the batch, or of the length of a sequence or picture, by input. Other inputs keep their values.
 FIRST = {
     "basic_pitch": {"serving_default_input_2:0": 0},
     "ddddocr_common_old": {"input1": 3},
@@ -96,7 +96,7 @@ def masked(feed: Feed) -> Iterator[tuple[str, Feed]]:
 
 @dataclass(frozen=True)
 class Original:
-    """What ONNX Runtime makes of one batch of the original: per output its size and how many values are NaN."""
+    """ONNX Runtime's run of the original on one batch: of each output its size and its number of NaN."""
 
     fate: str  # ran, refused, or died
     outputs: Mapping[str, list[int]]
@@ -135,7 +135,10 @@ class Verdict:
 
     @property
     def findings(self) -> set[tuple[str, ...]]:
-        """What the lists caused, without batches and sizes; the maximum of nothing is -infinity in float32 too."""
+        """The findings that the lists caused, without batches and sizes.
+
+        Preexisting ones are left out: the maximum of no values is -infinity in float32 too.
+        """
         nodes = self.report.nodes if self.report is not None else ()
         return {(node.scope, node.name, node.kind, node.input) for node in nodes if node.kind != "preexisting"}
 
@@ -158,7 +161,7 @@ class Judge:
 
     @property
     def decisions(self) -> tuple[Any, ...]:
-        """What the library decides: another one that decides alike needs no runs of its own."""
+        """The decisions of the library. Another library with the same decisions needs no runs of its own."""
         nodes = ((node.scope, node.name, node.precision, *sorted(node.outputs.items())) for node in self.plan.nodes)
         return tuple(nodes)
 
@@ -189,9 +192,9 @@ class Judge:
             self.has_masked_rows(case, feed)
 
     def says_nothing(self, case: str, feed: Feed, problem: str) -> None:
-        """A batch that says nothing is inconclusive alone, and changes nothing beside the good one.
+        """Expect that a batch without evidence is inconclusive alone, and changes nothing after the good one.
 
-        Unless ONNX Runtime refuses it or dies of it: then the batch is named, with what is wrong with it.
+        If ONNX Runtime refuses the batch or dies of it, expect a message that names the batch and its problem.
         """
         original = self.original(case, feed)
         alone, both = self.check(feed), self.check(self.good, feed)
@@ -223,7 +226,7 @@ class Judge:
         self.expect(both.kind == expected, f"good and {case}", both, f"as without: {self.alone}")
 
     def is_partly_nan(self, case: str, feed: Feed) -> None:
-        """The values that are NaN are ignored; a failure names values that are not."""
+        """Expect that values which are NaN are ignored, and that a failure is of other values."""
         original, verdict = self.original(case, feed), self.check(feed)
         if original.fate != "ran":
             self.expect(verdict.kind == "error" and "batch 0" in verdict.error, case, verdict, "the batch is named")
@@ -244,7 +247,7 @@ class Judge:
             self.expect(of_values or overflows, case, verdict, "a failure is of values that were judged")
 
     def has_masked_rows(self, case: str, feed: Feed) -> None:
-        """Masks that are protected give no NaN; of others the finding names a low node, and the list warns."""
+        """Expect no NaN if masks are protected; otherwise a finding that names a low node, and a warning."""
         verdict, both = self.check(feed), self.check(self.good, feed)
         protected = "masks" in self.policy.protect
         warned = any(warning.code == "ML508" for warning in self.plan.warnings)

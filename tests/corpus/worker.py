@@ -206,9 +206,9 @@ def largest(model_id: str, library: str, path: str) -> dict[str, list[float]]:
 
 
 def shares(path: str, batch: str) -> dict[str, Any]:
-    """Per output of the model in float32 on one batch, its size and how many of its values are NaN.
+    """Return the size and the number of NaN of each output of the model in float32 on one batch.
 
-    Without graph optimisations, as a check of few batches runs it; ``refused`` where ONNX Runtime refuses the batch.
+    It runs without graph optimizations, as in a check of few batches. ``refused``: the error, if the run is refused.
     """
     import numpy as np
 

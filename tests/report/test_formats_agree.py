@@ -86,7 +86,7 @@ def kinds(report: CheckReport, name: str) -> dict[str, NodeFinding]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", [0, 1, 3])  # of the NaN, where a reduction may drop other values
 def test_a_nan_does_not_hide_an_overflow(place: int, mode: str) -> None:
-    """Rule S8.3: the largest magnitude without NaN is told as well, of outputs and of converted inputs."""
+    """Rule S8.3: the largest magnitude without NaN is reported as well, of outputs and of converted inputs."""
     text = "g (float[4] x, float[4] z) => (float[4] y, float[4] u) { [m] q = Mul(x, x) [a] y = Neg(q) [c] u = Tanh(z) }"
     x, z = np.array([3e3, 1e3, 2e3, 1], F32), np.array([8e4, 1e2, -7e4, 1], F32)
     if place == 0:

@@ -54,14 +54,14 @@ def test_a_model_that_does_not_fit_is_refused(
 
 
 def test_a_model_that_fits_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search then looks for the weights, which are not there."""
+    """The search starts, and then misses the weights, which are not there."""
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: 56 * 10**9)
     with pytest.raises(mixlist.MixlistError, match="external data of tensor 'W' is missing"):
         mixlist.tune(large(tmp_path), mixlist.load_policy(), {"x": np.zeros((1, 4), np.float32)}, jobs=1)
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the group used for files that can be dropped is free."""
+    """Memory that the group uses for files, and that the system can drop, is free."""
     (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 8000 kB\n")
     (tmp_path / "cgroup").write_text("0::/box\n")
     group = tmp_path / "groups" / "box"

@@ -1,4 +1,4 @@
-"""A trial that overflows only in what a node reads converted fails, as the check of its lists does (Rule S8.4)."""
+"""A trial that overflows only in a converted input of a node fails, as the check of its lists does (Rule S8.4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def edits(report: TuneReport) -> set[str]:
 
 
 def contradicted(report: TuneReport) -> bool:
-    """Whether the final check found what a trial did not."""
+    """Return True if the final check failed lists whose trial had passed."""
     return any("the check of the whole" in str(trial["why"]) for trial in report.log)
 
 

@@ -153,7 +153,7 @@ SAME_NAMES = """g (float[1,8] x, bool c) => (float[1,8] y) { [NAME] h = Mul(x, x
 
 @pytest.mark.parametrize(("branch", "expected"), [("fc", "./fc"), ("other", "fc")])
 def test_a_rule_names_one_node_of_several_with_its_name(tmp_path: Path, branch: str, expected: str) -> None:
-    """Rule S6.5: ./NAME means the main graph. The nodes of both branches have a name too many, and stay low."""
+    """Rule S6.5: ./NAME means the node of the main graph alone. The nodes of the branches stay low."""
     text = SAME_NAMES.replace("NAME", "fc", 1).replace("NAME", branch)
     feeds = [{"x": np.full((1, 8), 300.0, np.float32), "c": np.array(True)}]
     found = tune(

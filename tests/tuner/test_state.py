@@ -196,7 +196,7 @@ def test_ctrl_c_hands_back_the_best_so_far(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_no_state(tmp_path: Path) -> None:
-    """It would wait for a writer for ever."""
+    """Reading the pipe would wait for a writer forever."""
     if not hasattr(os, "mkfifo"):
         pytest.skip("this system has no named pipes")
     os.mkfifo(tmp_path / "pipe")

@@ -1,4 +1,4 @@
-"""What a trial says against what ``check`` says of the same lists and data: pass or fail, and why.
+"""Compare trials with ``check`` on the same lists and data: pass or fail, and the reason.
 
 Where too little can be compared, a check is inconclusive and breaks no limit; nothing is searched then (Rule S9.12).
 """
@@ -131,7 +131,7 @@ def test_a_reshape_that_overflows_where_what_it_reads_does_not() -> None:
 
 
 def test_the_first_overflow_is_named_where_its_sum_stands_in_a_later_output() -> None:
-    """The sum is near the range and has a whole range; what is divided is not."""
+    """The sum is near the low range, so its minimum and maximum are taken; of the quotient only a sum is."""
     proto = model("""g (float[4] x) => (float[1] y) <float many = {1e4}> {
       [sum] s = ReduceSum(x) [divide] y = Div(s, many) }""")
     feeds = [{"x": np.full(4, 5e4, np.float32)}]
