@@ -1,4 +1,4 @@
-"""What the public functions take: every keyword argument with its default, for callers and for ``help``."""
+"""The public functions take every option as a keyword argument with its default, for callers and for ``help``."""
 
 from __future__ import annotations
 

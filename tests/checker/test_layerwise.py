@@ -1,4 +1,4 @@
-"""Where error is born, not where it shows."""
+"""Layer-wise ranking names the nodes that add an error, not those that pass it on."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_a_sequence_carries_what_is_in_it() -> None:
 
 
 def test_what_a_cast_makes_infinite_is_found_where_it_is_read() -> None:
-    """What only moves values has a range of its own where it reads them through a Cast."""
+    """The output of a node that only moves values has a range of its own if the node reads them through a Cast."""
     text = """g (float[2] x) => (float[1,2] y) <int64[2] s = {1,2}> {
       [a] a = Mul(x, x) [r] r = Reshape(a, s) [n] y = Neg(r) }"""
     report = checked(text, [300.0, 1.0], lists={"white": ["Reshape", "Neg"], "black": ["Mul"]})

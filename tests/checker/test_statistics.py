@@ -34,7 +34,7 @@ def found(report: CheckReport, name: str) -> TensorRange:
 
 
 def by_numpy(batches: Sequence[NDArray[np.float32]], low: str) -> tuple[ValueCounts, float | None]:
-    """What a tensor that only rounds these values must have."""
+    """Return the counts and the smallest magnitude of a tensor that only rounds these values."""
     kind, largest = KINDS[low]
     normal = float(ml_dtypes.finfo(kind).smallest_normal)
     all_of = np.concatenate([b.reshape(-1) for b in batches])

@@ -24,7 +24,7 @@ WANTED: list[str] = [row["id"] for row in ROWS] if CAMPAIGN else MODELS
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where the models are, and why those that are missing could not be had."""
+    """The folder of the models, and by model the reason why it is missing."""
 
     folder: Path
     missing: Mapping[str, str]

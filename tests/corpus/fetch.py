@@ -83,7 +83,7 @@ def _download(package: str, version: str, folder: Path) -> Path:
 
 
 def _reason(stderr: str) -> str:
-    """What pip says in the end; its last line hides that it had no connection."""
+    """Return pip's last error; if there was no connection, say that, which pip's last line does not."""
     if "connection broken" in stderr:
         return "no connection to the package index"
     errors = [line for line in stderr.splitlines() if line.startswith("ERROR")]

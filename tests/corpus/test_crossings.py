@@ -117,7 +117,7 @@ class Count:
             self.needed.add(((home.number, name), wanted))
 
     def free(self, scope: Scope, home: Scope, name: str, wanted: int) -> bool:
-        """Whether the user's file holds the tensor in that type where the reader sees it."""
+        """Return True if the user's file holds the tensor in that type where the reader can read it."""
         behind = home.casts.get(name)
         if behind is not None and behind[1] == 1:
             source = self.scopes[behind[0][0]]

@@ -1,4 +1,4 @@
-"""What max-speed goes by: an account where nothing real runs, times elsewhere."""
+"""The objective max-speed minimizes the bytes of a static account on the CPU, and measured times elsewhere."""
 
 from __future__ import annotations
 

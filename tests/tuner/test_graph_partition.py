@@ -31,7 +31,7 @@ from tests.tuner.test_gated_graph import PROFILE, Bench, jobs, loads, same, subs
 
 
 def chained(parts: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outputs: Iterable[str]) -> list[Any]:
-    """What the pieces make one after the other, without optimisations; with those of a worker they load too."""
+    """Run the pieces one after the other without optimizations; load them with those of a worker, too."""
     values = dict(feed)
     for part in parts:
         open_session(part.model, SessionOptions(threads=1, lean=True, reuse=True))

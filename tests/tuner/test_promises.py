@@ -1,4 +1,4 @@
-"""What a result says of itself: that nothing in it can go, what an interrupted search hands back, whose state it is."""
+"""Promises of a result: no edit of it can go, a stopped search returns its best list, a state serves one search."""
 
 from __future__ import annotations
 

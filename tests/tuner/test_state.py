@@ -144,7 +144,7 @@ def test_lines_that_no_search_writes(tmp_path: Path, damage: Callable[[list[byte
 
 
 def test_a_state_serves_other_objectives_too(tmp_path: Path) -> None:
-    """What came of a choice does not depend on what it was tried for."""
+    """The outcome of a choice does not depend on the objective of its search."""
     first = search(tmp_path / "state")
     second = search(tmp_path / "state", node_rules=False)
     assert first.remembered == 0 and second.remembered > 0

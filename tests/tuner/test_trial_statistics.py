@@ -1,4 +1,4 @@
-"""Which tensors a trial takes no statistic of, and what happens where one of them overflows all the same."""
+"""A trial takes no statistics of some tensors; if one of them overflows nevertheless, the final check finds it."""
 
 from __future__ import annotations
 
