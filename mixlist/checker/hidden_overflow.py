@@ -45,11 +45,12 @@ class GrowingCount:
         self._tensors: set[TensorRef] = set()
         self._bounds: set[float] = set()
         self._session: CountingSession | None = None
+        self._counted: tuple[Feed, Totals] | None = None  # the last batch of the session
 
     def count(self, feed: Feed, tensors: AbstractSet[TensorRef], bounds: AbstractSet[float]) -> Totals:
-        """Run one batch; return the numbers of finite values (``FINITE``) and of values beyond each bound.
+        """Return the numbers of finite values (``FINITE``) and of values beyond each bound in one batch.
 
-        The latter have the names that ``beyond_name`` gives.
+        The latter have the names that ``beyond_name`` gives. The model runs if it did not run on this batch before.
         """
         if self._session is None or not (tensors <= self._tensors and bounds <= self._bounds):
             self.close()
@@ -57,7 +58,10 @@ class GrowingCount:
             self._bounds |= bounds
             statistics = (finite_values(), *(beyond(bound) for bound in sorted(self._bounds)))
             self._session = CountingSession(self._model, statistics, self._tensors)
-        return self._session.count(feed)
+            self._counted = None
+        if self._counted is None or self._counted[0] is not feed:
+            self._counted = feed, self._session.count(feed)
+        return self._counted[1]
 
     def tensor(self, ref: TensorRef) -> TensorRef:
         """Return the name by which a tensor of the model is counted."""

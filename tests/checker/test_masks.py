@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mixlist
+from mixlist.checker.counting_sessions import CountingSession
 from mixlist.checker.hidden_overflow import GrowingCount
 from mixlist.checker.result import CheckReport
 from mixlist.graph.build import build_main
@@ -178,6 +179,22 @@ def test_values_are_counted_only_where_they_may_hide_something(
     )
     assert bool(asked) == counted
     assert ("overflow" in kinds(report).values()) == counted
+
+
+def test_a_session_counts_a_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion, an overflow and an infinity of float32 need the same counts."""
+    runs: list[tuple[CountingSession, int]] = []
+    feeds = [{"x": np.array([1, 70000, INF], np.float32)} for _ in range(3)]
+    count = CountingSession.count
+
+    def record(session: CountingSession, feed: Any) -> Any:
+        runs.append((session, id(feed["x"])))
+        return count(session, feed)
+
+    monkeypatch.setattr(CountingSession, "count", record)
+    report = mixlist.check(model(PASS), policy(white=LOW), feeds)
+    assert report.exception_rate == 1
+    assert runs and len(runs) == len(set(runs))
 
 
 def test_where_masks_are_proven() -> None:
