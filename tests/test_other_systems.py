@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ WRITING = (
     "tests/cli/test_command_files.py",
     "tests/runtime/test_sessions.py",
 )
+UNIX_MODULES = {"fcntl", "grp", "posix", "pwd", "resource", "termios"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs the list of the files that are open")
@@ -49,6 +52,22 @@ def test_the_core_tests_are_there() -> None:
     for line in (ROOT / "tests/core.txt").read_text("utf-8").split():
         assert (ROOT / line).exists(), line
     assert "@tests/core.txt" in (ROOT / ".github/workflows/core-tests.yml").read_text("utf-8")
+
+
+def imports(source: str) -> Iterator[str]:
+    """Yield the modules that a module imports when it is imported itself."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def test_the_modules_of_tests_can_be_imported_on_windows() -> None:
+    """One import that fails would end the core tests there before the first of them runs."""
+    files = (ROOT / "tests").rglob("*.py")
+    unix = [path.name for path in files if not UNIX_MODULES.isdisjoint(imports(path.read_text("utf-8")))]
+    assert unix == ["without_posix.py"]  # the plugin, which runs on Linux alone
 
 
 # --- the command line on Windows ---

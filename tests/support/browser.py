@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import shutil
@@ -30,12 +29,16 @@ _FLAGS = [
 
 
 def find() -> str | None:
-    """The path of a Chromium, or None."""
+    """Return the path of a Chromium; None without one, and on Windows, which has no ``posix_spawn``."""
+    if not hasattr(os, "posix_spawn"):
+        return None
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def _start(command: list[str], to_read: int, to_write: int) -> int:
-    """Starts a program that reads commands from descriptor 3 and answers on 4; returns its process id."""
+    """Start a program that reads commands from descriptor 3 and answers on 4; return its process id."""
+    import fcntl  # which Windows lacks
+
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in (to_read, to_write)]
     moves = [(os.POSIX_SPAWN_DUP2, descriptor, at) for at, descriptor in enumerate(high, 3)]
     quiet = [(os.POSIX_SPAWN_OPEN, at, os.devnull, os.O_RDWR, 0) for at in range(3)]
