@@ -21,8 +21,8 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.messages import NodeOrder, copied, reorder
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import NewNames, names_in
-from mixlist.graph.save import set_inline, tensors
-from mixlist.graph.traversal import is_graph, nodes, reachable_graphs, scope_messages, scopes
+from mixlist.graph.save import set_inline
+from mixlist.graph.traversal import is_graph, nodes, reachable_graphs, scope_messages, scopes, tensors
 from mixlist.graph.weights import element_count, held_array, is_external, pieces, raise_outside, stored_type
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW

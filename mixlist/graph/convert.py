@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.messages import OLDEST_OPSET
-from mixlist.graph.save import tensors
+from mixlist.graph.traversal import tensors
 from mixlist.graph.weights import is_external
 from mixlist.ops.shape_inference import refuse_expansion
 

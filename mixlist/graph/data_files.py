@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Self
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.temporary_files import NewFile
+from mixlist.graph.traversal import tensors
 from mixlist.graph.weights import climbs
 
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ def _stem(model: str) -> str:
 
 def locations(path: Path) -> set[str]:
     """Return the data files that the model at a path names; none if it is no small model that can be read."""
-    from mixlist.graph.save import tensors
-
     try:
         data = path.read_bytes() if path.stat().st_size <= SEARCHED // 32 else b""
     except OSError:

@@ -25,7 +25,7 @@ from mixlist.files.whole_writes import write_whole
 from mixlist.graph import data_files, weights
 from mixlist.graph.io import Loaded
 from mixlist.graph.messages import copied
-from mixlist.graph.traversal import attribute_tensors, graph_tensors, walk
+from mixlist.graph.traversal import tensors
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -112,18 +112,6 @@ def save(proto: ModelProto, path: Path, loaded: Loaded, convert: Convert, option
     with _restored(held):
         save_data = _save_private if options.private else _save_external
         return path, save_data(proto, held, path, loaded, convert, options)
-
-
-def tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor that can lie in another file: initializers of all graphs, and attributes of nodes."""
-    from onnx import AttributeProto, GraphProto
-
-    training = [graph for info in model.training_info for graph in (info.initialization, info.algorithm)]
-    for message in walk(model.graph, *model.functions, *training):
-        if isinstance(message, GraphProto):
-            yield from graph_tensors(message)
-        elif isinstance(message, AttributeProto):
-            yield from attribute_tensors(message)
 
 
 def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:

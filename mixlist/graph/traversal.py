@@ -78,10 +78,17 @@ def nodes_in(*roots: ScopeProto) -> Iterator[NodeProto]:
     return (message for message in walk(*roots) if isinstance(message, NodeProto))
 
 
-def graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the initializers of one graph; of a sparse one, its values and its indices."""
-    yield from graph.initializer
-    yield from _parts(graph.sparse_initializer)
+def tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield every tensor that can lie in another file: initializers of all graphs, and attributes of nodes."""
+    from onnx import AttributeProto, GraphProto
+
+    training = [graph for info in model.training_info for graph in (info.initialization, info.algorithm)]
+    for message in walk(model.graph, *model.functions, *training):
+        if isinstance(message, GraphProto):
+            yield from message.initializer
+            yield from _parts(message.sparse_initializer)
+        elif isinstance(message, AttributeProto):
+            yield from attribute_tensors(message)
 
 
 def attribute_tensors(attribute: AttributeProto) -> Iterable[TensorProto]:

@@ -189,8 +189,9 @@ def stream(
 def bring_in(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
     """Set everything inline, in place, that lies in other files of ``folder``; what is pending is converted."""
     from mixlist.graph import save, weights
+    from mixlist.graph.traversal import tensors
 
-    for tensor in save.tensors(proto):
+    for tensor in tensors(proto):
         if weights.is_external(tensor):
             save.set_inline(tensor, b"".join(stream(tensor, folder, clamp, {})))
 

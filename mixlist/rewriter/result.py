@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.graph.io import Loaded
-from mixlist.graph.save import Options, Progress, save, set_inline, tensors
+from mixlist.graph.save import Options, Progress, save, set_inline
+from mixlist.graph.traversal import tensors
 from mixlist.graph.weights import declared_size, is_external, stored_type
 from mixlist.rewriter.constants import constant_warnings
 from mixlist.rewriter.convert import ConstantReport, identity, stream

@@ -34,7 +34,8 @@ def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
 
 def outgrows_protobuf(proto: ModelProto) -> bool:
     """Return True if the weights inside the model are too large for one protobuf message."""
-    from mixlist.graph.save import INLINE_LIMIT, tensors
+    from mixlist.graph.save import INLINE_LIMIT
+    from mixlist.graph.traversal import tensors
     from mixlist.graph.weights import declared_size, is_external
 
     return sum(declared_size(tensor) for tensor in tensors(proto) if not is_external(tensor)) > INLINE_LIMIT
@@ -42,7 +43,7 @@ def outgrows_protobuf(proto: ModelProto) -> bool:
 
 def external_tensors(proto: ModelProto) -> list[TensorProto]:
     """Return the tensors whose data lie in other files."""
-    from mixlist.graph.save import tensors
+    from mixlist.graph.traversal import tensors
     from mixlist.graph.weights import is_external
 
     return [tensor for tensor in tensors(proto) if is_external(tensor)]

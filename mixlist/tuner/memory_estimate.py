@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mixlist.errors import UsageError
 from mixlist.graph.io import Loaded
-from mixlist.graph.save import tensors
+from mixlist.graph.traversal import tensors
 from mixlist.graph.weights import declared_size, element_count
 from mixlist.ops.low_precision import LOW
 from mixlist.runtime.casts import STRING

@@ -16,6 +16,7 @@ import mixlist
 from mixlist.errors import FileError, MixlistError, ModelError, UsageError
 from mixlist.graph import save, weights
 from mixlist.graph.io import load
+from mixlist.graph.traversal import tensors
 from tests.support.external_models import write_external
 
 
@@ -334,7 +335,7 @@ def test_every_tensor_moves_along_with_its_model(held: tuple[Path, bytes]) -> No
     apply(source, out)
     source.with_name("far.data").unlink()
     saved = onnx.load(out, load_external_data=False)
-    (tensor,) = (tensor for tensor in save.tensors(saved) if weights.is_external(tensor))
+    (tensor,) = (tensor for tensor in tensors(saved) if weights.is_external(tensor))
     assert {entry.key for entry in tensor.external_data} == {"location", "offset", "length"}
     stored = b"".join(weights.raw_pieces(tensor, out.parent))
     assert stored in (data, np.frombuffer(data, np.float32).astype(np.float16).tobytes())
@@ -344,7 +345,7 @@ def test_an_entry_that_is_there_twice_is_refused_wherever_it_is(held: tuple[Path
     """The guard of the input's files and every reader would have to choose the same one."""
     source, _ = held
     model = onnx.load(source, load_external_data=False)
-    (tensor,) = (tensor for tensor in save.tensors(model) if weights.is_external(tensor))
+    (tensor,) = (tensor for tensor in tensors(model) if weights.is_external(tensor))
     tensor.external_data.add(key="location", value="o.onnx")
     source.write_bytes(model.SerializeToString())
     with pytest.raises(ModelError, match=r"has the key 'location' twice: 'far\.data' and 'o\.onnx'"):

@@ -19,10 +19,9 @@ from mixlist.graph.build import build_main
 from mixlist.graph.io import load
 from mixlist.graph.naming import names_in
 from mixlist.graph.prune import reads
-from mixlist.graph.save import tensors
 from mixlist.graph.shape_propagation import sizes_of
 from mixlist.graph.shapes import without_weights
-from mixlist.graph.traversal import bodies, linked_scopes, nodes, nodes_in, scope_messages, scopes, scopes_in
+from mixlist.graph.traversal import bodies, linked_scopes, nodes, nodes_in, scope_messages, scopes, scopes_in, tensors
 from mixlist.graph.type_hints import hinted
 from mixlist.training.stepgraph import read_step
 from tests.support.builders import model, policy
