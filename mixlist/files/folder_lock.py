@@ -12,26 +12,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 
 from mixlist.errors import FileError
+from mixlist.files.temporary_files import import_fcntl
 
 WAIT = 120.0  # seconds; an edit or a save holds the lock for much less than one
 LOCK_FILE = ".mixlist-lock"  # where a folder cannot be locked itself
 _PAUSE = 0.01  # seconds between two tries
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # what the systems say of a lock that another process holds
 
-
-def _import_fcntl() -> ModuleType | None:
-    """Return the module of file locks; None on Windows, which has another one."""
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    return fcntl
-
-
-fcntl = _import_fcntl()
+fcntl = import_fcntl()
 
 
 class _HeldError(OSError):

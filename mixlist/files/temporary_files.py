@@ -26,8 +26,8 @@ ATTEMPTS = 100  # names that are tried
 _RECENT = 60.0  # seconds; without locks, a file this young may be one that is just being renamed
 
 
-def _import_locks() -> ModuleType | None:
-    """Return the module of file locks; None on Windows, which refuses to remove an open file anyway."""
+def import_fcntl() -> ModuleType | None:
+    """Return the module of file locks; None on Windows, which has another one, and refuses to remove an open file."""
     try:
         import fcntl
     except ImportError:
@@ -35,7 +35,7 @@ def _import_locks() -> ModuleType | None:
     return fcntl
 
 
-_fcntl = _import_locks()
+_fcntl = import_fcntl()
 
 
 class NewFile:
