@@ -43,7 +43,7 @@ class CommandLineForm:
     ``kind``: the type of the value; a "list file" or a "library" may be ``-`` for standard input. ``flag``: the long
     option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default. ``least`` and ``most``
     bound an integer or a number, both included. ``repeatable``: the option can be given several times, and the value is
-    a tuple. ``files``: the names that are written into an output folder; existing files need ``force``.
+    a tuple. ``files``: the names that are written into an output folder; existing files need --force.
     """
 
     default: object

@@ -14,7 +14,6 @@ from mixlist.option_fields import option
 from mixlist.targets.providers import ProviderOption
 
 CONTENDERS = ("original", "other")  # the names of the two models in file names
-PROFILES = tuple(f"{name}.json" for name in CONTENDERS)  # the files in the folder of ``profiles``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +22,7 @@ class BenchOptions(ProviderOption):
 
     ``rounds`` pairs of turns are timed, after ``warmup`` runs of each batch. ``transfers``: time inputs and outputs on
     their way too. ``threads``: within an operator, None for ONNX Runtime's own choice. ``profiles``: a folder that
-    keeps ONNX Runtime's profiles. ``force`` replaces profiles that are there. ``progress`` is called with 1 after each
-    round.
+    keeps ONNX Runtime's profiles. ``progress`` is called with 1 after each round.
     """
 
     rounds: int = option(30, "Pairs of turns that are timed.", "integer", least=1)
@@ -38,9 +36,8 @@ class BenchOptions(ProviderOption):
         "Keep ONNX Runtime's profiles in this folder.",
         "output folder",
         flag="--profile",
-        files=PROFILES,
+        files=tuple(f"{name}.json" for name in CONTENDERS),
     )
-    force: bool = option(False, "Replace existing profiles.", "flag")
     progress: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.graph_changes import GraphChanges, graph_changes
 from mixlist.benchmark.kernel_coverage import low_coverage
-from mixlist.benchmark.options import CONTENDERS, PROFILES, BenchOptions
+from mixlist.benchmark.options import CONTENDERS, BenchOptions
 from mixlist.benchmark.paired_statistics import ratio, spread
 from mixlist.benchmark.result import BenchReport, Contender
-from mixlist.errors import FileError, ModelError, UsageError
+from mixlist.errors import FileError, ModelError
 from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load
@@ -64,7 +64,6 @@ def bench(
     transfers: bool = BenchOptions.transfers,
     threads: int | None = BenchOptions.threads,
     profiles: Path | None = BenchOptions.profiles,
-    force: bool = BenchOptions.force,
     progress: Callable[[int], None] | None = BenchOptions.progress,
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
@@ -73,8 +72,8 @@ def bench(
     are used. The keyword arguments are the fields of ``BenchOptions``. A model that ONNX Runtime refuses or dies of is
     named in the report.
 
-    Raises UsageError where there is no batch, no such provider or no round, and for a profile that exists (unless
-    ``force``), FileError for data that cannot be read, and what ``load`` and ``resolve`` raise.
+    Raises UsageError where there is no batch, no such provider or no round, FileError for data that cannot be read, and
+    what ``load`` and ``resolve`` raise.
     """
     options = BenchOptions(
         provider=provider,
@@ -83,7 +82,6 @@ def bench(
         transfers=transfers,
         threads=threads,
         profiles=profiles,
-        force=force,
         progress=progress,
     )
     return run_bench(model, policy_or_other, batches, options)
@@ -91,8 +89,6 @@ def bench(
 
 def run_bench(model: ModelSource | Loaded, other: Rival, batches: object, options: BenchOptions) -> BenchReport:
     """Do what ``bench`` says, with its options in one object."""
-    if options.profiles is not None and not options.force:
-        _refuse_existing(options.profiles)
     original = load(model)
     refuse_expansion(original.proto)
     data = as_batches(batches, original.proto)
@@ -275,12 +271,6 @@ def _source(loaded: Loaded) -> Path | ModelProto:
     if loaded.path is not None and readable_in_place(loaded.proto, loaded.folder):
         return loaded.path
     return loaded.proto
-
-
-def _refuse_existing(profiles: Path) -> None:
-    for name in PROFILES:
-        if (profiles / name).exists():
-            raise UsageError(f"{profiles / name} exists", hint="use --force to replace it")
 
 
 def _keep(folder: Path, profiles: Path, name: str) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         click.Argument(["model"], type=MODEL),
         click.Argument(["other"], type=MODEL, required=False),
         *declared(DataOptions, BenchOptions),
+        click.Option(["--force"], is_flag=True, help="Replace existing profiles."),
         click.Option(
             ["--estimate"], is_flag=True, help="Run nothing: count operations and bytes from shapes, for any machine."
         ),
@@ -56,6 +57,7 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
     from mixlist.report import bench_terminal
     from mixlist.report.progress import count_bar
 
+    del given["force"]  # ``Command`` has compared the files
     data = take_data(given)
     options = build(BenchOptions(), given, profiles=Path(profiles) if profiles is not None else None)
     original, rival = _models(model, other, given)

@@ -235,16 +235,6 @@ def test_the_demo_on_the_cpu(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == ["original.json", "other.json"]
 
 
-def test_profiles_that_exist_are_replaced_only_with_force(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text("mine")
-    with pytest.raises(UsageError, match=r"other\.json exists"):
-        timing.bench(tmp_path / "no.onnx", WHITE, [batch(1)], rounds=1, profiles=tmp_path)  # refused before it is read
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
-    timing.bench(model(SMALL), WHITE, [batch(1)], rounds=1, profiles=tmp_path, force=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["original.json", "other.json"]
-    assert (tmp_path / "other.json").read_text() != "mine"
-
-
 def test_profiles_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot write the profiles"):

@@ -31,7 +31,7 @@ TRAIN = {
 }  # fmt: skip
 BENCH = {
     "provider": "cpu", "rounds": 30, "warmup": 3, "transfers": False, "threads": None, "profiles": None,
-    "force": False, "progress": None,
+    "progress": None,
 }  # fmt: skip
 
 
