@@ -54,7 +54,7 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _expanded(args: list[str]) -> list[str]:
-    """Return the arguments with the files that match ``*`` and ``?`` in them, which no shell of Windows does."""
+    """Replace an argument with ``*`` or ``?`` by the files that it matches, because no shell of Windows does so."""
     if os.name != "nt":
         return args
     from glob import glob

@@ -30,7 +30,7 @@ _MODELS = "mixlist.models"  # the key in a context's ``meta`` of models that wer
 
 
 class Command(click.Command):
-    """A command that refuses, before any work, to write over what it reads."""
+    """A command that refuses, before any work, to write over its own inputs."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Check the files, then run the command."""
@@ -99,7 +99,7 @@ def check_files(context: click.Context) -> None:
         if must_be_new and output.status is not None:
             raise UsageError(f"{output.path} exists", hint="use --force to replace it")
     for output in outputs:
-        if not (context.params.get("dry_run") and output.named.type.must_be_new):  # which a dry run does not write
+        if not (context.params.get("dry_run") and output.named.type.must_be_new):  # a dry run does not write it
             _check_writable(output)
     if replaced:
         _refuse_weights(replaced, inputs, context)
@@ -114,7 +114,7 @@ def load_model(path: str) -> Loaded:
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """Return the status of a file, of that which a link names; None where there is none."""
+    """Return the status of a file, also behind a link; None if there is no file."""
     try:
         return os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def _same_file(first: _Output, second: _Output) -> bool:
 
 
 def _canonical(path: str) -> str:
-    """Return the one spelling of a path where no file is yet: Windows and macOS do not tell capitals from small."""
+    """Return one spelling for all paths of a file that does not exist yet; Windows and macOS ignore capitals."""
     real, system = os.path.realpath(path), str(sys.platform)
     if system not in ("win32", "darwin"):
         return real
@@ -191,7 +191,7 @@ def _refuse_weights(outputs: Iterable[_Output], inputs: Iterable[_Named], contex
     for named in inputs:
         if named.type.use == "reads model":
             loaded = load(named.path)
-            if isinstance(named.parameter, click.Argument):  # which the command takes by ``load_model``
+            if isinstance(named.parameter, click.Argument):  # the command gets it from ``load_model``
                 models[named.path] = loaded
             for path in inputs_of(loaded):
                 if output := by_identity.get(_identity(_status(path))):

@@ -22,9 +22,9 @@ def tell(error: Exception) -> int:
         _say("interrupted")
         return 130
     if isinstance(error, click.ClickException):
-        told = io.StringIO()
-        error.show(told)
-        sys.stderr.writelines(f"{clean(line)}\n" for line in told.getvalue().splitlines())
+        message = io.StringIO()
+        error.show(message)
+        sys.stderr.writelines(f"{clean(line)}\n" for line in message.getvalue().splitlines())
         return 2
     if isinstance(error, ListError) and error.diagnostics:
         # The message repeats the first of the findings.

@@ -19,7 +19,7 @@ from mixlist.files.temporary_files import import_fcntl
 WAIT = 120.0  # seconds; an edit or a save holds the lock for much less than one
 LOCK_FILE = ".mixlist-lock"  # where a folder cannot be locked itself
 _PAUSE = 0.01  # seconds between two tries
-_HELD_ERRNOS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # what the systems say of a lock that another process holds
+_HELD_ERRNOS = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)  # of a lock that another process holds, by system
 
 fcntl = import_fcntl()
 

@@ -30,8 +30,8 @@ from mixlist.files.json_scanner import MAX_DEPTH, MAX_DIGITS, MAX_STRING, Lines,
 from mixlist.files.json_scanner import quoted as quoted
 
 MAX_BYTES = 64 << 20  # a real library has 1.4 MB; a device file has no end
-# A character, how many of them a file may hold, and what they are in messages: a short name takes a hundred times its
-# size in memory. A real library of 1.4 MB has 60,000 lines, 120,000 strings and 20,000 objects.
+# Characters, each with the number that a file may hold, and the words for this bound in messages: short values take up
+# to 130 times their size in memory. A real library of 1.4 MB has 60,000 lines, 120,000 strings and 20,000 objects.
 _MOST: tuple[tuple[bytes, int, str], ...] = (
     (b'"', 1_000_000, "500,000 strings"),
     (b"{", 100_000, "100,000 objects"),
@@ -168,7 +168,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     except FileNotFoundError:
         raise FileError(f"{shown}: no such file") from None
     except (OSError, ValueError, AttributeError) as error:  # ValueError: NUL in the path; no stdin at all
-        if is_directory(path):  # Windows tells of it as a lack of permission
+        if is_directory(path):  # Windows reports a lack of permission
             raise FileError(f"{shown}: is a directory, a file is needed") from None
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{shown}: cannot be read: {reason}") from None

@@ -69,7 +69,7 @@ class NewFile:
     def link(self, name: str, *, durable: bool = True) -> bool:
         """Give the file this name in its folder; return False, and change nothing, where the name is used already.
 
-        Without ``durable`` nobody waits for the disk: after a power failure the file can be empty.
+        Without ``durable`` the content is not flushed to the disk: after a power failure the file can be empty.
         """
         if durable:
             self._sync()
@@ -109,7 +109,7 @@ class NewFile:
         return True
 
     def close(self) -> None:
-        """Close the file; unless it was placed, it is gone."""
+        """Close the file, and remove it unless it was placed."""
         with suppress(OSError):  # of a full disk, which the writer has seen already
             self.file.close()
         if self.path is not None:
@@ -123,7 +123,7 @@ class NewFile:
 
 @contextmanager
 def new_file(path: str | os.PathLike[str]) -> Iterator[NewFile]:
-    """Yield a new file for ``path``, which the caller writes and places; what was not placed is gone afterwards.
+    """Yield a new file for ``path``, which the caller writes and places; a file that was not placed is removed.
 
     A symbolic link is followed. Errors of the system become FileError.
     """

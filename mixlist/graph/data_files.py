@@ -32,7 +32,7 @@ _DATA_FILE = re.compile(f".*{_MARK}", re.DOTALL)
 
 
 class ChecksumWriter:
-    """Write to a file, and compute the checksum of its content meanwhile, in another thread where that pays."""
+    """Write to a file and compute the checksum of its content; another thread computes that of large pieces."""
 
     def __init__(self, file: IO[bytes]) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -62,15 +62,15 @@ class ChecksumWriter:
         update.result()
 
     def checksum(self) -> str:
-        """Return the SHA-256 of what was written."""
+        """Return the SHA-256 of the bytes that were written."""
         return self._sha256.hexdigest()
 
 
 def place(new: NewFile, model: str, checksum: str) -> str:
-    """Give a new data file the name that ``model`` and its content ask for; return the name.
+    """Name a new data file after ``model``, the name of its model, and after its content; return the name.
 
     A file of that name with the same bytes is used as it is. One with other bytes stays, and the name gets a number.
-    Nobody waits for the disk here.
+    The content is not flushed to the disk here.
     """
     for number in count(1):
         suffix = "" if number == 1 else f"-{number}"
@@ -88,7 +88,7 @@ def _stem(model: str) -> str:
 
 
 def locations(path: Path) -> set[str]:
-    """Return the data files that the model at a path names; none if it is no small model that can be read."""
+    """Return the data files that the model at a path names; an empty set for a large file, or one without a model."""
     try:
         data = path.read_bytes() if path.stat().st_size <= SEARCHED // 32 else b""
     except OSError:
@@ -105,9 +105,9 @@ def remove_unused(
 ) -> list[Diagnostic]:
     """Remove the data files of the model that was replaced; return a warning for each that has to stay.
 
-    ``current`` is the data file of the new model, ``named_before`` are those of the old one, ``inputs`` the files that
-    the new model was made of. A file goes only if mixlist made it, the folder is locked, every other model of the
-    folder could be read, and none names it.
+    ``current`` is the data file of the new model, ``named_before`` are those of the old one, ``inputs`` the files from
+    which the new model was computed. A file is removed only if mixlist made it, no other model of the folder names it,
+    all of these models could be read, and the folder is locked.
     """
     folder = model.parent
     own = re.compile(re.escape(_stem(model.name)) + _MARK)
@@ -143,7 +143,7 @@ class _Uses:
     ) -> None:
         # The reason why some file could name anything.
         self.unclear = "the folder cannot be listed" if entries is None else None
-        self._uses: dict[str, str] = {}  # what keeps a data file, by its name
+        self._uses: dict[str, str] = {}  # the reason to keep a data file, by its name
         self._texts = {name: os.fsencode(name) for name in names}
         places = {os.path.realpath(folder / name): name for name in self._texts}
         total = 0
@@ -172,12 +172,12 @@ class _Uses:
                 self._uses[name] = f"{entry.name} names it"
 
     def of(self, name: str) -> str | None:
-        """Return what names a data file, or links to it; None if nothing does."""
+        """Return the reason to keep a data file: a model that names it, or a link to it; None if there is none."""
         return self._uses.get(name)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]] | None:
-    """Return what a folder holds, by name; None if it cannot be listed."""
+    """Return the entries of a folder, by name; None if it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -191,7 +191,7 @@ def _may_be_model(name: str) -> bool:
 
 
 def _size(entry: os.DirEntry[str]) -> int:
-    """Return the bytes of a file, also behind a link; 0 for what is no file."""
+    """Return the number of bytes of a file, also behind a link; 0 for an entry that is no file."""
     try:
         return entry.stat().st_size if entry.is_file() else 0
     except OSError:
@@ -199,7 +199,7 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def _parsed(data: bytes) -> ModelProto | None:
-    """Return the model in a text of bytes; None if it is none."""
+    """Return the model that the bytes of a file hold; None if they hold none."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
     from onnx import ModelProto
 
@@ -212,7 +212,7 @@ def _parsed(data: bytes) -> ModelProto | None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the numbers of a file, the same behind every link to it; None if there is none."""
+    """Return the device and inode of a file, which all links to it share; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -221,7 +221,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _remove(path: Path) -> str | None:
-    """Remove a file; return what the system says if it refuses."""
+    """Remove a file; return the reason if the system refuses."""
     try:
         path.unlink()
     except OSError as error:

@@ -86,7 +86,7 @@ def _load_path(path: Path) -> Loaded:
                 )
             stamp, data = _stamp(status), file.read()
     except OSError as problem:
-        if path.is_dir():  # Windows tells of it as a lack of permission
+        if path.is_dir():  # Windows reports a lack of permission
             raise FileError(f"{path} is a directory, not an ONNX model") from None
         raise FileError(f"cannot read the model {path}: {problem.strerror}", hint="check the path") from None
     model = ModelProto()

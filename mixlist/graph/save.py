@@ -43,7 +43,7 @@ class Options:
     """Choose how a model is saved.
 
     ``external_data``: ``auto`` (as in the input, or where the model outgrows protobuf), ``yes`` or ``no``. ``private``:
-    no other process uses the folder, and it is removed soon. ``warnings`` collects what was found while saving.
+    no other process uses the folder, and it is removed soon. ``warnings`` collects the findings of saving.
     """
 
     force: bool = False
@@ -162,9 +162,9 @@ def _save_external(
     with new_file(path.with_name(f"mixlist-{secrets.token_hex(8)}.data")) as new:
         with data_files.ChecksumWriter(new.file) as writer:
             spans = _write_tensors(writer, held, convert, options.progress)
-        if (
-            path.exists()
-        ):  # a model is not replaced before the disk holds the new weights; no run waits for the lock yet
+        # A model is not replaced before the disk holds the new weights. The folder is locked after that, so that other
+        # runs do not wait for the disk.
+        if path.exists():
             new.file.flush()
             os.fsync(new.file.fileno())
         with locked([path.parent]) as is_locked:

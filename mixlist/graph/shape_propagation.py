@@ -45,6 +45,18 @@ _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
 @dataclass
+class _Shared:
+    """State that all graphs of one model share.
+
+    ``bodies``: the sizes in the bodies of functions, by function and arguments. ``exhausted``: to follow values took
+    too much memory or time once, and is not tried again.
+    """
+
+    bodies: dict[Hashable, Sizes] = field(default_factory=dict)
+    exhausted: bool = False
+
+
+@dataclass
 class Sizes:
     """Shapes by Value, and the elements of small tensors that are known, for one graph and the scopes in it.
 
@@ -53,19 +65,11 @@ class Sizes:
 
     shapes: dict[Value, Shape] = field(default_factory=dict)
     known: dict[Value, Array] = field(default_factory=dict)
-    shared: _Shared = field(default_factory=lambda: _Shared())
+    shared: _Shared = field(default_factory=_Shared)
 
     def of(self, value: Value | None) -> Shape | None:
         """The shape; None where it is not known. A slot that is left out has none either."""
         return self.shapes.get(value) if value is not None else None
-
-
-@dataclass
-class _Shared:
-    """The sizes in the bodies of functions, by function and arguments, and whether values are still followed."""
-
-    bodies: dict[Hashable, Sizes] = field(default_factory=dict)
-    exhausted: bool = False
 
 
 def sizes_of(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> Sizes:

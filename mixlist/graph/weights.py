@@ -52,10 +52,10 @@ def raise_outside(tensor: TensorProto, elem: int) -> bool:
 
 
 def external_entries(tensor: TensorProto) -> dict[str, str]:
-    """Return the entries that tell where an external tensor lies, by key.
+    """Return the ``external_data`` entries of a tensor, by key.
 
     Raises ModelError for a key that is there twice: ONNX Runtime refuses it, and other readers take the first or the
-    last. All of mixlist reads the entries here, so what is guarded and what is read cannot differ.
+    last. The guard of a model's data files and their reader both call this function, so they use the same files.
     """
     entries: dict[str, str] = {}
     for entry in tensor.external_data:

@@ -59,7 +59,7 @@ class InterruptedEdit:
 def interrupted_edit(folder: Path) -> InterruptedEdit | None:
     """Return the edit that was killed in a directory; raise FileError if its record cannot be read.
 
-    The record names flags and files of the directory only: what it holds can change nothing else.
+    A record that names anything but flags and files of the directory is refused, so it can change no other file.
     """
     path = folder / RECORD
     try:

@@ -67,7 +67,7 @@ def set_flags(
         if flag not in FLAGS:
             raise UsageError(f"{quoted(op)}: {flag!r} is no flag", hint=f"it takes {', '.join(FLAGS)}")
     paths = [Path(path) for path in files(library_path)]
-    read_bytes(paths[0])  # says what is wrong with a path that is no file
+    read_bytes(paths[0])  # raises the right error for a path that is no file, before its folder is locked
     target = _Target(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
     _refuse_inside(target.path, paths, target.backup)
     with locked({target.folder, *(path.resolve().parent for path in paths)}):

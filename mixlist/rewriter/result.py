@@ -63,7 +63,7 @@ class RewriteResult:
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """The plan's warnings, what conversion did to constants, and what was found while the model was saved."""
+        """Return the warnings of the plan, of the conversion of constants, and of saving the model."""
         return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive), *self._save_warnings)
 
     def save(

@@ -1,4 +1,4 @@
-"""Outputs that are inputs, other outputs or exist already, and places that cannot be written: told before any work."""
+"""Outputs that are inputs, other outputs or exist already, and places that cannot be written, are refused first."""
 
 from __future__ import annotations
 
