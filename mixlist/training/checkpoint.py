@@ -1,7 +1,7 @@
 """Keep the state of a training that may be killed in one ``.npz`` file, replaced whole.
 
-Everything but arrays is JSON in it, where ``{"array": NAME}`` refers to an array of the file. The file also holds a
-digest of its content: a state that was changed is refused, so no part of it needs a check of its own.
+Everything but arrays is JSON in it, where ``{"array": NAME, "dtype": TYPE}`` refers to an array of the file. The file
+also holds a digest of its content: a state that was changed is refused, so no part of it needs a check of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import ml_dtypes
 import numpy as np
 
 from mixlist.errors import FileError, UsageError
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
     from mixlist.training.loop import Training, TrainingState
 
-FORMAT = "mixlist.train-state/3"
+FORMAT = "mixlist.train-state/4"
 SAVE_AFTER = 2.0  # seconds between two states
-_JSON, _DIGEST, _ARRAY = "state.json", "sha256", "array"
+_JSON, _DIGEST, _ARRAY, _DTYPE = "state.json", "sha256", "array", "dtype"
 
 
 class FinishedTraining(TypedDict):
@@ -85,9 +86,10 @@ def save(path: str | os.PathLike[str], key: Mapping[str, str], state: Mapping[st
     arrays: dict[str, Array] = {}
 
     def refer(array: Array) -> dict[str, str]:
-        name = str(len(arrays))
-        arrays[name] = np.asarray(array)
-        return {_ARRAY: name}
+        name, array = str(len(arrays)), np.asarray(array)
+        # numpy has no bfloat16, so a .npz file cannot name it: the bits are written.
+        arrays[name] = array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+        return {_ARRAY: name, _DTYPE: array.dtype.name}
 
     text = json.dumps({"format": FORMAT, "key": dict(key), "state": state}, default=refer)
     arrays[_JSON] = np.frombuffer(text.encode(), np.uint8)
@@ -109,7 +111,10 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
 
     def resolve(value: dict[str, Any]) -> dict[str, Any] | Array:
         reference = value.get(_ARRAY)  # a tensor may have this name too, but never a text as its value
-        return arrays[reference] if isinstance(reference, str) else value
+        if not isinstance(reference, str):
+            return value
+        array = arrays[reference]
+        return array.view(ml_dtypes.bfloat16) if value[_DTYPE] == "bfloat16" else array
 
     try:
         with open_regular(Path(path)) as file, np.load(file, allow_pickle=False) as content:

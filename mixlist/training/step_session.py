@@ -19,6 +19,7 @@ from mixlist.graph.prune import trim
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
+from mixlist.runtime.feeds import as_float32
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
@@ -54,12 +55,18 @@ class StepResult:
 
 
 class StepSession:
-    """A session of a step graph; parameters and buffers are fed with every step. ``warnings``: of what was made low."""
+    """A session of a step graph; parameters and buffers are fed with every step. ``warnings``: of what was made low.
+
+    ``raised``: float16 and bfloat16 inputs of the graph are float32 in ``proto``.
+    """
 
     warnings: tuple[str, ...] = ()
 
-    def __init__(self, graph: StepGraph, proto: ModelProto, provider: str = "cpu", threads: int | None = None) -> None:
+    def __init__(
+        self, graph: StepGraph, proto: ModelProto, provider: str = "cpu", threads: int | None = None, *, raised: bool
+    ) -> None:
         self.graph = graph
+        self._raised = raised
         self.gradient = FlatArrays(graph.parameters)
         self._names = [LOSS, *(GRADIENT + p.name for p in graph.parameters), *(STATE + b.name for b in graph.buffers)]
         self._options = SessionOptions(provider=provider, threads=threads)
@@ -74,7 +81,7 @@ class StepSession:
 
     def step(self, feed: Feed, scale: float) -> StepResult:
         """Run one forward and backward pass; ``feed`` holds everything but the scale."""
-        loss, *rest = self._session.run(self._names, {**feed, LOSS_SCALE: self.scale(scale)})
+        loss, *rest = self._session.run(self._names, self._fed(feed, scale))
         if loss.size != 1:
             raise ModelError(f"{self.graph.name}: the loss has {loss.size} values", hint="reduce it to its mean")
         gradients, state = rest[: len(self.graph.parameters)], rest[len(self.graph.parameters) :]
@@ -97,7 +104,11 @@ class StepSession:
             forward = copied(self._proto)
             trim(forward, names)
             self._evaluation = self._load(forward)
-        return self._evaluation.run(list(names), {**feed, LOSS_SCALE: self.scale(1.0)})
+        return self._evaluation.run(list(names), self._fed(feed, 1.0))
+
+    def _fed(self, feed: Feed, scale: float) -> Feed:
+        batch = as_float32(feed, self.graph.batch) if self._raised else feed
+        return {**batch, LOSS_SCALE: self.scale(scale)}
 
     def close(self) -> None:
         """Let the sessions go."""
@@ -108,15 +119,16 @@ class StepSession:
 
 def float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
     """Return a session of the step in float32."""
-    return StepSession(graph, raise_low(graph.loaded), provider, threads)
+    return StepSession(graph, raise_low(graph.loaded), provider, threads, raised=True)
 
 
 def mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:
     """Return a session of the step as the lists make it."""
     plan = resolve(graph.loaded, policy)
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
-    session = StepSession(graph, emulate(mixed) if provider == "cpu" else mixed.proto, provider, threads)
-    session.warnings = tuple(map(str, plan.warnings))
+    emulated = provider == "cpu"
+    session = StepSession(graph, emulate(mixed) if emulated else mixed.proto, provider, threads, raised=emulated)
+    session.warnings = tuple(warning.without_severity for warning in plan.warnings)
     if policy.mode.low not in plan.counts:
         session.warnings += ("no node is low: the mixed training is the one in float32",)
     return session

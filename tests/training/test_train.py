@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training import Settings, train
 from mixlist.tuner.output_files import read_back
+from tests.support.builders import model
 from tests.support.training_network import all_low, classifier, clusters, mixed, squares
 
 LR = Settings(lr=0.01)
@@ -249,3 +251,44 @@ def test_a_training_of_which_nothing_is_low_says_so() -> None:
     told = "no node is low: the mixed training is the one in float32"
     assert told in run(rules=mixlist.load_policy(precision_mode_v2="origin"), epochs=1).warnings
     assert told not in run(epochs=1).warnings
+
+
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_step_graph_may_read_low_precision(low: str, tmp_path: Path) -> None:
+    """On the CPU the step computes in float32 what it declares low, and its state holds the batch as it was."""
+    cast = model(f"agraph ({low}[N, 2] x) => (float[N, 2] raised) {{ raised = Cast <to = 1> (x) }}").graph
+    low_input, float_input = squares(), squares()
+    for node in low_input.graph.node:
+        node.input[:] = ["raised" if name == "x" else name for name in node.input]
+    low_input.graph.node.insert(0, cast.node[0])
+    next(i for i in low_input.graph.input if i.name == "x").CopyFrom(cast.input[0])
+    rng = np.random.default_rng(0)
+    data = {name: rng.integers(-8, 9, (8, 2)).astype(np.float32) for name in ("x", "t")}  # exact in both types
+    reports = [
+        run(
+            step,
+            mixed(),
+            data=data,
+            eval_data=None,
+            state=tmp_path / name,
+            scaler="fixed",
+            scaler_parameters={"loss_scale": 2.0**40},
+            trace_overflow=True,
+            epochs=2,
+            runs=1,
+            batch_size=4,
+        )
+        for step, name in ((float_input, "float.npz"), (low_input, "low.npz"), (low_input, "low.npz"))
+    ]
+    assert all(report.exception_rate for report in reports)
+    curves = [[(pair.float32.loss, pair.mixed.loss) for pair in report.runs] for report in reports]
+    assert curves[0] == curves[1] == curves[2]
+
+
+def test_a_warning_of_the_lists_names_its_severity_once(tmp_path: Path) -> None:
+    """Reports write "warning:" before each warning themselves."""
+    lists = tmp_path / "modify.json"
+    lists.write_text('{"white-list": {"to-add": ["NoSuchOp"]}}')
+    found = run(rules=mixlist.load_policy(mixlist=lists), epochs=1)
+    assert any("ML406" in warning for warning in found.warnings)
+    assert not any(warning.startswith("warning") or ": warning" in warning for warning in found.warnings)
