@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from mixlist.graph.model import Graph, Node, Value
 
+MOST_FRAMES = 20_000  # of one model; or ten for each of its calls, if these are more
+
 
 @dataclass(frozen=True, eq=False)
 class CallFrame:
@@ -32,9 +34,14 @@ class FrameValue(NamedTuple):
 
 
 class CallFrames:
-    """Makes the frames of a model's calls."""
+    """Makes the frames of a model's calls.
+
+    Functions that call each other with different constants can have a number of frames that grows exponentially with
+    the size of the file. Beyond ``MOST_FRAMES`` the arguments of a call count as unknown.
+    """
 
     def __init__(self) -> None:
+        self._calls: set[Node] = set()
         self._by_call: dict[tuple[Node, CallFrame | None], CallFrame] = {}
         self._by_arguments: dict[tuple[Graph, tuple[FrameValue, ...]], CallFrame] = {}
         self._varying: dict[Graph, set[Value]] = {}
@@ -51,6 +58,10 @@ class CallFrames:
         pairs = zip(call.function.root.inputs, call.inputs, strict=False)
         arguments = {p: self._argument(v, frame) for p, v in pairs if v is not None and v.constant}
         key = call.function, (*arguments.values(),)  # the Graph of a body says which arguments are constants
+        self._calls.add(call)
+        if key not in self._by_arguments and len(self._by_arguments) >= max(MOST_FRAMES, 10 * len(self._calls)):
+            arguments = {parameter: FrameValue(parameter, None) for parameter in arguments}
+            key = call.function, (*arguments.values(),)
         return self._by_arguments.setdefault(key, CallFrame(call.function, arguments))
 
     def _argument(self, value: Value, frame: CallFrame | None) -> FrameValue:

@@ -139,7 +139,7 @@ def test_too_many_calls_are_refused() -> None:
         mixlist.bench(source, policy, {"x": [[0.0] * 3] * 2})
     with pytest.raises(ModelError, match=text):
         inline_functions(source)
-    assert mixlist.resolve(source, policy).counts  # which decides each function once
+    assert mixlist.resolve(source, policy).counts  # it decides each function once for each kind of call
 
 
 def test_the_limit_of_calls_grows_with_the_file() -> None:

@@ -20,6 +20,7 @@ from onnx.reference import ReferenceEvaluator
 
 import mixlist
 from mixlist.lists.policy import Policy
+from mixlist.patterns import call_frames
 from mixlist.resolver.decisions import Solution, precision
 from mixlist.resolver.reasons import rule_name
 from tests.resolver.test_incremental import Both
@@ -239,6 +240,25 @@ def test_functions_in_functions_are_entered_once() -> None:
       {" ".join(bodies)}"""
     found = mixlist.resolve(model(text, check=False), policy(white=["Add"]))
     assert [d.precision for d in found.nodes if d.name == "a"] == ["float32"]
+
+
+def test_functions_in_functions_are_followed_for_a_limited_number_of_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule S4.20: each function calls the one before with two constants, so the last one has 2^40 of them."""
+    monkeypatch.setattr(call_frames, "MOST_FRAMES", 1000)
+    deepest = 40
+    bodies = [
+        f"""<domain: "f", opset_import: ["" : 18, "f" : 1]>
+        F{n} (p, c) => (q) {{ k = Identity(c) t = f.F{n - 1}(p, c) q = f.F{n - 1}(t, k) }}"""
+        for n in range(1, deepest)
+    ]
+    text = f"""<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
+      g (float[4] x) => (float[4] y) <float w = {{1}}> {{ y = f.F{deepest - 1}(x, w) }}
+      <domain: "f", opset_import: ["" : 18]> F0 (p, c) => (q) {{ t = Mul(c, c) [a] q = Add(p, t) }}
+      {" ".join(bodies)}"""
+    found = mixlist.resolve(model(text, check=False), policy(white=["Add"]))
+    assert {d.precision for d in found.nodes if d.name == "a"} == {"float16"}
+    (warning,) = found.warnings
+    assert warning.code == "ML504" and "'c' comes from the caller of a function" in warning.message
 
 
 def flat(solution: Solution) -> Iterator[Any]:
