@@ -64,6 +64,14 @@ def test_white_black_and_node_rules_on_the_operators_still_vote(gray_policy: str
     assert (by_rule["c"].precision, by_rule["a"].precision) == (HIGH, HIGH)
 
 
+@pytest.mark.parametrize(("gray_policy", "expected"), [("ascend", HIGH), ("promote", HIGH), ("black-wins", LOW)])
+def test_the_gray_policy_looks_through_one_cast(gray_policy: str, expected: str) -> None:
+    """Rules S4.29 and S4.30: a vote under ascend looks through no Cast, the one gray node of the others does."""
+    text = """g (float[4] x) => (float[4] t) <int64 i = {0}> {
+      w = Exp(x) c = Cast<to = 1>(w) n = Neg(x) [s] s = SequenceConstruct(c, n) t = SequenceAt(s, i) }"""
+    assert nodes(text, gray_policy=gray_policy, **LISTS)["s"].precision == expected
+
+
 @pytest.mark.parametrize("gray_policy", ["ascend", "promote", "black-wins"])
 def test_a_gray_operator_that_reads_constants_only_has_no_vote(gray_policy: str) -> None:
     """Rule S4.29: A gray node that has no such input has no vote."""

@@ -205,8 +205,9 @@ class Reference:
 
     def _joint_vote(self, shared: Shared, following: list[Node]) -> int | None:
         """The one vote of all gray operators under another gray policy (Rule S4.30)."""
-        put = [v for node in following for v in self.follower.float_inputs(node) if v in shared.inserted]
-        put += shared.collected
+        readers = [(v, node) for node in following for v in self.follower.float_inputs(node) if v in shared.inserted]
+        readers += [(v, v.producer) for v in shared.collected]
+        put = [v for v, _ in readers]
         if not put and not following:
             return None
         if self.between is not None:
@@ -214,7 +215,10 @@ class Reference:
             return self.low if lowered else shared.elem
         if not put:
             return None
-        found = self.follower.combined(put, [self._type(v) for v in put])
+        followed = [
+            self._type(v) if node is None else self.follower.followed(v, self.types, node) for v, node in readers
+        ]
+        found = self.follower.combined(put, followed)
         if found == FLOAT and self.policy.gray_policy == "black-wins":
             self.follower.by_black |= set(shared.members)
         return shared.elem if found == AUTHORED else found
