@@ -62,7 +62,7 @@ def test_another_policy_on_a_result(graph: str, first: str, second: str) -> None
     contract.check_signature(original, twice)
     view = View(twice)
     contract.check_sorted(view)
-    contract.check_value_info(twice)
+    contract.check_value_info(twice, view)
     for scope in view.scopes():
         _check_used(scope)
     assert user_nodes(twice) == user_nodes(original)
@@ -99,8 +99,9 @@ def check_again(changed: onnx.ModelProto) -> None:
         result = mixlist.rewrite(changed, mixlist.resolve(changed, rules)).model
         contract.check_accepted(changed, result)
         contract.check_signature(changed, result)
-        contract.check_sorted(View(result))
-        contract.check_value_info(result)
+        view = View(result)
+        contract.check_sorted(view)
+        contract.check_value_info(result, view)
         contract.check_idempotent(result, lambda m, r=rules: mixlist.rewrite(m, mixlist.resolve(m, r)).model)
 
 

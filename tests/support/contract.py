@@ -52,14 +52,14 @@ def check_contract(
     check_metadata(before, after)
     check_sorted(new)
     check_new_names(pairing)
-    check_value_info(after)
+    check_value_info(after, new)
     contract_casts.check(old, new, cast_is_black=cast_is_black)
     check_nodes_kept(pairing)
     check_islands(pairing, low)
     solutions = plan.solution.solutions if plan else ()
     limits = {limit for each in solutions for slots in each.reduced.values() for limit in slots.values()}
     contract_constants.check(pairing, low, constants, limits)
-    check_carried(before, after)
+    check_carried(old, before, after)
     if plan:
         check_plan(pairing, plan)
 
@@ -137,9 +137,10 @@ def check_metadata(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
 def check_sorted(new: View) -> None:
     """Every node stands after what it reads, captured values included."""
     for scope in new.scopes():
-        done: set[str] = scope.defined - set(scope.producers)
+        made = set(scope.producers)
+        done: set[str] = scope.defined - made
         for node in scope.nodes:
-            late = {name for name in reads(node) & set(scope.producers) if name not in done}
+            late = {name for name in reads(node) & made if name not in done}
             assert not late, f"point 3: {node.op_type} {node.name!r} in {scope.path!r} reads {sorted(late)} too early"
             unknown = {name for name in node.input if name and scope.resolve(name) is None}
             assert not unknown, f"point 3: {node.op_type} {node.name!r} in {scope.path!r} reads unknown {unknown}"
@@ -163,9 +164,8 @@ def check_new_names(pairing: Pairing) -> None:
         assert not wrong, f"point 3: {wrong} is made twice in {scope.path!r}"
 
 
-def check_value_info(after: onnx.ModelProto) -> None:
-    """No value_info names a missing tensor or contradicts the inferred type or shape."""
-    view = View(after)
+def check_value_info(after: onnx.ModelProto, view: View) -> None:
+    """No value_info names a missing tensor or contradicts the inferred type or shape; ``view`` is that of the model."""
 
     def compare(graph: Any, scope: Scope) -> None:
         for info in graph.value_info:
@@ -245,13 +245,13 @@ def check_islands(pairing: Pairing, low: int) -> None:
 
 
 # -- point 8 --------------------------------------------------------------------------------------
-def check_carried(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
-    """What only the protobuf holds is still there."""
+def check_carried(old: View, before: onnx.ModelProto, after: onnx.ModelProto) -> None:
+    """What only the protobuf holds is still there; ``old`` is the view of the model before."""
     annotations = [list(m.graph.quantization_annotation) for m in (before, after)]
     assert annotations[0] == annotations[1], "point 8: quantization_annotation changed"
     _check_sparse(before, after)
     assert list(before.training_info) == list(after.training_info), "point 8: training_info changed"
-    called = {(n.domain, n.op_type, n.overload) for s in View(before).scopes() for n in s.nodes}
+    called = {(n.domain, n.op_type, n.overload) for s in old.scopes() for n in s.nodes}
     kept = {(f.domain, f.name, f.overload) for f in after.functions}
     lost = [f.name for f in before.functions if (f.domain, f.name, f.overload) not in called | kept]
     assert not lost, f"point 8: functions that nothing calls were dropped: {lost}"

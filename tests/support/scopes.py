@@ -64,11 +64,11 @@ class Scope:
     @cached_property
     def subscopes(self) -> list[Scope]:
         """The subgraphs of this scope's nodes, one level down."""
-        names = node_names(self)
+        held = [(node, attr, graph) for node in self.nodes for attr, graph in subgraphs(node)]
+        names = node_names(self) if held else {}
         return [
             Scope(graph, "/".join(p for p in (self.path, names[id(node)], attr) if p), self)
-            for node in self.nodes
-            for attr, graph in subgraphs(node)
+            for node, attr, graph in held
         ]
 
     def resolve(self, name: str) -> Scope | None:
