@@ -4,6 +4,12 @@ BIN := .venv/bin
 # The random graphs of a campaign: make campaign DECISIONS=500 VERDICTS=3000
 DECISIONS ?= 5000
 VERDICTS ?= 3000
+# The examples of each property test, and the damaged models: make campaign EXAMPLES=600 DAMAGED=8000
+EXAMPLES ?= 1200
+DAMAGED ?= 40000
+PROPERTIES = tests/test_properties.py tests/rewriter/test_constant_types.py tests/resolver/test_computed_constants.py \
+  tests/resolver/test_incremental.py tests/resolver/test_positions.py tests/tuner/test_gated_graph.py \
+  tests/tuner/test_graph_partition.py tests/tuner/test_trials.py
 # The kills of each of six commands, and the applies at once: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100
 RUNS ?= 1000
@@ -27,6 +33,7 @@ check: lint test            ## what CI runs
 campaign: .venv/installed-dev   ## mixlist against the references of its rules, random graphs and poor data; kills, and runs at once
 	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
 	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_exact.py
+	MIXLIST_EXAMPLES=$(EXAMPLES) MIXLIST_FUZZ=$(DAMAGED) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200 $(PROPERTIES) tests/test_fuzz_models.py
 	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/corpus/test_evidence.py tests/corpus/test_tune.py
 	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py
 

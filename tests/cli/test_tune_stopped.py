@@ -46,7 +46,7 @@ def slow(tmp_path: Path) -> tuple[str, ...]:
     made = model(f"g (int64 trips, float[1] start, {inputs}) => (float[8] y, float[1] z) {{ {body} }}")
     onnx.save(made, tmp_path / "slow.onnx")
     feed = {name: np.array([value], np.float32) for name, value in (VALUES | {"start": 1}).items()}
-    np.savez(tmp_path / "slow.npz", **feed, trips=np.array(40_000))
+    np.savez(tmp_path / "slow.npz", **feed, trips=np.array(10_000))
     given = ("tune", "slow.onnx", "-o", "modify.json", "--data", "slow.npz", "--ops-info", "mindspore-o3", "--trace")
     return (*given, "--format", "json")
 

@@ -348,7 +348,7 @@ def test_inlining_a_function_changes_no_decision(data: st.DataObject, case: Case
 
 def test_constants_of_calls_are_decided_alike_after_other_choices() -> None:
     """An outcome that a search starts from must have come from the same answers about constants."""
-    for seed in range(max(EXAMPLES // 12, 10)):
+    for seed in range(max(EXAMPLES // 6, 10)):
         calls = Calls(seed)
         both = Both(model(calls.text), policy(white=["Add", "Mul", "Pow", "Sqrt"]))
         units = both.units()

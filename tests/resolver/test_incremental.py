@@ -18,7 +18,7 @@ from tests.support.builders import model, policy
 from tests.support.graphs import Case
 from tests.tuner.test_gated_graph import jobs
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))
 
 
 def told(main: Solution) -> list[Any]:

@@ -13,7 +13,7 @@ from tests.support.builders import model, policy
 from tests.support.contract import check_contract
 from tests.support.rewriter_cases import case
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "600"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "300"))
 
 
 @pytest.mark.parametrize(("opset", "handed_in"), [(13, "float32"), (15, "float32"), (16, "bfloat16")])
@@ -128,7 +128,7 @@ class Bodies:
 @pytest.mark.parametrize("share", range(4))
 def test_random_bodies_at_opsets_where_bfloat16_is_new(share: int) -> None:
     converted = 0
-    for seed in range(share, max(EXAMPLES // 2, 20), 4):
+    for seed in range(share, max(EXAMPLES // 2, 40), 4):
         bodies = Bodies(seed)
         proto = model(bodies.text)
         ops = [*Bodies.UNARY, *Bodies.BINARY, "CumSum"]

@@ -59,10 +59,14 @@ def trials(
     saturate: bool = False,
     limits: Limits | None = None,
     exception_rate: float = 0.005,
+    base: mixlist.CheckReport | None = None,
 ) -> Trials:
-    """Trials as ``tune`` makes them; the caller closes ``compiler``."""
+    """Return trials as ``tune`` makes them; the caller closes ``compiler``.
+
+    ``base`` is the check of these lists with the ranges of every tensor. If it is None, the check runs here.
+    """
     mode = "saturate" if saturate else "inf"
-    base = mixlist.check(proto, rules, feeds, per_tensor=True, overflow_mode=mode)
+    base = base or mixlist.check(proto, rules, feeds, per_tensor=True, overflow_mode=mode)
     goal = Goal(limits or Limits(), exception_rate)
     compiler = TrialCompiler(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, goal=goal)
     workers = Workers(Here(), 1, 1, lambda path: Path(path).read_bytes())

@@ -32,7 +32,7 @@ from tests.support.builders import model, policy
 from tests.support.graphs import Case, cases
 from tests.support.scopes import View
 
-EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))
 PROFILE = settings(
     max_examples=EXAMPLES,
     deadline=None,
