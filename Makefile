@@ -19,7 +19,7 @@ RUNS ?= 1000
 demo: .venv/installed       ## the main job on the bundled model
 	@$(BIN)/mixlist demo
 
-test: .venv/installed-dev   ## the whole test suite, in up to four processes
+test: .venv/installed-dev   ## the whole test suite in random order, in up to four processes
 	@$(BIN)/python -m pytest -n auto --maxprocesses=4
 
 lint: .venv/installed-dev

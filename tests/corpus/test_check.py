@@ -14,6 +14,7 @@ import mixlist
 from .conftest import MODELS
 from .feeds import feeds
 
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 BOUND = 65520.0  # the least magnitude that float16 turns into infinity
 MASK = 1e37
 

@@ -19,6 +19,7 @@ import mixlist
 
 from .conftest import MODELS
 
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
 LISTS = ["onnx", "ascend910b", "mindspore-o2", "nnabla-half"]
 FLOATS = {1, 10, 16}
 Tensor = tuple[int, str]  # scope and name in the original

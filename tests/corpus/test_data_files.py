@@ -18,6 +18,8 @@ from mixlist.runtime.subprocess_session import SubprocessSession
 from tests.corpus.conftest import MODELS, Corpus
 from tests.corpus.feeds import feeds
 
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
+
 
 def as_test_set(folder: Path, proto: Any, feed: dict[str, Any]) -> None:
     folder.mkdir(parents=True)

@@ -11,6 +11,8 @@ import mixlist
 
 from .feeds import feeds
 
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
+
 
 @pytest.mark.parametrize("rows", [[0], [0, 1]])
 def test_a_fully_masked_row_passes(rows: list[int], corpus: Any) -> None:
