@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx
+from hypothesis import reject
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -228,7 +229,13 @@ def _outputs(gen: Generator, scope: Scope) -> list[Val]:
     return outputs
 
 
-def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False, families: Sequence[str] = ()) -> Case:
+def build(
+    draw: Callable[[st.SearchStrategy[int]], int],
+    *,
+    flat: bool = False,
+    families: Sequence[str] = (),
+    functions: bool = False,
+) -> Case:
     """Draw one model; of the families it holds one, two, or all."""
     gen = Generator(draw, flat=flat)
     if families:
@@ -237,7 +244,9 @@ def build(draw: Callable[[st.SearchStrategy[int]], int], *, flat: bool = False, 
     gen.opset = gen.pick(OPSETS)
     gen.ir = gen.pick([8, 10, 7, 9, 4, 3] if gen.opset <= 12 else [8, 10, 9, 7])
     gen.duplicates = gen.chance(4)
-    if not flat and gen.ir >= 8 and gen.opset >= 9 and gen.chance(55):
+    if functions and (gen.ir < 8 or gen.opset < 9):
+        reject()
+    if not flat and gen.ir >= 8 and gen.opset >= 9 and (functions or gen.chance(55)):
         for i in range(gen.integer(1, 2)):
             define_function(gen, i)
         if {"constants", "sequences"} & set(gen.families):
@@ -269,11 +278,11 @@ def _seen(model: onnx.ModelProto) -> set[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, flat: bool = False, families: Sequence[str] = ()) -> Case:
-    """Random models.
+def cases(draw: st.DrawFn, *, flat: bool = False, families: Sequence[str] = (), functions: bool = False) -> Case:
+    """Random models; with ``functions`` each of them has some.
 
     ``flat`` ones have no control flow, functions or sequences. Those with ``families`` of graph_table.DECISIONS also
     hold computed constants, sequences and optionals everywhere, masks, positions or unknown types; their numbers mean
     nothing.
     """
-    return build(draw, flat=flat, families=families)
+    return build(draw, flat=flat, families=families, functions=functions)
