@@ -88,7 +88,7 @@ def loads(loader: Loader, model: onnx.ModelProto) -> bool:
 
 
 def rewrite(resolver: Resolver, rules: Policy) -> onnx.ModelProto:
-    """Rewrite the resolver's model; assert the contract, and that every node is supported."""
+    """Rewrite the resolver's model; assert its promises (S7), and that every node is supported."""
     plan = resolver.plan(rules)
     unsupported = [d.name for d in plan.nodes if d.rule == "unsupported"]
     result = mixlist.rewrite(resolver.loaded.proto, plan)
