@@ -1,11 +1,13 @@
 """Keep the outcomes of trials, so that a search that was killed goes on where it was (Rule S9.11).
 
 A state file is text: one JSON object per line, the first says of which search it is. Trials are appended as they are
-made, so a line that was cut off at the end is the only damage that a kill can do; it is left out.
+made, so a line that was cut off at the end is the only damage that a kill can do; it is left out. A checksum in each
+line tells it from one that was changed since: an outcome that no trial had would give another list.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ from mixlist.errors import FileError, UsageError
 from mixlist.files.regular_files import open_regular
 from mixlist.tuner.trial_verdict import Outcome
 
-FORMAT = "mixlist.tune-state/1"
+FORMAT = "mixlist.tune-state/2"
+_CHECKSUM = "checksum"
 
 
 class TrialLog:
@@ -79,18 +82,25 @@ class TrialLog:
 
 
 def _line(entry: Mapping[str, object]) -> str:
-    return json.dumps(entry, sort_keys=True) + "\n"
+    return json.dumps({**entry, _CHECKSUM: _checksum(entry)}, sort_keys=True) + "\n"
+
+
+def _checksum(entry: Mapping[str, object]) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of an object in JSON."""
+    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _entry(path: Path, line: int, text: str) -> dict[str, Any]:
     """Return the object of one line: the first says of which search the file is, each other holds a trial."""
     try:
         entry = json.loads(text)
+        is_whole = isinstance(entry, dict) and entry.pop(_CHECKSUM, None) == _checksum(entry)
     except (ValueError, RecursionError):
-        entry = None
-    if not isinstance(entry, dict) or not ("format" in entry if line == 1 else _is_trial(entry)):
+        is_whole = False
+    if not is_whole or not ("format" in entry if line == 1 else _is_trial(entry)):
         raise FileError(f"{path}:{line}:1: this is no line of a search's state", hint="name another file with --state")
-    return entry
+    kept: dict[str, Any] = entry
+    return kept
 
 
 def _is_trial(entry: dict[str, Any]) -> bool:

@@ -131,6 +131,10 @@ def test_a_line_in_the_middle_that_is_damaged(tmp_path: Path) -> None:
         lambda lines: [lines[0], lines[1].replace(b'"batch": ', b'"batch": 0.5, "x": ')],
         lambda lines: [lines[1], *lines],
         lambda lines: [lines[0], b"[" * 100_000 + b"\n"],
+        lambda lines: [lines[0], lines[1].replace(b"true", b"false")],
+        lambda lines: [lines[0], *[line.replace(b'"batch": 1', b'"batch": 2') for line in lines[1:]]],
+        lambda lines: [lines[0], lines[1].replace(b"everything", b"Everything")],
+        lambda lines: [lines[0].replace(b'"format"', b'"a": 0, "format"'), *lines[1:]],
     ],
 )
 def test_lines_that_no_search_writes(tmp_path: Path, damage: Callable[[list[bytes]], list[bytes]]) -> None:
@@ -138,7 +142,7 @@ def test_lines_that_no_search_writes(tmp_path: Path, damage: Callable[[list[byte
     search(state)
     written = b"".join(damage(state.read_bytes().splitlines(keepends=True)))
     state.write_bytes(written)
-    with pytest.raises(FileError, match=r":[12]:1: this is no line"):
+    with pytest.raises(FileError, match=r":[123]:1: this is no line"):
         search(state)
     assert state.read_bytes() == written
 
