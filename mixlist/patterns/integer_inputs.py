@@ -196,7 +196,7 @@ class _Uses:
             depth = max(self._elements(graph, node.inputs[1]), default=0)
             return (_Use.PICKS, IntegerRange(0, depth - 1, f"{reader} has depth {depth}")) if depth > 0 else None
         if node in self.positions and slot == 0:
-            most = max(POSITIONS, *self.shapes.get(start.name, ())) - 1
+            most = max((POSITIONS, *self.shapes.get(start.name, ()))) - 1
             return _Use.POSITION, IntegerRange(0, most, f"they are positions, which reach {self.positions[node]}")
         if (node.op_type, slot) in _COMPARING:
             return self._compared(graph, node, slot, reader)
