@@ -20,6 +20,7 @@ from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.schema_check import check_structure
 
 _OPEN, _CLOSE = frozenset("{["), frozenset("}]")
+_PARTS = 10_000  # of a text in hand: a short token takes ten times its size in memory
 
 
 def format_text(text: str, path: str, kind: Literal["auto"] | Kind = "auto") -> str:
@@ -29,8 +30,8 @@ def format_text(text: str, path: str, kind: Literal["auto"] | Kind = "auto") -> 
     or keys and types that its kind does not allow. What cannot be kept ``losses`` tells.
     """
     if kind == "auto":
-        if not text and not path.lower().endswith(".json"):
-            return ""  # a file of node rules without any
+        if _has_no_rules(text, path):
+            return ""
         kind = text_kind(text, path) or "auto"
     if kind in ("keep-dtype", "customize-dtypes"):
         return "".join(f"{line}\n" for line in _rules(text))
@@ -43,6 +44,8 @@ def format_text(text: str, path: str, kind: Literal["auto"] | Kind = "auto") -> 
 
 def losses(text: str, path: str) -> list[Diagnostic]:
     """A warning if the canonical form of the text loses comments; raises ListError as ``format_text`` does."""
+    if _has_no_rules(text, path):
+        return []
     if text_kind(text, path):
         lines = enumerate(text.split("\n"), start=1)
         places = [(number, line.index("#") + 1) for number, line in lines if line.lstrip(BLANKS).startswith("#")]
@@ -54,6 +57,11 @@ def losses(text: str, path: str) -> list[Diagnostic]:
     count = "a comment is" if len(places) == 1 else f"{len(places)} comments are"
     hint = "the strict form has no comments; keep them in another file"
     return [Diagnostic("ML011", "warning", f"{count} lost in the strict form", path, *places[0], hint)]
+
+
+def _has_no_rules(text: str, path: str) -> bool:
+    """Return whether a file is empty, and so one of node rules without any; an empty .json file is an error."""
+    return not text and not path.lower().endswith(".json")
 
 
 def _rules(text: str) -> list[str]:
@@ -74,14 +82,18 @@ def _mixlist(value: object) -> str:
 
 def _layout(clean: str) -> str:
     """Strict JSON with two spaces of indentation; every token stays as it is written."""
+    blocks: list[str] = []
     parts: list[str] = []
     depth, at, before = 0, 0, ":"
     while found := TOKEN.match(clean, at):
         token, at = found[found.lastgroup or 0], found.end()
         depth -= token in _CLOSE
         if before == "," or (before in _OPEN) != (token in _CLOSE):
+            if len(parts) > _PARTS:
+                blocks.append("".join(parts))
+                parts.clear()
             parts.append("\n" + "  " * depth)
         parts.append(": " if token == ":" else token)
         depth += token in _OPEN
         before = token
-    return "".join([*parts, "\n"])
+    return "".join([*blocks, *parts, "\n"])

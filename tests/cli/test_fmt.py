@@ -59,6 +59,15 @@ def test_fmt_standard_input(run, folder: Path) -> None:
     assert run("fmt", "--check", "-", stdin=LOOSE).status == 1
 
 
+def test_fmt_of_node_rules_without_a_rule(run, folder: Path) -> None:
+    """The result is an empty file, which is in that form."""
+    (folder / "rules.txt").write_text("# no rule yet\n")
+    assert run("fmt", "rules.txt").status == 0
+    assert (folder / "rules.txt").read_bytes() == b""
+    ran = run("fmt", "--check", "rules.txt")
+    assert (ran.status, ran.err) == (0, "")
+
+
 def test_fmt_tells_every_file_that_it_cannot_read(run, folder: Path) -> None:
     (folder / "bad.json").write_text("{")
     ran = run("fmt", "bad.json", "nothing.json", "loose.json")

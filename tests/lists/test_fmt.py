@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from mixlist.errors import ListError
 from mixlist.files.jsonc import parse
 from mixlist.lists.edits import inspect
 from mixlist.lists.fmt import format_text, losses
+from tests.support.systems import linux_only
 
 MIXLIST = """// why
 {"white-list": {"to-remove": ["B", "A", "B",], "to-add": []}, /* more */
@@ -96,3 +100,22 @@ def test_formatting_a_library_twice_is_formatting_it_once(value: Any, data: Any)
 def test_formatting_node_rules_twice_is_formatting_them_once(text: str) -> None:
     once = format_text(text, "keep.txt", "keep-dtype")
     assert format_text(once, "keep.txt", "keep-dtype") == once
+
+
+@linux_only
+def test_the_memory_for_many_short_strings(tmp_path: Path) -> None:
+    """At most ten times the file and 80 MB, beyond what an empty run takes; half of that, measured."""
+    path = tmp_path / "library.json"
+    path.write_text('{"a":{"x":[' + ",".join(f'"s{number}"' for number in range(490_000)) + "]}}")
+    size = path.stat().st_size
+    code = (
+        "import sys; from mixlist.cli import main\n"
+        "main(sys.argv[1:])\n"
+        "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')][0])"
+    )
+    peaks = []
+    for arguments in (["--version"], ["fmt", path]):
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        peaks.append(1024 * int(done.stdout.split()[-1]))
+    assert peaks[1] - peaks[0] < 10 * size + 80_000_000
