@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -12,6 +13,8 @@ import click
 from mixlist.errors import ListError, MixlistError
 from mixlist.report.terminal import clean, paint, warn
 from mixlist.version import __version__
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def tell(error: Exception) -> int:
@@ -34,8 +37,9 @@ def tell(error: Exception) -> int:
         _say(error.message, error.hint)
         return error.exit_status
     if isinstance(error, OSError):
-        what = f"{error.filename}: " if error.filename else ""
-        _say(f"{what}{error.strerror or error}")
+        # Errors of every file that mixlist writes name it; only those of standard output do not.
+        name = error.filename or ("standard output" if error.errno in _FULL else "")
+        _say(f"{name}: {error.strerror or error}" if name else str(error.strerror or error))
         return 2
     if isinstance(error, MemoryError):
         _say("not enough memory for this input")

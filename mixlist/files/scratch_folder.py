@@ -11,7 +11,8 @@ import re
 import shutil
 import tempfile
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -47,6 +48,25 @@ class ScratchFolder:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+
+def write_scratch(path: Path, data: bytes) -> None:
+    """Write a file in a scratch folder. Raises FileError, where the folder's disk is full."""
+    with named_errors(path):
+        path.write_bytes(data)
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Raise FileError, which names a file in a scratch folder, where the system refuses to write the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename not in (None, os.fspath(path)):  # of a file that was read meanwhile
+            raise
+        reason = error.strerror or error
+        hint = "check the space there; TMPDIR names another place for temporary files"
+        raise FileError(f"{path}: the temporary file cannot be written: {reason}", hint=hint) from None
 
 
 def remove_left_folders(parent: str) -> None:

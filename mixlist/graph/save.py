@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.files.folder_lock import locked
+from mixlist.files.scratch_folder import named_errors
 from mixlist.files.temporary_files import new_file
 from mixlist.files.whole_writes import write_whole
 from mixlist.graph import data_files, weights
@@ -180,11 +181,8 @@ def _save_private(
 ) -> Path:
     """Write the data file and the model to a folder of this process; return the path of the data file."""
     place = path.with_name(f"{path.name}.data")
-    try:
-        with place.open("xb") as file:
-            spans = _write_tensors(file, held, convert, options.progress)
-    except OSError as error:
-        raise FileError(f"cannot write {place}: {error.strerror}", hint="check the space and rights there") from None
+    with named_errors(place), place.open("xb") as file:
+        spans = _write_tensors(file, held, convert, options.progress)
     for tensor, (start, length) in zip(held, spans, strict=True):
         set_external(tensor, place.name, start, length)
     write_whole(path, _bytes_of(proto, path))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mixlist.errors import FileError
+from mixlist.files.folder_lock import locked
 from mixlist.files.jsonc import shown_path
 from mixlist.files.temporary_files import NewFile, new_file
 from mixlist.files.whole_writes import write_whole
@@ -89,12 +90,13 @@ def _unusable(path: Path, reason: str | None) -> FileError:
 
 def write_files(edited: list[EditedFile], edit: InterruptedEdit, backup: Path, make_writable: bool) -> None:
     """Save the originals, then replace the files; if one fails, the others get their old bytes back."""
+    if not edited:
+        return
     targets = [file.path.resolve() for file in edited]
     if not make_writable:
         _refuse_read_only(targets)
-    for file in edited:
-        _save(file, backup)
-    with writable({target.parent for target in targets}), ExitStack() as staged:
+    folders = {target.parent for target in targets}
+    with _copies(edited, backup) as copies, writable(folders), ExitStack() as staged:
         new_files = [staged.enter_context(new_file(file.path)) for file in edited]
         for file, new in zip(edited, new_files, strict=True):
             _stage(file, new)
@@ -102,6 +104,7 @@ def write_files(edited: list[EditedFile], edit: InterruptedEdit, backup: Path, m
             _refuse_changed(file)
         if len(edited) > 1:  # a single file is replaced in one step
             edit.record(file.path for file in edited)
+        copies.clear()  # the library changes from here on: the copies stay
         _replace_all(edited, new_files, edit)
         edit.forget()
 
@@ -160,20 +163,53 @@ def _may_write(path: Path) -> bool:
     return os.access(path, os.W_OK)
 
 
-def _save(file: EditedFile, backup: Path) -> None:
-    """Copy a file into the backup directory under a name that is free there, unless the same copy is there already."""
+@contextmanager
+def _copies(edited: Iterable[EditedFile], backup: Path) -> Iterator[list[Path]]:
+    """Copy the originals into the backup directory; yield the new copies.
+
+    At an error, those that the list still holds are removed. The directory is locked, because another edit relies on a
+    copy that it finds.
+    """
     try:
         backup.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise _unsaved(backup, error) from None
+    copies: list[Path] = []
+    with locked([backup]):
+        try:
+            for file in edited:
+                if (copy := _save(file, backup)) is not None:
+                    copies.append(copy)
+            yield copies
+        except BaseException:
+            for path in copies:
+                with suppress(OSError):
+                    path.unlink()
+            raise
+
+
+def _save(file: EditedFile, backup: Path) -> Path | None:
+    """Copy a file into the backup directory under a name that is free there; return the copy.
+
+    Return None where the same copy is there already.
+    """
+    try:
         with new_file(backup / file.path.name) as copy:
             copy.file.write(file.before)
             for number in range(10_000):
                 name = file.path.name if number == 0 else f"{file.path.name}.{number}"
-                if copy.link(name) or copy.has_content_of(backup / name):
-                    return
+                if copy.link(name):
+                    return backup / name
+                if copy.has_content_of(backup / name):
+                    return None
     except (OSError, ValueError, FileError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(f"{shown_path(backup)}: the original cannot be saved: {reason}") from None
+        raise _unsaved(backup, error) from None
     raise FileError(f"{shown_path(backup)}: ten thousand backups of {file.path.name} are enough")
+
+
+def _unsaved(backup: Path, error: Exception) -> FileError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return FileError(f"{shown_path(backup)}: the original cannot be saved: {reason}")
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mixlist.files.scratch_folder import write_scratch
+
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
@@ -28,7 +30,7 @@ def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
         options = Options(external_data="yes" if large else "auto", private=True)
         save(proto, path, loaded, lambda tensor: stream(tensor, folder, False, {}), options)
     else:
-        path.write_bytes(proto.SerializeToString())
+        write_scratch(path, proto.SerializeToString())
     return path
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.files.scratch_folder import ScratchFolder
+from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.runtime.executors import Workers, content, wait_for
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
@@ -42,7 +42,7 @@ class RemoteSession(Session):
         self._token = hashlib.sha256(data + repr(self._options).encode()).hexdigest()[:16]
         self._home = ScratchFolder()
         self._path = self._home.path / "model.onnx"
-        self._path.write_bytes(data)
+        write_scratch(self._path, data)
         self._sent = workers.send(str(self._path))
 
     def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:

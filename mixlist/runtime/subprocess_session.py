@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Concatenate, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 from mixlist.errors import ModelError
-from mixlist.files.scratch_folder import ScratchFolder
+from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.runtime.crash_artifacts import bring_in, keep_feed
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.model_files import external_tensors, readable_in_place, write_model
@@ -166,7 +166,7 @@ class SubprocessSession(Session):
                 path, folder = Path(model), None
             elif external_tensors(model) and readable_in_place(model, folder):
                 path = home / "model.onnx"
-                path.write_bytes(model.SerializeToString())
+                write_scratch(path, model.SerializeToString())
             else:
                 path, folder = write_model(model, home, folder), None
             self._work = Work("run", path, folder)

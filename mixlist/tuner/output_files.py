@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mixlist.files.scratch_folder import ScratchFolder
+from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.diff import diff
 from mixlist.lists.edits import apply_edits, read_edits
 from mixlist.lists.fmt import format_text
@@ -33,11 +33,11 @@ def read_back(base: Policy, modify: str, rules: str) -> Policy:
     """Return the base's policy with these two files in place of its own."""
     with ScratchFolder() as home:
         path = home / "modify_mixlist.json"
-        path.write_bytes(modify.encode())
+        write_scratch(path, modify.encode())
         lists, _ = apply_edits(base.lists.library, read_edits(path, strict=True)[0])
         if not rules:
             return replace(base, lists=lists)
         path = home / "customize_dtypes.txt"
-        path.write_bytes(rules.encode())
+        write_scratch(path, rules.encode())
         found, _ = read_customize_dtypes(path)
     return replace(base, lists=lists, rules=(*found, *(rule for rule in base.rules if rule.keep)))

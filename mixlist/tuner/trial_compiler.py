@@ -15,7 +15,7 @@ from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.result import TensorRange
 from mixlist.cost.estimate import costs, low_share
 from mixlist.errors import ModelError
-from mixlist.files.scratch_folder import ScratchFolder
+from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.graph.constness import is_random
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Graph
@@ -205,7 +205,7 @@ class TrialCompiler:
         data = pickle.dumps(payload, protocol=5)
         self.token = hashlib.sha256(data).hexdigest()[:16]
         path = self._home.path / self.token
-        path.write_bytes(data)
+        write_scratch(path, data)
         self.gated, self.payload = gated, str(path)
 
     def close(self) -> None:
