@@ -13,6 +13,11 @@ PROPERTIES = tests/test_properties.py tests/rewriter/test_constant_types.py test
 # The kills of each of six commands, and the applies at once: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100
 RUNS ?= 1000
+# The damaged list files, models that are run, and states: make campaign LISTS=1000 MODELS=100 STATES=200
+LISTS ?= 50000
+MODELS ?= 6000
+STATES ?= 6000
+FAULTS = tests/cli/test_damaged_lists.py tests/test_damaged_model_runs.py tests/test_damaged_states.py tests/test_unwritable_places.py
 
 .PHONY: demo test lint check campaign clean
 
@@ -30,12 +35,13 @@ lint: .venv/installed-dev
 
 check: lint test            ## what CI runs
 
-campaign: .venv/installed-dev   ## mixlist against the references of its rules, random graphs and poor data; kills, and runs at once
+campaign: .venv/installed-dev   ## mixlist against the references of its rules, random graphs and poor data; kills, runs at once, damage, full disks
 	MIXLIST_EXAMPLES=$(DECISIONS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/resolver/test_reference.py
 	MIXLIST_EXAMPLES=$(VERDICTS) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=3600 tests/checker/test_exact.py
 	MIXLIST_EXAMPLES=$(EXAMPLES) MIXLIST_FUZZ=$(DAMAGED) $(BIN)/python -m pytest -n auto --maxprocesses=4 --timeout=7200 $(PROPERTIES) tests/test_fuzz_models.py
 	MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -n auto --maxprocesses=4 tests/corpus/test_evidence.py tests/corpus/test_tune.py
 	MIXLIST_KILLS=$(KILLS) MIXLIST_CONCURRENT=$(RUNS) $(BIN)/python -m pytest -rP --timeout=7200 tests/test_killed_commands.py tests/test_concurrent_applies.py
+	MIXLIST_LISTS=$(LISTS) MIXLIST_MODEL_RUNS=$(MODELS) MIXLIST_STATES=$(STATES) MIXLIST_CAMPAIGN=1 $(BIN)/python -m pytest -rP -rs $(FAULTS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.graphs import Case, cases
+from tests.support.list_mutation import LISTS, WAYS, Edits, edited
 
 FUZZ = settings(
     max_examples=120,
@@ -18,31 +19,14 @@ FUZZ = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-LISTS = [
-    b'{"black-list": {"to-add": ["Add", "Mul"]}, "white-list": {"to-remove": ["Add"]}, "gray-list": {}}',
-    b'{"Add": {"precision_reduce": {"flag": "true"}, "input0": {"dtype": "float16"}}, "Mul": {}}',
-    b"/fc/MatMul\nOpType::Conv\n",
-    b"/a::b::InputDtype:float16,,OutputDtype:float32\nOpType::Add:InputDtype:float16,OutputDtype:\n",
-    b'ops-info = "onnx"\nkeep-dtype = "n.txt"\n[resolve]\nformat = "json"\n',
-]
 # Blank characters of Unicode, of which only some are blanks of a list file, around what begins a text or a comment.
 BLANKS = [*'\x85\u2028\u3000\xa0\ufeff \t\r\n\f\v\x1c#{["a:', "//", "/*", "*/", "{}", "OpType::", "InputDtype:"]
 KINDS = ["auto", "modify-mixlist", "ops-info", "keep-dtype", "customize-dtypes"]
 EDITS = st.lists(
-    st.tuples(st.sampled_from(["set", "cut", "insert", "repeat"]), st.integers(0, 10**6), st.binary(max_size=6)),
+    st.tuples(st.sampled_from(WAYS), st.integers(0, 10**6), st.binary(max_size=6)),
     min_size=1,
     max_size=6,
 )
-
-
-def mutate(data: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
-    """The data with a few bytes set, cut, inserted or repeated."""
-    for how, where, some in edits:
-        at = where % (len(data) + 1)
-        rest = {"set": data[at + len(some) :], "cut": data[at + len(some) + 1 :], "insert": data[at:]}
-        middle = data[max(at - 20, 0) : at] if how == "repeat" else b"" if how == "cut" else some
-        data = data[:at] + middle + rest.get(how, data[at:])
-    return data
 
 
 def list_file() -> st.SearchStrategy[bytes]:
@@ -50,7 +34,7 @@ def list_file() -> st.SearchStrategy[bytes]:
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
     )
-    mutated = st.builds(mutate, st.sampled_from(LISTS), EDITS)
+    mutated = st.builds(edited, st.sampled_from([text for texts in LISTS.values() for text in texts]), EDITS)
     blanks = st.lists(st.sampled_from(BLANKS), max_size=8).map(lambda parts: "".join(parts).encode())
     return st.binary(max_size=200) | mutated | blanks | values.map(lambda value: json.dumps(value).encode())
 
@@ -82,9 +66,9 @@ def test_a_policy_of_anything(run, tmp_path: Path, model_path: Path, data: bytes
 
 @FUZZ
 @given(case=cases(), edits=EDITS)
-def test_damaged_models(run, tmp_path: Path, case: Case, edits: list[tuple[str, int, bytes]]) -> None:
+def test_damaged_models(run, tmp_path: Path, case: Case, edits: Edits) -> None:
     path = tmp_path / "model.onnx"
-    path.write_bytes(mutate(case.model.SerializeToString(), edits))
+    path.write_bytes(edited(case.model.SerializeToString(), edits))
     assert run("resolve", path).status in (0, 2)
     assert run("apply", path, "-o", tmp_path / "out.onnx", "--force").status in (0, 2)
 

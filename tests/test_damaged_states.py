@@ -1,0 +1,221 @@
+"""A damaged state of ``tune --state`` or ``train --resume`` is refused, or it gives the undisturbed result.
+
+Never exit status 3, never another result, and a state that is refused stays as it is. ``MIXLIST_STATES`` is the number
+of damaged states, half of them of each command, ``MIXLIST_STATES_SEED`` that of the first. ``train`` runs as a command,
+``tune`` as a function without worker processes, which is five times as fast: a MixlistError there is exit status 2.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import mixlist
+from mixlist.errors import MixlistError
+from mixlist.training import checkpoint, train
+from tests.support.command_process import CommandProcess
+from tests.support.list_mutation import edit_bytes, edit_tokens
+from tests.support.systems import posix_only
+from tests.support.training_network import noisy
+from tests.training.test_reference import samples
+from tests.training.test_train import Stop
+from tests.tuner.test_state import search
+from tests.tuner.test_state import told as without_run
+
+pytestmark = posix_only  # the limits of a process
+COUNT = int(os.environ.get("MIXLIST_STATES", "12"))
+SEED = int(os.environ.get("MIXLIST_STATES_SEED", "0"))
+SECONDS = 60  # for one command; an undisturbed one takes about one
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The end of a run that did not take the state."""
+
+    message: str
+
+
+class StateCampaign:
+    """A run that writes a state file; it is done again with damaged ones.
+
+    ``run`` returns what does not differ between a run and its continuation, or Refused; it raises AssertionError for an
+    end that no state may lead to.
+    """
+
+    def __init__(self, run: Callable[[], object], state: Path) -> None:
+        self._run, self._state = run, state
+        self.outcomes: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        state.unlink(missing_ok=True)
+        self._expected = run()
+        assert not isinstance(self._expected, Refused), self._expected
+        self.whole = state.read_bytes()
+
+    def try_state(self, number: int, data: bytes) -> None:
+        """Run with a damaged state; note what comes of it."""
+        self._state.write_bytes(data)
+        try:
+            result = self._run()
+        except AssertionError as error:
+            outcome = problem = str(error)
+        else:
+            refused = isinstance(result, Refused)
+            is_right = self._state.read_bytes() == data if refused else result == self._expected
+            outcome = "refused" if refused else "same result"
+            problem = "" if is_right else f"it was {outcome}, and changed" if refused else f"another result: {result}"
+        self.outcomes[outcome] += 1
+        if problem:
+            self.wrong.append(f"state {number}: {problem[:2000]}")
+            print(self.wrong[-1], flush=True)
+
+    def finish(self, name: str) -> None:
+        """Print the counts; fail if anything was wrong."""
+        outcomes = dict(sorted(self.outcomes.items()))
+        print(f"{sum(outcomes.values())} damaged states of {name}, {len(self.wrong)} wrong: {outcomes}")
+        assert self.wrong == []
+
+
+# --- tune ---
+
+
+def _damaged_lines(state: bytes, rng: random.Random) -> bytes:
+    """Drop, repeat, swap, cut or join lines; change bytes or words of the text."""
+    lines = state.splitlines(keepends=True)
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    changes: list[Callable[[], bytes]] = [
+        lambda: edit_bytes(state, rng),
+        lambda: edit_tokens(state, rng),
+        lambda: _with_another_word(state, rng),
+        lambda: b"".join(lines[:at] + lines[at + 1 :]),
+        lambda: b"".join([*lines[:at], lines[other], *lines[at:]]),
+        lambda: b"".join([*lines[:at], lines[at].rstrip(), *lines[at + 1 :]]),
+        lambda: state[: rng.randrange(len(state))],
+        lambda: state + state[: rng.randrange(len(state))],
+    ]
+    return rng.choice(changes)()
+
+
+def _with_another_word(state: bytes, rng: random.Random) -> bytes:
+    """Change what a trial says: no reader notices this by the form of the line."""
+    words = [(b"true", b"false"), (b"false", b"true"), (b"0", b"1"), (b"Mul", b"Div"), (b"e", b"a")]
+    before, after = rng.choice([pair for pair in words if pair[0] in state])
+    at = rng.choice([at for at in range(len(state)) if state.startswith(before, at)])
+    return state[:at] + after + state[at + len(before) :]
+
+
+# --- train ---
+
+
+def _damaged_npz(state: bytes, rng: random.Random) -> bytes:
+    """Change bytes of the file, or arrays of it in a file that is whole."""
+    changes: list[Callable[[], bytes]] = [
+        lambda: edit_bytes(state, rng),
+        lambda: state[: rng.randrange(len(state))],
+        lambda: state + state[: rng.randrange(len(state))],
+        lambda: state[rng.randrange(len(state)) :],
+        lambda: _flipped(state, rng),
+        lambda: _with_other_arrays(state, rng),
+        lambda: _with_other_arrays(state, rng),
+    ]
+    return rng.choice(changes)()
+
+
+def _flipped(data: bytes, rng: random.Random) -> bytes:
+    flipped = bytearray(data)
+    for bit in rng.sample(range(8 * len(data)), rng.choice((1, 1, 8))):
+        flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
+
+
+def _with_other_arrays(state: bytes, rng: random.Random) -> bytes:
+    """Write the file with one member dropped, repeated, renamed, or with other content."""
+    with zipfile.ZipFile(io.BytesIO(state)) as file:
+        members = [(name, file.read(name)) for name in file.namelist()]
+    at = rng.randrange(len(members))
+    name, content = members[at]
+    changes: list[Callable[[], list[tuple[str, bytes]]]] = [
+        list,
+        lambda: [(name, content), (rng.choice(["more.npy", "../x.npy", "0", "state.json"]), content)],
+        lambda: [(rng.choice(members)[0] + rng.choice(["", "x"]), content)],
+        lambda: [(name, edit_bytes(content, rng))],
+        lambda: [(name, _flipped(content, rng))],
+        lambda: [(name, edit_tokens(content, rng))],
+        lambda: [(name, members[rng.randrange(len(members))][1])],
+        lambda: [(name, _saved(rng.choice([np.zeros(0), np.array("text"), np.ones((3, 3)), np.array(None)])))],
+    ]
+    members[at : at + 1] = rng.choice(changes)()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as file:
+        for name, content in {**dict(members)}.items():
+            file.writestr(name, content)
+    return buffer.getvalue()
+
+
+def _saved(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+# --- the tests ---
+
+
+@pytest.mark.timeout(60_000)
+def test_damaged_states_of_tune(tmp_path: Path) -> None:
+    """Rule S9.11."""
+    state = tmp_path / "state.jsonl"
+
+    def run() -> object:
+        try:
+            return without_run(search(state))
+        except MixlistError as error:
+            return Refused(error.message)
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__}: {error}") from error
+
+    campaign = StateCampaign(run, state)
+    for number in range(SEED, SEED + COUNT // 2):
+        campaign.try_state(number, _damaged_lines(campaign.whole, random.Random(number)))
+    campaign.finish("tune")
+
+
+@pytest.mark.timeout(60_000)
+def test_damaged_states_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States of a training that is done, and of one that was interrupted."""
+    step, data, state = tmp_path / "step.onnx", tmp_path / "train.npz", tmp_path / "state.npz"
+    onnx.save(noisy(), step)
+    np.savez(data, **samples(40))
+    monkeypatch.setattr(checkpoint, "SAVE_AFTER", 0.0)
+    options: dict[str, Any] = {"batch_size": 4, "epochs": 1}
+    assert not train(step, mixlist.load_policy(), data, state=state, told=Stop(25), **options).complete
+    interrupted = state.read_bytes()
+    args = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1", "--format", "json"]
+    with CommandProcess(tmp_path, SECONDS) as process:
+
+        def run() -> object:
+            end = process.run(*args, "--resume", "state.npz")
+            assert not end.problem, end.problem
+            if end.status == 2:
+                return Refused(end.err)
+            report = json.loads(end.out)
+            del report["seconds"]
+            return end.status, report
+
+        campaign = StateCampaign(run, state)
+        assert campaign.whole != interrupted
+        for number in range(SEED, SEED + COUNT // 2):
+            rng = random.Random(number)
+            campaign.try_state(number, _damaged_npz(rng.choice([campaign.whole, interrupted]), rng))
+    campaign.finish("train")

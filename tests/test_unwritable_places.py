@@ -1,0 +1,278 @@
+"""Every command that writes, on a full disk and in a read-only folder: an error that names the file, and no change.
+
+A full disk is a limit of the size of files, which every POSIX system has. With ``MIXLIST_CAMPAIGN=1`` there are more
+such limits, and a small file system is mounted, which needs root: it is full but for some pages, or read-only, which
+stops root as well.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import pytest
+
+from mixlist.cli.index import COMMANDS, load_command
+from mixlist.cli.parameters import PathType
+from tests.support.builders import model
+from tests.support.command_process import CommandProcess, End
+from tests.support.external_models import write_external
+from tests.support.killed_runs import OF_ONNXRUNTIME, tree
+from tests.support.libraries import OPS, write_library
+from tests.support.systems import posix_only
+from tests.support.training_network import noisy
+from tests.training.test_reference import samples
+from tests.tuner.test_state import FEEDS, TEXT
+
+pytestmark = posix_only  # limits of a process, and mounts
+IS_CAMPAIGN = os.environ.get("MIXLIST_CAMPAIGN") == "1"
+SECONDS = 120  # for one command
+_MOUNTED = 4 << 20  # bytes
+_PAGE = 4096  # bytes; the unit of a file system in memory
+_WRITES = ("edits", "writes", "appends", "writes into")
+_OLD = b"what was there before\n"
+_TUNE = ["tune", "search.onnx", "--data", "search.npz", "--ops-info", "mindspore-o3", "--jobs", "1", "--force"]
+_TRAIN = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1"]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A command that writes at ``place/`` because of one of its parameters; ``old``: what is there before, by name."""
+
+    args: Sequence[str]
+    old: Mapping[str, bytes] = field(default_factory=dict)
+    prepare: Callable[[Path], None] = lambda place: None
+    check_part: Callable[[bytes], object] | None = None  # a file that is whole before the command is done
+
+
+def _read_trials(state: bytes) -> None:
+    """Read the lines of a search's state but the last, which a full disk can cut off."""
+    for line in state.splitlines(keepends=True)[:-1]:
+        json.loads(line)
+
+
+def _with_library(place: Path) -> None:
+    write_library(place / "lib")
+
+
+_LIST = b'{"white-list": {"to-add": [' + b", ".join(b'"Operator%d"' % k for k in range(2000)) + b"]}}"
+_SET = ["ops-info", "set"]
+_FLAGS = [f"{op}=false" for op in OPS]
+WRITERS: dict[str, Writer] = {
+    "apply output": Writer(["apply", "m.onnx", "-o", "place/f", "--force"], {"f": _OLD}),
+    "apply output data": Writer(["apply", "external.onnx", "-o", "place/f", "--force"], {"f": _OLD}),
+    "apply report": Writer(["apply", "m.onnx", "-o", "new.onnx", "--force", "--report", "place/f"], {"f": _OLD}),
+    "check html": Writer(["check", "m.onnx", "--random", "1", "--html", "place/f"], {"f": _OLD}),
+    "bench profiles": Writer(
+        ["bench", "m.onnx", "--random", "1", "--rounds", "2", "--profile", "place"],
+        {"original.json": _OLD, "mixed.json": _OLD},
+        check_part=json.loads,
+    ),
+    "tune output": Writer([*_TUNE, "-o", "place/f"], {"f": _OLD}),
+    "tune rules": Writer(
+        [*_TUNE, "-o", "new.json", "--customize-dtypes", "rules.txt", "--node-rules", "place/f"], {"f": _OLD}
+    ),
+    "tune state": Writer([*_TUNE, "-o", "new.json", "--state", "place/f"], check_part=_read_trials),
+    "train html": Writer([*_TRAIN, "--html", "place/f"], {"f": _OLD}),
+    "train state": Writer([*_TRAIN, "--resume", "place/f"], check_part=lambda data: np.load(io.BytesIO(data))),
+    "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
+    "ops-info set library": Writer([*_SET, "place/lib", *_FLAGS, "--backup", "backup"], prepare=_with_library),
+    "ops-info set backup": Writer([*_SET, "lib", *_FLAGS, "--backup", "place/new"]),
+    "demo output": Writer(["demo", "-o", "place"], {"digits.mixed.onnx": _OLD}, check_part=onnx.load_model_from_string),
+}
+
+
+def test_every_parameter_that_writes_is_tried() -> None:
+    """A new one needs an entry in ``WRITERS``."""
+    tried = {name.removesuffix(" data") for name in WRITERS}
+    assert {f"{name} {parameter.name}" for name, parameter in _parameters()} == tried
+
+
+def _parameters() -> Iterator[tuple[str, click.Parameter]]:
+    """Yield the parameters of all commands that name a file to write."""
+    for name in COMMANDS:
+        command = load_command(name)
+        members = command.commands if isinstance(command, click.Group) else {"": command}
+        for member, each in members.items():
+            for parameter in each.params:
+                if isinstance(parameter.type, PathType) and parameter.type.use in _WRITES:
+                    yield f"{name} {member}".strip(), parameter
+
+
+# --- a command in a place that cannot be written ---
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the commands read."""
+    from tests.cli.conftest import MODEL
+
+    folder = tmp_path_factory.mktemp("inputs")
+    onnx.save(onnx.parser.parse_model(MODEL), folder / "m.onnx")
+    write_external(folder / "external.onnx", 0, 64)
+    onnx.save(model(TEXT), folder / "search.onnx")
+    np.savez(folder / "search.npz", **FEEDS[1])
+    (folder / "rules.txt").write_text("g::InputDtype:float32,OutputDtype:float32\n")
+    onnx.save(noisy(), folder / "step.onnx")
+    np.savez(folder / "train.npz", **samples(40))
+    write_library(folder / "lib")
+    return folder
+
+
+class Attempts:
+    """Runs of one command; the folder ``place`` is as at first before each."""
+
+    def __init__(self, writer: Writer, inputs: Path, work: Path, process: CommandProcess) -> None:
+        self.writer, self.process = writer, process
+        self.inputs, self.work, self.place, self.temporary = inputs, work, work / "place", work / "temporary"
+        for folder in (self.place, self.temporary):
+            folder.mkdir(exist_ok=True)
+        self.count = 0
+        self.wrong: list[str] = []
+
+    def reset(self) -> None:
+        """Put the inputs into the folder, the files of before into the place, and nothing else there."""
+        shutil.copytree(self.inputs, self.work, dirs_exist_ok=True)
+        for path in self.place.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        for name, content in self.writer.old.items():
+            (self.place / name).write_bytes(content)
+        self.writer.prepare(self.place)
+
+    def run(self, how: str, limits: Mapping[str, int] | None = None) -> End:
+        """Run the command; note what is wrong with an end that is an error."""
+        before = tree(self.place)
+        end = self.process.run(*self.writer.args, limits=limits)
+        self.count += 1
+        problems = [end.problem] if end.problem else []
+        if end.status == 2:
+            problems += self._changes(before)
+            if not any(name in end.err for name in ("place", "new.onnx", "new.json", "backup", str(self.temporary))):
+                problems.append(f"no file is named: {end.err}")
+        problems += [f"{path} is left over" for path in self.temporary.iterdir() if path.name != OF_ONNXRUNTIME]
+        self.wrong += [f"{how}: {problem}" for problem in problems]
+        return end
+
+    def _changes(self, before: Mapping[str, tuple[int, str]]) -> Iterator[str]:
+        after = tree(self.place)
+        for name in sorted(before.keys() | after.keys()):
+            if after.get(name) == before.get(name):
+                continue
+            try:
+                if name not in after or self.writer.check_part is None:
+                    raise ValueError("it changed" if name in before else "it is left over")
+                self.writer.check_part((self.place / name).read_bytes())
+            except Exception as error:
+                yield f"{name}: {error}"
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, CommandProcess]]:
+    """A folder, and a process that runs commands in it; its temporary files are in the folder."""
+    work = tmp_path_factory.mktemp("work")
+    with CommandProcess(work, SECONDS, {"TMPDIR": str(work / "temporary")}) as process:
+        yield work, process
+
+
+@pytest.fixture
+def attempts(request: pytest.FixtureRequest, inputs: Path, process: tuple[Path, CommandProcess]) -> Attempts:
+    """Attempts of a command in a folder that holds the inputs and ``place``."""
+    return Attempts(WRITERS[request.param], inputs, *process)
+
+
+def _finish(attempts: Attempts) -> None:
+    print(f"{' '.join(attempts.writer.args[:4])} ...: {attempts.count} attempts, {len(attempts.wrong)} wrong")
+    print("\n".join(attempts.wrong))
+    assert attempts.wrong == []
+
+
+every_writer = pytest.mark.parametrize("attempts", WRITERS, indirect=True)
+
+
+@every_writer
+def test_files_that_cannot_grow(attempts: Attempts) -> None:
+    """Rule S7.14: No file gets longer than some bytes."""
+    for size in _sizes(attempts) if IS_CAMPAIGN else (0, 40):
+        attempts.reset()
+        end = attempts.run(f"files of at most {size} bytes", {"RLIMIT_FSIZE": size})
+        if end.status != 2:
+            attempts.wrong.append(f"files of at most {size} bytes: status {end.status}: {end.err}")
+    _finish(attempts)
+
+
+def _sizes(attempts: Attempts) -> list[int]:
+    """Return limits from none to just less than the command needs."""
+    attempts.reset()
+    before = tree(attempts.place)
+    assert attempts.run("undisturbed").status in (0, 1)
+    changed = [name for name, state in tree(attempts.place).items() if before.get(name) != state]
+    sizes = {(attempts.place / name).stat().st_size for name in changed}
+    assert min(sizes) > 0
+    return sorted({0, 1, *(size // 2 for size in sizes), *(size * 9 // 10 for size in sizes)})
+
+
+# --- on a file system of its own ---
+
+
+@pytest.fixture
+def mounted(attempts: Attempts) -> Iterator[Attempts]:
+    """The attempts with a small file system in memory mounted at ``place``."""
+    if not IS_CAMPAIGN:
+        pytest.skip("MIXLIST_CAMPAIGN=1 mounts file systems")
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={_MOUNTED}", "mixlist-test", attempts.place],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        yield attempts
+    finally:
+        subprocess.run(["umount", "--lazy", attempts.place], check=True)
+
+
+@every_writer
+def test_a_full_file_system(mounted: Attempts) -> None:
+    """With no page free, then with more and more until the command succeeds."""
+    for pages in (0, *(2**k for k in range(10))):
+        mounted.reset()
+        _fill(mounted.place / "filler", pages)
+        if mounted.run(f"{pages} pages are free").status != 2:
+            break
+    else:
+        mounted.wrong.append("the command never succeeds")
+    assert mounted.count > 1, "nothing was refused"
+    _finish(mounted)
+
+
+def _fill(path: Path, pages: int) -> None:
+    """Fill the file system but for some pages with one file."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(_PAGE)):
+            pass
+    os.truncate(path, max(path.stat().st_size - pages * _PAGE, 0))
+
+
+@every_writer
+def test_a_read_only_file_system(mounted: Attempts) -> None:
+    mounted.reset()
+    subprocess.run(["mount", "-o", "remount,ro", mounted.place], check=True)
+    end = mounted.run("read-only")
+    subprocess.run(["mount", "-o", "remount,rw", mounted.place], check=True)
+    if end.status != 2:
+        mounted.wrong.append(f"status {end.status} on a read-only file system: {end.err}")
+    _finish(mounted)
