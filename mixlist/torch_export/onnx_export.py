@@ -158,7 +158,7 @@ def _name_ends(graph: ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -
 
 def _name_nodes(graph: ir.Graph) -> None:
     """Name nodes /module/path/Operator, in the backward pass /grad/module/path/Operator, and values after them."""
-    ends = {value.name for value in graph.outputs}
+    ends = set(graph.outputs)  # by identity: torch calls values after operators, as a metric may be called
     counts: Counter[str] = Counter()
     scopes: dict[ir.Node | None, str] = {}
     for node in graph:
@@ -171,7 +171,7 @@ def _name_nodes(graph: ir.Graph) -> None:
         counts[name] += 1
         node.name = f"{name}_{count}" if count else name
         for index, value in enumerate(node.outputs):
-            if value.name and value.name not in ends:
+            if value.name and value not in ends:
                 value.name = f"{node.name}_output_{index}"
 
 

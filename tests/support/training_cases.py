@@ -11,6 +11,21 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 
+def weighted(module: nn.Module, x: Tensor, **more: Tensor) -> Any:
+    """Sines of the outputs, each with a weight: sums and squares of normalised values have no gradient."""
+    out = module(x, **more)
+    out = out[0] if isinstance(out, tuple) else out
+    weights = torch.linspace(0.5, 2, out[0].numel(), dtype=out.dtype).view(out.shape[1:])
+    return (1 + torch.sin(out * weights)).mean(), {"out": out}
+
+
+def every_weighted(module: nn.Module, x: Tensor) -> Any:
+    """Return the sum of such losses of the outputs that a module returns by name, and the outputs."""
+    outputs = module(x)
+    losses = [weighted(nn.Identity(), out)[0] for out in outputs.values()]
+    return torch.stack(losses).sum(), outputs
+
+
 @dataclass(frozen=True)
 class Case:
     """``make`` builds the module, ``rows`` the inputs of n rows; the loss is a weighted sum of what comes out."""
@@ -18,14 +33,7 @@ class Case:
     name: str
     make: Callable[[], nn.Module]
     rows: Callable[[int], dict[str, Tensor]]
-
-
-def weighted(module: nn.Module, x: Tensor, **more: Tensor) -> Any:
-    """Sines of the outputs, each with a weight: sums and squares of normalised values have no gradient."""
-    out = module(x, **more)
-    out = out[0] if isinstance(out, tuple) else out
-    weights = torch.linspace(0.5, 2, out[0].numel(), dtype=out.dtype).view(out.shape[1:])
-    return (1 + torch.sin(out * weights)).mean(), {"out": out}
+    loss: Callable[..., Any] = weighted
 
 
 def classify(module: nn.Module, x: Tensor, y: Tensor) -> Any:
@@ -83,6 +91,25 @@ class Counting(nn.Module):
         self.mean.mul_(0.9).add_(0.1 * out.detach().mean(0))
         self.largest = torch.maximum(self.largest, out.detach().amax(0))
         return out * self.shift
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh, "elu": F.elu, "leaky": F.leaky_relu, "softplus": F.softplus, "hardswish": F.hardswish,
+    "mish": F.mish, "relu6": F.relu6, "softmax": lambda x: x.softmax(-1), "log_softmax": lambda x: x.log_softmax(-1),
+    "glu": F.glu,
+}  # fmt: skip
+
+
+class Activations(nn.Module):
+    """All activations, each with a parameter of its own; one module, since each export takes a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shifts = nn.ParameterDict({name: nn.Parameter(torch.randn(6)) for name in ACTIVATIONS})
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {name: function(x + self.shifts[name]) for name, function in ACTIVATIONS.items()}
 
 
 def images(*shape: int) -> Callable[[int], dict[str, Tensor]]:
@@ -162,12 +189,7 @@ CASES = [
     Case("attention_bias", lambda: Attend(attn_mask=torch.linspace(-1, 1, 25).view(5, 5), scale=0.3), images(5, 8)),
     Case("encoder_layer", lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.1, F.gelu, batch_first=True), images(5, 8)),
     Case("decoder_layer", lambda: Decoder(), images(5, 8)),
-    *(Case(f"act_{name}", lambda act=act: Lambda(act, 6), images(6)) for name, act in {
-        "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "sigmoid": torch.sigmoid,
-        "tanh": torch.tanh, "elu": F.elu, "leaky": F.leaky_relu, "softplus": F.softplus, "hardswish": F.hardswish,
-        "mish": F.mish, "relu6": F.relu6, "softmax": lambda x: x.softmax(-1),
-        "log_softmax": lambda x: x.log_softmax(-1),
-        "glu": F.glu}.items()),
+    Case("activations", Activations, images(6), every_weighted),
     Case("slices", lambda: Lambda(lambda x: torch.cat([x[:, 1:4], x[:, ::2], x[:, -1:], x[:, 2, None]], 1), 6),
          images(6)),
     Case("boolean_index", lambda: Lambda(lambda x: x * x[x > 0].mean(), 6), images(6)),

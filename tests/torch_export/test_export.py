@@ -33,12 +33,12 @@ def _seeded() -> None:
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
 def test_a_step_agrees_with_torch_for_any_batch_size(case: cases.Case) -> None:
     module = case.make()
-    proto = export_step(module, cases.weighted, case.rows(3))
+    proto = export_step(module, case.loss, case.rows(3))
     assert_plain(proto)
     step = open_step(proto, module)
     # Two rows that are normalised give -1 and 1, with a gradient of nothing but rounding; one has no variance.
     for rows in (3, 4 if "batch_norm" in case.name else 1, 7):
-        assert_agrees(step, cases.weighted, case.rows(rows))
+        assert_agrees(step, case.loss, case.rows(rows))
 
 
 def assert_plain(proto: onnx.ModelProto) -> None:
