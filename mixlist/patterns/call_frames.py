@@ -46,6 +46,10 @@ class CallFrames:
         self._by_arguments: dict[tuple[Graph, tuple[FrameValue, ...]], CallFrame] = {}
         self._varying: dict[Graph, set[Value]] = {}
 
+    def limit(self, least: int) -> int:
+        """Return ``least``, or ten for each call that was entered, if these are more."""
+        return max(least, 10 * len(self._calls))
+
     def enter(self, call: Node, frame: CallFrame | None) -> CallFrame:
         """Return the frame of a call; ``frame`` is that of the body which holds the call."""
         known = self._by_call.get((call, frame))
@@ -59,7 +63,7 @@ class CallFrames:
         arguments = {p: self._argument(v, frame) for p, v in pairs if v is not None and v.constant}
         key = call.function, (*arguments.values(),)  # the Graph of a body says which arguments are constants
         self._calls.add(call)
-        if key not in self._by_arguments and len(self._by_arguments) >= max(MOST_FRAMES, 10 * len(self._calls)):
+        if key not in self._by_arguments and len(self._by_arguments) >= self.limit(MOST_FRAMES):
             arguments = {parameter: FrameValue(parameter, None) for parameter in arguments}
             key = call.function, (*arguments.values(),)
         return self._by_arguments.setdefault(key, CallFrame(call.function, arguments))

@@ -111,9 +111,9 @@ class ConstantRanges:
                 self._computed[at] = self._moved(at, moved) if moved else self._of_leaf(at)
         return self._computed[asked]
 
-    def known(self, value: Value) -> ConstantRange | None:
+    def known(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
         """Return the range of a constant whose value is known as a whole; None for every other value."""
-        found = self.of(value)
+        found = self.of(value, frame)
         return found if found is not None and not found.unknown else None
 
     def fits(self, value: Value, low: int) -> bool:

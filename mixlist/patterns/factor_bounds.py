@@ -14,7 +14,7 @@ from mixlist.graph.model import Node, Value, floats_of
 from mixlist.ops import types
 from mixlist.ops.low_precision import rounded_if_held
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.constants import ConstantRange, ConstantRanges
+from mixlist.patterns.constants import ConstantRange
 
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
@@ -41,21 +41,22 @@ class Interval:
 
 _ZERO, _ZERO_TO_ONE = Interval(0.0, 0.0), Interval(0.0, 1.0)
 Operator = Callable[[Interval, Interval], Interval | None]
+RangeOf = Callable[[Value], ConstantRange | None]  # of a constant whose value is known
 
 
-def factor_bounds(factor: Value, ranges: ConstantRanges, low: int) -> Interval | None:
+def factor_bounds(factor: Value, range_of: RangeOf, low: int) -> Interval | None:
     """Return an interval that has all values of a factor; None if it may be a score, or infinite.
 
     Constants count as ``low`` rounds them, so that a rewritten model has the same bounds.
     """
-    return _Bounds(ranges, low).of(factor)
+    return _Bounds(range_of, low).of(factor)
 
 
 class _Bounds:
     """Bounds one factor and the values that it is computed from."""
 
-    def __init__(self, ranges: ConstantRanges, low: int) -> None:
-        self.ranges, self.low = ranges, low
+    def __init__(self, range_of: RangeOf, low: int) -> None:
+        self.range_of, self.low = range_of, low
         self.known: dict[Value, Interval | None] = {}
 
     def of(self, value: Value) -> Interval | None:
@@ -67,7 +68,7 @@ class _Bounds:
         return self.known[value]
 
     def _constant(self, value: Value) -> Interval | None:
-        known = self.ranges.known(value)
+        known = self.range_of(value)
         return self._of_range(known) if known is not None else None
 
     def _of_range(self, known: ConstantRange) -> Interval:

@@ -10,8 +10,9 @@ This module knows no policy. ``resolver.masks`` decides for each group of connec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import chain
 from math import inf
 from weakref import WeakKeyDictionary
@@ -21,12 +22,14 @@ from mixlist.graph.weights import element_count, held_array, is_external
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, rounded_if_held
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.constants import ConstantRanges
+from mixlist.patterns.call_frames import CallFrame
+from mixlist.patterns.constants import ConstantRange, ConstantRanges
 from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
-from mixlist.patterns.mask_plan import SCORES, CallMasks, MaskFlow, MaskGroup, MaskPlan
+from mixlist.patterns.mask_plan import SCORES, UNKNOWN_MASK, CallMasks, MaskFlow, MaskGroup, MaskPlan
 from mixlist.patterns.masks import LEAST
 
 MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
+MOST_FINDERS = 2_000  # of one model; or ten for each of its calls, if these are more
 _SOFTMAX = operators(Trait.SOFTMAX)
 _ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
 # ScatterElements and ScatterND write a mask into a part of another one, as torch exports masked_fill of a slice.
@@ -42,33 +45,47 @@ def find_mask_groups(main: Graph, ranges: ConstantRanges, low: int) -> MaskPlan:
     """Return the groups of a model whose masks leave the range of the low type; they are found once."""
     known = _PLANS.setdefault(main, {})
     if low not in known:
-        known[low] = _Finders(ranges, low).of(main, _NO_MASKS).plan
+        known[low] = _Finders(ranges, low).of(main, _NO_MASKS, None).plan
     return known[low]
 
 
 class _Finders:
-    """Makes the finders of a model's graphs, one per graph and kind of call."""
+    """Makes the finders of a model's graphs, one per graph and kind of call, and the plans that they find.
+
+    Calls of one kind have a finder for each frame if it reads constants that the frame knows. Calls whose masks differ
+    have different finders, but one plan if nothing is decided otherwise.
+    """
 
     def __init__(self, ranges: ConstantRanges, low: int) -> None:
         self.ranges, self.low = ranges, low
-        self._finders: dict[tuple[int, CallMasks], _Finder] = {}
+        self._finders: dict[tuple[Graph, CallMasks, CallFrame | None], _Finder] = {}
+        self._first: dict[tuple[Graph, CallMasks], _Finder] = {}
+        self._plans: dict[Hashable, MaskPlan] = {}
         self._leading: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
 
-    def of(self, graph: Graph, call: CallMasks) -> _Finder:
+    def of(self, graph: Graph, call: CallMasks, frame: CallFrame | None) -> _Finder:
         """Return the finder of a graph for a kind of call, which has found the groups."""
-        # Calls whose masks are out of range alike share a finder, or functions that call functions would have many.
-        coarse = tuple([flow.coarse(self.low) if flow is not None else None for flow in call.arguments])
-        key = id(graph), CallMasks(coarse, call.wanted)
-        if key not in self._finders:
-            self._finders[key] = finder = _Finder(self, graph, call)
+        if len(self._finders) >= self.ranges.frames.limit(MOST_FINDERS) and (graph, call) not in self._first:
+            # Functions that call functions can add up masks in a number of ways that grows exponentially.
+            call = replace(call, arguments=tuple([flow and UNKNOWN_MASK for flow in call.arguments]))
+        finder = self._first.get((graph, call))
+        if finder is not None and finder.varies:
+            finder = self._finders.get((graph, call, frame))
+        if finder is None:
+            finder = self._finders[graph, call, frame] = _Finder(self, graph, call, frame)
             finder.find()
-        return self._finders[key]
+            self._first.setdefault((graph, call), finder)
+        return finder
+
+    def shared(self, graph: Graph, plan: MaskPlan) -> MaskPlan:
+        """Return the plan of a graph that has the same effect as ``plan``."""
+        return self._plans.setdefault((graph, plan.effect), plan)
 
     def leading(self, graph: Graph, wanted: tuple[bool, ...]) -> frozenset[int]:
         """Return the parameters that could carry a mask to a softmax inside, or to a wanted result."""
         key = id(graph), wanted
         if key not in self._leading:
-            leading = _Finder(self, graph, CallMasks(wanted=wanted)).trace_back()
+            leading = _Finder(self, graph, CallMasks(wanted=wanted), None).trace_back()
             self._leading[key] = frozenset(slot for slot, value in enumerate(graph.root.inputs) if value in leading)
         return self._leading[key]
 
@@ -80,12 +97,14 @@ class _Finder:
 
     ``path``: the nodes that could carry a mask to a softmax. ``carrying``: those that do. ``flows``: the mask in each
     value that a node makes. ``constants``: the slots that read a constant of a mask. ``read_constants``: by node the
-    masks in the other constants that it reads, which may be larger than the mask in its output.
+    masks in the other constants that it reads, which may be larger than the mask in its output. ``varies``: whether
+    a constant was examined whose value depends on ``frame``.
     """
 
-    def __init__(self, finders: _Finders, graph: Graph, call: CallMasks) -> None:
-        self.finders, self.graph, self.call = finders, graph, call
+    def __init__(self, finders: _Finders, graph: Graph, call: CallMasks, frame: CallFrame | None) -> None:
+        self.finders, self.graph, self.call, self.frame = finders, graph, call, frame
         self.ranges, self.low = finders.ranges, finders.low
+        self.varies = False
         self.plan = MaskPlan()
         self.calls: dict[Node, tuple[bool, ...]] = {}  # the calls of functions, with the results that are wanted
         self.softmaxes: set[Node] = set()
@@ -105,12 +124,14 @@ class _Finder:
         self.flows.update({value: flow for value, flow in arguments if flow is not None})
         for node in self.path:
             self._carry(node)
-        for node in self.calls.keys() - set(self.path):
-            assert node.function is not None
-            self.plan.calls[node.id] = self.finders.of(node.function, _NO_MASKS).plan
+        on_path = set(self.path)
+        for node in self.calls:
+            if node not in on_path:
+                self.plan.calls[node.id] = self._callee(node, _NO_MASKS).plan
         if any(flow.exceeds(self.low) for flow in chain(self.flows.values(), *self.read_constants.values())):
             self._connect()
             self.plan.groups = tuple(self._groups())
+        self.plan = self.finders.shared(self.graph, self.plan)
 
     def trace_back(self) -> set[Value | None]:
         """Find the nodes on a way to a softmax, from the end; return all values on a way."""
@@ -158,19 +179,31 @@ class _Finder:
         leads = self.finders.leading(function, wanted)
         read = {slot: flow for slot, flow in self._read(node, leads) if flow is not None}
         arguments = tuple([read.get(slot) for slot in range(len(node.inputs))]) if read else ()
-        callee = self.finders.of(function, CallMasks(arguments, wanted))
+        callee = self._callee(node, CallMasks(arguments, wanted))
         results = [callee.flows.get(value) for value in function.root.outputs]
         made: dict[Value | None, MaskFlow] = {
             v: flow for v, flow, want in zip(node.outputs, results, wanted, strict=False) if v and want and flow
         }
         if wanted and not made:  # calls that return no mask share their decisions
-            callee = self.finders.of(function, CallMasks(arguments))
+            callee = self._callee(node, CallMasks(arguments))
         self.plan.calls[node.id] = callee.plan
         self.flows.update(made)
         if read or made:
             self.carrying.add(node)
             self.unsound.add(node)
             self.sources.setdefault(node, f"a tensor of {node.op_type}")
+
+    def _callee(self, node: Node, call: CallMasks) -> _Finder:
+        """Return the finder of the function that a node calls."""
+        assert node.function is not None
+        callee = self.finders.of(node.function, call, self.ranges.frames.enter(node, self.frame))
+        self.varies |= callee.varies and self.frame is not None
+        return callee
+
+    def _range_of(self, value: Value) -> ConstantRange | None:
+        """Return the range that a constant has in this call; None if it is not known."""
+        self.varies |= self.ranges.frames.varies(value, self.frame)
+        return self.ranges.known(value, self.frame)
 
     def _read(self, node: Node, slots: AbstractSet[int] | None = None) -> Iterator[tuple[int, MaskFlow | None]]:
         """Yield the slots that may carry a mask, with the mask; ``slots`` are those of a call."""
@@ -187,7 +220,7 @@ class _Finder:
 
     def _constant(self, node: Node, slot: int, value: Value) -> MaskFlow | None:
         """Return the mask in a constant that no node of the path makes, if it holds numbers of that size."""
-        known = self.ranges.known(value)
+        known = self._range_of(value)
         # Rounded, so that a rewritten model has the same masks.
         magnitude = rounded_if_held(known.max_abs, self.low) if known is not None else 0.0
         if magnitude < LEAST:
@@ -217,7 +250,7 @@ class _Finder:
         flows = list(read.values())
         if node.op_type == "Cast":
             made = next((value.type for value in _listed(node.outputs)), types.UNKNOWN)
-            is_infinite = made in FINITE_MAX and flows[0].total > FINITE_MAX[made]  # by the author's will
+            is_infinite = made in FINITE_MAX and FINITE_MAX[made] < flows[0].total < inf  # by the author's will
             return None if is_infinite else flows[0]
         if node.op_type in ("Mul", "Div"):
             return self._scaled(node, read)
@@ -240,7 +273,7 @@ class _Finder:
             self.unsound.add(node)
             return flow.multiplied(masks[0])
         factor = next((value for slot, value in enumerate(node.inputs) if value is not None and slot not in read), None)
-        bounds = factor_bounds(factor, self.ranges, self.low) if factor is not None else None
+        bounds = factor_bounds(factor, self._range_of, self.low) if factor is not None else None
         if bounds is not None and node.op_type == "Div":
             bounds = reciprocal(bounds)
         if bounds is None:

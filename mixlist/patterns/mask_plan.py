@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import frexp
+from math import inf, isfinite
 
 from mixlist.graph.model import Node
 from mixlist.ops.low_precision import FINITE_MAX
@@ -21,7 +22,8 @@ Limits = dict[int, float]  # by input slot
 class MaskFlow:
     """The mask in a value: the sum of its constants' magnitudes, and how often the changed constant is added up.
 
-    ``scores``: the largest magnitude of the values that were added to it; infinite if their number is not known.
+    ``total``: infinite if the magnitude is not followed, which counts as out of range and as finite. ``scores``: the
+    largest magnitude of the values that were added to it; infinite if their number is not known.
     """
 
     total: float
@@ -32,21 +34,22 @@ class MaskFlow:
         """Return whether the low type cannot hold the values."""
         return self.total + self.scores > FINITE_MAX[low]
 
-    def coarse(self, low: int) -> MaskFlow:
-        """Return the mask, with a rounded magnitude if it is out of range.
-
-        All nodes that such a mask passes stay as authored, whatever its magnitude.
-        """
-        return MaskFlow(2.0 ** (frexp(self.total)[1] - 1), scores=self.scores) if self.exceeds(low) else self
-
     def scaled(self, factor: float) -> MaskFlow:
         """Return the mask times a factor."""
-        return MaskFlow(self.total * factor, self.weight * max(factor, 1.0), self.scores * factor)
+        return MaskFlow(_product(self.total, factor), self.weight * max(factor, 1.0), _product(self.scores, factor))
 
     def multiplied(self, other: MaskFlow) -> MaskFlow:
         """Return the product of two masks."""
-        scores = max(self.scores * other.total, other.scores * self.total)
-        return MaskFlow(self.total * other.total, max(self.weight, other.weight), scores)
+        scores = max(_product(self.scores, other.total), _product(other.scores, self.total))
+        return MaskFlow(_product(self.total, other.total), max(self.weight, other.weight), scores)
+
+
+UNKNOWN_MASK = MaskFlow(inf)
+
+
+def _product(one: float, other: float) -> float:
+    """Return a product; zero times infinity is zero, because an infinity stands for an unknown finite magnitude."""
+    return one * other if one and other else 0.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,18 @@ class MaskGroup:
     total: float = 0.0
     limit: float = 0.0
 
+    @property
+    def size(self) -> str:
+        """Return the largest magnitude in words."""
+        return f"magnitude {self.total:.6g}" if isfinite(self.total) else "unknown magnitude"
+
+    @property
+    def effect(self) -> Hashable:
+        """Return everything that decisions depend on, without the words that explain them."""
+        read = self.limits.items()
+        limits = tuple([(node, *sorted(slots.items())) for node, slots in read]) if self.reducible else (*self.limits,)
+        return (*self.softmaxes,), (*self.exceeding,), limits, self.reducible
+
 
 @dataclass(eq=False)
 class MaskPlan:
@@ -86,6 +101,12 @@ class MaskPlan:
 
     groups: tuple[MaskGroup, ...] = ()
     calls: dict[int, MaskPlan] = field(default_factory=dict)
+
+    @property
+    def effect(self) -> Hashable:
+        """Return everything that decisions depend on; plans of one effect are one plan."""
+        calls = [(node_id, plan) for node_id, plan in sorted(self.calls.items()) if not plan.is_empty]
+        return tuple([group.effect for group in self.groups]), tuple(calls)
 
     @cached_property
     def is_empty(self) -> bool:

@@ -104,7 +104,7 @@ def reduced_constants(groups: Groups, kept: AbstractSet[MaskGroup]) -> dict[Node
 
 
 def _note(group: MaskGroup) -> str:
-    return f"a mask of magnitude {group.total:.6g} ({group.source}) passes it on the way to {group.destination}"
+    return f"a mask of {group.size} ({group.source}) passes it on the way to {group.destination}"
 
 
 def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> Iterator[Diagnostic]:
@@ -117,7 +117,7 @@ def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> 
         yield Diagnostic(
             "ML508",
             "warning",
-            f"a mask of magnitude {broken[0].total:.6g} ({broken[0].source}) leaves the range of {name} at "
+            f"a mask of {broken[0].size} ({broken[0].source}) leaves the range of {name} at "
             f"{node_ref(solution.graph, node)} ({node.op_type}): a row that is masked as a whole becomes NaN "
             f"in {softmaxes}",
             hint="--protect masks keeps such nodes in high precision, or reduces the constant",

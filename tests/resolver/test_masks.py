@@ -539,23 +539,6 @@ def test_a_large_constant_that_a_function_reads_elsewhere_is_no_mask() -> None:
     assert {d.precision for d in found.values() if d.op_type in ("Add", "Softmax")} == {"float16"}
 
 
-def test_functions_that_call_functions_twice_share_decisions() -> None:
-    """Rule S4.31: calls whose masks are out of range alike share a decision, however often they are added."""
-    depth = 8
-    nested = "".join(
-        f"""<domain: "l", opset_import: ["" : 17, "l" : 1]> F{k} (s, b) => (y) {{
-          t = l.F{k - 1}(s, b) y = l.F{k - 1}(t, b) }}\n"""
-        for k in range(1, depth)
-    )
-    text = f"""<ir_version: 8, opset_import: ["" : 17, "l" : 1]>
-      g (float[4] s, bool[4] mask) => (float[4] y) {{ zero = Constant<value_float=0.0>()
-        low = Constant<value_float=-1e9>() b = Where(mask, zero, low) t = l.F{depth - 1}(s, b) y = Softmax(t) }}
-      {nested}<domain: "l", opset_import: ["" : 17]> F0 (s, b) => (y) {{ y = Add(s, b) }}"""
-    found = mixlist.resolve(model(text), policy(white=["Add", "Where"], protect=["masks"])).nodes
-    assert {d.precision for d in found if d.op_type == "Add"} == {"float32"}
-    assert len(found) < depth**2 * 4  # 2**depth nodes after inlining
-
-
 def test_arguments_that_a_function_does_not_have_carry_no_mask() -> None:
     main = "[w] b = Where(mask, zero, low) y = l.F(s, zero, b, b)"
     found = nodes(FUNCTIONS.format(main=main, function=BODY), white=["Add", "Where", "Softmax"], protect=["masks"])

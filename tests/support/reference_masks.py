@@ -209,13 +209,13 @@ class Masks:
         return content.size + content.room >= INFINITE[self.low]
 
     def _contents_at(self, node: Node) -> Iterable[Content]:
-        """The masks in the values that a node on the way reads and makes."""
+        """The masks in the values that a node on the way, or a softmax, reads and makes."""
         yield from (self.content(v, node) for v in carrying_inputs(node))
         yield from (self.contents.get(v, NOTHING) for v in node.outputs if v is not None)
 
     def _limits(self, group: Masked) -> dict[Mask, float]:
         """Half of the largest value of the low type, shared by the masks that are added up, if one is out of range."""
-        contents = [c for node in group.way for c in self._contents_at(node) if c.masks]
+        contents = [c for node in (*group.way, *group.softmaxes) for c in self._contents_at(node) if c.masks]
         if not any(map(self.is_out_of_range, contents)):
             return {}
         return dict.fromkeys(group.masks, LARGEST[self.low] / 2 / max(c.count for c in contents))

@@ -1,0 +1,120 @@
+"""Rules S4.31, S4.34 to S4.37: masks and their factors that cross the border of a function, as in the inlined model."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import onnx.inliner
+import pytest
+
+import mixlist
+from mixlist.emulation.emulate import emulate
+from mixlist.graph.io import load
+from mixlist.lists.policy import Constants, Policy
+from mixlist.resolver.plan import Plan
+from tests.support.builders import model, policy
+from tests.support.evaluation import run_ort
+from tests.support.reference import decide
+from tests.support.reference_compare import differences
+
+
+def functions(main: str, bodies: list[str], constants: str, outputs: str = "") -> str:
+    """A model in ONNX text: its main graph, and the functions of domain l."""
+    head = f"g (float[4] s, bool[4] mask) => (float[4] y{outputs}) <float zero = {{0}}, {constants}>"
+    nested = "".join(f'<domain: "l", opset_import: ["" : 17, "l" : 1]> {body}\n' for body in bodies)
+    return f'<ir_version: 8, opset_import: ["" : 17, "l" : 1]> {head} {{ {main} }} {nested}'
+
+
+def decided(text: str, rules: Policy) -> Plan:
+    """Resolve a model as the reference of the rules does, and see that no fully masked row is NaN."""
+    for proto in (model(text), onnx.inliner.inline_local_functions(model(text))):
+        found = mixlist.resolve(proto, rules)
+        assert not differences(found, decide(proto, rules))
+        feed = {"s": np.ones(4, np.float32), "mask": np.zeros(4, bool)}
+        mixed = mixlist.rewrite(proto, found).model
+        for original, result in zip(run_ort(proto, feed), run_ort(emulate(load(mixed)), feed), strict=True):
+            assert not np.isnan(original).any() and not np.isnan(result).any()
+    return mixlist.resolve(model(text), rules)
+
+
+def precisions(found: Plan) -> dict[str, str]:
+    """The precisions by node name, without the scope."""
+    return {node.name: node.precision for node in found.nodes}
+
+
+# -- magnitudes ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("first", "second"), [("-6e8", "-1e9"), ("-1e9", "-6e8")])
+def test_calls_with_masks_of_like_size_are_decided_by_their_own_mask(first: str, second: str) -> None:
+    """Rule S4.35: -6e8 times 1e-4 is in the range of float16, and -1e9 times 1e-4 is not, whichever comes first."""
+    main = """ma = Where(mask, zero, a) mb = Where(mask, zero, b) ca = l.F(ma) cb = l.F(mb)
+      [wa] wa = Where(mask, s, ca) [wb] wb = Where(mask, s, cb) y = Softmax(wa) z = Softmax(wb)"""
+    body = "F (m) => (r) { k = Constant<value_float=0.0001>() [mul] r = Mul(m, k) }"
+    text = functions(main, [body], f"float a = {{{first}}}, float b = {{{second}}}", ", float[4] z")
+    found = decided(text, policy(white=["Where", "Mul"], black=["Softmax"], protect=["masks"]))
+    by_size = {first: precisions(found)["wa"], second: precisions(found)["wb"]}
+    assert by_size == {"-6e8": "float16", "-1e9": "float32"}
+    assert sum(node.op_type == "Mul" for node in found.nodes) == 1  # both read a mask out of range
+
+
+@pytest.mark.parametrize("depth", [8, 40])
+def test_functions_that_call_functions_twice_share_decisions(depth: int) -> None:
+    """Rule S4.35: 2^40 calls add a mask; after 2,000 combinations of masks, magnitudes are not followed."""
+    bodies = [f"F{k} (s, b) => (y) {{ t = l.F{k - 1}(s, b) y = l.F{k - 1}(t, b) }}" for k in range(1, depth)]
+    bodies.append("F0 (s, b) => (y) { y = Add(s, b) }")
+    main = f"[w] b = Where(mask, zero, low) t = l.F{depth - 1}(s, b) y = Softmax(t)"
+    text = functions(main, bodies, "float low = {-1e9}")
+    started = time.perf_counter()
+    rules = policy(white=["Add", "Where"], protect=["masks"])
+    found = mixlist.resolve(model(text, check=False), rules).nodes
+    assert {node.precision for node in found if node.op_type == "Add"} == {"float32"}
+    assert len(found) < depth**2 * 4  # 2**depth nodes after inlining
+    assert time.perf_counter() - started < 60
+
+
+# -- constant arguments -------------------------------------------------------------------------------
+CONSTANTS: list[Constants] = ["keep", "ieee", "clamp"]
+SCALED = """F (s, mask, p) => (y) { z = Constant<value_float=0.0>() c = Constant<value_float=-30000.0>()
+  [k] k = Where(mask, z, c) [m] m = Mul(k, p) [w] w = Where(mask, s, m) [sm] y = Softmax(w) }"""
+
+
+@pytest.mark.parametrize("constants", CONSTANTS)
+def test_a_factor_that_is_an_argument_has_the_value_of_the_call(constants: Constants) -> None:
+    """Rule S4.36: -30000 times 10 is out of range, and -30000 times 1 is not."""
+    text = functions(
+        "y = l.F(s, mask, p) z = l.F(s, mask, q)", [SCALED], "float p = {10}, float q = {1}", ", float[4] z"
+    )
+    rules = policy(white=["Where", "Mul"], black=["Softmax"], protect=["masks"], constants=constants)
+    found = decided(text, rules)
+    assert sorted(node.precision for node in found.nodes if node.name == "m") == ["float16", "float32"]
+
+
+def test_calls_with_factors_of_one_effect_share_their_decisions() -> None:
+    """Rule S4.31: the mask is out of range times 10 and times 20."""
+    text = functions(
+        "y = l.F(s, mask, p) z = l.F(s, mask, q)", [SCALED], "float p = {10}, float q = {20}", ", float[4] z"
+    )
+    found = decided(text, policy(white=["Where", "Mul"], black=["Softmax"], protect=["masks"]))
+    assert [node.precision for node in found.nodes if node.name == "m"] == ["float32"]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_mask_that_a_function_computes_of_its_arguments(nested: bool) -> None:
+    """Rule S4.36: a mask that another operator computes from constants has no constant to reduce."""
+    body = "F (s, mask, p) => (y) { [k] k = Sqrt(p) [n] n = Neg(k) [w] w = Where(mask, s, n) [sm] y = Softmax(w) }"
+    outer = "G (s, mask, p) => (y) { y = l.F(s, mask, p) }"
+    call = "l.G" if nested else "l.F"
+    main = f"y = {call}(s, mask, p) z = {call}(s, mask, q)"
+    text = functions(main, [body, outer], "float p = {1e10}, float q = {25}", ", float[4] z")
+    found = decided(text, policy(white=["Where", "Sqrt", "Neg", "Softmax"], protect=["masks"]))
+    assert sorted(node.precision for node in found.nodes if node.name == "w") == ["float16", "float32"]
+
+
+# -- a softmax that reads an argument ------------------------------------------------------------------
+def test_a_softmax_that_reads_the_mask_of_an_argument_is_high() -> None:
+    """Rule S4.36: a mask that enters a function has no constant to reduce."""
+    body = "F (s) => (y) { [sm] y = Softmax(s) }"
+    text = functions("[w] b = Where(mask, s, c) y = l.F(b)", [body], "float c = {-1e9}")
+    found = mixlist.resolve(model(text), policy(white=["Softmax", "Where"], protect=["masks"]))
+    assert precisions(found)["sm"] == precisions(found)["w"] == "float32"
+    assert not differences(found, decide(model(text), found.policy))
