@@ -7,6 +7,7 @@ stops root as well.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -40,6 +41,7 @@ SECONDS = 120  # for one command
 _MOUNTED = 4 << 20  # bytes
 _PAGE = 4096  # bytes; the unit of a file system in memory
 _WRITES = ("edits", "writes", "appends", "writes into")
+_REASONS = (*map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EROFS)), "ONNX Runtime's profile is not whole")
 _OLD = b"what was there before\n"
 _TUNE = ["tune", "search.onnx", "--data", "search.npz", "--ops-info", "mindspore-o3", "--jobs", "1", "--force"]
 _TRAIN = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1"]
@@ -74,7 +76,7 @@ WRITERS: dict[str, Writer] = {
     "apply report": Writer(["apply", "m.onnx", "-o", "new.onnx", "--force", "--report", "place/f"], {"f": _OLD}),
     "check html": Writer(["check", "m.onnx", "--random", "1", "--html", "place/f"], {"f": _OLD}),
     "bench profiles": Writer(
-        ["bench", "m.onnx", "--random", "1", "--rounds", "2", "--profile", "place"],
+        ["bench", "m.onnx", "--random", "1", "--rounds", "2", "--profile", "place", "--force"],
         {"original.json": _OLD, "mixed.json": _OLD},
         check_part=json.loads,
     ),
@@ -88,7 +90,9 @@ WRITERS: dict[str, Writer] = {
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
     "ops-info set library": Writer([*_SET, "place/lib", *_FLAGS, "--backup", "backup"], prepare=_with_library),
     "ops-info set backup": Writer([*_SET, "lib", *_FLAGS, "--backup", "place/new"]),
-    "demo output": Writer(["demo", "-o", "place"], {"digits.mixed.onnx": _OLD}, check_part=onnx.load_model_from_string),
+    "demo output": Writer(
+        ["demo", "-o", "place", "--force"], {"digits.mixed.onnx": _OLD}, check_part=onnx.load_model_from_string
+    ),
 }
 
 
@@ -160,6 +164,8 @@ class Attempts:
         problems = [end.problem] if end.problem else []
         if end.status == 2:
             problems += self._changes(before)
+            if not any(reason in end.err for reason in _REASONS):
+                problems.append(f"another reason: {end.err}")
             if not any(name in end.err for name in ("place", "new.onnx", "new.json", "backup", str(self.temporary))):
                 problems.append(f"no file is named: {end.err}")
         problems += [f"{path} is left over" for path in self.temporary.iterdir() if path.name != OF_ONNXRUNTIME]

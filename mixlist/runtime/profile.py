@@ -61,8 +61,11 @@ def read_profile(path: Path, warmup: int = 0) -> Profile:
     """Return the profile in a file, without the first ``warmup`` runs of the model. Raises FileError."""
     try:
         events = json.loads(path.read_text("utf-8", "replace"))
-    except (OSError, ValueError) as problem:
-        raise FileError(f"cannot read ONNX Runtime's profile {path}: {problem}") from None
+    except OSError as error:
+        raise FileError(f"{path}: ONNX Runtime's profile cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # ONNX Runtime does not say that the disk is full
+        hint = "check the space there; TMPDIR names another place for temporary files"
+        raise FileError(f"{path}: ONNX Runtime's profile is not whole: {error}", hint=hint) from None
     return parse_events(events, warmup)
 
 
