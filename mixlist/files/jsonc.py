@@ -182,13 +182,14 @@ def decode(data: bytes, path: str) -> str:
 
     Raises ListError with the place of a bad byte, and FileError for more content than a list file has.
     """
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) > 1 and 0 in data[:2] and data[:2] != b"\0\0"):
-        hint = "save it as UTF-8"
-        stop([Diagnostic("ML002", "error", "the file is UTF-16 or UTF-32 text, not UTF-8", path, 1, 1, hint)])
     start = 0
     while data.startswith(codecs.BOM_UTF8, start):  # several, where files were joined
         start += len(codecs.BOM_UTF8)
     body = data[start:]
+    first = body[:2]
+    if first in (b"\xff\xfe", b"\xfe\xff") or (len(first) > 1 and 0 in first and first != b"\0\0"):
+        hint = "save it as UTF-8"
+        stop([Diagnostic("ML002", "error", "the file is UTF-16 or UTF-32 text, not UTF-8", path, 1, 1, hint)])
     for sign, most, what in _MOST:
         if body.count(sign) > most:
             raise FileError(f"{path}: more than {what}, which no list file has")

@@ -49,7 +49,10 @@ def cast(array: Array, elem: int) -> tuple[Array, str | None]:
 
     if elem == STRING:
         return _texts(array), None
-    wanted = numpy_type(elem)
+    try:
+        wanted = numpy_type(elem)
+    except KeyError:
+        raise Misfit("the model declares no type that data can have") from None
     array = _named(array, wanted)
     if array.dtype.newbyteorder("=") == wanted:
         return np.asarray(array, wanted, order="C"), None

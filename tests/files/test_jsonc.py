@@ -175,6 +175,7 @@ def test_byte_order_mark_is_accepted_in_silence(tmp_path: Path) -> None:
         ('{"a": 1}'.encode("utf-16"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
         ('{"a": 1}'.encode("utf-16-le"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
         ('{"a": 1}'.encode("utf-16-be"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
+        (codecs.BOM_UTF8 + "a\n".encode("utf-16-le"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
         ('{"a": 1}'.encode("utf-32"), (1, 1), "the file is UTF-16 or UTF-32 text, not UTF-8"),
         (b'{"a": "\xed\xa0\x80"}', (1, 8), "byte 0xed at byte offset 7 is not UTF-8"),
     ],

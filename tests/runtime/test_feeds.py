@@ -310,6 +310,14 @@ def test_damaged_files_are_plain_errors(tmp_path: Path, data: st.DataObject) -> 
 # --- names and shapes ---
 
 
+@pytest.mark.parametrize("elem", [0, 99])
+def test_an_input_without_a_type_that_onnx_has(elem: int) -> None:
+    proto = model(ONE)
+    proto.graph.input[0].type.tensor_type.elem_type = elem
+    with pytest.raises(UsageError, match="the model declares no type that data can have"):
+        only(proto, ROWS)
+
+
 def test_wrong_names_show_both_sides() -> None:
     with pytest.raises(UsageError) as error:
         list(as_batches({"X": ROWS, "ids": np.array([1])}, model(TWO)))
