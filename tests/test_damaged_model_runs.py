@@ -11,16 +11,24 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
+import numpy as np
 import onnx
 import pytest
 
 from tests.support.command_process import CommandProcess
 from tests.support.mutation import mutate
 from tests.support.systems import posix_only
+from tests.support.training_network import noisy
 from tests.test_fuzz_models import bases
 from tests.test_fuzz_models import folder as folder
+from tests.training.test_reference import samples
+
+Commands: TypeAlias = Callable[[random.Random], list[list[str]]]
 
 pytestmark = posix_only  # the limits of a process
 COUNT = int(os.environ.get("MIXLIST_MODEL_RUNS", "3"))
@@ -30,7 +38,7 @@ LARGEST = 20_000  # bytes of a model before the damage
 WHITE = ("Exp", "Relu", "Softmax", "Mul", "Add", "MatMul", "If", "Neg", "Identity", "Loop", "Scan", "Sum")
 
 
-def commands(rng: random.Random) -> list[list[str]]:
+def inference_commands(rng: random.Random) -> list[list[str]]:
     """Return the arguments of the three commands, with most nodes low in half of the cases."""
     is_white = rng.random() < 0.5
     everything_low = ["--precision-mode-v2", "fp16"] if is_white else []
@@ -42,23 +50,60 @@ def commands(rng: random.Random) -> list[list[str]]:
     ]
 
 
+def train_commands(rng: random.Random) -> list[list[str]]:
+    """Return the arguments of a short training, and sometimes of what follows it."""
+    more = rng.choice([[], ["--trace-overflow"], ["--tune-scale"]])
+    return [["train", "m.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1", *more]]
+
+
+@dataclass
+class ModelCampaign:
+    """Commands that run on damaged models, and what was seen."""
+
+    process: CommandProcess
+    folder: Path
+    models: int = 0
+    ends: Counter[tuple[str, int]] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def try_model(self, number: int, sources: Sequence[bytes], commands: Commands) -> None:
+        """Damage one of the models, and run the commands on it."""
+        rng = random.Random(number)
+        model = onnx.ModelProto.FromString(rng.choice(sources))
+        damage = "; ".join(mutate(model, rng) for _ in range(rng.choice((1, 1, 2))))
+        (self.folder / "m.onnx").write_bytes(model.SerializeToString())
+        self.models += 1
+        for arguments in commands(rng):
+            end = self.process.run(*arguments)
+            self.ends[arguments[0], end.status] += 1
+            if end.problem:
+                self.wrong.append(f"model {number}: {' '.join(arguments)}: {end.problem}\n  damage: {damage}")
+                print(self.wrong[-1], flush=True)
+
+    def finish(self) -> None:
+        """Print the counts; fail if anything was wrong."""
+        ends = dict(sorted(self.ends.items()))
+        print(f"{self.models} damaged models, {len(self.wrong)} wrong; runs by exit status: {ends}")
+        assert self.wrong == []
+
+
 @pytest.mark.timeout(60_000)
 def test_damaged_models_run_or_are_refused(folder: Path) -> None:
     (folder / "white.json").write_text(json.dumps({"white-list": {"to-add": WHITE}}))
     sources = [data for data in bases() if len(data) < LARGEST]
-    ends: Counter[tuple[str, int]] = Counter()
-    wrong = []
     with CommandProcess(folder, SECONDS) as process:
+        campaign = ModelCampaign(process, folder)
         for number in range(SEED, SEED + COUNT):
-            rng = random.Random(number)
-            model = onnx.ModelProto.FromString(rng.choice(sources))
-            damage = "; ".join(mutate(model, rng) for _ in range(rng.choice((1, 1, 2))))
-            (folder / "m.onnx").write_bytes(model.SerializeToString())
-            for arguments in commands(rng):
-                end = process.run(*arguments)
-                ends[arguments[0], end.status] += 1
-                if end.problem:
-                    wrong.append(f"model {number}: {' '.join(arguments)}: {end.problem}\n  damage: {damage}")
-                    print(wrong[-1], flush=True)
-    print(f"{COUNT} damaged models, {len(wrong)} wrong; runs by exit status:", dict(sorted(ends.items())))
-    assert wrong == []
+            campaign.try_model(number, sources, inference_commands)
+    campaign.finish()
+
+
+@pytest.mark.timeout(60_000)
+def test_damaged_step_graphs_train_or_are_refused(tmp_path: Path) -> None:
+    """A tenth as many as of the other models, and one at least."""
+    np.savez(tmp_path / "train.npz", **samples(40))
+    with CommandProcess(tmp_path, SECONDS) as process:
+        campaign = ModelCampaign(process, tmp_path)
+        for number in range(SEED, SEED + max(COUNT // 10, 1)):
+            campaign.try_model(number, [noisy().SerializeToString()], train_commands)
+    campaign.finish()
