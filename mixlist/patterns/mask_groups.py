@@ -10,26 +10,27 @@ This module knows no policy. ``resolver.masks`` decides for each group of connec
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import chain
 from math import inf
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Graph, Node, Value
-from mixlist.graph.weights import element_count, held_array, is_external
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, rounded_if_held
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame
-from mixlist.patterns.constants import ConstantRange, ConstantRanges
+from mixlist.patterns.constants import ConstantRange
 from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
-from mixlist.patterns.mask_plan import SCORES, UNKNOWN_MASK, CallMasks, MaskFlow, MaskGroup, MaskPlan
+from mixlist.patterns.mask_constants import computed_inputs, computing_group, filled_mask, is_reducible
+from mixlist.patterns.mask_plan import SCORES, CallMasks, MaskFlow, MaskGroup, MaskPlan
 from mixlist.patterns.masks import LEAST
 
-MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
-MOST_FINDERS = 2_000  # of one model; or ten for each of its calls, if these are more
+if TYPE_CHECKING:
+    from mixlist.patterns.mask_calls import Finders
+
 _SOFTMAX = operators(Trait.SOFTMAX)
 _ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
 # ScatterElements and ScatterND write a mask into a part of another one, as torch exports masked_fill of a slice.
@@ -37,74 +38,31 @@ _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 _PASSES = operators(Trait.MOVES_VALUES) | _SCATTERS | {"Max", "Neg", "Cast"}
 _PARTS = _PASSES | _SOFTMAX | {"Add", "Sub", "Mul", "Div", "ConstantOfShape"}
 
-_NO_MASKS = CallMasks()
-_PLANS: WeakKeyDictionary[Graph, dict[int, MaskPlan]] = WeakKeyDictionary()
+NO_MASKS = CallMasks()
 
 
-def find_mask_groups(main: Graph, ranges: ConstantRanges, low: int) -> MaskPlan:
-    """Return the groups of a model whose masks leave the range of the low type; they are found once."""
-    known = _PLANS.setdefault(main, {})
-    if low not in known:
-        known[low] = _Finders(ranges, low).of(main, _NO_MASKS, None).plan
-    return known[low]
-
-
-class _Finders:
-    """Makes the finders of a model's graphs, one per graph and kind of call, and the plans that they find.
-
-    Calls of one kind have a finder for each frame if it reads constants that the frame knows. Calls whose masks differ
-    have different finders, but one plan if nothing is decided otherwise.
-    """
-
-    def __init__(self, ranges: ConstantRanges, low: int) -> None:
-        self.ranges, self.low = ranges, low
-        self._finders: dict[tuple[Graph, CallMasks, CallFrame | None], _Finder] = {}
-        self._first: dict[tuple[Graph, CallMasks], _Finder] = {}
-        self._plans: dict[Hashable, MaskPlan] = {}
-        self._leading: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
-
-    def of(self, graph: Graph, call: CallMasks, frame: CallFrame | None) -> _Finder:
-        """Return the finder of a graph for a kind of call, which has found the groups."""
-        if len(self._finders) >= self.ranges.frames.limit(MOST_FINDERS) and (graph, call) not in self._first:
-            # Functions that call functions can add up masks in a number of ways that grows exponentially.
-            call = replace(call, arguments=tuple([flow and UNKNOWN_MASK for flow in call.arguments]))
-        finder = self._first.get((graph, call))
-        if finder is not None and finder.varies:
-            finder = self._finders.get((graph, call, frame))
-        if finder is None:
-            finder = self._finders[graph, call, frame] = _Finder(self, graph, call, frame)
-            finder.find()
-            self._first.setdefault((graph, call), finder)
-        return finder
-
-    def shared(self, graph: Graph, plan: MaskPlan) -> MaskPlan:
-        """Return the plan of a graph that has the same effect as ``plan``."""
-        return self._plans.setdefault((graph, plan.effect), plan)
-
-    def leading(self, graph: Graph, wanted: tuple[bool, ...]) -> frozenset[int]:
-        """Return the parameters that could carry a mask to a softmax inside, or to a wanted result."""
-        key = id(graph), wanted
-        if key not in self._leading:
-            leading = _Finder(self, graph, CallMasks(wanted=wanted), None).trace_back()
-            self._leading[key] = frozenset(slot for slot, value in enumerate(graph.root.inputs) if value in leading)
-        return self._leading[key]
-
-
-class _Finder:
+class Finder:
     """Follows the masks of one graph: back from the softmaxes, then forward with the numbers.
 
     A function's body has one finder for each kind of call. No mask that enters or leaves a body can be reduced.
 
     ``path``: the nodes that could carry a mask to a softmax. ``carrying``: those that do. ``flows``: the mask in each
-    value that a node makes. ``constants``: the slots that read a constant of a mask. ``read_constants``: by node the
-    masks in the other constants that it reads, which may be larger than the mask in its output. ``varies``: whether
-    a constant was examined whose value depends on ``frame``.
+    value that a node makes. ``arriving``: the values in which a mask reaches a softmax. ``constants``: the slots that
+    read a constant of a mask. ``read_constants``: by node the masks in the other constants that it reads, which may be
+    larger than the mask in its output. ``computed``: the constants that a mask or its factor is computed from;
+    ``computed_at``: by node those that it reads itself; ``computed_slots``: the parameters among them. ``varies``:
+    whether a constant was examined whose value depends on ``frame``.
     """
 
-    def __init__(self, finders: _Finders, graph: Graph, call: CallMasks, frame: CallFrame | None) -> None:
+    def __init__(self, finders: Finders, graph: Graph, call: CallMasks, frame: CallFrame | None) -> None:
         self.finders, self.graph, self.call, self.frame = finders, graph, call, frame
         self.ranges, self.low = finders.ranges, finders.low
         self.varies = False
+        self.callees: dict[Node, Finder] = {}
+        self.arriving: set[Value | None] = set()
+        self.computed: set[Value | None] = set()
+        self.computed_at: dict[Node, list[Value]] = {}
+        self.computed_slots: list[int] = []
         self.plan = MaskPlan()
         self.calls: dict[Node, tuple[bool, ...]] = {}  # the calls of functions, with the results that are wanted
         self.softmaxes: set[Node] = set()
@@ -127,11 +85,35 @@ class _Finder:
         on_path = set(self.path)
         for node in self.calls:
             if node not in on_path:
-                self.plan.calls[node.id] = self._callee(node, _NO_MASKS).plan
+                self._call(node, NO_MASKS)
+        self._drop_ended()
         if any(flow.exceeds(self.low) for flow in chain(self.flows.values(), *self.read_constants.values())):
             self._connect()
             self.plan.groups = tuple(self._groups())
+        self.plan.groups += tuple(self._computing())
         self.plan = self.finders.shared(self.graph, self.plan)
+
+    def _drop_ended(self) -> None:
+        """Forget the nodes whose masks end before a softmax, in a Cast of the author that makes them infinite."""
+        if not self.flows:
+            return
+        results = zip(self.graph.root.outputs, self.call.wanted, strict=False)
+        arriving = self.arriving
+        arriving.update(value for value, is_wanted in results if is_wanted)
+        arriving.update(value for node in self.softmaxes for value in node.inputs[:1])
+        for node in reversed(self.path):
+            if node not in self.carrying:
+                continue
+            is_arriving = any(value in arriving and value in self.flows for value in node.outputs)
+            if node.function is not None:
+                inside = self.callees[node].arriving
+                pairs = zip(node.inputs, node.function.root.inputs, strict=False)
+                read = [value for value, parameter in pairs if parameter in inside]
+            else:
+                read = _carried(node) if is_arriving else []
+            arriving.update(_listed(read))
+            if not is_arriving and not read:
+                self.carrying.remove(node)
 
     def trace_back(self) -> set[Value | None]:
         """Find the nodes on a way to a softmax, from the end; return all values on a way."""
@@ -153,7 +135,7 @@ class _Finder:
                 leading.update(_listed(node.inputs[:1]))
             elif not leading.isdisjoint(node.outputs):
                 self.path.append(node)
-                leading.update(_listed(node.inputs))
+                leading.update(_listed(_carried(node)))
         self.path.reverse()
         return leading
 
@@ -179,24 +161,24 @@ class _Finder:
         leads = self.finders.leading(function, wanted)
         read = {slot: flow for slot, flow in self._read(node, leads) if flow is not None}
         arguments = tuple([read.get(slot) for slot in range(len(node.inputs))]) if read else ()
-        callee = self._callee(node, CallMasks(arguments, wanted))
+        callee = self._call(node, CallMasks(arguments, wanted))
         results = [callee.flows.get(value) for value in function.root.outputs]
         made: dict[Value | None, MaskFlow] = {
             v: flow for v, flow, want in zip(node.outputs, results, wanted, strict=False) if v and want and flow
         }
         if wanted and not made:  # calls that return no mask share their decisions
-            callee = self._callee(node, CallMasks(arguments))
-        self.plan.calls[node.id] = callee.plan
+            self._call(node, CallMasks(arguments))
         self.flows.update(made)
         if read or made:
             self.carrying.add(node)
             self.unsound.add(node)
             self.sources.setdefault(node, f"a tensor of {node.op_type}")
 
-    def _callee(self, node: Node, call: CallMasks) -> _Finder:
-        """Return the finder of the function that a node calls."""
+    def _call(self, node: Node, call: CallMasks) -> Finder:
+        """Let the plan of a call be that for a kind of call; return its finder."""
         assert node.function is not None
-        callee = self.finders.of(node.function, call, self.ranges.frames.enter(node, self.frame))
+        callee = self.callees[node] = self.finders.of(node.function, call, self.ranges.frames.enter(node, self.frame))
+        self.plan.calls[node.id] = callee.plan
         self.varies |= callee.varies and self.frame is not None
         return callee
 
@@ -207,8 +189,7 @@ class _Finder:
 
     def _read(self, node: Node, slots: AbstractSet[int] | None = None) -> Iterator[tuple[int, MaskFlow | None]]:
         """Yield the slots that may carry a mask, with the mask; ``slots`` are those of a call."""
-        is_divided = node.is_plain and node.op_type == "Div"  # a divisor carries no mask
-        for slot, value in enumerate(node.inputs[:1] if is_divided else node.inputs):
+        for slot, value in enumerate(_carried(node)):
             if value is None or value.type not in types.LISTED or (slots is not None and slot not in slots):
                 continue
             flow = self.flows.get(value)
@@ -226,7 +207,9 @@ class _Finder:
         if magnitude < LEAST:
             return None
         self.constants.append((node, slot))
-        if not _is_reducible(value):
+        if value.tensor is None:
+            self.computed_at.setdefault(node, []).append(value)
+        if not is_reducible(value):
             self.unsound.add(node)
         self.sources.setdefault(node, f"constant {value.name!r}")
         flow = MaskFlow(magnitude)
@@ -235,16 +218,13 @@ class _Finder:
 
     def _filled(self, node: Node) -> MaskFlow | None:
         """Return the mask that a ConstantOfShape makes; its number is no constant that could be changed."""
-        values = [attribute.t for attribute in node.proto.attribute if attribute.name == "value"]
-        if any(is_external(value) or element_count(value) != 1 for value in values):
-            return None
-        number = float(held_array(values[0]).flat[0]) if values else 0.0
-        if not LEAST <= abs(number) < float("inf"):
+        magnitude = filled_mask(node)
+        if magnitude is None:
             return None
         self.unsound.add(node)
         name = node.outputs[0].name if node.outputs and node.outputs[0] is not None else ""
         self.sources[node] = f"tensor {name!r}"
-        return MaskFlow(abs(number))
+        return MaskFlow(magnitude)
 
     def _combined(self, node: Node, read: Mapping[int, MaskFlow]) -> MaskFlow | None:
         flows = list(read.values())
@@ -273,6 +253,8 @@ class _Finder:
             self.unsound.add(node)
             return flow.multiplied(masks[0])
         factor = next((value for slot, value in enumerate(node.inputs) if value is not None and slot not in read), None)
+        if factor is not None and factor.constant and factor.tensor is None:
+            self.computed_at.setdefault(node, []).append(factor)
         bounds = factor_bounds(factor, self._range_of, self.low) if factor is not None else None
         if bounds is not None and node.op_type == "Div":
             bounds = reciprocal(bounds)
@@ -280,6 +262,27 @@ class _Finder:
             self.unsound.add(node)
             return flow
         return flow.scaled(bounds.magnitude)
+
+    def _computing(self) -> Iterator[MaskGroup]:
+        """Yield groups of the nodes that compute masks and their factors from other constants, from the end."""
+        results = zip(self.graph.root.outputs, self.call.computed, strict=False)
+        self.computed.update(value for value, is_computed in results if is_computed and value.constant)
+        self.computed.update(
+            chain.from_iterable(self.computed_at[node] for node in self.computed_at.keys() & self.carrying)
+        )
+        if not self.computed and not any(callee.computed_slots for callee in self.callees.values()):
+            return
+        for node in reversed(self.graph.order):
+            callee, makes = self.callees.get(node), tuple([value in self.computed for value in node.outputs])
+            if callee is not None:
+                callee = self._call(node, replace(callee.call, computed=makes)) if any(makes) else callee
+                self.computed.update(computed_inputs(node, callee.computed_slots))
+            elif any(makes):
+                self.computed.update(computed_inputs(node, range(len(node.inputs))))
+                group = computing_group(node, self._range_of, self.low)
+                if group is not None:
+                    yield group
+        self.computed_slots = [slot for slot, value in enumerate(self.graph.root.inputs) if value in self.computed]
 
     # --- the groups ---
 
@@ -375,12 +378,9 @@ class _Finder:
         return known is None or known.max_abs > limit
 
 
-def _is_reducible(value: Value) -> bool:
-    """Return whether a constant is a float32 tensor of the model whose elements can be changed in memory."""
-    tensor = value.tensor
-    if tensor is None or value.kind == "overridable" or value.type != types.FLOAT:
-        return False
-    return element_count(tensor) <= MOST_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
+def _carried(node: Node) -> list[Value | None]:
+    """Return the inputs that may carry a mask: all but a divisor."""
+    return node.inputs[:1] if node.is_plain and node.op_type == "Div" else node.inputs
 
 
 def _accumulates(node: Node) -> bool:

@@ -54,10 +54,14 @@ def _product(one: float, other: float) -> float:
 
 @dataclass(frozen=True)
 class CallMasks:
-    """The kind of a call: the masks in its arguments, and which of its results lead to a softmax."""
+    """The kind of a call: the masks in its arguments, and which of its results lead to a softmax.
+
+    ``computed``: from which of its results, which are constants, the caller computes a mask.
+    """
 
     arguments: tuple[MaskFlow | None, ...] = ()
     wanted: tuple[bool, ...] = ()
+    computed: tuple[bool, ...] = ()
 
 
 @dataclass(eq=False)
@@ -67,7 +71,8 @@ class MaskGroup:
     ``exceeding``: these nodes, softmaxes included. ``limits``: by node the slots that read a constant of the mask, with
     the largest magnitude that the constant keeps if a softmax is low precision. ``reducible``: whether all masks come
     from such constants. ``total``: the largest magnitude. ``source``: the first constant or node of the mask.
-    ``destination``: the first softmax, or the call whose function has it.
+    ``destination``: the first softmax, or the call whose function has it. ``misfit``: of a node that a mask is computed
+    with, why it must not be low precision.
     """
 
     softmaxes: list[Node] = field(default_factory=list)
@@ -78,6 +83,7 @@ class MaskGroup:
     destination: str = ""
     total: float = 0.0
     limit: float = 0.0
+    misfit: str = ""
 
     @property
     def size(self) -> str:

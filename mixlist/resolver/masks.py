@@ -10,6 +10,9 @@ fitting. A mask without a constant to reduce keeps its readers, the softmaxes in
 
 Masks are followed into and out of functions, but are not reduced there: a function's body may serve other calls.
 
+Rule S4.36: A node that computes a mask, or a factor of one, from constants that are no masks stays as authored if it
+reads or makes a constant that does not fit, whatever `--constants` says.
+
 A gray softmax may follow the nodes that the mask keeps. So a graph is decided first as if the constants were reduced. A
 group of nodes whose softmaxes all came out high is *kept*, and the graph is decided again. A kept node only
 makes other nodes high precision, so no group has to be released, and the result does not depend on any order.
@@ -28,7 +31,7 @@ from mixlist.graph.naming import node_ref
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.patterns.constants import ConstantRanges
-from mixlist.patterns.mask_groups import find_mask_groups
+from mixlist.patterns.mask_calls import find_mask_groups
 from mixlist.patterns.mask_plan import Limits, MaskGroup, MaskPlan
 from mixlist.resolver.classification import Fact
 from mixlist.resolver.decisions import UNDECIDED, Solution
@@ -92,7 +95,7 @@ def _has_low_softmax(group: MaskGroup, solution: Solution, low: int) -> bool:
 
 def kept_facts(kept: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
     """Yield the nodes of kept groups with their ``Fact.mask``: why a node stays as authored, else an empty text."""
-    for group in kept:
+    for group in sorted(kept, key=lambda group: bool(group.misfit)):  # a node may be in one group with a misfit, too
         note = _note(group)
         yield from ((node, "") for node in group.limits.keys() - group.exceeding)
         yield from ((node, note) for node in group.exceeding)
@@ -104,7 +107,7 @@ def reduced_constants(groups: Groups, kept: AbstractSet[MaskGroup]) -> dict[Node
 
 
 def _note(group: MaskGroup) -> str:
-    return f"a mask of {group.size} ({group.source}) passes it on the way to {group.destination}"
+    return group.misfit or f"a mask of {group.size} ({group.source}) passes it on the way to {group.destination}"
 
 
 def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> Iterator[Diagnostic]:
@@ -114,12 +117,12 @@ def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> 
         node = next(node for node in broken[0].exceeding if _is_low(solution, node, low))
         name, count = types.type_name(low), sum(len(group.softmaxes) for group in broken)
         softmaxes = f"{count} {'softmax' if count == 1 else 'softmaxes'}" if count else "a softmax"
+        cause = broken[0].misfit or f"a mask of {broken[0].size} ({broken[0].source}) leaves the range of {name}"
         yield Diagnostic(
             "ML508",
             "warning",
-            f"a mask of {broken[0].size} ({broken[0].source}) leaves the range of {name} at "
-            f"{node_ref(solution.graph, node)} ({node.op_type}): a row that is masked as a whole becomes NaN "
-            f"in {softmaxes}",
+            f"{cause} at {node_ref(solution.graph, node)} ({node.op_type}): a row that is masked as a whole becomes "
+            f"NaN in {softmaxes}",
             hint="--protect masks keeps such nodes in high precision, or reduces the constant",
         )
 

@@ -170,8 +170,10 @@ class ReasonWriter:
         return f"the integers of {position.source!r}, which {way}, are positions, and {exact}: it stays {kept} (S4.38)"
 
     def _mask_rule(self, node: Node) -> str:
-        reducible = any(group.reducible for group in self.solution.kept_masks if node in group.exceeding)
-        return "S4.35" if reducible else "S4.36: no constant of the mask can be reduced"
+        groups = [group for group in self.solution.kept_masks if node in group.exceeding]
+        if any(group.reducible for group in groups):
+            return "S4.35"
+        return "S4.36" if all(group.misfit for group in groups) else "S4.36: no constant of the mask can be reduced"
 
     def _refused(self, node: Node, kept: str) -> str:
         opset = self.solution.graph.opsets.get(node.domain, 0)

@@ -205,6 +205,19 @@ def test_a_mask_goes_through_a_cast_that_keeps_it_finite(constant: str, expected
     assert masked(text, white=WHITE, black=["Softmax"], constants="ieee")["add"] == expected
 
 
+def test_only_what_brings_a_mask_to_a_softmax_is_kept() -> None:
+    """Rule S4.35: the Cast makes -2e5 infinite, so that it is no mask; -50000 is one for the other softmax."""
+    text = """g (float[4] x, bool[4] b) => (float[4] y, float[4] z) <float c = {-50000}, float d = {-1e5},
+      float n = {0}, float two = {2}> { [kept] a = Add(x, c) y = Softmax(a) w = Where(b, n, d) [twice] m = Mul(w, two)
+      [sum] t = Add(a, m) e = Cast<to=10>(t) f = Cast<to=1>(e) z = Softmax(f) }"""
+    found = masked(text, white=["Add", "Mul"], black=["Softmax", "Where"], constants="ieee")
+    assert {name: found[name] for name in ("kept", "twice", "sum")} == {
+        "kept": "mask",
+        "twice": "float16",
+        "sum": "float16",
+    }
+
+
 @pytest.mark.parametrize("divided", ["Div(x, c)", "Div(x, m)"])
 def test_what_is_divided_by_a_large_number_carries_no_mask(divided: str) -> None:
     text = f"""g (float[4] x, int64[4] mask, bool[4] b) => (float[4] y, float[4] z) <float c = {{-1e9}}> {{

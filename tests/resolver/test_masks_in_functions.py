@@ -14,6 +14,7 @@ from mixlist.graph.io import load
 from mixlist.lists.policy import Constants, Policy
 from mixlist.resolver.plan import Plan
 from tests.support.builders import model, policy
+from tests.support.contract import check_idempotent
 from tests.support.evaluation import run_ort
 from tests.support.reference import decide
 from tests.support.reference_compare import differences
@@ -27,12 +28,13 @@ def functions(main: str, bodies: list[str], constants: str, outputs: str = "") -
 
 
 def decided(text: str, rules: Policy) -> Plan:
-    """Resolve a model as the reference of the rules does, and see that no fully masked row is NaN."""
+    """Resolve a model as the reference of the rules does, twice, and see that no fully masked row is NaN."""
     for proto in (model(text), onnx.inliner.inline_local_functions(model(text))):
         found = mixlist.resolve(proto, rules)
         assert not differences(found, decide(proto, rules))
         feed = {"s": np.ones(4, np.float32), "mask": np.zeros(4, bool)}
         mixed = mixlist.rewrite(proto, found).model
+        check_idempotent(mixed, lambda before: mixlist.rewrite(before, mixlist.resolve(before, rules)).model)
         for original, result in zip(run_ort(proto, feed), run_ort(emulate(load(mixed)), feed), strict=True):
             assert not np.isnan(original).any() and not np.isnan(result).any()
     return mixlist.resolve(model(text), rules)
@@ -110,11 +112,86 @@ def test_a_mask_that_a_function_computes_of_its_arguments(nested: bool) -> None:
     assert sorted(node.precision for node in found.nodes if node.name == "w") == ["float16", "float32"]
 
 
+# -- constants that a mask is computed from ------------------------------------------------------------
+COMPUTED = {
+    "a power": ("[k] k = Pow(p, three)", "-50"),
+    "what a root is computed from": ("[j] j = Mul(p, p) [r] r = Sqrt(j) [k] k = Neg(r)", "1e6"),
+    "a quotient": ("[k] k = Div(one, p)", "-1e-9"),
+    "a root in range of a square that is not": ("[j] j = Mul(p, p) [r] r = Sqrt(j) [k] k = Neg(r)", "20000"),
+    "a factor": ("[j] j = Mul(p, p) [r] r = Sqrt(j) [k] k = Mul(c, r)", "300"),
+}
+CHOSEN = "[w] w = Where(mask, s, k) [sm] y = Softmax(w)"
+CONSTANT = "three = Constant<value_float=3.0>() one = Constant<value_float=1.0>() c = Constant<value_float=-10000.0>()"
+PLACES: dict[str, tuple[str, list[str]]] = {
+    "in the function": ("y = l.F(s, mask, p)", [f"F (s, mask, p) => (y) {{ {CONSTANT} BODY {CHOSEN} }}"]),
+    "behind two borders": (
+        "y = l.G(s, mask, p)",
+        ["G (s, mask, p) => (y) { y = l.F(s, mask, p) }", f"F (s, mask, p) => (y) {{ {CONSTANT} BODY {CHOSEN} }}"],
+    ),
+    "before the function": (f"{CONSTANT} BODY y = l.F(s, mask, k)", [f"F (s, mask, k) => (y) {{ {CHOSEN} }}"]),
+    "in another function": (f"k = l.K(p) {CHOSEN}", [f"K (p) => (k) {{ {CONSTANT} BODY }}"]),
+    "from one function into another": (
+        "k = l.K(p) y = l.F(s, mask, k)",
+        [f"K (p) => (k) {{ {CONSTANT} BODY }}", f"F (s, mask, k) => (y) {{ {CHOSEN} }}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("constants", CONSTANTS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("how", COMPUTED)
+def test_a_mask_that_is_computed_from_constants_stays_finite(how: str, place: str, constants: Constants) -> None:
+    """Rules S4.36, S4.37: the nodes that compute it stay as authored, whatever `--constants` says."""
+    main, bodies = PLACES[place]
+    code, number = COMPUTED[how]
+    text = functions(main.replace("BODY", code), [b.replace("BODY", code) for b in bodies], f"float p = {{{number}}}")
+    white = ["Where", "Mul", "Pow", "Sqrt", "Neg", "Div"]
+    found = decided(text, policy(white=white, black=["Softmax"], protect=["masks"], constants=constants))
+    assert {name: p for name, p in precisions(found).items() if name in ("j", "r", "k")} == {
+        "a power": {"k": "float32"},
+        "what a root is computed from": {"j": "float32", "r": "float32", "k": "float32"},
+        "a quotient": {"k": "float32"},
+        "a root in range of a square that is not": {"j": "float32", "r": "float32", "k": "float16"},
+        "a factor": {"j": "float32", "r": "float32", "k": "float32"},
+    }[how]
+
+
+def test_calls_that_compute_no_mask_convert_their_constants() -> None:
+    """Rule S4.19: 0.001 cubed becomes zero in float16; Rule S4.36: -50 cubed is a mask."""
+    body = f"F (s, mask, p) => (y) {{ {CONSTANT} [k] k = Pow(p, three) {CHOSEN} }}"
+    text = functions(
+        "y = l.F(s, mask, p) z = l.F(s, mask, q)", [body], "float p = {-50}, float q = {1e-3}", ", float[4] z"
+    )
+    found = decided(text, policy(white=["Where", "Pow"], black=["Softmax"], protect=["masks"], constants="ieee"))
+    assert sorted(node.precision for node in found.nodes if node.name == "k") == ["float16", "float32"]
+
+
+def test_the_reason_names_the_constant_that_a_mask_is_computed_from() -> None:
+    """Rules S4.33, S4.34: the reason under protection, and a warning without."""
+    text = functions(f"{CONSTANT} [k] k = Pow(p, three) {CHOSEN}", [], "float p = {-50}")
+    rules = [policy(white=["Pow"], black=["Softmax"], protect=each, constants="ieee") for each in (["masks"], [])]
+    found = mixlist.resolve(model(text), rules[0])
+    assert next(node for node in found.nodes if node.name == "k").reason == (
+        "white by library test (Pow), but constant 'k' reaches 125000, which float16 turns into infinity, and a mask "
+        "is computed from it: it stays float32 (S4.36)"
+    )
+    assert not found.warnings
+    (warning,) = mixlist.resolve(model(text), rules[1]).warnings
+    assert warning.code == "ML508"
+    assert (
+        "constant 'k' reaches 125000, which float16 turns into infinity, and a mask is computed from it"
+        in warning.message
+    )
+
+
 # -- a softmax that reads an argument ------------------------------------------------------------------
-def test_a_softmax_that_reads_the_mask_of_an_argument_is_high() -> None:
+@pytest.mark.parametrize("constants", CONSTANTS)
+@pytest.mark.parametrize("body", ["[sm] y = Softmax(s)", "y = l.H(s)"])
+def test_a_softmax_that_reads_the_mask_of_an_argument_is_high(body: str, constants: Constants) -> None:
     """Rule S4.36: a mask that enters a function has no constant to reduce."""
-    body = "F (s) => (y) { [sm] y = Softmax(s) }"
-    text = functions("[w] b = Where(mask, s, c) y = l.F(b)", [body], "float c = {-1e9}")
-    found = mixlist.resolve(model(text), policy(white=["Softmax", "Where"], protect=["masks"]))
+    bodies = [f"F (s) => (y) {{ {body} }}", "H (s) => (y) { t = l.I(s) [sm] y = Softmax(t) }", "I (s) => (s) { }"]
+    text = functions("[w] b = Where(mask, s, c) y = l.F(b)", bodies, "float c = {-1e9}")
+    rules = policy(white=["Softmax", "Where"], protect=["masks"], constants=constants)
+    found = mixlist.resolve(model(text, check=False), rules)
     assert precisions(found)["sm"] == precisions(found)["w"] == "float32"
-    assert not differences(found, decide(model(text), found.policy))
+    assert not differences(found, decide(model(text, check=False), rules))

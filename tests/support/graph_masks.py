@@ -119,7 +119,8 @@ def _amount(s: Scope, value: float) -> Val:
     if s.gen.chance(75):
         return s.constant(s.gen.pick([value, value, [0.0, value, 0.0, value]]) if s.gen.chance(30) else value)
     s.gen.features.add("computed constant")
-    kind = s.gen.pick(["Identity", "Identity", "Neg", "Mul", "Expand", "ConstantOfShape", "Cast", "Where", "Max"])
+    kinds = ["Identity", "Identity", "Neg", "Mul", "Expand", "ConstantOfShape", "Cast", "Where", "Max", "Pow", "Sqrt"]
+    kind = s.gen.pick(kinds)
     out = plain((), constant=True)
     if kind == "Mul":
         made = s.one(kind, [s.constant(value), s.constant(s.gen.pick([1.0, 0.5, 4.0]))], out)
@@ -134,6 +135,12 @@ def _amount(s: Scope, value: float) -> Val:
         made = s.one(kind, [s.constant(value), s.constant(-3.4028235e38)], out)
     elif kind == "Where" and s.gen.opset >= 9:
         made = s.one(kind, [s.constant(True, BOOL), s.constant(value), s.constant(0.0)], out)
+    elif kind == "Pow":
+        made = s.one(kind, [s.constant(float(np.cbrt(value))), s.constant(3.0)], out)
+    elif kind == "Sqrt":
+        side = s.constant(value)
+        square = s.one("Mul", [side, side], out)
+        made = s.one("Neg", [root], out) if square and (root := s.one(kind, [square], out)) else None
     elif kind == "Neg":
         made = s.one(kind, [s.constant(-value)], out)
     else:

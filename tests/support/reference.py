@@ -99,7 +99,7 @@ class Reference:
         waiting = [group for group in self.masks.groups if group.can_be_reduced]
         while True:
             kept = [group for group in self.masks.groups if group not in waiting and group.limits]
-            self.masked = {node for group in kept for node in group.kept | group.softmaxes}
+            self.masked = {node for group in kept for node in group.kept | group.softmaxes} | self.masks.computing
             self.reduced = {mask: limit for group in waiting for mask, limit in group.limits.items()}
             self._fixpoint()
             low = [group for group in waiting if any(self._is_low(node) for node in group.softmaxes)]

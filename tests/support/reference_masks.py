@@ -76,19 +76,16 @@ class Masks:
         self.constants, self.low = constants, low
         self.results = {v for scope in all_scopes(main) for v in scope.outputs}
         self.contents: dict[Value, Content] = {}
-        self.reaches: dict[Value, set[Node]] = {}
         self.arriving: set[Value] = set()  # values whose masks no Cast ends before a softmax
         for node in nodes:  # readers come after what they read
             content = self._carried(node)
             if content.masks:
                 self.contents |= {v: content for v in node.outputs if v is not None and v.elem in LISTED}
         for node in reversed(nodes):
-            found = {s for v in node.outputs if v is not None for s in self.reaches.get(v, ())}
-            for value in carrying_inputs(node):
-                self.reaches.setdefault(value, set()).update({node} if is_softmax(node) else found)
             if is_softmax(node) or any(v in self.arriving and v in self.contents for v in node.outputs):
                 self.arriving.update(carrying_inputs(node))
         self.groups = self._groups(nodes)
+        self.computing = self._computing(nodes)
 
     # -- what a value carries -------------------------------------------------------------------------
     def content(self, value: Value, reader: Node) -> Content:
@@ -129,6 +126,30 @@ class Masks:
         if is_standard(node, "Add", "Sub"):
             return Content(masks, sum(c.size for c in found), max(room, ROOM), sum(c.count for c in found))
         return Content(masks, max(c.size for c in found), np.inf if accumulates(node) else room, count)
+
+    # -- what is computed from other constants ---------------------------------------------------------
+    def _computing(self, nodes: list[Node]) -> set[Node]:
+        """The nodes that compute masks, or their factors, from other constants, where a constant does not fit."""
+        waiting = [v for node in nodes for v in self._computed(node)]
+        found: dict[Node, None] = {}
+        for value in waiting:
+            node = value.producer
+            if node is not None and node not in found:
+                found[node] = None
+                waiting += [v for v in node.inputs if v is not None and self.constants.is_constant(v)]
+        return {node for node in found if not all(self._fits(v) for v in (*node.inputs, *node.outputs))}
+
+    def _computed(self, node: Node) -> Iterator[Value]:
+        """The constants that a node on a way reads as a mask or as the factor of one, and that are no masks before."""
+        if is_softmax(node) or not any(v in self.arriving for v in node.outputs):
+            return
+        carried = [v for v in carrying_inputs(node) if self.content(v, node).masks]
+        yield from (v for v in carried if v not in self.contents)
+        if carried and is_standard(node, "Mul", "Div"):
+            yield from (v for v in node.inputs if v is not None and v not in carried and self.constants.is_constant(v))
+
+    def _fits(self, value: Value | None) -> bool:
+        return value is None or not self.constants.is_constant(value) or self.constants.fits(value, self.low)
 
     # -- factors --------------------------------------------------------------------------------------
     def factor(self, value: Value | None, node: Node) -> float:
@@ -201,7 +222,7 @@ class Masks:
 
     def _is_on_way(self, node: Node, group: Masked) -> bool:
         made = [v for v in node.outputs if v is not None and not is_softmax(node)]
-        return any(self.contents.get(v, NOTHING).masks & group.masks and self.reaches.get(v) for v in made)
+        return any(self.contents.get(v, NOTHING).masks & group.masks and v in self.arriving for v in made)
 
     # -- what is out of range -----------------------------------------------------------------------------
     def is_out_of_range(self, content: Content) -> bool:
