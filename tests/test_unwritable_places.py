@@ -41,7 +41,11 @@ SECONDS = 120  # for one command
 _MOUNTED = 4 << 20  # bytes
 _PAGE = 4096  # bytes; the unit of a file system in memory
 _WRITES = ("edits", "writes", "appends", "writes into")
-_REASONS = (*map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EROFS)), "ONNX Runtime's profile is not whole")
+_REASONS = (
+    *map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EROFS)),
+    "ONNX Runtime's profile is not whole",  # which ONNX Runtime does not explain
+    "their disks are full or read-only",  # of the folders for temporary files, which Python does not explain
+)
 _OLD = b"what was there before\n"
 _TUNE = ["tune", "search.onnx", "--data", "search.npz", "--ops-info", "mindspore-o3", "--jobs", "1", "--force"]
 _TRAIN = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1"]

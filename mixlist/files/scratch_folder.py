@@ -28,7 +28,7 @@ class ScratchFolder:
     """A folder that is removed with this object, at the end of a ``with``, or when the process ends."""
 
     def __init__(self) -> None:
-        _remove_once(tempfile.gettempdir())
+        _remove_once(_temporary_folder())
         self.path, lock = _locked_folder()
         self._lock = lock
         self._end = weakref.finalize(self, _remove, self.path, lock)
@@ -48,6 +48,15 @@ class ScratchFolder:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+
+def _temporary_folder() -> str:
+    """Return the system's folder for temporary files; raise FileError where none takes a file."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:  # Python tries several, and does not say why they take none
+        hint = "their disks are full or read-only; TMPDIR names another place"
+        raise FileError(f"no folder takes temporary files: {error.strerror}", hint=hint) from None
 
 
 def write_scratch(path: Path, data: bytes) -> None:

@@ -142,3 +142,12 @@ def test_a_killed_check_leaves_nothing_for_long(tmp_path: Path, parent: Path, wh
     while list(parent.glob("mixlist*")) and time.monotonic() < limit:
         time.sleep(0.05)
     assert list(parent.glob("mixlist*")) == []  # ONNX Runtime leaves a file of its own
+
+
+def test_no_folder_takes_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    with pytest.raises(FileError, match=r"no folder takes temporary files: .*'/tmp'"):
+        ScratchFolder()
