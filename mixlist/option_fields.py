@@ -44,6 +44,7 @@ class CommandLineForm:
     option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default. ``least`` and ``most``
     bound an integer or a number, both included. ``repeatable``: the option can be given several times, and the value is
     a tuple. ``files``: the names that are written into an output folder; existing files need --force.
+    ``alias``: an older long option, which works and is not shown.
     """
 
     default: object
@@ -56,6 +57,7 @@ class CommandLineForm:
     most: float | None = None
     repeatable: bool = False
     files: tuple[str, ...] = ()
+    alias: str = ""
 
 
 def option(
@@ -70,9 +72,10 @@ def option(
     most: float | None = None,
     repeatable: bool = False,
     files: tuple[str, ...] = (),
+    alias: str = "",
 ) -> Default:
     """Return a field of an options dataclass that the command line has too."""
-    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable, files)
+    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable, files, alias)
     return field(default=default, metadata={"command line": form})
 
 

@@ -88,7 +88,7 @@ def _train(work: Path) -> KilledCommand:
         np.savez(folder / "train.npz", **samples(40))
 
     args = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "2"]
-    return KilledCommand("train", [*args, "--resume", "state.npz"], prepare, growing=("state.npz",))
+    return KilledCommand("train", [*args, "--state", "state.npz"], prepare, growing=("state.npz",))
 
 
 def _check(work: Path) -> KilledCommand:

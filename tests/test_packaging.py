@@ -84,7 +84,7 @@ def test_wheel_and_checkout_give_the_same_answers(installed: Path, tmp_path: Pat
         ("--help",),
         ("presets",),
         ("lists", "--ops-info", "ascend910b", "--mixlist", modify),
-        ("validate", modify, "--output-format", "sarif"),
+        ("validate", modify, "--format", "sarif"),
     ):
         expected = call(sys.executable, "-m", "mixlist", *arguments, cwd=ROOT)
         assert call(installed / "mixlist", *arguments, cwd=tmp_path) == expected

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         click.Option(
             ["--estimate"], is_flag=True, help="Run nothing: count operations and bytes from shapes, for any machine."
         ),
-        format_option("table", "json"),
+        format_option("text", "json"),
         *PLAN_OPTIONS,
         CONFIG,
     ],

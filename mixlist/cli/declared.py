@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mixlist.cli.parameters import FILE, LIBRARY, MODEL, OUTPUT, PATH, Given, Number, PathType
+from mixlist.cli.parameters import FILE, LIBRARY, MODEL, OUTPUT, PATH, AliasedOption, Given, Number, PathType
 from mixlist.option_fields import CommandLineForm, command_line_forms
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
     if form.default not in (None, ()) and form.kind != "flag":
         shown = f"{form.default:g}" if isinstance(form.default, float) else form.default
         description += f"  [default: {shown}]"
-    return click.Option(
+    return AliasedOption(
         [form.flag, name],
+        form.alias,
         type=_click_type(form),
         metavar=form.metavar or _METAVARS.get(form.kind),
         default=None,

@@ -32,7 +32,7 @@ _COLUMNS = ("scope", "name", "op_type", "base", "target", "reason")
         click.Option(
             ["--model"], type=MODEL, help="Show instead the nodes of this ONNX model whose precision changes."
         ),
-        format_option("table", "json", "csv", description="With --model."),
+        format_option("text", "json", "csv", description="With --model."),
         CONFIG,
     ],
 )

@@ -10,7 +10,7 @@ from mixlist.cli.outputs import write_table
 from mixlist.cli.parameters import CONFIG
 
 
-@click.command("lists", cls=Command, params=[*POLICY_OPTIONS, format_option("table", "json", "csv"), CONFIG])
+@click.command("lists", cls=Command, params=[*POLICY_OPTIONS, format_option("text", "json", "csv"), CONFIG])
 def command(form: str, **given: object) -> None:
     """Show the effective lists: the library's, after the edits of --mixlist.
 

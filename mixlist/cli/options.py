@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mixlist.cli.declared import build, declared
-from mixlist.cli.parameters import OUTPUT, PATH, Given, on_command_line, one_standard_input
+from mixlist.cli.parameters import OUTPUT, PATH, AliasedOption, Choice, Given, on_command_line, one_standard_input
 from mixlist.errors import UsageError
 from mixlist.lists.options import PolicyOptions
 from mixlist.report.terminal import warn
@@ -38,11 +38,10 @@ KIND = click.Option(
 HTML = click.Option(["--html"], metavar="FILE", type=OUTPUT, help="Write the report as one self-contained page, too.")
 
 
-def format_option(*forms: str, description: str | None = None) -> click.Option:
-    """Return ``--format``; the first form is the default."""
-    return click.Option(
-        ["--format", "form"], type=click.Choice(forms), default=forms[0], show_default=True, help=description
-    )
+def format_option(*forms: str, description: str | None = None, alias: str = "") -> click.Option:
+    """Return ``--format``; the first form is the default, and ``table`` is an older word for ``text``."""
+    kind = Choice(forms, {"table": "text"})
+    return AliasedOption(["--format", "form"], alias, type=kind, default=forms[0], show_default=True, help=description)
 
 
 def policy_from(given: Given) -> Policy:

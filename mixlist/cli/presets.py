@@ -9,7 +9,7 @@ from mixlist.cli.options import format_option
 from mixlist.cli.outputs import write_table
 
 
-@click.command("presets", cls=Command, params=[format_option("table", "json", "csv")])
+@click.command("presets", cls=Command, params=[format_option("text", "json", "csv")])
 def command(form: str) -> None:
     """Show the built-in libraries: name, what they are for, and where they come from.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     params=[
         click.Argument(["model"], type=MODEL),
         *PLAN_OPTIONS,
-        format_option("table", "json", "csv"),
+        format_option("text", "json", "csv"),
         click.Option(
             ["--explain"],
             metavar="NODE",

@@ -76,7 +76,7 @@ def command(
       mixlist train step.onnx --data train.npz --eval-data test.npz --epochs 5
       mixlist train step.onnx --data train.npz --ops-info mindspore-o2 --loss-scaler mindspore --loss-scale 65536
       mixlist train step.onnx --data train.npz --loss-scaler npu --loss-scale 1024 --scaler-arg incr_every_n_steps=100
-      mixlist train step.onnx --data train.npz --trace-overflow --tune-scale --resume state.npz --html report.html
+      mixlist train step.onnx --data train.npz --trace-overflow --tune-scale --state state.npz --html report.html
     """
     from mixlist.report import train_html, train_terminal
     from mixlist.report.progress import training_bar

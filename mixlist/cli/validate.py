@@ -12,7 +12,7 @@ import click
 
 from mixlist.cli.command_files import Command
 from mixlist.cli.failures import tell
-from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, policy_from
+from mixlist.cli.options import KIND, OP_NAMES, OPS_INFO, format_option, policy_from
 from mixlist.cli.parameters import CONFIG, MODEL, PATH, Given, one_standard_input
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError, MixlistError
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     params=[
         click.Argument(["paths"], metavar="PATH...", nargs=-1, required=True, type=PATH),
         KIND,
-        click.Option(
-            ["--output-format"],
-            type=click.Choice(["text", "json", "github", "sarif"]),
-            default="text",
-            show_default=True,
-            help="github: annotations on a pull request; sarif: SARIF 2.1.0 for code scanning.",
+        format_option(
+            *("text", "json", "github", "sarif"),
+            description="github: annotations on a pull request; sarif: SARIF 2.1.0 for code scanning.",
+            alias="--output-format",
         ),
         click.Option(["--strict"], is_flag=True, help="Warnings fail too."),
         OPS_INFO,
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 def command(
     paths: tuple[str, ...],
     kind: Kind | Literal["auto"],
-    output_format: str,
+    form: str,
     strict: bool,
     ops_info: str | None,
     model: str | None,
@@ -62,7 +60,7 @@ def command(
     Example:
       mixlist validate modify.json
       mixlist validate modify.json --ops-info ascend910b --model model.onnx
-      mixlist validate --output-format sarif lists/*.json > findings.sarif
+      mixlist validate --format sarif lists/*.json > findings.sarif
     """
     from mixlist.lists.load import load_library
     from mixlist.lists.options import DEFAULT_LIBRARY
@@ -83,7 +81,7 @@ def command(
             tell(error)
             unreadable = True
     findings = [finding for report in reports for finding in report.findings]
-    _write(output_format, reports, findings)
+    _write(form, reports, findings)
     errors = sum(finding.severity == "error" for finding in findings)
     sys.stderr.write(f"{pluralize(len(reports), 'file')} checked: {pluralize(errors, 'error')}")
     sys.stderr.write(f", {pluralize(len(findings) - errors, 'warning')}\n")
@@ -121,14 +119,14 @@ def _against_model(model: str, policy: Policy) -> Sequence[Diagnostic]:
         return error.diagnostics
 
 
-def _write(output_format: str, reports: Sequence[FileReport], findings: Sequence[Diagnostic]) -> None:
+def _write(form: str, reports: Sequence[FileReport], findings: Sequence[Diagnostic]) -> None:
     from mixlist.report import github, json_output, sarif, terminal
 
-    if output_format == "json":
+    if form == "json":
         json_output.write_json(json_output.validation_json(reports), sys.stdout)
-    elif output_format == "sarif":
+    elif form == "sarif":
         json_output.write_json(sarif.sarif(findings), sys.stdout)
-    elif output_format == "github":
+    elif form == "github":
         sys.stdout.writelines(github.annotation(finding) + "\n" for finding in findings)
     else:
         sys.stdout.writelines(line + "\n" for line in terminal.diagnostic_lines(findings, sys.stdout))

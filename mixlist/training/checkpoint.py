@@ -134,6 +134,6 @@ def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | N
     if differing:
         raise UsageError(
             f"{name} is the state of another training: {', '.join(differing)} differs",
-            hint="give the same step graph, data, lists and options, or another --resume",
+            hint="give the same step graph, data, lists and options, or another --state",
         )
     return state

@@ -112,7 +112,7 @@ _WRITTEN: dict[str, list[str]] = {
         "-o {partial}",
         "-o new.json --node-rules {partial}",
     ],
-    "train": ["--html {}", "--resume {}"],
+    "train": ["--html {}", "--state {}"],
 }
 _REQUIRED = {"train": ["--data=batch.npz"]}
 
@@ -186,7 +186,7 @@ def test_no_output_is_an_input(
         "tune model.onnx -o a --state a",
         "tune model.onnx -o a.json --node-rules a.partial.json",
         "tune model.onnx -o a.json --state a.partial.json",
-        "train model.onnx --data batch.npz --html a --resume a",
+        "train model.onnx --data batch.npz --html a --state a",
     ],
 )
 def test_two_outputs_are_two_files(run: Any, files: Path, monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
@@ -274,7 +274,7 @@ _LONG: list[Sequence[str]] = [
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--node-rules={}"),
     ("tune", "model.onnx", "--data=batches", "-o", "new.json", "--state={}"),
     ("train", "model.onnx", "--data=batch.npz", "--html={}"),
-    ("train", "model.onnx", "--data=batch.npz", "--resume={}"),
+    ("train", "model.onnx", "--data=batch.npz", "--state={}"),
 ]
 
 

@@ -104,7 +104,7 @@ def files(folder: Path) -> tuple[str, str, str]:
 def sound_commands(model: str, mixlist: str, data: str) -> Iterator[list[str]]:
     """Yield commands that run to their end."""
     lists = ["--mixlist", mixlist]
-    for form in ("table", "csv", "json"):
+    for form in ("text", "csv", "json"):
         yield ["resolve", model, *lists, "--format", form]
         yield ["lists", *lists, "--format", form]
         yield ["diff", "onnx", "onnx", "--target-mixlist", mixlist, "--model", model, "--format", form]
@@ -120,7 +120,7 @@ def sound_commands(model: str, mixlist: str, data: str) -> Iterator[list[str]]:
             f"{UNUSED}.state",
         ]  # the second search has the trials of the first
         yield ["tune", model, *lists, "--data", data, "--format", form, "--jobs", "1", *new]
-    for form in ("table", "json"):
+    for form in ("text", "json"):
         yield ["bench", model, *lists, "--estimate", "--format", form]
     yield ["apply", model, *lists, "-o", "out.onnx"]
     yield ["apply", model, *lists, "-o", "out.onnx", "--force", "--report", "-"]
@@ -181,7 +181,7 @@ def test_list_files(run: Run, folder: Path, name: str) -> None:
         path = f"{name}{ending}"
         (folder / path).write_text(text, "utf-8")
         for form in ("text", "github", "json", "sarif"):
-            found = run("validate", path, "--output-format", form)
+            found = run("validate", path, "--format", form)
             assert found.status in (0, 1), found.err
             assert_steers_nothing(found.out, annotations=form == "github")
             assert_steers_nothing(found.err)

@@ -148,7 +148,7 @@ def test_any_text_can_be_printed(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "modify.json"
     file.write_text('{"black-list": {"to-add": ["Öp-\\u2603"]}}', encoding="utf-8")
     env = {**os.environ, "PYTHONIOENCODING": encoding}
-    for form in ("table", "json", "csv"):
+    for form in ("text", "json", "csv"):
         ran = subprocess.run(
             [*MIXLIST, "lists", "--mixlist", str(file), "--format", form], env=env, capture_output=True, check=False
         )

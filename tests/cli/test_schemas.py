@@ -22,7 +22,7 @@ COMMANDS = [
     ("presets", "--format", "json"),
     ("diff", "onnx", "onnx", "--target-mixlist", "{modify}", "--model", "{model}", "--format", "json"),
     ("diff", "onnx", "onnx", "--target-mixlist", "{modify}"),
-    ("validate", "{modify}", "--ops-info", "onnx", "--output-format", "json"),
+    ("validate", "{modify}", "--ops-info", "onnx", "--format", "json"),
     ("apply", "{model}", "-o", "{out}", "--report", "-"),
     ("bench", "{model}", "--random", "1", "--rounds", "1", "--format", "json"),
     ("bench", "{model}", "--estimate", "--format", "json"),

@@ -163,7 +163,7 @@ def test_wrong_options(run, step: tuple[str, ...], options: str, message: str) -
     assert message in ran.err
 
 
-@pytest.mark.parametrize("option", ["--html", "--resume"])
+@pytest.mark.parametrize("option", ["--html", "--state"])
 @pytest.mark.parametrize("name", ["step.onnx", "train.npz", "test.npz"])
 def test_inputs_are_never_replaced(run, step: tuple[str, ...], tmp_path: Path, option: str, name: str) -> None:
     before = (tmp_path / name).read_bytes()
@@ -176,19 +176,19 @@ def test_inputs_are_never_replaced(run, step: tuple[str, ...], tmp_path: Path, o
 
 
 def test_the_state_and_the_page_are_two_files(run, step: tuple[str, ...], tmp_path: Path) -> None:
-    ran = run(*step, "--html", tmp_path / "a", "--resume", tmp_path / "a")
+    ran = run(*step, "--html", tmp_path / "a", "--state", tmp_path / "a")
     assert (ran.status, "would write the same file" in ran.err) == (2, True)
 
 
 def test_the_page_and_the_state_are_written(run, step: tuple[str, ...], tmp_path: Path) -> None:
     page, state = tmp_path / "report.html", tmp_path / "state.npz"
-    ran = run(*step, "--html", page, "--resume", state)
+    ran = run(*step, "--html", page, "--state", state)
     assert ran.status == 0
     assert ran.err == f"wrote {page}\n"
     assert "step.onnx" in page.read_text("utf-8")
-    again = run(*step, "--resume", state, "--format", "json")
+    again = run(*step, "--state", state, "--format", "json")
     assert told(again.out)["verdict"] == "pass"
-    other = run(*step, "--resume", state, "--lr-schedule", "cosine")
+    other = run(*step, "--state", state, "--lr-schedule", "cosine")
     assert other.status == 2
     assert "is the state of another training: options differs" in other.err
 
@@ -210,7 +210,7 @@ def test_ctrl_c_gives_a_partial_report(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", **samples(40))
     given = ("train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--steps", "1000000", "--format", "json")
     with subprocess.Popen(
-        [sys.executable, "-m", "mixlist", *given, "--resume", "state.npz"],
+        [sys.executable, "-m", "mixlist", *given, "--state", "state.npz"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -41,7 +41,7 @@ def test_strict_makes_warnings_fail(run, files: Path) -> None:
 
 
 def test_json_holds_what_the_contract_says(run, files: Path) -> None:
-    ran = run("validate", "bad.json", "good.json", "--output-format", "json")
+    ran = run("validate", "bad.json", "good.json", "--format", "json")
     told = json.loads(ran.out)
     assert told["format"] == "mixlist.validate/1"
     assert [(f["path"], f["kind"]) for f in told["files"]] == [
@@ -58,13 +58,13 @@ def test_json_holds_what_the_contract_says(run, files: Path) -> None:
 
 
 def test_github_annotations(run, files: Path) -> None:
-    ran = run("validate", "bad.json", "--output-format", "github")
+    ran = run("validate", "bad.json", "--format", "github")
     assert ran.out.startswith("::error file=bad.json,line=")
     assert ran.out.count("\n") == ran.out.count("::error ")
 
 
 def test_sarif(run, files: Path) -> None:
-    ran = run("validate", "bad.json", "doubtful.json", "--output-format", "sarif")
+    ran = run("validate", "bad.json", "doubtful.json", "--format", "sarif")
     log = json.loads(ran.out)
     assert log["version"] == "2.1.0"
     (sole,) = log["runs"]

@@ -74,9 +74,9 @@ def test_killed_at_any_moment(files: tuple[str, ...], tmp_path: Path, moments: t
     assert whole.returncode == 1, whole.stderr
     assert told(whole.stdout)["runs"][0]["mixed"]["skipped"]
     for steps in moments:
-        dead = started(steps, *files, "--resume", state)
+        dead = started(steps, *files, "--state", state)
         assert dead.returncode == -signal.SIGKILL, dead.stderr
-    resumed = started(-1, *files, "--resume", state)
+    resumed = started(-1, *files, "--state", state)
     assert resumed.returncode == 1, resumed.stderr
     assert told(resumed.stdout) == told(whole.stdout)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.npz", "step.onnx", "train.npz"]
@@ -85,10 +85,10 @@ def test_killed_at_any_moment(files: tuple[str, ...], tmp_path: Path, moments: t
 def test_a_resumed_training_does_not_begin_again(files: tuple[str, ...], tmp_path: Path) -> None:
     state = tmp_path / "state.npz"
     plain = [option for option in files if option not in ("--tune-scale", "--trace-overflow")]
-    started(100, *plain, "--resume", state)
-    assert started(21, *plain, "--resume", state).returncode == -signal.SIGKILL  # 99 of 120 were kept
-    assert started(2, *plain, "--resume", state).returncode == 1
-    assert started(1, *plain, "--resume", state).returncode == 1  # nothing is left
+    started(100, *plain, "--state", state)
+    assert started(21, *plain, "--state", state).returncode == -signal.SIGKILL  # 99 of 120 were kept
+    assert started(2, *plain, "--state", state).returncode == 1
+    assert started(1, *plain, "--state", state).returncode == 1  # nothing is left
 
 
 def run(state: Path, **options: Any) -> Any:

@@ -1,0 +1,58 @@
+"""Older names of options and formats work and are not shown (docs/stability.md)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import pytest
+
+from mixlist.cli import index
+from tests.support.training_network import classifier, clusters
+
+from .conftest import Run
+
+OLDER = {("validate", "--format"): "--output-format", ("train", "--state"): "--resume"}
+
+
+def test_no_help_text_shows_an_older_name() -> None:
+    for command, name in OLDER:
+        loaded = index.load_command(command)
+        shown = loaded.get_help(click.Context(loaded))
+        assert name in shown
+        assert OLDER[command, name] not in shown
+
+
+def test_the_older_option_of_validate_and_its_key_work(run: Run, tmp_path: Path) -> None:
+    lists, config = tmp_path / "modify.json", tmp_path / "mixlist.toml"
+    lists.write_text('{"black-list": {"to-add": ["Add"]}}')
+    config.write_text('[validate]\noutput-format = "json"\n')
+    wanted = json.loads(run("validate", lists, "--format", "json").out)
+    assert wanted["format"] == "mixlist.validate/1"
+    assert json.loads(run("validate", lists, "--output-format", "json").out) == wanted
+    assert json.loads(run("validate", lists, "--config", config).out) == wanted
+
+
+def test_a_wrong_value_names_the_option_by_its_name_of_today(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "modify.json").write_text("{}")
+    message = run("validate", tmp_path / "modify.json", "--output-format", "xml").err
+    assert "'--format'" in message and "--output-format" not in message
+
+
+def test_the_older_option_of_train_names_the_state(run: Run, tmp_path: Path) -> None:
+    step, data, state = tmp_path / "step.onnx", tmp_path / "train.npz", tmp_path / "state.npz"
+    onnx.save(classifier(), step)
+    np.savez(data, **clusters(40))
+    run("train", step, "--data", data, "--steps", "2", "--runs", "1", "--batch-size", "4", "--resume", state)
+    assert state.exists()
+
+
+@pytest.mark.parametrize("command", [["lists"], ["presets"], ["resolve", "MODEL"], ["bench", "MODEL", "--estimate"]])
+def test_table_is_an_older_word_for_text(run: Run, model_path: Path, command: list[str]) -> None:
+    arguments = [model_path if word == "MODEL" else word for word in command]
+    text = run(*arguments, "--format", "text")
+    assert text.status == 0
+    assert run(*arguments, "--format", "table").out == text.out == run(*arguments).out
