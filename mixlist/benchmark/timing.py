@@ -27,6 +27,7 @@ from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load
 from mixlist.lists.policy import Policy
 from mixlist.ops.shape_inference import refuse_expansion
+from mixlist.progress import Callback, ProgressCounter
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
@@ -64,7 +65,7 @@ def bench(
     transfers: bool = BenchOptions.transfers,
     threads: int | None = BenchOptions.threads,
     profiles: Path | None = BenchOptions.profiles,
-    progress: Callable[[int], None] | None = BenchOptions.progress,
+    progress: Callback | None = BenchOptions.progress,
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 
@@ -179,13 +180,13 @@ class _Comparison:
             once = [entry.attempt(self._warm, entry) for entry in self.entries]
             fastest = min((seconds for seconds in once if seconds), default=TURN)
             self.repeats = min(max(math.ceil(TURN / fastest), 1), _MOST_REPEATS)
+            rounds = ProgressCounter(self.options.progress, "rounds", self.options.rounds)
             for count in range(self.options.rounds):
                 batch = count % len(self.feeds)
                 swap = (batch + count // len(self.feeds)) % 2  # so that each batch meets both orders
                 for entry in self.entries[::-1] if swap else self.entries:
                     entry.attempt(self._turn, entry, batch)
-                if self.options.progress is not None:
-                    self.options.progress(1)
+                rounds.add()
             for entry in self.entries:
                 if not entry.failure:
                     entry.memory = entry.attempt(entry.session.peak_memory)

@@ -6,7 +6,7 @@ it too), and read it in ``checker/run.py``. The keyword argument, the command-li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from mixlist.checker.accuracy import Limits
 from mixlist.checker.exception_rate import DEFAULT_LIMIT
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
+from mixlist.progress import Callback
 from mixlist.targets.providers import ProviderOption
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class CheckOptions(JudgingOptions):
         False, "Run the emulation too, beside a native check, and report where the two differ.", "flag"
     )
     per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag")
-    progress: Callable[[int], None] | None = None
+    progress: Callback | None = None
 
     def __post_init__(self) -> None:
         if self.overflow_mode not in OVERFLOW_MODES:

@@ -38,6 +38,7 @@ from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import hinted
 from mixlist.lists.policy import Policy
 from mixlist.ops.shape_inference import refuse_expansion
+from mixlist.progress import ProgressCounter
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.runtime.phase_timer import PhaseTimer
@@ -134,14 +135,15 @@ class _Check:
     def run(self, feeds: Iterable[Feed]) -> None:
         """Run both models on every batch, until one crashes."""
         index = -1
+        total = min(len(self.batches), self.options.steps or len(self.batches))
+        progress = ProgressCounter(self.options.progress, "batches", total)
         for index, feed, reference, mixed in _ahead(self.pair, feeds):
             try:
                 self._add_batch(index, feed, reference, mixed)
             except WorkerDied as problem:
                 self.crash = f"{describe_batch(self.batches.names()[index], feed)}: {problem}"
                 return
-            if self.options.progress is not None:
-                self.options.progress(1)
+            progress.add()
         if index < 0:
             raise UsageError("there is no batch to check", hint="give --data or --random")
 

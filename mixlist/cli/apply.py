@@ -87,7 +87,7 @@ def command(
     from mixlist.graph.save import inputs_of
     from mixlist.graph.traversal import nodes
     from mixlist.report import apply_terminal, terminal
-    from mixlist.report.progress import count_bar
+    from mixlist.report.progress import bar
     from mixlist.rewriter import rewrite_in_place
 
     out = Path(output)
@@ -98,8 +98,8 @@ def command(
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
     if not dry_run:
-        with count_bar("writing weights", result.streamed_bytes(), in_bytes=True) as told:
-            written = result.save(out, force=force, external_data=external_data, progress=told)
+        with bar("writing weights", "bytes", result.streamed_bytes()) as progress:
+            written = result.save(out, force=force, external_data=external_data, progress=progress)
     terminal.warn(result.warnings)
     if report is not None:
         _write_report(report, result)

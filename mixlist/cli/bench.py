@@ -55,7 +55,7 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
     """
     from mixlist.benchmark.timing import run_bench
     from mixlist.report import bench_terminal
-    from mixlist.report.progress import count_bar
+    from mixlist.report.progress import bar
 
     del given["force"]  # ``Command`` has compared the files
     data = take_data(given)
@@ -64,7 +64,7 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
     if estimate:
         _write_estimate(original, rival, data, form)
         return
-    with count_bar("timing", options.rounds) as progress:
+    with bar("timing", "rounds") as progress:
         batches = batches_from(data, original.proto)
         report = run_bench(original, rival, batches, replace(options, progress=progress))
     write_warnings(report)

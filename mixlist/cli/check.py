@@ -58,7 +58,7 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     from mixlist.checker.label_accuracy import read_labels
     from mixlist.checker.run import run_check
     from mixlist.report import check_html, check_terminal
-    from mixlist.report.progress import count_bar
+    from mixlist.report.progress import bar
     from mixlist.runtime.subprocess_session import SessionProcess
 
     apply_large_batch(given)
@@ -74,7 +74,7 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     limits = build(Limits(), given)
     answers = None if labels is None else read_labels(labels)
     options = build(CheckOptions(), given, limits=limits, labels=answers, type_hints=hints, isolate=process)
-    with count_bar("checking", min(len(batches), options.steps or len(batches))) as progress:
+    with bar("checking", "batches") as progress:
         report = run_check(source, policy, batches, replace(options, progress=progress))
     if report.verdict == "fail" and options.against is None and policy.mode.action == "lists":
         report = replace(report, next_command=_tune_command(source))

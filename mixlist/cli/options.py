@@ -82,7 +82,7 @@ def take_type_hints(given: Given) -> dict[str, str] | None:
 def resolve_watched(model: str | Loaded, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
     """Do what ``mixlist.resolve`` does, with a progress bar for large weights."""
     import mixlist
-    from mixlist.report.progress import count_bar
+    from mixlist.report.progress import bar
 
-    with count_bar("scanning weights", None, in_bytes=True) as told:
-        return mixlist.resolve(model, policy, type_hints=type_hints, progress=told)
+    with bar("scanning weights", "bytes") as progress:
+        return mixlist.resolve(model, policy, type_hints=type_hints, progress=progress)

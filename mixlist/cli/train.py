@@ -79,7 +79,7 @@ def command(
       mixlist train step.onnx --data train.npz --trace-overflow --tune-scale --state state.npz --html report.html
     """
     from mixlist.report import train_html, train_terminal
-    from mixlist.report.progress import training_bar
+    from mixlist.report.progress import bar
     from mixlist.training.run import run_train
     from mixlist.training.scalers import make_scaler
 
@@ -90,8 +90,9 @@ def command(
     parameters = _scaler_parameters(options.scaler, loss_scale, scaler_args)
     make_scaler(options.scaler, **parameters)
     policy = take_policy(given)
-    with training_bar(options.runs) as told:
-        report = run_train(load_model(step), policy, data, replace(options, scaler_parameters=parameters, told=told))
+    with bar("training", "steps") as progress:
+        options = replace(options, scaler_parameters=parameters, progress=progress)
+        report = run_train(load_model(step), policy, data, options)
     write_report(report, form, html, train_html.render, train_terminal.write_train)
     return int(report.verdict != "pass")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -26,6 +25,7 @@ from mixlist.report.terminal import clean
 from mixlist.tuner.options import TuneOptions, default_limits
 
 if TYPE_CHECKING:
+    from mixlist.progress import Callback
     from mixlist.runtime.feeds import Batches
     from mixlist.tuner.result import TuneReport
     from mixlist.tuner.trials import Trial
@@ -124,8 +124,8 @@ def command(
         type_hints=hints,
         isolate=True,
     )
-    with _watched(trace) as told:
-        report = run_tune(source, policy, batches, replace(options, told=told))
+    with _watched(trace) as progress:
+        report = run_tune(source, policy, batches, replace(options, progress=progress))
     report = replace(report, next_command=_next_command(report, output))
     write_warnings(report)
     try:
@@ -154,17 +154,16 @@ def _refuse_seen(batches: Batches, others: Batches | None) -> None:
 
 
 @contextmanager
-def _watched(trace: bool) -> Iterator[Callable[[Trial], None]]:
-    """Yield a function that reports each trial: as a line of text, or on the progress bar."""
-    from mixlist.report.progress import count_bar
+def _watched(trace: bool) -> Iterator[Callback | None]:
+    """Yield a ``progress`` callback that reports each trial: as a line of text, or on the progress bar."""
+    from mixlist.report.progress import bar
     from mixlist.report.tune_terminal import trial_line
 
     if trace:
-        numbers = count(1)
-        yield lambda trial: print(trial_line(next(numbers), trial), file=sys.stderr, flush=True)
+        yield lambda now: print(trial_line(now.done, cast("Trial", now.detail)), file=sys.stderr, flush=True)
         return
-    with count_bar("trials", None) as bar:
-        yield lambda trial: bar(1) if bar is not None else None
+    with bar("trials", "trials") as progress:
+        yield progress
 
 
 def _save(report: TuneReport, lists: str, rules: str | None, force: bool) -> str:

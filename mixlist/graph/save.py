@@ -27,6 +27,7 @@ from mixlist.graph import data_files, weights
 from mixlist.graph.io import Loaded
 from mixlist.graph.messages import copied
 from mixlist.graph.traversal import tensors
+from mixlist.progress import ProgressCounter
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -36,7 +37,6 @@ SMALLEST = 1024  # tensors below this stay in the model
 _PAGE = 4096  # large tensors start on a page, so that a runtime can map them
 
 Convert = Callable[["TensorProto"], Iterator[bytes]]
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Options:
 
     force: bool = False
     external_data: str = "auto"
-    progress: Progress | None = None
+    progress: ProgressCounter | None = None
     private: bool = False
     warnings: list[Diagnostic] = dataclasses.field(default_factory=list)
 
@@ -193,7 +193,7 @@ def _write_tensors(
     file: IO[bytes] | data_files.ChecksumWriter,
     held: list[TensorProto],
     convert: Convert,
-    progress: Progress | None,
+    progress: ProgressCounter | None,
 ) -> list[tuple[int, int]]:
     """Write the bytes of tensors; return where each starts, and its length."""
     spans = []
@@ -205,7 +205,7 @@ def _write_tensors(
         for piece in weights.ahead(made) if _size(tensor) > weights.PIECE else made:
             file.write(piece)
             if progress is not None:
-                progress(len(piece))
+                progress.add(len(piece))
         spans.append((start, file.tell() - start))
     return spans
 

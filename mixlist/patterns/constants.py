@@ -13,7 +13,7 @@ Rule S4.21: A constant holds a single value if all of its elements are equal.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -27,6 +27,7 @@ from mixlist.ops.low_precision import LOW, flush_bound, overflow_bound
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame, CallFrames, FrameValue
 from mixlist.patterns.constant_evaluation import ConstantEvaluator, UnknownValueError
+from mixlist.progress import ProgressCounter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from mixlist.graph.protos import ConstantProto
 
-Progress = Callable[[int], None]  # called with the number of bytes that were read since the last call
 
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
@@ -80,7 +80,7 @@ _ZERO = ConstantRange(0.0, 0.0, 0.0)
 class ConstantRanges:
     """The ranges of a model's constants; each is found once, when first asked for."""
 
-    def __init__(self, folder: Path | None, progress: Progress | None = None) -> None:
+    def __init__(self, folder: Path | None, progress: ProgressCounter | None = None) -> None:
         self.folder = folder
         self.frames = CallFrames()
         self._progress = progress
@@ -210,14 +210,14 @@ def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
     return floats_of(node.inputs)
 
 
-def _range_of_pieces(parts: Iterable[NDArray[np.generic]], progress: Progress | None = None) -> ConstantRange:
+def _range_of_pieces(parts: Iterable[NDArray[np.generic]], progress: ProgressCounter | None = None) -> ConstantRange:
     """Return the range of a constant that comes in flat arrays."""
     import numpy as np
 
     known = _EMPTY
     for piece in parts:
         if progress is not None:
-            progress(piece.nbytes)
+            progress.add(piece.nbytes)
         if not piece.size:
             continue
         numbers = piece.astype(np.float32, copy=False)

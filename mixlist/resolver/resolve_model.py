@@ -14,7 +14,8 @@ from mixlist.graph.model import POLICY_KEY
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.crosscheck import cross_check
-from mixlist.patterns.constants import ConstantRanges, Progress
+from mixlist.patterns.constants import ConstantRanges
+from mixlist.progress import Callback, ProgressCounter
 from mixlist.resolver.classification import Facts, unknown_inputs
 from mixlist.resolver.decisions import Resolved, Solution, reached
 from mixlist.resolver.function_calls import settle_constant_arguments
@@ -43,12 +44,12 @@ class Resolver:
         model: ModelSource | Loaded,
         *,
         type_hints: Mapping[str, str] | None = None,
-        progress: Progress | None = None,
+        progress: Callback | None = None,
     ) -> None:
         self.loaded = load(model)
         hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
         self.graph = build_main(self.loaded.proto, hints)
-        self.ranges = ConstantRanges(self.loaded.folder, progress)
+        self.ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
 
     def incremental_solver(self, policy: Policy) -> IncrementalSolver:
         """Return a solver for many policies that differ little from this one."""
@@ -72,7 +73,7 @@ def resolve(
     policy: Policy,
     *,
     type_hints: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: Callback | None = None,
 ) -> Plan:
     """Decide the precision of every node of ``model`` under ``policy`` (docs/semantics.md, S4).
 

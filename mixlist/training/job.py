@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The progress of a training after a step, for the callback ``told``. ``kind``: float32 or mixed."""
+class TrainingStep:
+    """A step that was made, for the ``progress`` callback. ``kind``: float32 or mixed; ``steps``: of one training."""
 
     seed: int
     kind: str

@@ -7,18 +7,18 @@ to the optimizer), and read it in ``training/run.py``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.checker.exception_rate import DEFAULT_LIMIT
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
+from mixlist.progress import Callback
 from mixlist.targets.providers import ProviderOption
 from mixlist.training.scalers import SCALERS
 
 if TYPE_CHECKING:
-    from mixlist.training.job import Progress
     from mixlist.training.optimizers import Settings
 
 EPOCHS = 10  # if neither steps nor epochs are given
@@ -34,7 +34,7 @@ class TrainOptions(ProviderOption):
     seeds from ``seed`` on, each trained twice. ``scaler``: one of ``scalers.SCALERS``, with parameters under its
     framework's own names. ``trace_overflow`` looks for the nodes that overflow first at the first bad step; ``tune``
     searches the scaler's first scale and growth. ``state``: a file; a training that was killed goes on from it to the
-    same numbers. ``told`` is called after each step.
+    same numbers. ``progress`` is called after each step.
     """
 
     eval_data: Source | None = option(
@@ -79,7 +79,7 @@ class TrainOptions(ProviderOption):
         "output file",
         alias="--resume",
     )
-    told: Callable[[Progress], None] | None = None
+    progress: Callback | None = None
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from mixlist.checker.exception_rate import exception_rate
 from mixlist.checker.keywords import with_keywords
 from mixlist.lists.policy import Policy
+from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
 from mixlist.training.advice import advise
 from mixlist.training.checkpoint import StateFile
 from mixlist.training.gradient_underflow import UnderflowSampler
-from mixlist.training.job import Job, Progress, make_job
+from mixlist.training.job import Job, TrainingStep, make_job
 from mixlist.training.loop import all_finite
 from mixlist.training.options import Source, TrainOptions
 from mixlist.training.result import Curve, Run, TrainReport
@@ -65,6 +66,7 @@ class _Series:
     def __init__(self, job: Job, exact: StepSession, mixed: StepSession, states: StateFile, clock: PhaseTimer) -> None:
         self.job, self.exact, self.mixed, self.states, self.clock = job, exact, mixed, states, clock
         self.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, job.steps)
+        self.progress = ProgressCounter(job.options.progress, "steps", 2 * job.options.runs * job.steps)
         self.sampler.counts = list(states.state["counts"] or self.sampler.counts)
         self.finished: list[Run] = []
         self.cut_off: list[Run] = []  # the one that Ctrl-C ended, as far as it came
@@ -102,10 +104,12 @@ class _Series:
         finished = self.states.state["done"].get(name)
         if finished is not None:
             self.curves[kind] = Curve(**finished["curve"])
+            self.progress.skip(job.steps)
             return finished["first_bad"]
         training = job.training(session, seed, job.new_scaler() if kind == "mixed" else None)
         training.sampler = sampler
         self.states.resume(name, training)
+        self.progress.skip(training.step)
         curve = self.curves[kind] = training.history
         ended = ""
         while training.step < job.steps:
@@ -114,8 +118,8 @@ class _Series:
             except ScalerError as problem:
                 ended = f"was ended: {problem.message}"
                 break
-            if job.options.told is not None:
-                job.options.told(Progress(seed, kind, training.step, job.steps, curve.loss[-1], curve.scale[-1]))
+            step = TrainingStep(seed, kind, training.step, job.steps, curve.loss[-1], curve.scale[-1])
+            self.progress.add(detail=step)
             self.states.keep(name, training)
         curve.metric = job.measure(training)
         curve.diverged = ended or diverged(curve.loss, curve.skipped, all_finite(training.parameters.data))

@@ -7,17 +7,14 @@ To add an option to ``tune``: declare it here, as a field of ``TuneOptions``, an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
-
-if TYPE_CHECKING:
-    from mixlist.tuner.trials import Trial
+from mixlist.progress import Callback
 
 Objective = Literal["min-edits", "max-low", "max-speed"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -32,7 +29,7 @@ class TuneOptions(JudgingOptions):
     single nodes may be kept in float32 too. With ``labels`` the share of right answers may fall by no more than
     ``max_accuracy_loss``, and outputs have no limits but those asked for. ``validate_on``: data of a last check that
     the search does not see; without it the last quarter of four batches or more is held out for that check
-    (``holdout``). ``state``: a file that keeps the trials. ``told`` is called with each trial.
+    (``holdout``). ``state``: a file that keeps the trials. ``progress`` is called after each trial.
     """
 
     objective: Objective = option(
@@ -61,7 +58,7 @@ class TuneOptions(JudgingOptions):
     state: str | os.PathLike[str] | None = option(
         None, "Keep the trials here; a search that was killed goes on.", "appended file"
     )
-    told: Callable[[Trial], None] | None = None
+    progress: Callback | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:

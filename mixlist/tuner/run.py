@@ -99,7 +99,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
         try:
             compiler.offer(NO_EDITS)
             ranking = CandidateRanking(base, compiler.low, compiler.costs)
-            trials = Trials(compiler, goal, workers, trial_log, options.told)
+            trials = Trials(compiler, goal, workers, trial_log, options.progress)
             cost = CostModel(compiler, options.provider)
             tuning = _Tuning(trials, ranking, cost, base, timer, final_check)
             gaps = missing_evidence(exact.outputs, options.max_ignored)

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+from mixlist.progress import Callback, ProgressCounter
 from mixlist.runtime.executors import Workers, wait_for
 from mixlist.runtime.worker_process import WorkerDied
 from mixlist.tuner.candidates import EditSet
@@ -41,7 +42,7 @@ class Trial:
 class Trials:
     """Tries sets of edits, each once. ``outcomes`` are the known ones by their edits.
 
-    ``log`` holds every trial in order; ``progress`` is called with each.
+    ``log`` holds every trial in order; ``progress`` is called after each.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class Trials:
         goal: Goal,
         workers: Workers,
         trial_log: TrialLog,
-        progress: Callable[[Trial], None] | None = None,
+        progress: Callback | None = None,
     ) -> None:
         self.compiler, self.goal, self.workers, self.trial_log = compiler, goal, workers, trial_log
-        self.progress = progress
+        self.progress = ProgressCounter(progress, "trials")
         self.log: list[Trial] = []
         self.order = list(compiler.judged)  # the batch where the last trial failed goes first
         self.outcomes: dict[EditSet, Outcome] = {}
@@ -106,8 +107,7 @@ class Trials:
         if edits is not None:
             self.outcomes[edits] = outcome  # before progress is called, which may stop the search
         self.log.append(Trial(_names(edits), outcome, remembered))
-        if self.progress is not None:
-            self.progress(self.log[-1])
+        self.progress.add(detail=self.log[-1])
 
     def _run(self, edits: EditSet | None, lookahead: Lookahead | None) -> Outcome:
         """Try some edits, or None for everything in float32."""

@@ -17,6 +17,7 @@ import mixlist
 from mixlist.benchmark import timing
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.files.package_data import folder
+from mixlist.progress import Progress
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.timed_session import TimedSession
 from tests.support.builders import model, policy
@@ -117,9 +118,9 @@ def test_no_more_batches_are_read_than_rounds_need(told: type[Told]) -> None:
 
 
 def test_progress_is_told_each_round(told: type[Told]) -> None:
-    steps: list[int] = []
+    steps: list[Progress] = []
     timing.bench(model(SMALL), WHITE, [batch(1)], rounds=3, progress=steps.append)
-    assert steps == [1, 1, 1]
+    assert steps == [Progress(done, 3, "rounds") for done in (1, 2, 3)]
 
 
 def test_the_other_model_gets_the_batches_in_its_own_types(told: type[Told]) -> None:

@@ -13,6 +13,7 @@ import pytest
 import mixlist
 from mixlist.checker.result import CheckReport
 from mixlist.errors import UsageError
+from mixlist.progress import Progress
 from tests.support.builders import model
 from tests.support.planted_models import PLANTED, Planted
 
@@ -43,9 +44,9 @@ def test_planted(case: Planted) -> None:
 
 
 def test_steps_are_kept_and_progress_is_told() -> None:
-    seen: list[int] = []
+    seen: list[Progress] = []
     report = mixlist.check(model(SQUARE), mixlist.load_policy(), FEEDS, jobs=1, steps=2, progress=seen.append)
-    assert (report.batches, seen, report.verdict) == (2, [1, 1], "pass")
+    assert (report.batches, seen, report.verdict) == (2, [Progress(1, 2, "batches"), Progress(2, 2, "batches")], "pass")
 
 
 def test_no_process_is_no_pool() -> None:

@@ -17,6 +17,7 @@ from mixlist.errors import FileError, MixlistError, ModelError, UsageError
 from mixlist.graph import save, weights
 from mixlist.graph.io import load
 from mixlist.graph.traversal import tensors
+from mixlist.progress import Progress
 from tests.support.external_models import write_external
 
 
@@ -193,7 +194,7 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
     policy = mixlist.load_policy()
     result = mixlist.rewrite(source, mixlist.resolve(source, policy))
 
-    def interrupt(count: int) -> None:
+    def interrupt(now: Progress) -> None:
         raise KeyboardInterrupt
 
     before = sorted(tmp_path.iterdir())

@@ -16,6 +16,7 @@ import onnx
 import pytest
 
 from mixlist.errors import FileError, UsageError
+from mixlist.progress import Progress
 from mixlist.training import Settings, checkpoint, train
 from tests.support.systems import posix_only
 from tests.support.training_network import classifier, clusters, mixed, noisy, squares
@@ -172,11 +173,12 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(checkpoint, "SAVE_AFTER", 0.0)
     state = tmp_path / "state.npz"
-    assert not run(state, told=Stop(40)).complete
-    steps: list[object] = []
+    assert not run(state, progress=Stop(40)).complete
+    steps: list[Progress] = []
     whole = run(tmp_path / "other.npz")
-    assert run(state, told=steps.append).runs == whole.runs
+    assert run(state, progress=steps.append).runs == whole.runs
     assert len(steps) < 60
+    assert steps[-1].done == steps[-1].total == 90  # with those of the first run
 
 
 def test_squares_too(tmp_path: Path) -> None:

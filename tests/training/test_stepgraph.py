@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_told_before_any_training(options: dict[str, Any], 
         raise AssertionError("a step was made")
 
     with pytest.raises(MixlistError, match=message) as told:
-        run(told=never, **options)
+        run(progress=never, **options)
     assert told.value.exit_status == 2
 
 

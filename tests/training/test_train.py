@@ -186,7 +186,7 @@ class Stop:
 @pytest.mark.parametrize(("count", "runs", "mixed_steps"), [(10, 1, 0), (85, 1, 10), (160, 2, 0), (240, 2, 15)])
 def test_ctrl_c_gives_what_there_is(count: int, runs: int, mixed_steps: int) -> None:
     """Rule S10.17: Verdict of train."""
-    found = run(told=Stop(count))
+    found = run(progress=Stop(count))
     assert (found.verdict, found.complete) == ("fail", False)
     assert found.reasons[0] == f"interrupted after {runs - 1} of 3 runs"
     assert len(found.runs) == runs

@@ -93,6 +93,6 @@ def test_a_result_that_the_validation_fails_is_not_recommended() -> None:
 def test_ctrl_c_in_the_second_search_keeps_the_first_result() -> None:
     log = tuned().log
     (at, *_) = [at for at, trial in enumerate(log, 1) if "(MatMul): float32" in str(trial["edits"])]
-    report = tuned(told=stop_at(at))
+    report = tuned(progress=stop_at(at))
     assert (report.verdict, report.complete, report.alternative) == ("pass", True, None)
     assert any("the search for node rules" in warning for warning in report.warnings)

@@ -114,7 +114,7 @@ def test_own_processes(alone: dict[str, Any]) -> None:
 def test_a_process_that_is_killed_is_replaced(alone: dict[str, Any]) -> None:
     with ProcessPool(2) as pool:
         killer = Killer(lambda: live_pids(pool))
-        assert told(search(executor=pool, told=killer)) == alone
+        assert told(search(executor=pool, progress=killer)) == alone
         assert killer.killed and killer.killed[0] not in live_pids(pool)
 
 
@@ -199,7 +199,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_a_cluster_whose_worker_is_killed_midway(alone: dict[str, Any], cluster: Cluster) -> None:
     killer = Killer(cluster.workers)
     before = set(cluster.workers())
-    assert told(search(scheduler=cluster.address, told=killer)) == alone, cluster.said()
+    assert told(search(scheduler=cluster.address, progress=killer)) == alone, cluster.said()
     assert len(before) == 3 and set(cluster.workers()) == before - set(killer.killed) and len(killer.killed) == 1
 
 

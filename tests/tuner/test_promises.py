@@ -64,7 +64,7 @@ def test_a_stopped_search_for_low_work_hands_back_the_most() -> None:
         if len(seen) == whole.trials:
             raise KeyboardInterrupt
 
-    cut = tune(PRODUCT, told=stop, **options)
+    cut = tune(PRODUCT, progress=stop, **options)
     assert not cut.complete and cut.low_share == whole.low_share == {"base": 0.0, "tuned": 1.0}
 
 
@@ -109,7 +109,7 @@ def test_a_search_that_goes_on_tries_batches_in_the_same_order(tmp_path: Path) -
     assert {edit.op for edit in whole.edits} >= {"Mul", "Add"}
     for last in range(1, whole.trials):
         state = tmp_path / f"state{last}"
-        tune(text, state, told=stop_at(last), **given)
+        tune(text, state, progress=stop_at(last), **given)
         again = tune(text, state, **given)
         assert again.remembered
         assert [(line["edits"], line["why"]) for line in again.log] == [(x["edits"], x["why"]) for x in whole.log]

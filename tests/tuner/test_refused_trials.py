@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 import mixlist
 from mixlist.errors import ModelError
+from mixlist.progress import Progress
 from mixlist.tuner.trials import Trial
 from tests.checker.test_refused_batches import RULES, TEXT, feeds
 from tests.support.builders import model, policy
@@ -31,12 +34,13 @@ def test_the_node_behind_a_gate_has_the_name_of_the_model() -> None:
 @pytest.mark.parametrize("values", [(7.999, 3.0), (7.999, 7.9995)])
 def test_the_search_finds_the_list(values: tuple[float, ...]) -> None:
     """Also where no batch runs under the base lists."""
-    seen: list[Trial] = []
-    report = mixlist.tune(model(TEXT), RULES, feeds(*values), told=seen.append)
+    seen: list[Progress] = []
+    report = mixlist.tune(model(TEXT), RULES, feeds(*values), progress=seen.append)
     assert (report.verdict, [(edit.op, edit.after) for edit in report.edits]) == ("pass", [("Add", "black")])
     assert "ONNX Runtime refuses it" in report.edits[0].without
     assert any("at pick (Gather)" in str(trial["why"]) and not trial["passed"] for trial in report.log)
-    assert len(seen) == len(report.log)
+    assert [cast(Trial, now.detail).to_json() for now in seen] == list(report.log)
+    assert [now.done for now in seen] == list(range(1, len(report.log) + 1))
 
 
 def test_a_model_that_is_refused_in_float32_cannot_be_tuned() -> None:

@@ -190,7 +190,7 @@ def test_ctrl_c_hands_back_the_best_so_far(tmp_path: Path) -> None:
     whole = search(None)
     for at in range(1, whole.trials + 1):
         state = tmp_path / f"state{at}"
-        report = search(state, told=stop_at(at))
+        report = search(state, progress=stop_at(at))
         if report.complete:  # the last trials say what happens without an edit
             continue
         assert report.verdict == "fail" and not report.minimal and "interrupted" in report.reasons[0]
