@@ -10,32 +10,68 @@ from typing import TYPE_CHECKING, Any
 from mixlist.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from mixlist.benchmark.result import BenchReport as BenchReport
     from mixlist.benchmark.timing import bench as bench
+    from mixlist.checker.accuracy import Limits as Limits
     from mixlist.checker.result import CheckReport as CheckReport
+    from mixlist.checker.result import NodeError as NodeError
+    from mixlist.checker.result import NodeFinding as NodeFinding
+    from mixlist.checker.result import OutputFinding as OutputFinding
+    from mixlist.checker.result import TensorRange as TensorRange
+    from mixlist.checker.result import ValueCounts as ValueCounts
     from mixlist.checker.run import check as check
+    from mixlist.diagnostics import Diagnostic as Diagnostic
     from mixlist.errors import MixlistError as MixlistError
+    from mixlist.lists.diff import diff as diff
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
+    from mixlist.lists.validate import FileReport as FileReport
+    from mixlist.progress import Progress as Progress
+    from mixlist.resolver import Decision as Decision
     from mixlist.resolver import resolve as resolve
     from mixlist.resolver.plan import Plan as Plan
+    from mixlist.resolver.validate import validate as validate
+    from mixlist.rewriter import ConstantReport as ConstantReport
     from mixlist.rewriter import RewriteResult as RewriteResult
     from mixlist.rewriter import rewrite as rewrite
+    from mixlist.training.result import TrainReport as TrainReport
+    from mixlist.training.run import train as train
+    from mixlist.tuner.result import TunedEdit as TunedEdit
+    from mixlist.tuner.result import TunedList as TunedList
     from mixlist.tuner.result import TuneReport as TuneReport
     from mixlist.tuner.run import tune as tune
 
 _HOME = {
+    "BenchReport": "mixlist.benchmark.result",
     "CheckReport": "mixlist.checker.result",
+    "ConstantReport": "mixlist.rewriter",
+    "Decision": "mixlist.resolver",
+    "Diagnostic": "mixlist.diagnostics",
+    "FileReport": "mixlist.lists.validate",
+    "Limits": "mixlist.checker.accuracy",
     "MixlistError": "mixlist.errors",
-    "Policy": "mixlist.lists.policy",
+    "NodeError": "mixlist.checker.result",
+    "NodeFinding": "mixlist.checker.result",
+    "OutputFinding": "mixlist.checker.result",
     "Plan": "mixlist.resolver.plan",
+    "Policy": "mixlist.lists.policy",
+    "Progress": "mixlist.progress",
     "RewriteResult": "mixlist.rewriter",
+    "TensorRange": "mixlist.checker.result",
+    "TrainReport": "mixlist.training.result",
     "TuneReport": "mixlist.tuner.result",
+    "TunedEdit": "mixlist.tuner.result",
+    "TunedList": "mixlist.tuner.result",
+    "ValueCounts": "mixlist.checker.result",
     "bench": "mixlist.benchmark.timing",
     "check": "mixlist.checker.run",
+    "diff": "mixlist.lists.diff",
     "load_policy": "mixlist.lists.load",
     "resolve": "mixlist.resolver",
     "rewrite": "mixlist.rewriter",
+    "train": "mixlist.training.run",
     "tune": "mixlist.tuner.run",
+    "validate": "mixlist.resolver.validate",
 }
 
 __all__ = [*sorted(_HOME), "__version__"]

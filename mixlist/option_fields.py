@@ -41,10 +41,10 @@ class CommandLineForm:
     """The form of an option on the command line and in a TOML file.
 
     ``kind``: the type of the value; a "list file" or a "library" may be ``-`` for standard input. ``flag``: the long
-    option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default. ``least`` and ``most``
-    bound an integer or a number, both included. ``repeatable``: the option can be given several times, and the value is
-    a tuple. ``files``: the names that are written into an output folder; existing files need --force.
-    ``alias``: an older long option, which works and is not shown.
+    option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default; an older name, which
+    works and is not shown, may stand before it (``--old --x``). ``least`` and ``most`` bound an integer or a number,
+    both included. ``repeatable``: the option can be given several times, and the value is a tuple. ``files``: the names
+    that are written into an output folder; existing files need --force.
     """
 
     default: object
@@ -57,7 +57,6 @@ class CommandLineForm:
     most: float | None = None
     repeatable: bool = False
     files: tuple[str, ...] = ()
-    alias: str = ""
 
 
 def option(
@@ -72,10 +71,9 @@ def option(
     most: float | None = None,
     repeatable: bool = False,
     files: tuple[str, ...] = (),
-    alias: str = "",
 ) -> Default:
     """Return a field of an options dataclass that the command line has too."""
-    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable, files, alias)
+    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable, files)
     return field(default=default, metadata={"command line": form})
 
 

@@ -11,7 +11,7 @@ Unit = Literal["bytes", "batches", "rounds", "trials", "steps"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a function is.
+    """The progress of a function.
 
     ``done``: bytes of weights that were read (``resolve``) or written (``RewriteResult.save``), batches (``check``),
     rounds (``bench``), trials (``tune``) or steps of all trainings (``train``); ``unit`` says which. ``total`` is None

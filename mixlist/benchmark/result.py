@@ -35,7 +35,7 @@ class Contender:
     failure: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BenchReport:
     """Two models, timed in turn.
 
@@ -57,6 +57,10 @@ class BenchReport:
     ratio: Ratio | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        ratio = "not timed" if self.ratio is None else f"{self.ratio.value:.3g} times as long as the original"
+        return f"<BenchReport of {self.other.name!r}: {ratio}; rounds {self.rounds}, warnings {len(self.warnings)}>"
 
     @property
     def failed(self) -> bool:

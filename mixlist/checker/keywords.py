@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import field_signature
 
 if TYPE_CHECKING:
     from mixlist.graph.io import Loaded
     from mixlist.graph.protos import ModelSource
-    from mixlist.lists.policy import Policy
 
     Model: TypeAlias = ModelSource | Loaded
 
@@ -42,6 +42,7 @@ def with_keywords(
         def public(
             model: Model, policy: Policy, data: Any, *positional: Keywords.args, **keywords: Keywords.kwargs
         ) -> Report:
+            require_policy(policy)
             return function(model, policy, data, options_class(*positional, **keywords))
 
         public.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]

@@ -195,7 +195,7 @@ class Comparison:
     differences: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckReport:
     """The verdict and everything behind it.
 
@@ -225,6 +225,10 @@ class CheckReport:
     warnings: tuple[str, ...] = ()
     next_command: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
+
+    def __repr__(self) -> str:
+        counts = f"batches {self.batches}, findings {len(self.nodes)}, warnings {len(self.warnings)}"
+        return f"<CheckReport of {self.model!r}: {self.verdict}; {counts}>"
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``mixlist.check/1`` object of schemas/check.json; infinities and NaN become strings."""

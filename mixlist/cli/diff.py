@@ -12,7 +12,6 @@ from mixlist.cli.command_files import Command
 from mixlist.cli.options import OP_NAMES, format_option, policy_from
 from mixlist.cli.outputs import write_table
 from mixlist.cli.parameters import CONFIG, LIBRARY, MODEL, PATH, one_standard_input
-from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
     from mixlist.lists.policy import Policy
@@ -64,12 +63,7 @@ def command(
     before = policy_from({"ops_info": base, "mixlist": base_mixlist, "op_names": op_names})
     after = policy_from({"ops_info": target, "mixlist": target_mixlist, "op_names": op_names})
     terminal.warn((*before.warnings, *after.warnings))
-    if before.space != after.space:
-        raise UsageError(
-            f"{base} is written in {before.space} names and {target} in {after.space} names: no mixlist joins them",
-            hint="compare libraries of one name space; --op-names sets it for files",
-        )
-    edits = diff(before.lists, after.lists)
+    edits = diff(before, after)
     if model is None:
         sys.stdout.write(escaped_json(format_text(json.dumps(edits), "diff", "modify-mixlist")))
         return

@@ -7,11 +7,27 @@ black-list to-remove, to gray is the removal alone. Op types that do not differ 
 
 from __future__ import annotations
 
+from mixlist.errors import UsageError
 from mixlist.lists.detect_kind import EDITS, LISTS
 from mixlist.lists.library import Lists
+from mixlist.lists.policy import Policy
 
 
-def diff(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
+def diff(base: Policy, target: Policy) -> dict[str, dict[str, list[str]]]:
+    """Return the modify_mixlist object that turns the lists of one policy into those of another.
+
+    Its form is that of ``diff_lists``. Raises UsageError for libraries that are written in different name spaces.
+    """
+    if base.space != target.space:
+        first, second = base.lists.library.name, target.lists.library.name
+        raise UsageError(
+            f"{first} is written in {base.space} names and {second} in {target.space} names: no mixlist joins them",
+            hint="compare libraries of one name space; --op-names sets it for files",
+        )
+    return diff_lists(base.lists, target.lists)
+
+
+def diff_lists(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
     """Return a modify_mixlist object; applied to a library of ``base``'s effective lists it gives ``target``'s.
 
     Names are sorted; a list or an array that would be empty is left out, so equal lists give ``{}``.

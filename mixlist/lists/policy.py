@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -53,7 +54,7 @@ class NodeRule:
         return hash(self.pattern)  # Python keeps the hash of a str, and a search looks up the same rules all the time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Policy:
     """Everything that decides precisions, without a model: ``load_policy`` returns it, and ``resolve`` obeys it.
 
@@ -73,3 +74,16 @@ class Policy:
     space: NameSpace = "onnx"  # the name space the lists are read in, found out when op_names is auto
     digest: str = ""
     warnings: tuple[Diagnostic, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        counts = f"edits {len(self.lists.moves)}, node rules {len(self.rules)}, warnings {len(self.warnings)}"
+        protect = ",".join(sorted(self.protect)) or "none"
+        settings = f"{self.gray_policy}, {self.constants}, protect {protect}"
+        return f"<Policy {self.mode.name} of {self.lists.library.name!r}: {settings}; {counts}>"
+
+
+def require_policy(argument: object) -> None:
+    """Raise TypeError, with what to pass, if an argument is not a Policy."""
+    if not isinstance(argument, Policy):
+        given = repr(argument) if isinstance(argument, str | os.PathLike) else f"a {type(argument).__name__}"
+        raise TypeError(f"policy is {given}: pass a Policy, such as mixlist.load_policy(mixlist='modify.json')")

@@ -14,7 +14,7 @@ from mixlist.lists.detect_kind import Kind, json_kind, text_kind
 from mixlist.lists.library import Library
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FileReport:
     """The findings about one path; ``kind`` stays ``auto`` if the kind of file is unknown.
 
@@ -24,6 +24,9 @@ class FileReport:
     path: str
     kind: str
     findings: tuple[Diagnostic, ...]
+
+    def __repr__(self) -> str:
+        return f"<FileReport of {self.path!r}: {self.kind}; findings {len(self.findings)}>"
 
     def by_file(self) -> list[FileReport]:
         """One report per file that has findings; this report, if none has or it is about one file."""

@@ -14,7 +14,7 @@ from mixlist.resolver.decisions import Decision, Resolved
 from mixlist.resolver.describe import chain, describe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The decisions for a whole model, in topological order of each scope.
 
@@ -25,6 +25,10 @@ class Plan:
     policy: Policy
     warnings: tuple[Diagnostic, ...]
     solution: Resolved = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{precision} {count}" for precision, count in self.counts.items())
+        return f"<Plan of {self.model!r}: {counts}; warnings {len(self.warnings)}>"
 
     @cached_property
     def nodes(self) -> tuple[Decision, ...]:

@@ -11,7 +11,7 @@ from mixlist.graph.build import build_main
 from mixlist.graph.gc_pause import no_collection
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import POLICY_KEY
-from mixlist.lists.policy import Policy
+from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops import types
 from mixlist.ops.crosscheck import cross_check
 from mixlist.patterns.constants import ConstantRanges
@@ -80,8 +80,9 @@ def resolve(
     ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints`` gives the
     types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare.
     ``progress`` is called with the bytes of weights read. Raises ModelError for a model that cannot be read and
-    ListError for a node rule that cannot hold.
+    ListError for a node rule that cannot hold; TypeError where ``policy`` is no Policy.
     """
+    require_policy(policy)
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 
-@dataclass
+@dataclass(repr=False)
 class RewriteResult:
     """The rewritten model and what was done.
 
@@ -41,6 +41,10 @@ class RewriteResult:
     _sensitive: dict[str, str]  # node fed by each converted constant, where a zero there is dangerous
     _plan_warnings: tuple[Diagnostic, ...]
     _save_warnings: list[Diagnostic] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        counts = f"low {self.low} of {self.eligible}, Casts {self.casts_inserted}"
+        return f"<RewriteResult of {self.loaded.name!r}: {counts}>"
 
     @property
     def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows which

@@ -39,8 +39,11 @@ def rewrite(
     """Rewrite ``model`` so that every node has the precision that ``plan`` decided (docs/semantics.md, S7).
 
     ``model`` is what ``resolve`` was given; it is not changed. With ``keep_io_types`` false, graph inputs and outputs
-    not named in ``keep_io`` take the decided types. Raises ModelError where the plan is another model's.
+    not named in ``keep_io`` take the decided types. Raises ModelError where the plan is another model's,
+    TypeError where it is no Plan.
     """
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan is a {type(plan).__name__}: pass the Plan that mixlist.resolve(model, policy) returns")
     loaded = _same_model(model, plan.solution)
     keep = _keep(plan.solution, keep_io_types, keep_io)
     return _rewrite(plan, loaded, copied(plan.solution.loaded.proto), keep)

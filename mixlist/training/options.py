@@ -77,7 +77,7 @@ class TrainOptions(ProviderOption):
         None,
         "Keep the state in this file; a training that was killed goes on from it to the same numbers.",
         "output file",
-        alias="--resume",
+        flag="--resume --state",
     )
     progress: Callback | None = None
 

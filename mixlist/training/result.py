@@ -62,7 +62,7 @@ class Trial:
     zero: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainReport:
     """The verdict on training in mixed precision and what it rests on.
 
@@ -100,6 +100,10 @@ class TrainReport:
     complete: bool = True
     warnings: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = f"runs {len(self.runs)}, steps {self.steps}, warnings {len(self.warnings)}"
+        return f"<TrainReport of {self.model!r}: {self.verdict}; {counts}>"
 
     @property
     def bad(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
-from mixlist.lists.diff import diff
+from mixlist.lists.diff import diff_lists
 from mixlist.lists.edits import apply_edits, read_edits
 from mixlist.lists.fmt import format_text
 from mixlist.lists.library import Lists
@@ -18,7 +18,7 @@ def mixlist_text(base: Policy, edits: EditSet) -> str:
     """Return the modify_mixlist that turns the library's own lists into those under the edits, in the strict form."""
     import json
 
-    actions = diff(Lists(base.lists.library), policy_of(base, edits).lists)
+    actions = diff_lists(Lists(base.lists.library), policy_of(base, edits).lists)
     return format_text(json.dumps(actions), "modify_mixlist", "modify-mixlist")
 
 

@@ -55,7 +55,7 @@ class TunedList:
         _save(self, path, node_rules, force)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TuneReport:
     """The list that was found, and what it rests on.
 
@@ -90,6 +90,10 @@ class TuneReport:
     log: tuple[dict[str, object], ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = f"edits {len(self.edits)}, trials {self.trials}, warnings {len(self.warnings)}"
+        return f"<TuneReport of {self.model!r}: {self.verdict}; {counts}>"
 
     def save(
         self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,3 +132,14 @@ def test_unusable_model(run, files: Path) -> None:
     ran = run("validate", "good.json", "--model", "nothing.onnx")
     assert ran.status == 2
     assert "nothing.onnx" in ran.err
+
+
+def test_the_library_may_come_from_standard_input(run: Callable[..., Any], tmp_path: Path) -> None:
+    """It is read for each file, and again as a part of the policy."""
+    library = '{"MatMul": {"precision_reduce": {"flag": "true"}}}'
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text('{"black-list": {"to-add": ["MatMul", "Softmax"]}}')
+    ran = run("validate", tmp_path / "one.json", tmp_path / "two.json", "--ops-info", "-", stdin=library)
+    assert ran.status == 0
+    assert ran.out.count('ML108: library <stdin> knows no op type "Softmax"') == 2
+    assert '"MatMul"' not in ran.out

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mixlist.files.jsonc import parse
 from mixlist.lists import presets
-from mixlist.lists.diff import diff
+from mixlist.lists.diff import diff_lists
 from mixlist.lists.edits import apply_edits, inspect
 from mixlist.lists.library import Library, Lists
 
@@ -61,14 +61,14 @@ sets = st.builds(edited, libraries, st.dictionaries(st.sampled_from(OPS), st.sam
 
 @given(sets, sets)
 def test_round_trip(base: Lists, target: Lists) -> None:
-    edits = diff(base, target)
+    edits = diff_lists(base, target)
     result = applied(edits, Library("base", {op: base.of(op) for op in base.library.lists.keys() | base.named}))
     assert {op: result.of(op) for op in OPS} == {op: target.of(op) for op in OPS}
 
 
 @given(sets, sets)
 def test_only_what_differs_is_named_and_sorted(base: Lists, target: Lists) -> None:
-    edits = diff(base, target)
+    edits = diff_lists(base, target)
     arrays = [names for part in edits.values() for names in part.values()]
     named = {op for names in arrays for op in names}
     differ = {op for op in OPS if base.of(op) != target.of(op)}
@@ -79,7 +79,7 @@ def test_only_what_differs_is_named_and_sorted(base: Lists, target: Lists) -> No
 
 @given(sets)
 def test_equal_lists_need_no_edit(lists: Lists) -> None:
-    assert diff(lists, lists) == {}
+    assert diff_lists(lists, lists) == {}
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_equal_lists_need_no_edit(lists: Lists) -> None:
     ],
 )
 def test_each_move(before: str, after: str, edits: dict[str, Any]) -> None:
-    assert diff(Lists(library({"A": before})), Lists(library({"A": after}))) == edits
+    assert diff_lists(Lists(library({"A": before})), Lists(library({"A": after}))) == edits
 
 
 def test_between_real_libraries(tmp_path: Path) -> None:
     base, target = Lists(presets.load("ascend910")), Lists(presets.load("ascend910b"))
-    result = applied(diff(base, target), base.library)
+    result = applied(diff_lists(base, target), base.library)
     ops = base.library.lists.keys() | target.library.lists.keys()
     assert {op: result.of(op) for op in ops} == {op: target.of(op) for op in ops}
