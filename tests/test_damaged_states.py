@@ -199,13 +199,13 @@ def test_damaged_states_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     np.savez(data, **samples(40))
     monkeypatch.setattr(checkpoint, "SAVE_AFTER", 0.0)
     options: dict[str, Any] = {"batch_size": 4, "epochs": 1}
-    assert not train(step, mixlist.load_policy(), data, state=state, told=Stop(25), **options).complete
+    assert not train(step, mixlist.load_policy(), data, state=state, progress=Stop(25), **options).complete
     interrupted = state.read_bytes()
     args = ["train", "step.onnx", "--data", "train.npz", "--batch-size", "4", "--epochs", "1", "--format", "json"]
     with CommandProcess(tmp_path, SECONDS) as process:
 
         def run() -> object:
-            end = process.run(*args, "--resume", "state.npz")
+            end = process.run(*args, "--state", "state.npz")
             assert not end.problem, end.problem
             if end.status == 2:
                 return Refused(end.err)

@@ -90,7 +90,7 @@ WRITERS: dict[str, Writer] = {
     ),
     "tune state": Writer([*_TUNE, "-o", "new.json", "--state", "place/f"], check_part=_read_trials),
     "train html": Writer([*_TRAIN, "--html", "place/f"], {"f": _OLD}),
-    "train state": Writer([*_TRAIN, "--resume", "place/f"], check_part=lambda data: np.load(io.BytesIO(data))),
+    "train state": Writer([*_TRAIN, "--state", "place/f"], check_part=lambda data: np.load(io.BytesIO(data))),
     "fmt paths": Writer(["fmt", "place/f.json"], {"f.json": _LIST}),
     "ops-info set library": Writer([*_SET, "place/lib", *_FLAGS, "--backup", "backup"], prepare=_with_library),
     "ops-info set backup": Writer([*_SET, "lib", *_FLAGS, "--backup", "place/new"]),

@@ -62,7 +62,7 @@ class Campaign:
         kinds = ["--kind", kind] if kind in _KINDS and rng.random() < 0.7 else []
         options = [_OPTIONS.get(kind, f"--{kind}"), path]
         more = ["--model", self.model] if rng.random() < 0.1 else []
-        valid = self.run("validate", path, "--output-format", rng.choice(_FORMATS), *kinds, *more)
+        valid = self.run("validate", path, "--format", rng.choice(_FORMATS), *kinds, *more)
         resolved = self.run("resolve", self.model, *options, "--format", rng.choice(("table", "json", "csv")))
         lists = self.run("lists", *options, "--format=json") if kind != "hints" else None
         self._diff(kind, path)
