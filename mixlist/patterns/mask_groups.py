@@ -106,9 +106,12 @@ class Finder:
                 continue
             is_arriving = any(value in arriving and value in self.flows for value in node.outputs)
             if node.function is not None:
-                inside = self.callees[node].arriving
+                callee = self.callees[node]
+                wanted = tuple([value in arriving for value, _ in zip(node.outputs, callee.call.wanted, strict=False)])
+                if any(callee.call.wanted) and wanted != callee.call.wanted:
+                    callee = self._call(node, replace(callee.call, wanted=wanted if any(wanted) else ()))
                 pairs = zip(node.inputs, node.function.root.inputs, strict=False)
-                read = [value for value, parameter in pairs if parameter in inside]
+                read = [value for value, parameter in pairs if parameter in callee.arriving]
             else:
                 read = _carried(node) if is_arriving else []
             arriving.update(_listed(read))
@@ -358,8 +361,6 @@ class Finder:
                 group = groups[self._leader(node)]
                 if self._changes(node.inputs[slot], group.limit):
                     group.limits.setdefault(node, {})[slot] = group.limit
-        # A mask may end before the softmax: an infinity that a Cast of the author makes is no mask. Such a group has no
-        # destination.
         yield from (group for leader, group in groups.items() if leader in leaving and group.destination)
 
     def _destination(self, node: Node) -> str:

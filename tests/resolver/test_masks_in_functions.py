@@ -195,3 +195,14 @@ def test_a_softmax_that_reads_the_mask_of_an_argument_is_high(body: str, constan
     found = mixlist.resolve(model(text, check=False), rules)
     assert precisions(found)["sm"] == precisions(found)["w"] == "float32"
     assert not differences(found, decide(model(text, check=False), rules))
+
+
+def test_a_mask_that_ends_behind_a_call_is_none() -> None:
+    """Rule S4.35: the Cast makes -1e9 infinite, so that nothing keeps the function before it."""
+    main = """[w] b = Where(mask, zero, c) r = l.H(b) [a] a = Add(s, r) [t] t = Add(a, d) e = Cast<to=10>(t)
+      f = Cast<to=1>(e) y = Softmax(f)"""
+    text = functions(main, ["H (b) => (y) { [h] y = Mul(b, b) }"], "float c = {-60000}, float d = {-1e9}")
+    rules = policy(white=["Where", "Mul", "Add"], black=["Softmax"], protect=["masks"], constants="ieee")
+    found = mixlist.resolve(model(text), rules)
+    assert {precisions(found)[name] for name in ("w", "h", "a", "t")} == {"float16"}
+    assert not differences(found, decide(model(text), rules))
