@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -81,17 +81,54 @@ class CountingSession:
         self._observer.close()
 
 
+class CountingSessions:
+    """A CountingSession for each low type of the mixed model, since the bounds of a tensor are those of its type.
+
+    ``statistics``: those of a low type. ``tensors``: None for all; those that are not low have the first type's bounds.
+    """
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        model: ObservedModel,
+        statistics: Callable[[int], tuple[Statistic, ...]],
+        tensors: Iterable[TensorRef] | None,
+    ) -> None:
+        first = next(iter(pair.low_types), types.FLOAT16)
+        by_type: dict[int, list[TensorRef]] = {first: []}
+        for tensor in pair.low if tensors is None else tensors:
+            by_type.setdefault(pair.low.get(tensor, first), []).append(tensor)
+        self._sessions = [
+            CountingSession(model, statistics(elem), None if tensors is None and elem == first else of_type)
+            for elem, of_type in by_type.items()
+            if of_type or tensors is None
+        ]
+
+    def count(self, feed: Feed) -> Totals:
+        """Run one batch in each session; a later session replaces what the first one counted of its tensors."""
+        totals: dict[tuple[TensorRef, str], float] = {}
+        for session in self._sessions:
+            totals |= session.count(feed)
+        return totals
+
+    def close(self) -> None:
+        """Release the sessions."""
+        for session in self._sessions:
+            session.close()
+
+
 class ConvertedCount:
     """Counts the values that conversions of the mixed model lose, flush or make subnormal."""
 
     def __init__(self, pair: ModelPair, conversions: Iterable[Conversion]) -> None:
-        tensors = {c: probe_in_original(pair, c) for c in conversions}
-        statistics = of_converted(_low_type(pair))
-        self._sessions = []
-        for model, in_reference in ((pair.mixed, False), (pair.reference, True)):
-            seen_there = {c: tensor for c, tensor in tensors.items() if c.in_reference == in_reference}
-            if seen_there:
-                self._sessions.append((CountingSession(model, statistics, seen_there.values()), seen_there))
+        groups: dict[tuple[bool, int], dict[Conversion, TensorRef]] = {}
+        for conversion in conversions:
+            group = groups.setdefault((conversion.in_reference, conversion.elem), {})
+            group[conversion] = probe_in_original(pair, conversion)
+        self._sessions = [
+            (CountingSession(pair.reference if there else pair.mixed, of_converted(elem), tensors.values()), tensors)
+            for (there, elem), tensors in groups.items()
+        ]
 
     def count(self, feed: Feed) -> dict[Conversion, ValueCounts]:
         """Count one batch."""
@@ -121,7 +158,7 @@ class FullStatistics:
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
         # of the mixed model, of the reference, and of conversions
-        self._sessions: tuple[CountingSession, CountingSession, ConvertedCount] | None = None
+        self._sessions: tuple[CountingSessions, CountingSessions, ConvertedCount] | None = None
         self._mixed: Totals = {}
         self._reference: Totals = {}
         self.operands: dict[Conversion, ValueCounts] = {}  # of the batch that was added last
@@ -132,10 +169,9 @@ class FullStatistics:
         """Count one batch; return the counts by low tensor."""
         pair = self._pair
         if self._sessions is None:
-            low = _low_type(pair)
             self._sessions = (
-                CountingSession(pair.mixed, of_mixed(low), pair.low),
-                CountingSession(pair.reference, (*of_reference(low), smallest()), None),
+                CountingSessions(pair, pair.mixed, of_mixed, pair.low),
+                CountingSessions(pair, pair.reference, lambda elem: (*of_reference(elem), smallest()), None),
                 ConvertedCount(pair, pair.conversions),
             )
         mixed, reference, converted = self._sessions
@@ -176,9 +212,9 @@ def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef
     chosen = first_batches(tallies)
     if not chosen:
         return
-    tensors, low = set[TensorRef]().union(*chosen.values()), _low_type(pair)
-    mixed = CountingSession(pair.mixed, of_mixed(low), tensors)
-    reference = CountingSession(pair.reference, of_reference(low), tensors)
+    tensors = set[TensorRef]().union(*chosen.values())
+    mixed = CountingSessions(pair, pair.mixed, of_mixed, tensors)
+    reference = CountingSessions(pair, pair.reference, of_reference, tensors)
     for index, feed in enumerate(islice(batches, max(chosen) + 1)):
         if index in chosen:
             totals = mixed.count(feed), reference.count(feed)
@@ -215,7 +251,3 @@ def first_batches(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
             if kind not in _UNCOUNTED:
                 chosen.setdefault(indices[0], set()).add(key)
     return chosen
-
-
-def _low_type(pair: ModelPair) -> int:
-    return next(iter(pair.low_types), types.FLOAT16)

@@ -198,3 +198,18 @@ def test_the_double_baseline_sees_what_float32_flushes() -> None:
     report = checked(EDGE, np.array([1e-9, 1.0], np.float32), baseline="float64")
     assert found(report, "i").counts == ValueCounts(2, 2, 0, 1, 0, 0)
     assert found(report, "i").smallest == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize("full_statistics", [False, True])
+def test_each_low_type_is_counted_by_its_own_bounds(full_statistics: bool) -> None:
+    """A float16 policy on a model with nodes in bfloat16, which stay so."""
+    text = """g (float[4] x, float[4] z) => (float[4] y, float[4] u) {
+      [c] h = Cast<to = 16>(z) [n] k = Neg(h) [d] u = Cast<to = 1>(k)
+      [w] t = Neg(x) [v] y = Tanh(t) }"""
+    feed = {"x": np.array([7e4, 8e4, 9e4, 4e4], np.float32), "z": np.ones(4, np.float32)}
+    report = mixlist.check(model(text), policy(white=["Tanh"], black=["Neg"]), [feed], full_statistics=full_statistics)
+    (converted,) = [finding for finding in report.nodes if finding.kind == "overflow"]
+    assert (converted.name, converted.input, converted.count) == ("v", "t", 3)
+    report = mixlist.check(model(text), policy(white=["Neg"]), [feed], full_statistics=full_statistics)
+    (converted,) = [finding for finding in report.nodes if finding.kind == "overflow" and finding.input]
+    assert (converted.name, converted.input, converted.count) == ("w", "x", 3)
