@@ -42,8 +42,9 @@ def with_keywords(
         def public(
             model: Model, policy: Policy, data: Any, *positional: Keywords.args, **keywords: Keywords.kwargs
         ) -> Report:
+            options = options_class(*positional, **keywords)
             require_policy(policy)
-            return function(model, policy, data, options_class(*positional, **keywords))
+            return function(model, policy, data, options)
 
         public.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
         return update_wrapper(public, function)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -109,6 +108,8 @@ class CommandProcess:
 def serve() -> None:
     """Run the commands that standard input names."""
     requests, answers = os.fdopen(os.dup(0)), os.dup(1)
+    import resource  # Windows lacks it, and imports this module too
+
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
@@ -127,6 +128,8 @@ def serve() -> None:
 @contextmanager
 def _limited(limits: Mapping[str, int]) -> Iterator[None]:
     """Set limits of ``resource`` by their names, and set the earlier ones again."""
+    import resource
+
     before = {name: resource.getrlimit(getattr(resource, name)) for name in limits}
     for name, limit in limits.items():
         resource.setrlimit(getattr(resource, name), (limit, before[name][1]))
