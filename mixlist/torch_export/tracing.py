@@ -10,7 +10,7 @@ the example's size alone, so it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.torch_export.decompositions import in_place_table, table
-from mixlist.torch_export.step_format import GRADIENT, LOSS, LOSS_SCALE, STATE
+from mixlist.torch_export.step_format import GRADIENT, LOSS, LOSS_SCALE, RANDOM, STATE
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
@@ -99,6 +99,7 @@ def trace(module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Te
         leaves = {name: named[name].detach().requires_grad_() for name in learned}
         fed = dict(zip(batch, flat[len(own) :], strict=False))
         loss, extra, after = _forward(module, loss_fn, {**named, **leaves}, fed, runs)
+        _refuse_taken_names(extra, {*own, *batch, LOSS, LOSS_SCALE})
         metrics[:] = extra
         grads = _gradients(loss * flat[-1], leaves, runs)
         results = [loss, *grads, *(after[name] for name in state), *extra.values()]
@@ -179,6 +180,16 @@ def _check_result(loss: object, metrics: object) -> None:
         raise UsageError(
             "loss_fn's second result must be a dict of named tensors", hint="return loss, {'logits': logits}"
         )
+
+
+def _refuse_taken_names(metrics: Iterable[str], taken: Collection[str]) -> None:
+    """Raise UsageError for a metric whose name another input or output of the step graph has."""
+    for name in metrics:
+        if name in taken or name.startswith((GRADIENT, STATE, RANDOM)):
+            raise UsageError(
+                f"loss_fn calls one of its results {name!r}, which is the name of another input or output of the step",
+                hint="give it another name",
+            )
 
 
 def _gradients(scaled: Tensor, leaves: Tensors, runs: list[ModuleRun]) -> list[Tensor]:
