@@ -197,6 +197,8 @@ def _write_tensors(
 ) -> list[tuple[int, int]]:
     """Write the bytes of tensors; return where each starts, and its length."""
     spans = []
+    if progress is not None:
+        progress.total = sum(_size(tensor) for tensor in held)
     for tensor in held:
         if _size(tensor) >= 2**20:
             file.write(bytes(-file.tell() % _PAGE))

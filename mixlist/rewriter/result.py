@@ -81,7 +81,7 @@ class RewriteResult:
         ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` is called with
         the bytes written.
         """
-        options = Options(force, external_data, ProgressCounter(progress, "bytes", self.streamed_bytes()))
+        options = Options(force, external_data, ProgressCounter(progress, "bytes"))
         written = save(self.proto, Path(path), self.loaded, self._stream, options)
         self._save_warnings = options.warnings
         return written
