@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mixlist.resolver import Decision as Decision
     from mixlist.resolver import resolve as resolve
     from mixlist.resolver.plan import Plan as Plan
-    from mixlist.resolver.validate import validate as validate
     from mixlist.rewriter import ConstantReport as ConstantReport
     from mixlist.rewriter import RewriteResult as RewriteResult
     from mixlist.rewriter import rewrite as rewrite
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from mixlist.tuner.result import TunedList as TunedList
     from mixlist.tuner.result import TuneReport as TuneReport
     from mixlist.tuner.run import tune as tune
+    from mixlist.validation import validate as validate
 
 _HOME = {
     "BenchReport": "mixlist.benchmark.result",
@@ -71,7 +71,7 @@ _HOME = {
     "rewrite": "mixlist.rewriter",
     "train": "mixlist.training.run",
     "tune": "mixlist.tuner.run",
-    "validate": "mixlist.resolver.validate",
+    "validate": "mixlist.validation",
 }
 
 __all__ = [*sorted(_HOME), "__version__"]

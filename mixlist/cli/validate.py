@@ -59,15 +59,14 @@ def command(
       mixlist validate modify.json --ops-info ascend910b --model model.onnx
       mixlist validate --format sarif lists/*.json > findings.sarif
     """
-    from mixlist.resolver.validate import validate
+    from mixlist.validation import validator
 
     one_standard_input()
+    check = validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto")
     reports, unreadable = [], False
     for path in paths:
         try:
-            reports.append(
-                validate(path, kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names or "auto")
-            )
+            reports.append(check(path))
         except MixlistError as error:
             tell(error)
             unreadable = True

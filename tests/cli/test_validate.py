@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,3 +145,12 @@ def test_the_library_may_come_from_standard_input(run: Callable[..., Any], tmp_p
     assert ran.status == 0
     assert ran.out.count('ML108: library <stdin> knows no op type "Softmax"') == 2
     assert '"MatMul"' not in ran.out
+
+
+def test_a_list_alone_is_checked_without_the_rooms_that_know_models(tmp_path: Path) -> None:
+    """Their import takes as long as everything else that the command does."""
+    (tmp_path / "modify.json").write_text('{"black-list": {"to-add": ["MatMul"]}}')
+    code = "import sys, mixlist.cli; mixlist.cli.main(['validate', 'modify.json']); print(sorted(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "'mixlist.validation'" in ran.stdout
+    assert not any(f"'{name}'" in ran.stdout for name in ("mixlist.resolver", "mixlist.graph", "onnx", "numpy"))

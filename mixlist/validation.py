@@ -1,10 +1,13 @@
-"""Check a list file alone, against a library, and against a model."""
+"""Check a list file alone, against a library, and against a model.
+
+The rooms that know operators and models are imported where they are needed: a list file alone needs neither.
+"""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -16,8 +19,6 @@ from mixlist.lists.load import load_library, read_policy
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
 from mixlist.lists.policy import Policy
 from mixlist.lists.validate import FileReport, validate_file
-from mixlist.ops.crosscheck import cross_check
-from mixlist.resolver.resolve_model import resolve
 
 if TYPE_CHECKING:
     from mixlist.graph.protos import ModelSource
@@ -39,17 +40,32 @@ def validate(
     operators and nodes of the model. Raises FileError if a file cannot be read, and what ``resolve`` raises for the
     model; everything else that is wrong is a finding.
     """
+    return validator(kind, strict=strict, ops_info=ops_info, model=model, op_names=op_names)(path)
+
+
+def validator(
+    kind: Literal["auto"] | Kind,
+    *,
+    strict: bool,
+    ops_info: ListPath | None,
+    model: ModelSource | None,
+    op_names: str,
+) -> Callable[[ListPath], FileReport]:
+    """Return ``validate`` for many files; the library is read here, once."""
     against = DEFAULT_LIBRARY if ops_info is None and model is not None else ops_info
-    _rewind_standard_input(path, against)
+    _rewind_standard_input(against)
     library = None if against is None else load_library(against)[0]
-    report = validate_file(path, kind, strict=strict, library=library)
-    if against is None or any(finding.severity == "error" for finding in report.findings):
-        return report
-    _rewind_standard_input(path, against)
-    options = PolicyOptions(ops_info=against, op_names=op_names)
-    policy = read_policy(_with_file(options, report.kind, path))
-    more = cross_check(policy) if model is None else _against_model(model, policy)
-    return replace(report, findings=(*report.findings, *more))
+
+    def check(path: ListPath) -> FileReport:
+        _rewind_standard_input(path)
+        report = validate_file(path, kind, strict=strict, library=library)
+        if against is None or any(finding.severity == "error" for finding in report.findings):
+            return report
+        _rewind_standard_input(path, against)
+        options = _with_file(PolicyOptions(ops_info=against, op_names=op_names), report.kind, path)
+        return replace(report, findings=(*report.findings, *_doubts(read_policy(options), model)))
+
+    return check
 
 
 def _with_file(options: PolicyOptions, kind: str, path: ListPath) -> PolicyOptions:
@@ -72,7 +88,14 @@ def _rewind_standard_input(*paths: ListPath | None) -> None:
     sys.stdin.seek(0)
 
 
-def _against_model(model: ModelSource, policy: Policy) -> Sequence[Diagnostic]:
+def _doubts(policy: Policy, model: ModelSource | None) -> Sequence[Diagnostic]:
+    """Return the findings about the names of a policy, against its library alone or against a model."""
+    if model is None:
+        from mixlist.ops.crosscheck import cross_check
+
+        return cross_check(policy)
+    from mixlist.resolver import resolve
+
     try:
         return resolve(model, policy).warnings
     except ListError as error:
