@@ -41,10 +41,10 @@ class CommandLineForm:
     """The form of an option on the command line and in a TOML file.
 
     ``kind``: the type of the value; a "list file" or a "library" may be ``-`` for standard input. ``flag``: the long
-    option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default; an older name, which
-    works and is not shown, may stand before it (``--old --x``). ``least`` and ``most`` bound an integer or a number,
-    both included. ``repeatable``: the option can be given several times, and the value is a tuple. ``files``: the names
-    that are written into an output folder; existing files need --force.
+    option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default. ``least`` and ``most``
+    bound an integer or a number, both included. ``repeatable``: the option can be given several times, and the value is
+    a tuple. ``files``: the names that are written into an output folder; existing files need --force. ``alias``: an
+    older name of the option, which works and is not shown.
     """
 
     default: object
@@ -57,6 +57,7 @@ class CommandLineForm:
     most: float | None = None
     repeatable: bool = False
     files: tuple[str, ...] = ()
+    alias: str = ""
 
 
 def option(
@@ -72,8 +73,12 @@ def option(
     repeatable: bool = False,
     files: tuple[str, ...] = (),
 ) -> Default:
-    """Return a field of an options dataclass that the command line has too."""
-    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable, files)
+    """Return a field of an options dataclass that the command line has too.
+
+    ``flag`` may have an older name before it: ``--old --new``.
+    """
+    alias, _, flag = flag.rpartition(" ")
+    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable, files, alias)
     return field(default=default, metadata={"command line": form})
 
 

@@ -39,10 +39,9 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
     if form.default not in (None, ()) and form.kind != "flag":
         shown = f"{form.default:g}" if isinstance(form.default, float) else form.default
         description += f"  [default: {shown}]"
-    *older, flag = form.flag.split()
     return AliasedOption(
-        [flag, name],
-        *older,
+        [form.flag, name],
+        form.alias,
         type=_click_type(form),
         metavar=form.metavar or _METAVARS.get(form.kind),
         default=None,
