@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import UsageError
 from mixlist.files.whole_writes import write_whole
-from mixlist.torch_export.step_format import GRADIENT, INIT_KEY, LOSS, LOSS_SCALE, RANDOM, RANDOM_KEY, STATE
+from mixlist.torch_export.step_format import INIT_KEY, RANDOM_KEY, STATE, is_reserved
 
 if TYPE_CHECKING:
     import onnx
@@ -128,6 +128,6 @@ def _check_names(module: Module, batch: Mapping[str, Tensor]) -> None:
     own = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     for name in (*batch, *own):
         shared = name in batch and name in own
-        if shared or name in (LOSS, LOSS_SCALE) or name.startswith((GRADIENT, STATE, RANDOM)):
+        if shared or is_reserved(name):
             problem = "is both in the batch and in the module" if shared else "has a meaning here"
             raise UsageError(f"the name {name!r} {problem}", hint="rename the batch input or the module's attribute")

@@ -7,3 +7,8 @@ GRADIENT, STATE = "grad.", "state."  # + the input whose gradient, or whose next
 RANDOM = "random."  # + a number: an input that export_step makes for random numbers
 INIT_KEY = "pkg.mixlist.init."  # + a parameter or buffer: metadata that says how to draw its first value
 RANDOM_KEY = "pkg.mixlist.random."  # + an input: metadata that says how to draw it in each step
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a name has a meaning of its own in every step graph."""
+    return name in (LOSS, LOSS_SCALE) or name.startswith((GRADIENT, STATE, RANDOM))

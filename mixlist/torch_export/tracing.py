@@ -33,7 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.torch_export.decompositions import in_place_table, table
-from mixlist.torch_export.step_format import GRADIENT, LOSS, LOSS_SCALE, RANDOM, STATE
+from mixlist.torch_export.step_format import GRADIENT, LOSS, LOSS_SCALE, STATE, is_reserved
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
@@ -99,7 +99,7 @@ def trace(module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Te
         leaves = {name: named[name].detach().requires_grad_() for name in learned}
         fed = dict(zip(batch, flat[len(own) :], strict=False))
         loss, extra, after = _forward(module, loss_fn, {**named, **leaves}, fed, runs)
-        _refuse_taken_names(extra, {*own, *batch, LOSS, LOSS_SCALE})
+        _refuse_taken_names(extra, {*own, *batch})
         metrics[:] = extra
         grads = _gradients(loss * flat[-1], leaves, runs)
         results = [loss, *grads, *(after[name] for name in state), *extra.values()]
@@ -183,13 +183,11 @@ def _check_result(loss: object, metrics: object) -> None:
 
 
 def _refuse_taken_names(metrics: Iterable[str], taken: Collection[str]) -> None:
-    """Raise UsageError for a metric whose name another input or output of the step graph has."""
+    """Raise UsageError for a metric whose name an input has, or that has a meaning in every step graph."""
     for name in metrics:
-        if name in taken or name.startswith((GRADIENT, STATE, RANDOM)):
-            raise UsageError(
-                f"loss_fn calls one of its results {name!r}, which is the name of another input or output of the step",
-                hint="give it another name",
-            )
+        if name in taken or is_reserved(name):
+            problem = "is the name of an input" if name in taken else "has a meaning here"
+            raise UsageError(f"loss_fn calls one of its results {name!r}, which {problem}", hint="give it another name")
 
 
 def _gradients(scaled: Tensor, leaves: Tensors, runs: list[ModuleRun]) -> list[Tensor]:

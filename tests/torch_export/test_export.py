@@ -276,8 +276,10 @@ REFUSED = [
     ("pool", lambda: nn.Sequential(nn.Conv1d(1, 1, 1), nn.AdaptiveMaxPool1d(3)), {"x": torch.ones(3, 1, 4)},
      cases.weighted, "windows of several sizes"),
     *((f"metric {name}", lambda: nn.Linear(4, 2), BATCH, lambda m, x, name=name: (m(x).sum(), {name: m(x)}),
-       f"one of its results '{name}', which is the name of another")
-      for name in ("x", "weight", "loss", "loss_scale", "grad.weight", "state.mean", "random.0")),
+       f"one of its results '{name}', which {problem}")
+      for name, problem in [*dict.fromkeys(("x", "weight"), "is the name of an input").items(),
+                            *dict.fromkeys(("loss", "loss_scale", "grad.weight", "state.mean", "random.0"),
+                                           "has a meaning here").items()]),
 ]  # fmt: skip
 
 
