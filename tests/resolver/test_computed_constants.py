@@ -226,36 +226,33 @@ def test_calls_share_a_specialization_if_their_constants_fit_alike() -> None:
     assert len({d.scope for d in nested.nodes if d.op_type == "Sqrt"}) == 2  # each calls another Square
 
 
-def test_functions_in_functions_are_entered_once() -> None:
-    """Each calls the one before twice, so there are 2^40 paths of calls."""
+def nested_calls(body: str, weight: int) -> onnx.ModelProto:
+    """Return a model of forty functions; ``body`` is that of each, and calls the one before as ``BEFORE``, twice."""
     deepest = 40
     bodies = [
         f"""<domain: "f", opset_import: ["" : 18, "f" : 1]>
-        F{n} (p, c) => (q) {{ t = f.F{n - 1}(p, c) q = f.F{n - 1}(t, c) }}"""
+        F{n} (p, c) => (q) {{ {body.replace("BEFORE", f"f.F{n - 1}")} }}"""
         for n in range(1, deepest)
     ]
     text = f"""<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
-      g (float[4] x) => (float[4] y) <float w = {{1000}}> {{ y = f.F{deepest - 1}(x, w) }}
+      g (float[4] x) => (float[4] y) <float w = {{{weight}}}> {{ y = f.F{deepest - 1}(x, w) }}
       <domain: "f", opset_import: ["" : 18]> F0 (p, c) => (q) {{ t = Mul(c, c) [a] q = Add(p, t) }}
       {" ".join(bodies)}"""
-    found = mixlist.resolve(model(text, check=False), policy(white=["Add"]))
+    return model(text, check=False)
+
+
+def test_functions_in_functions_are_entered_once() -> None:
+    """Each calls the one before twice, so there are 2^40 paths of calls."""
+    nested = nested_calls("t = BEFORE(p, c) q = BEFORE(t, c)", 1000)
+    found = mixlist.resolve(nested, policy(white=["Add"]))
     assert [d.precision for d in found.nodes if d.name == "a"] == ["float32"]
 
 
 def test_functions_in_functions_are_followed_for_a_limited_number_of_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule S4.20: each function calls the one before with two constants, so the last one has 2^40 of them."""
     monkeypatch.setattr(call_frames, "MOST_FRAMES", 1000)
-    deepest = 40
-    bodies = [
-        f"""<domain: "f", opset_import: ["" : 18, "f" : 1]>
-        F{n} (p, c) => (q) {{ k = Identity(c) t = f.F{n - 1}(p, c) q = f.F{n - 1}(t, k) }}"""
-        for n in range(1, deepest)
-    ]
-    text = f"""<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
-      g (float[4] x) => (float[4] y) <float w = {{1}}> {{ y = f.F{deepest - 1}(x, w) }}
-      <domain: "f", opset_import: ["" : 18]> F0 (p, c) => (q) {{ t = Mul(c, c) [a] q = Add(p, t) }}
-      {" ".join(bodies)}"""
-    found = mixlist.resolve(model(text, check=False), policy(white=["Add"]))
+    nested = nested_calls("k = Identity(c) t = BEFORE(p, c) q = BEFORE(t, k)", 1)
+    found = mixlist.resolve(nested, policy(white=["Add"]))
     assert {d.precision for d in found.nodes if d.name == "a"} == {"float16"}
     (warning,) = found.warnings
     assert warning.code == "ML504" and "'c' comes from the caller of a function" in warning.message

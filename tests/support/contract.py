@@ -246,7 +246,7 @@ def check_islands(pairing: Pairing, low: int) -> None:
 
 # -- point 8 --------------------------------------------------------------------------------------
 def check_carried(old: View, before: onnx.ModelProto, after: onnx.ModelProto) -> None:
-    """What only the protobuf holds is still there; ``old`` is the view of the model before."""
+    """Assert that the rewritten model keeps the fields that a view does not show; ``old`` is the view before."""
     annotations = [list(m.graph.quantization_annotation) for m in (before, after)]
     assert annotations[0] == annotations[1], "point 8: quantization_annotation changed"
     _check_sparse(before, after)
