@@ -25,14 +25,14 @@ class Progress:
     detail: object = None
 
 
-Callback: TypeAlias = Callable[[Progress], None]
+ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 
 @dataclass
 class ProgressCounter:
     """Counts what is done, and calls ``callback``, if there is one, each time."""
 
-    callback: Callback | None
+    callback: ProgressCallback | None
     unit: Unit
     total: int | None = None
     done: int = field(default=0, init=False)

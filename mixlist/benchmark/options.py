@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
-from mixlist.progress import Callback
+from mixlist.progress import ProgressCallback
 from mixlist.targets.providers import ProviderOption
 
 CONTENDERS = ("original", "other")  # the names of the two models in file names
@@ -22,7 +22,7 @@ class BenchOptions(ProviderOption):
 
     ``rounds`` pairs of turns are timed, after ``warmup`` runs of each batch. ``transfers``: time inputs and outputs on
     their way too. ``threads``: within an operator, None for ONNX Runtime's own choice. ``profiles``: a folder that
-    keeps ONNX Runtime's profiles. ``progress`` is called after each round.
+    keeps ONNX Runtime's profiles. ``progress`` gets a Progress after each round.
     """
 
     rounds: int = option(30, "Pairs of turns that are timed.", "integer", least=1)
@@ -38,7 +38,7 @@ class BenchOptions(ProviderOption):
         flag="--profile",
         files=tuple(f"{name}.json" for name in CONTENDERS),
     )
-    progress: Callback | None = None
+    progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.warmup < 1:

@@ -27,7 +27,7 @@ from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load
 from mixlist.lists.policy import Policy
 from mixlist.ops.shape_inference import refuse_expansion
-from mixlist.progress import Callback, ProgressCounter
+from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
@@ -65,7 +65,7 @@ def bench(
     transfers: bool = BenchOptions.transfers,
     threads: int | None = BenchOptions.threads,
     profiles: Path | None = BenchOptions.profiles,
-    progress: Callback | None = BenchOptions.progress,
+    progress: ProgressCallback | None = BenchOptions.progress,
 ) -> BenchReport:
     """Time ``model`` against the mixed model that a Policy or a Plan makes of it, or against another model.
 

@@ -14,7 +14,7 @@ from mixlist.checker.accuracy import Limits
 from mixlist.checker.exception_rate import DEFAULT_LIMIT
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
-from mixlist.progress import Callback
+from mixlist.progress import ProgressCallback
 from mixlist.targets.providers import ProviderOption
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class JudgingOptions(ProviderOption):
 class CheckOptions(JudgingOptions):
     """The options of ``check``.
 
-    ``against``: a mixed model that is judged instead of the one that the policy makes. ``progress`` is called with 1
+    ``against``: a mixed model that is judged instead of the one that the policy makes. ``progress`` gets a Progress
     after each batch.
     """
 
@@ -94,7 +94,7 @@ class CheckOptions(JudgingOptions):
         False, "Run the emulation too, beside a native check, and report where the two differ.", "flag"
     )
     per_tensor: bool = option(False, "Report the range of every tensor (--html always does).", "flag")
-    progress: Callback | None = None
+    progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
         if self.overflow_mode not in OVERFLOW_MODES:

@@ -25,7 +25,7 @@ from mixlist.report.terminal import clean
 from mixlist.tuner.options import TuneOptions, default_limits
 
 if TYPE_CHECKING:
-    from mixlist.progress import Callback
+    from mixlist.progress import ProgressCallback
     from mixlist.runtime.feeds import Batches
     from mixlist.tuner.result import TuneReport
     from mixlist.tuner.trials import Trial
@@ -154,7 +154,7 @@ def _refuse_seen(batches: Batches, others: Batches | None) -> None:
 
 
 @contextmanager
-def _watched(trace: bool) -> Iterator[Callback | None]:
+def _watched(trace: bool) -> Iterator[ProgressCallback | None]:
     """Yield a ``progress`` callback that reports each trial: as a line of text, or on the progress bar."""
     from mixlist.report.progress import bar
     from mixlist.report.tune_terminal import trial_line

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from rich import progress
 
-    from mixlist.progress import Callback, Progress, Unit
+    from mixlist.progress import Progress, ProgressCallback, Unit
     from mixlist.training.job import TrainingStep
 
 LONG = 256 * 2**20  # bytes below which a bar would only flicker
 
 
 @contextmanager
-def bar(doing: str, unit: Unit, size: int | None = None) -> Iterator[Callback | None]:
+def bar(doing: str, unit: Unit, size: int | None = None) -> Iterator[ProgressCallback | None]:
     """Yield a ``progress`` callback that shows a bar, or None where standard error is no terminal.
 
     ``size``: the bytes to come; few have no bar.

@@ -15,7 +15,7 @@ from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops import types
 from mixlist.ops.crosscheck import cross_check
 from mixlist.patterns.constants import ConstantRanges
-from mixlist.progress import Callback, ProgressCounter
+from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.resolver.classification import Facts, unknown_inputs
 from mixlist.resolver.decisions import Resolved, Solution, reached
 from mixlist.resolver.function_calls import settle_constant_arguments
@@ -44,7 +44,7 @@ class Resolver:
         model: ModelSource | Loaded,
         *,
         type_hints: Mapping[str, str] | None = None,
-        progress: Callback | None = None,
+        progress: ProgressCallback | None = None,
     ) -> None:
         self.loaded = load(model)
         hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
@@ -73,14 +73,14 @@ def resolve(
     policy: Policy,
     *,
     type_hints: Mapping[str, str] | None = None,
-    progress: Callback | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Plan:
     """Decide the precision of every node of ``model`` under ``policy`` (docs/semantics.md, S4).
 
     ``model`` is a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it is not changed. ``type_hints`` gives the
     types (``float32``, ``int64``, ...) of tensors that custom operators make and the model does not declare.
-    ``progress`` is called with the bytes of weights read. Raises ModelError for a model that cannot be read and
-    ListError for a node rule that cannot hold; TypeError where ``policy`` is no Policy.
+    ``progress`` gets a Progress that counts the bytes of weights read. Raises ModelError for a model that cannot be
+    read, ListError for a node rule that cannot hold, and TypeError if ``policy`` is not a Policy.
     """
     require_policy(policy)
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)

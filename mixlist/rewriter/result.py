@@ -14,7 +14,7 @@ from mixlist.graph.io import Loaded
 from mixlist.graph.save import Options, save, set_inline
 from mixlist.graph.traversal import tensors
 from mixlist.graph.weights import declared_size, is_external, stored_type
-from mixlist.progress import Callback, ProgressCounter
+from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.rewriter.constants import constant_warnings
 from mixlist.rewriter.convert import ConstantReport, identity, stream
 
@@ -72,14 +72,19 @@ class RewriteResult:
         return (*self._plan_warnings, *constant_warnings(self.constants, self._sensitive), *self._save_warnings)
 
     def save(
-        self, path: str | Path, *, force: bool = False, external_data: str = "auto", progress: Callback | None = None
+        self,
+        path: str | Path,
+        *,
+        force: bool = False,
+        external_data: str = "auto",
+        progress: ProgressCallback | None = None,
     ) -> tuple[Path, ...]:
         """Write the model to ``path``: whole or not at all, never over the input, over another file only by ``force``.
 
         Returns the files written: the model's and, where there is one, its data file.
 
-        ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` is called with
-        the bytes written.
+        ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` gets a
+        Progress that counts the bytes written.
         """
         options = Options(force, external_data, ProgressCounter(progress, "bytes"))
         written = save(self.proto, Path(path), self.loaded, self._stream, options)

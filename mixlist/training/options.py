@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from mixlist.checker.exception_rate import DEFAULT_LIMIT
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
-from mixlist.progress import Callback
+from mixlist.progress import ProgressCallback
 from mixlist.targets.providers import ProviderOption
 from mixlist.training.scalers import SCALERS
 
@@ -34,7 +34,7 @@ class TrainOptions(ProviderOption):
     seeds from ``seed`` on, each trained twice. ``scaler``: one of ``scalers.SCALERS``, with parameters under its
     framework's own names. ``trace_overflow`` looks for the nodes that overflow first at the first bad step; ``tune``
     searches the scaler's first scale and growth. ``state``: a file; a training that was killed goes on from it to the
-    same numbers. ``progress`` is called after each step.
+    same numbers. ``progress`` gets a Progress after each step.
     """
 
     eval_data: Source | None = option(
@@ -79,7 +79,7 @@ class TrainOptions(ProviderOption):
         "output file",
         flag="--resume --state",
     )
-    progress: Callback | None = None
+    progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:

@@ -14,7 +14,7 @@ from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions, JudgingOptions
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
-from mixlist.progress import Callback
+from mixlist.progress import ProgressCallback
 
 Objective = Literal["min-edits", "max-low", "max-speed"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -29,7 +29,7 @@ class TuneOptions(JudgingOptions):
     single nodes may be kept in float32 too. With ``labels`` the share of right answers may fall by no more than
     ``max_accuracy_loss``, and outputs have no limits but those asked for. ``validate_on``: data of a last check that
     the search does not see; without it the last quarter of four batches or more is held out for that check
-    (``holdout``). ``state``: a file that keeps the trials. ``progress`` is called after each trial.
+    (``holdout``). ``state``: a file that keeps the trials. ``progress`` gets a Progress after each trial.
     """
 
     objective: Objective = option(
@@ -58,7 +58,7 @@ class TuneOptions(JudgingOptions):
     state: str | os.PathLike[str] | None = option(
         None, "Keep the trials here; a search that was killed goes on.", "appended file"
     )
-    progress: Callback | None = None
+    progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:

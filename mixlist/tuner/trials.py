@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from mixlist.progress import Callback, ProgressCounter
+from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.runtime.executors import Workers, wait_for
 from mixlist.runtime.worker_process import WorkerDied
 from mixlist.tuner.candidates import EditSet
@@ -51,7 +51,7 @@ class Trials:
         goal: Goal,
         workers: Workers,
         trial_log: TrialLog,
-        progress: Callback | None = None,
+        progress: ProgressCallback | None = None,
     ) -> None:
         self.compiler, self.goal, self.workers, self.trial_log = compiler, goal, workers, trial_log
         self.progress = ProgressCounter(progress, "trials")
