@@ -21,7 +21,7 @@ from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Facts, rank_of
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
-_EXACT = operators(Trait.EXACT)
+_VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 _INTEGERS = frozenset({6, types.INT64, types.BOOL})  # 6: int32
 
 
@@ -128,7 +128,7 @@ class Advisor:
 
 def _only_follows(decision: Decision) -> bool:
     """Return True if a node follows its inputs (gray) and its operator is exact: it rounds nothing itself."""
-    return decision.list == "gray" and not decision.domain and decision.op_type in _EXACT
+    return decision.list == "gray" and not decision.domain and decision.op_type in _VALUE_PRESERVING
 
 
 def _makes_integers(node: Node) -> bool:

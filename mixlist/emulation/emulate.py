@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
 _TYPED = TYPE_ATTRIBUTES - {"to"}  # what Cast and BitCast make is not raised by their attribute
-_EXACT = operators(Trait.EXACT)
+_VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
 
 def emulate(loaded: Loaded, *, saturate: bool = False, outside: bool = False) -> ModelProto:
@@ -186,7 +186,7 @@ class Emulation:
         else:
             assignment = signature.assign(self._wish(signature))
             before, after = self._fit(node, target, assignment.inputs, assignment.outputs)
-        if not self.rounding or node.op_type in _EXACT or node.op_type in ("Constant", "ConstantOfShape"):
+        if not self.rounding or node.op_type in _VALUE_PRESERVING or node.op_type in ("Constant", "ConstantOfShape"):
             return before, after
         after += [made for slot, value in enumerate(node.outputs) for made in self._round(target, slot, value)]
         return before, after

@@ -14,13 +14,13 @@ from enum import Flag
 
 
 class Trait(Flag):
-    """One fact about an operator. A trait that contains another one implies it: what moves values is exact."""
+    """One fact about an operator. A trait that contains another one implies it: what moves values preserves them."""
 
-    EXACT = 1 << 0
+    VALUE_PRESERVING = 1 << 0
     """Inputs that a low type represents give outputs that it represents: values of the inputs, their negatives, the
     next whole numbers, or -1, 0 and 1. So rounding the output again changes nothing."""
 
-    MOVES_VALUES = 1 << 1 | EXACT
+    MOVES_VALUES = 1 << 1 | VALUE_PRESERVING
     """Each output element is an element of an input of the output's type, or a zero that fills a gap. Shapes, indices
     and conditions alone decide which element goes where: the values themselves do not (Max and TopK do not qualify)."""
 
@@ -86,10 +86,10 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("CenterCropPad", Trait.FILLS),
     ("Where", Trait.MOVES_VALUES | _SHAPES),
     # The output is exact, but the values decide.
-    ("Abs Ceil Floor Max Min Neg ReduceMax ReduceMin Round", Trait.EXACT | _SHAPES),
-    ("Sign", Trait.EXACT | Trait.BOUNDED | _SHAPES),
-    ("Hardmax", Trait.EXACT | Trait.BOUNDED),
-    ("Clip GlobalMaxPool MaxPool Relu ThresholdedRelu TopK", Trait.EXACT),
+    ("Abs Ceil Floor Max Min Neg ReduceMax ReduceMin Round", Trait.VALUE_PRESERVING | _SHAPES),
+    ("Sign", Trait.VALUE_PRESERVING | Trait.BOUNDED | _SHAPES),
+    ("Hardmax", Trait.VALUE_PRESERVING | Trait.BOUNDED),
+    ("Clip GlobalMaxPool MaxPool Relu ThresholdedRelu TopK", Trait.VALUE_PRESERVING),
     # The output is small, or as large as the terms that it is made of.
     ("Atan Cos Erf HardSigmoid Sigmoid Sin Softsign Tanh", Trait.BOUNDED),
     ("Softmax", Trait.BOUNDED | Trait.SOFTMAX),

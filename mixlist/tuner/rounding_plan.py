@@ -24,7 +24,7 @@ from mixlist.resolver.decisions import Solution
 from mixlist.resolver.uses import Use, node_uses, uses
 
 Calls = tuple[NodeRef, ...]
-_EXACT = operators(Trait.EXACT)
+_VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
 
 class RoundingPoint(NamedTuple):
@@ -248,7 +248,7 @@ def _output_types(solution: Solution, node: Node) -> tuple[int, ...]:
 
 def _moves_low(node: Node, low: set[int]) -> bool:
     """Return whether the outputs are values of inputs that are all low: they need no rounding."""
-    if not low or node.op_type not in _EXACT or node.domain:
+    if not low or node.op_type not in _VALUE_PRESERVING or node.domain:
         return False
     return all(
         slot in low for slot, v in enumerate(node.inputs) if v is not None and types.element(v.type) in types.LISTED

@@ -43,7 +43,7 @@ RangeOf = Callable[[Value], ConstantRange | None]
 LARGE = 1e30  # of a magnitude: 1e8 such values add up to what float32 holds
 NEAR = 1 / 8  # of the low range: a value of the reference that is larger may be beyond it in a trial
 LEAST = 1e-6  # the smallest divisor that counts: no rounding makes it zero
-_BOUNDED, _EXACT = operators(Trait.BOUNDED), operators(Trait.EXACT)
+_BOUNDED, _VALUE_PRESERVING = operators(Trait.BOUNDED), operators(Trait.VALUE_PRESERVING)
 # If all values that a steady operator reads and makes are far within the range in the reference, no rounding takes one
 # beyond the range. If one does, because terms cancel or errors grow eightfold, the final check finds it.
 _STEADY = operators(Trait.STEADY)
@@ -235,7 +235,7 @@ class _Magnitudes:
         op_type = node.node.op_type
         if node.node.domain or not all(self._is_safe(value) for value in floats_of(node.node.inputs)):
             return False
-        if op_type in _BOUNDED or (op_type in _EXACT and node.ref not in self.near):
+        if op_type in _BOUNDED or (op_type in _VALUE_PRESERVING and node.ref not in self.near):
             return True
         if op_type not in _STEADY and not self._divides_by_much(node.node):
             return False
