@@ -65,15 +65,15 @@ def started(name: str, batch: int, lists: str, threads: int) -> Any:
     from mixlist.training.loop import Training
     from mixlist.training.optimizers import Settings
     from mixlist.training.scalers import make_scaler
-    from mixlist.training.step_session import float32_session, mixed_session
-    from mixlist.training.stepgraph import read_step
+    from mixlist.training.step_graph import read_step
+    from mixlist.training.step_session import make_float32_session, make_mixed_session
 
     data = ROOT / "mixlist" / "demo_data"
     graph = read_step(data / f"digits_{name}_step.onnx")
     if lists == "float32":
-        made, scaler = float32_session(graph, "cpu", threads), None
+        made, scaler = make_float32_session(graph, "cpu", threads), None
     else:
-        made = mixed_session(graph, mixlist.load_policy(ops_info=lists), "cpu", threads)
+        made = make_mixed_session(graph, mixlist.load_policy(ops_info=lists), "cpu", threads)
         scaler = make_scaler("torch", init_scale=1024.0)
     samples = read_data(graph, data / "digits_train.npz", "")
     return Training(made, samples, Settings(), batch_size=batch, steps=10**9, seed=0, scaler=scaler)

@@ -197,7 +197,7 @@ def test_damaged_states_of_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     step, data, state = tmp_path / "step.onnx", tmp_path / "train.npz", tmp_path / "state.npz"
     onnx.save(noisy(), step)
     np.savez(data, **samples(40))
-    monkeypatch.setattr(checkpoint, "SAVE_AFTER", 0.0)
+    monkeypatch.setattr(checkpoint, "SAVE_INTERVAL", 0.0)
     options: dict[str, Any] = {"batch_size": 4, "epochs": 1}
     assert not train(step, mixlist.load_policy(), data, state=state, progress=Stop(25), **options).complete
     interrupted = state.read_bytes()

@@ -108,7 +108,7 @@ def _scaler_parameters(name: str, scale: float | None, texts: Iterable[str]) -> 
         found[key] = value
     if scale is None:
         return found
-    own = SCALERS[name].INITIAL
+    own = SCALERS[name].INITIAL_SCALE_PARAMETER
     if not own:
         raise UsageError(f"the loss scaler {name} has no scale to set", hint="leave --loss-scale out")
     if own in found:

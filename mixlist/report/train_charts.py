@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixlist.report.number_text import figure
-from mixlist.training.result import Curve, TrainReport
+from mixlist.training.result import TrainingHistory, TrainReport
 
 WIDTH, HEIGHT = 1000.0, 260.0
 BINS = 250  # points of a curve: steps beyond that share one, as their mean
@@ -96,7 +96,7 @@ def losses(report: TrainReport) -> LossChart | None:
     return LossChart(lines, bands, ticks(scale), log, infinite)
 
 
-def _sides(report: TrainReport) -> dict[str, list[Curve]]:
+def _sides(report: TrainReport) -> dict[str, list[TrainingHistory]]:
     """Return the curves of all runs in float32 and in mixed precision."""
     return {"float32": [run.float32 for run in report.runs], "mixed": [run.mixed for run in report.runs]}
 
@@ -154,7 +154,7 @@ def _power(scale: Scale, value: float) -> float:
     )
 
 
-def _steps(curve: Curve, scale: Scale, steps: int) -> str:
+def _steps(curve: TrainingHistory, scale: Scale, steps: int) -> str:
     """A step line: a new piece only where the scale changes."""
     pieces = [f"M0,{_power(scale, curve.scale[0]):g}"]
     for step in range(1, len(curve.scale)):
@@ -163,7 +163,7 @@ def _steps(curve: Curve, scale: Scale, steps: int) -> str:
     return "".join(pieces) + f"H{x_at(len(curve.scale), steps):g}"
 
 
-def _marks(curve: Curve, scale: Scale, steps: int) -> str:
+def _marks(curve: TrainingHistory, scale: Scale, steps: int) -> str:
     """A short stroke at each skipped step; with very many of them, at the first ones."""
     return "".join(
         f"M{x_at(step + 0.5, steps):g},{_power(scale, curve.scale[step]) - 6:g}v12" for step in curve.skipped[:_MARKS]

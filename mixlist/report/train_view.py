@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from mixlist.checker.exception_rate import describe_rate, too_many
 from mixlist.report.number_text import figure, pluralize, share
-from mixlist.training.result import Run, TrainReport
+from mixlist.training.result import SeedRun, TrainReport
 
 EMULATED = (
     "Emulated: ONNX Runtime's CPU provider computes most float16 nodes in float32, so the mixed step itself would show"
@@ -49,13 +49,13 @@ def rows(report: TrainReport) -> list[tuple[str, ...]]:
     return found
 
 
-def _row(run: Run) -> tuple[str, ...]:
+def _row(run: SeedRun) -> tuple[str, ...]:
     mixed = run.mixed
     counts = str(len(mixed.exceptions)), str(len(mixed.skipped))
     return str(run.seed), *map(figure, _values(run)), *counts, figure(mixed.scale[-1]) if mixed.scale else "-"
 
 
-def _values(run: Run) -> tuple[float | None, ...]:
+def _values(run: SeedRun) -> tuple[float | None, ...]:
     """Return the losses and metrics of a run, in float32 and mixed."""
     return end(run.float32.loss), end(run.mixed.loss), run.float32.metric, run.mixed.metric
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import UsageError
 from mixlist.files.whole_writes import write_whole
-from mixlist.torch_export.step_format import INIT_KEY, RANDOM_KEY, STATE, is_reserved
+from mixlist.torch_export.step_format import INIT_KEY_PREFIX, RANDOM_KEY_PREFIX, STATE_PREFIX, is_reserved
 
 if TYPE_CHECKING:
     import onnx
@@ -77,16 +77,18 @@ def _export(
     buffers = dict(module.named_buffers())
     constants = tracing.frozen(module) | {name: value for name, value in buffers.items() if name not in changed}
     inputs = [*step.inputs, *draws]
-    outputs = [name for name in step.outputs if not name.startswith(STATE) or name.removeprefix(STATE) in changed]
+    outputs = [
+        name for name in step.outputs if not name.startswith(STATE_PREFIX) or name.removeprefix(STATE_PREFIX) in changed
+    ]
     model = onnx_export.to_onnx(step.graph, inputs, outputs, constants, step.batch)
     metadata: dict[str, Mapping[str, object]] = {
-        INIT_KEY + name: init_metadata.describe_parameter(value.detach().cpu().numpy())
+        INIT_KEY_PREFIX + name: init_metadata.describe_parameter(value.detach().cpu().numpy())
         for name, value in tracing.trainable(module).items()
     }
     for name, value in buffers.items():
         if name in changed:
-            metadata[INIT_KEY + name] = init_metadata.describe_state(name, value.cpu().numpy())
-    metadata |= {RANDOM_KEY + name: distribution for name, distribution in draws.items()}
+            metadata[INIT_KEY_PREFIX + name] = init_metadata.describe_state(name, value.cpu().numpy())
+    metadata |= {RANDOM_KEY_PREFIX + name: distribution for name, distribution in draws.items()}
     model.metadata_props.update((key, json.dumps(description)) for key, description in metadata.items())
     proto: onnx.ModelProto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from mixlist.torch_export.step_format import STATE
+from mixlist.torch_export.step_format import STATE_PREFIX
 from mixlist.torch_export.tracing import Step
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _drop_kept_state(step: Step) -> set[str]:
     outputs = [
         (node, name)
         for node, name in zip(result.args[0], step.outputs, strict=True)
-        if not (name.startswith(STATE) and input_names.get(node) == name.removeprefix(STATE))
+        if not (name.startswith(STATE_PREFIX) and input_names.get(node) == name.removeprefix(STATE_PREFIX))
     ]
     result.args = ([node for node, _ in outputs],)
-    return {name.removeprefix(STATE) for _, name in outputs if name.startswith(STATE)}
+    return {name.removeprefix(STATE_PREFIX) for _, name in outputs if name.startswith(STATE_PREFIX)}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mixlist.errors import ModelError
-from mixlist.torch_export.step_format import RANDOM
+from mixlist.torch_export.step_format import RANDOM_PREFIX
 
 if TYPE_CHECKING:
     from torch import SymInt
@@ -48,7 +48,7 @@ def lift(graph: Graph, mode: FakeTensorMode, batch: SymInt | None) -> dict[str, 
             nonlocal last_input
             number = len(draws)
             off = {"uniform": 0.5, "normal": 0.0}.get(kind, parameters.get("p"))
-            draws[f"{RANDOM}{number}"] = {"kind": kind, **parameters, "off": off}
+            draws[f"{RANDOM_PREFIX}{number}"] = {"kind": kind, **parameters, "off": off}
             shape = list(node.meta["val"].shape)
             declared = _declared_shape(shape, batch)
             with graph.inserting_after(last_input):

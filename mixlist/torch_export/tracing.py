@@ -33,7 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixlist.errors import ModelError, UsageError
 from mixlist.torch_export.decompositions import in_place_table, table
-from mixlist.torch_export.step_format import GRADIENT, LOSS, LOSS_SCALE, STATE, is_reserved
+from mixlist.torch_export.step_format import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX, is_reserved
 
 if TYPE_CHECKING:
     from torch import SymInt, Tensor
@@ -112,7 +112,7 @@ def trace(module: Module, loss_fn: Callable[..., object], batch: Mapping[str, Te
             raise _refusal(error) from error
         joint.graph.eliminate_dead_code()
         graph = _functional(joint, flat)
-    outputs = (LOSS, *(GRADIENT + name for name in learned), *(STATE + name for name in state), *metrics)
+    outputs = (LOSS, *(GRADIENT_PREFIX + name for name in learned), *(STATE_PREFIX + name for name in state), *metrics)
     size = next((value.shape[0] for value in rows if value.ndim and not isinstance(value.shape[0], int)), None)
     if size is not None:
         _refuse_fixed_batch(mode.shape_env, size)

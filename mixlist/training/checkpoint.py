@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mixlist.training.loop import Training, TrainingState
 
 FORMAT = "mixlist.train-state/4"
-SAVE_AFTER = 2.0  # seconds between two states
+SAVE_INTERVAL = 2.0  # seconds between two states
 _JSON, _DIGEST, _ARRAY, _DTYPE = "state.json", "sha256", "array", "dtype"
 
 
@@ -63,7 +63,7 @@ class StateFile:
 
     def keep(self, name: str, training: Training) -> None:
         """Write the state, now and then."""
-        if self.path is not None and time.monotonic() - self._last >= SAVE_AFTER:
+        if self.path is not None and time.monotonic() - self._last >= SAVE_INTERVAL:
             self.state["running"] = {name: training.state()}
             self._write(training)
 

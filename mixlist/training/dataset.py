@@ -12,7 +12,7 @@ import numpy as np
 from mixlist.errors import UsageError
 from mixlist.runtime.data_files import load_arrays
 from mixlist.runtime.inputs import fit
-from mixlist.training.stepgraph import StepGraph
+from mixlist.training.step_graph import StepGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SHUFFLE = 1  # a stream of random numbers that does not meet those of ``sampling``
 
 
-class Data:
+class Dataset:
     """Samples along the first axis of each array, checked against the step graph's batch inputs.
 
     Raises UsageError for arrays that do not fit the graph, differ in length, are empty or hold values that are not
@@ -35,7 +35,7 @@ class Data:
     def __init__(self, graph: StepGraph, arrays: Mapping[str, object], where: str) -> None:
         self.where = where
         # The number of samples is free, even if the graph takes batches of one size only.
-        inputs = [replace(each, shape=(None, *each.shape[1:])) if each.shape else each for each in graph.batch]
+        inputs = [replace(each, shape=(None, *each.shape[1:])) if each.shape else each for each in graph.batch_inputs]
         missing = [each.name for each in inputs if each.name not in arrays and not each.optional]
         if missing:
             names = ", ".join(each.name for each in inputs)
@@ -64,12 +64,12 @@ class Data:
         return {name: value[rows] for name, value in self.arrays.items()}
 
 
-def read_data(graph: StepGraph, source: Source, name: str) -> Data:
+def read_data(graph: StepGraph, source: Source, name: str) -> Dataset:
     """Return the samples of a mapping of arrays, called ``name`` in messages, or of a ``.npz`` file.
 
     Raises FileError and UsageError.
     """
-    return Data(graph, *read_arrays(source, name))
+    return Dataset(graph, *read_arrays(source, name))
 
 
 def read_arrays(source: Source, name: str) -> tuple[Mapping[str, object], str]:
@@ -82,7 +82,7 @@ def read_arrays(source: Source, name: str) -> tuple[Mapping[str, object], str]:
     return arrays, str(source)
 
 
-class Order:
+class BatchOrder:
     """The samples of each step: a new permutation for each epoch; those left over at its end are left out.
 
     There are at least as many samples as a batch has.
@@ -93,7 +93,7 @@ class Order:
         self._epoch = -1
         self._permutation: Indices = np.empty(0, np.int64)
 
-    def batch(self, step: int) -> Indices:
+    def indices(self, step: int) -> Indices:
         """Return the indices of the samples of a step (from 0)."""
         epoch, batch = divmod(step, self.count // self.size)
         if epoch != self._epoch:

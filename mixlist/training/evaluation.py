@@ -10,10 +10,10 @@ import numpy as np
 
 from mixlist.errors import UsageError
 from mixlist.torch_export.step_format import LOSS
-from mixlist.training.dataset import Data
-from mixlist.training.sampling import no_noise
+from mixlist.training.dataset import Dataset
+from mixlist.training.random_values import neutral_random_inputs
+from mixlist.training.step_graph import StepGraph
 from mixlist.training.step_session import StepSession
-from mixlist.training.stepgraph import StepGraph
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
@@ -32,12 +32,14 @@ class Metric:
     higher: bool
 
 
-def choose(graph: StepGraph, name: str | None) -> Metric:
+def choose_metric(graph: StepGraph, name: str | None) -> Metric:
     """Return the metric of this name; by default accuracy where the graph has logits and labels, else the loss.
 
     An output whose name has loss, error or perplexity in it is better when lower. Raises UsageError for no output.
     """
-    labeled = LOGITS in graph.metrics and any(each.name == LABELS and each.type in _INTEGERS for each in graph.batch)
+    labeled = LOGITS in graph.metrics and any(
+        each.name == LABELS and each.type in _INTEGERS for each in graph.batch_inputs
+    )
     if name is None:
         name = ACCURACY if labeled else LOSS
     names = (LOSS, *graph.metrics, *((ACCURACY,) if labeled else ()))
@@ -49,7 +51,7 @@ def choose(graph: StepGraph, name: str | None) -> Metric:
 def evaluate(
     session: StepSession,
     parameters: Mapping[str, Array],
-    data: Data,
+    data: Dataset,
     metric: Metric,
     batch_size: int,
     batches: int | None = None,
@@ -66,9 +68,9 @@ def evaluate(
     for start in range(0, data.count, batch_size)[:batches]:
         batch = data.rows(slice(start, start + batch_size))
         rows = min(batch_size, data.count - start)
-        if graph.fixed_batch is not None and rows < graph.fixed_batch:
+        if graph.fixed_batch_size is not None and rows < graph.fixed_batch_size:
             break
-        (values,) = session.outputs({**parameters, **batch, **no_noise(graph, rows)}, [output])
+        (values,) = session.outputs({**parameters, **batch, **neutral_random_inputs(graph, rows)}, [output])
         if metric.name == ACCURACY:
             if not start:
                 _check_labels(data, values)
@@ -79,7 +81,7 @@ def evaluate(
     return total / max(count, 1)
 
 
-def _check_labels(data: Data, logits: Array) -> None:
+def _check_labels(data: Dataset, logits: Array) -> None:
     """Raise UsageError where a label is of no class, or none counts."""
     largest, classes = int(data.arrays[LABELS].max()), logits.shape[-1] if logits.ndim else 0
     if largest >= classes:

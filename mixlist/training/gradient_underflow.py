@@ -9,7 +9,7 @@ import numpy as np
 from mixlist.ops import types
 from mixlist.ops.low_precision import SMALLEST_NORMAL
 from mixlist.runtime.casts import numpy_type
-from mixlist.training.result import Underflow
+from mixlist.training.result import GradientUnderflow
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
@@ -51,10 +51,10 @@ class UnderflowSampler:
         self.counts[5] += 1
         scaled[...] = copy  # the mixed session's own array, which the second run has filled
 
-    def result(self) -> Underflow | None:
+    def result(self) -> GradientUnderflow | None:
         """Return the shares so far; None if no step was sampled."""
         values, *counts, steps = self.counts
         if not steps:
             return None
         zero, subnormal, zero_unscaled, subnormal_unscaled = (count / max(values, 1) for count in counts)
-        return Underflow(zero, subnormal, zero_unscaled, subnormal_unscaled, steps)
+        return GradientUnderflow(zero, subnormal, zero_unscaled, subnormal_unscaled, steps)

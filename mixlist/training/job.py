@@ -12,14 +12,14 @@ from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
 from mixlist.runtime.casts import numpy_type
 from mixlist.runtime.feeds import digest
-from mixlist.training.dataset import Data, read_arrays, read_data
-from mixlist.training.evaluation import Metric, choose, evaluate
+from mixlist.training.dataset import Dataset, read_arrays, read_data
+from mixlist.training.evaluation import Metric, choose_metric, evaluate
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
 from mixlist.training.options import EPOCHS, Source, TrainOptions
-from mixlist.training.scalers import Scaler, described, make_scaler
+from mixlist.training.scalers import Scaler, describe_scaler, make_scaler
+from mixlist.training.step_graph import StepGraph
 from mixlist.training.step_session import StepSession
-from mixlist.training.stepgraph import StepGraph
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array
@@ -38,7 +38,7 @@ class TrainingStep:
 
 
 @dataclass
-class Job:
+class TrainingJob:
     """The trainings of one command. ``held``: the data to evaluate on; ``steps``: of each training.
 
     ``first_values``: those of ``init``, by name.
@@ -48,8 +48,8 @@ class Job:
     policy: Policy
     options: TrainOptions
     settings: Settings
-    samples: Data
-    held: Data
+    samples: Dataset
+    held: Dataset
     metric: Metric
     steps: int
     first_values: dict[str, Array]
@@ -84,7 +84,7 @@ class Job:
             notes += [f"{data.where}: {name}: {note}" for name, note in data.notes.items()]
         if held is self.samples:
             notes.append("there is no evaluation data: the metric is taken on the training data")
-        left_over = held.count % self.options.batch_size if self.graph.fixed_batch is not None else 0
+        left_over = held.count % self.options.batch_size if self.graph.fixed_batch_size is not None else 0
         if left_over:
             notes.append(f"{held.where}: {left_over} samples are left out: {self.graph.name} takes whole batches only")
         return list(dict.fromkeys(notes))
@@ -96,7 +96,7 @@ class Job:
         from mixlist.version import __version__
 
         options = self.options
-        scaler = described(self.new_scaler())
+        scaler = describe_scaler(self.new_scaler())
         return {
             "step graph": content_digest(self.graph.loaded),
             "data": digest([self.samples.arrays, self.held.arrays]),
@@ -108,21 +108,21 @@ class Job:
         }
 
 
-def make_job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) -> Job:
+def make_job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) -> TrainingJob:
     """Return what all trainings have in common; raises UsageError for what does not fit before the long run."""
     samples = read_data(graph, data, "the training data")
     held = samples
     if options.eval_data is not None:
         held = read_data(graph, options.eval_data, "the evaluation data")
     _refuse_batch(graph, options.batch_size, samples, held)
-    job = Job(
+    job = TrainingJob(
         graph=graph,
         policy=policy,
         options=options,
         settings=options.optimizer or Settings(),
         samples=samples,
         held=held,
-        metric=choose(graph, options.metric),
+        metric=choose_metric(graph, options.metric),
         steps=options.steps or (options.epochs or EPOCHS) * (samples.count // options.batch_size),
         first_values=_first_values(graph, options.init),
     )
@@ -130,8 +130,8 @@ def make_job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptio
     return job
 
 
-def _refuse_batch(graph: StepGraph, batch_size: int, samples: Data, held: Data) -> None:
-    fixed = graph.fixed_batch
+def _refuse_batch(graph: StepGraph, batch_size: int, samples: Dataset, held: Dataset) -> None:
+    fixed = graph.fixed_batch_size
     if fixed is not None and fixed != batch_size:
         raise UsageError(
             f"{graph.name} takes batches of {fixed} samples, not of {batch_size}",

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from mixlist.torch_export.step_format import LOSS_SCALE
-from mixlist.training.dataset import Data, Order
+from mixlist.training.dataset import BatchOrder, Dataset
 from mixlist.training.optimizers import Optimizer, Settings
-from mixlist.training.result import Curve
-from mixlist.training.sampling import initial, noise
-from mixlist.training.scalers import Action, NoScaling, Scaler, restored, state_of
+from mixlist.training.random_values import draw_initial_value, draw_random_inputs
+from mixlist.training.result import TrainingHistory
+from mixlist.training.scalers import Action, NoScaling, Scaler, restore_scaler, scaler_state
 from mixlist.training.step_session import FlatArrays, StepSession
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Training:
     def __init__(
         self,
         session: StepSession,
-        data: Data,
+        data: Dataset,
         settings: Settings,
         *,
         batch_size: int,
@@ -60,20 +60,20 @@ class Training:
         advance_on_skip: bool = False,
     ) -> None:
         self.session, self.data, self.settings = session, data, settings
-        self.order = Order(data.count, batch_size, seed)
+        self.order = BatchOrder(data.count, batch_size, seed)
         self.steps, self.seed = steps, seed
         self.scaler = scaler or NoScaling()
         self.advance_on_skip = advance_on_skip
         graph, values = session.graph, dict(first_values or {})
         for index, each in enumerate((*graph.parameters, *graph.buffers)):
             if each.name not in values:
-                values[each.name] = initial(each, seed, index)
+                values[each.name] = draw_initial_value(each, seed, index)
         self.parameters = FlatArrays(graph.parameters)
         for name, view in self.parameters.views.items():
             view[...] = values[name]
         self.buffers = {each.name: values[each.name] for each in graph.buffers}
         self.optimizer = Optimizer(settings, self.parameters.data.size)
-        self.history = Curve()
+        self.history = TrainingHistory()
         self.sampler: UnderflowSampler | None = None
         self.first_bad: dict[str, Array] | None = None  # the feed of the first bad step, its scale included
         self.step = 0  # batches done
@@ -86,15 +86,19 @@ class Training:
 
     def feed(self, step: int) -> dict[str, Array]:
         """Return what a step reads, but for the scale."""
-        rows = self.order.batch(step)
-        return {**self.values, **self.data.rows(rows), **noise(self.session.graph, self.seed, step, len(rows))}
+        rows = self.order.indices(step)
+        return {
+            **self.values,
+            **self.data.rows(rows),
+            **draw_random_inputs(self.session.graph, self.seed, step, len(rows)),
+        }
 
     def run(self, until: int) -> None:
         """Make steps up to ``until``, or to the end."""
         while self.step < min(until, self.steps):
-            self._one()
+            self._run_step()
 
-    def _one(self) -> None:
+    def _run_step(self) -> None:
         """Make one step, again as long as the scaler wants (Rule S10.2)."""
         feed = self.feed(self.step)
         exception = False
@@ -147,7 +151,7 @@ class Training:
             "buffers": self.buffers,
             "moments": self.optimizer.moments,
             "updates": self.optimizer.updates,
-            "scaler": state_of(self.scaler),
+            "scaler": scaler_state(self.scaler),
             "step": self.step,
             "global_step": self.global_step,
             "first_bad": self.first_bad,
@@ -159,10 +163,10 @@ class Training:
         self.parameters.data[...] = state["parameters"]
         self.buffers = state["buffers"]
         self.optimizer.moments, self.optimizer.updates = state["moments"].copy(), state["updates"]
-        self.scaler = restored(state["scaler"])
+        self.scaler = restore_scaler(state["scaler"])
         self.step, self.global_step = state["step"], state["global_step"]
         self.first_bad = state["first_bad"]
-        self.history = Curve(**state["history"])
+        self.history = TrainingHistory(**state["history"])
 
 
 def all_finite(values: Floats) -> bool:

@@ -11,7 +11,7 @@ from mixlist.files.strict_json import strict
 
 
 @dataclass
-class Curve:
+class TrainingHistory:
     """One training: the unscaled loss of each step, and the evaluation metric at its end (None: none was taken).
 
     The rest is for mixed trainings: the scale of each step, the steps whose update was skipped, those with a gradient
@@ -30,16 +30,16 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Run:
+class SeedRun:
     """One seed, trained twice on the same batches."""
 
     seed: int
-    float32: Curve
-    mixed: Curve
+    float32: TrainingHistory
+    mixed: TrainingHistory
 
 
 @dataclass(frozen=True)
-class Underflow:
+class GradientUnderflow:
     """Of the gradient values that are not zero in float32: the share that is zero, or subnormal, in the low type.
 
     With the loss scaled as in training, and unscaled; over ``steps`` sampled steps of all runs.
@@ -53,7 +53,7 @@ class Underflow:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningRun:
     """One setting of the scaler that was tried (``--tune-scale``): its exceptions and gradients lost in ``steps``."""
 
     parameters: dict[str, float]
@@ -88,14 +88,14 @@ class TrainReport:
     metric: str
     higher: bool
     tolerance: float
-    runs: tuple[Run, ...]
+    runs: tuple[SeedRun, ...]
     scaler: dict[str, object]
     optimizer: dict[str, object]
-    underflow: Underflow | None = None
+    underflow: GradientUnderflow | None = None
     offenders: tuple[NodeFinding, ...] = ()
     trace_scale: float | None = None
     suggestion: str = ""
-    scale_trials: tuple[Trial, ...] = ()
+    scale_trials: tuple[TuningRun, ...] = ()
     scale_choice: dict[str, float] = field(default_factory=dict)
     complete: bool = True
     warnings: tuple[str, ...] = ()

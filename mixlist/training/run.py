@@ -10,17 +10,17 @@ from mixlist.checker.keywords import with_keywords
 from mixlist.lists.policy import Policy
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
-from mixlist.training.advice import advise
 from mixlist.training.checkpoint import StateFile
 from mixlist.training.gradient_underflow import UnderflowSampler
-from mixlist.training.job import Job, TrainingStep, make_job
+from mixlist.training.job import TrainingJob, TrainingStep, make_job
 from mixlist.training.loop import all_finite
 from mixlist.training.options import Source, TrainOptions
-from mixlist.training.result import Curve, Run, TrainReport
-from mixlist.training.scalers import ScalerError, described
-from mixlist.training.step_session import StepSession, float32_session, mixed_session
-from mixlist.training.stepgraph import read_step
-from mixlist.training.tuning import tune_scale
+from mixlist.training.overflow_advice import advise_on_overflow
+from mixlist.training.result import SeedRun, TrainingHistory, TrainReport
+from mixlist.training.scale_tuning import tune_scale
+from mixlist.training.scalers import ScalerError, describe_scaler
+from mixlist.training.step_graph import read_step
+from mixlist.training.step_session import StepSession, make_float32_session, make_mixed_session
 from mixlist.training.verdict import diverged, failure_reasons, missing_comparisons
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def run_train(model: Model, policy: Policy, data: Source, options: TrainOptions)
     clock = PhaseTimer()
     states = StateFile(options.state, job.key() if options.state is not None else {})
     with clock.phase("prepare"):
-        exact = float32_session(job.graph, options.provider, options.threads)
-        mixed = mixed_session(job.graph, policy, options.provider, options.threads)
+        exact = make_float32_session(job.graph, options.provider, options.threads)
+        mixed = make_mixed_session(job.graph, policy, options.provider, options.threads)
         job.measure(job.training(exact, options.seed, None), batches=1)  # errors of the data come before the long run
     series = _Series(job, exact, mixed, states, clock)
     series.run()
@@ -63,14 +63,16 @@ def run_train(model: Model, policy: Policy, data: Source, options: TrainOptions)
 class _Series:
     """The trainings of one command, one after the other: every seed in float32, then mixed."""
 
-    def __init__(self, job: Job, exact: StepSession, mixed: StepSession, states: StateFile, clock: PhaseTimer) -> None:
+    def __init__(
+        self, job: TrainingJob, exact: StepSession, mixed: StepSession, states: StateFile, clock: PhaseTimer
+    ) -> None:
         self.job, self.exact, self.mixed, self.states, self.clock = job, exact, mixed, states, clock
         self.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, job.steps)
         self.progress = ProgressCounter(job.options.progress, "steps", 2 * job.options.runs * job.steps)
         self.sampler.counts = list(states.state["counts"] or self.sampler.counts)
-        self.finished: list[Run] = []
-        self.cut_off: list[Run] = []  # the one that Ctrl-C ended, as far as it came
-        self.curves: dict[str, Curve] = {}  # of the current seed, by kind
+        self.finished: list[SeedRun] = []
+        self.cut_off: list[SeedRun] = []  # the one that Ctrl-C ended, as far as it came
+        self.curves: dict[str, TrainingHistory] = {}  # of the current seed, by kind
         self.first_bad: dict[str, Array] | None = None  # what the first bad step of all runs read
 
     @property
@@ -83,15 +85,15 @@ class _Series:
         first = self.job.options.seed
         try:
             for seed in range(first, first + self.job.options.runs):
-                self.curves = {"float32": Curve(), "mixed": Curve()}
+                self.curves = {"float32": TrainingHistory(), "mixed": TrainingHistory()}
                 with self.clock.phase("float32"):
                     self.train(seed, "float32", self.exact, None)
                 with self.clock.phase("mixed"):
                     first_bad = self.train(seed, "mixed", self.mixed, self.sampler)
-                self.finished.append(Run(seed, **self.curves))
+                self.finished.append(SeedRun(seed, **self.curves))
                 self.first_bad = self.first_bad or first_bad
         except KeyboardInterrupt:
-            self.cut_off.append(Run(seed, **self.curves))
+            self.cut_off.append(SeedRun(seed, **self.curves))
 
     def train(
         self, seed: int, kind: str, session: StepSession, sampler: UnderflowSampler | None
@@ -103,7 +105,7 @@ class _Series:
         name, job = f"{seed}/{kind}", self.job
         finished = self.states.state["done"].get(name)
         if finished is not None:
-            self.curves[kind] = Curve(**finished["curve"])
+            self.curves[kind] = TrainingHistory(**finished["curve"])
             self.progress.skip(job.steps)
             return finished["first_bad"]
         training = job.training(session, seed, job.new_scaler() if kind == "mixed" else None)
@@ -153,7 +155,7 @@ class _Series:
             higher=job.metric.higher,
             tolerance=options.tolerance,
             runs=runs,
-            scaler=described(job.new_scaler()),
+            scaler=describe_scaler(job.new_scaler()),
             optimizer=asdict(job.settings),
             underflow=self.sampler.result(),
             complete=self.complete,
@@ -168,7 +170,9 @@ class _Series:
         try:
             if options.trace_overflow and self.first_bad is not None:
                 with self.clock.phase("trace"):
-                    offenders, scale, suggestion = advise(job.graph, job.policy, self.first_bad, options.provider)
+                    offenders, scale, suggestion = advise_on_overflow(
+                        job.graph, job.policy, self.first_bad, options.provider
+                    )
                 report = replace(report, offenders=offenders, trace_scale=scale, suggestion=suggestion)
             if options.tune:
                 with self.clock.phase("tune scale"):

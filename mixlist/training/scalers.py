@@ -47,8 +47,8 @@ class Scaler(ABC):
     """
 
     NAME: ClassVar[str]
-    INITIAL: ClassVar[str] = ""
-    GROWTH: ClassVar[str] = ""
+    INITIAL_SCALE_PARAMETER: ClassVar[str] = ""
+    GROWTH_PARAMETER: ClassVar[str] = ""
     scale: float = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
@@ -57,8 +57,8 @@ class Scaler(ABC):
                 value = getattr(self, name)
                 if not limits.contains(value):
                     raise UsageError(f"{name}={value:g}: it {limits.text}")
-        if self.INITIAL:
-            self.scale = getattr(self, self.INITIAL)
+        if self.INITIAL_SCALE_PARAMETER:
+            self.scale = getattr(self, self.INITIAL_SCALE_PARAMETER)
 
     @abstractmethod
     def update(self, finite: bool) -> Action:
@@ -73,7 +73,7 @@ class FixedLossScaleManager(Scaler):
     """
 
     NAME = "fixed"
-    INITIAL = "loss_scale"
+    INITIAL_SCALE_PARAMETER = "loss_scale"
     loss_scale: Scale
     enable_overflow_check: bool = True
 
@@ -89,7 +89,7 @@ class MindSporeFixedLossScaleManager(Scaler):
     """
 
     NAME = "mindspore-fixed"
-    INITIAL = "loss_scale"
+    INITIAL_SCALE_PARAMETER = "loss_scale"
     loss_scale: Scale = 128.0
     drop_overflow_update: bool = True
 
@@ -105,8 +105,8 @@ class ExponentialUpdateLossScaleManager(Scaler):
     """
 
     NAME = "npu"
-    INITIAL = "init_loss_scale"
-    GROWTH = "incr_every_n_steps"
+    INITIAL_SCALE_PARAMETER = "init_loss_scale"
+    GROWTH_PARAMETER = "incr_every_n_steps"
     init_loss_scale: Scale
     incr_every_n_steps: Count
     decr_every_n_nan_or_inf: Count = 2
@@ -138,8 +138,8 @@ class NpuLossScaleOptimizer(Scaler):
     """
 
     NAME = "npu-tf2"
-    INITIAL = "initial_scale"
-    GROWTH = "dynamic_growth_steps"
+    INITIAL_SCALE_PARAMETER = "initial_scale"
+    GROWTH_PARAMETER = "dynamic_growth_steps"
     initial_scale: Scale = 2.0**15
     dynamic_growth_steps: Count = 2000
     multiplier: Factor = 2.0
@@ -163,9 +163,9 @@ class DynamicLossScaleManager(Scaler):
     """
 
     NAME = "mindspore"
-    INITIAL = "init_loss_scale"
-    GROWTH = "scale_window"
-    MOST_BAD: ClassVar[int] = 1000
+    INITIAL_SCALE_PARAMETER = "init_loss_scale"
+    GROWTH_PARAMETER = "scale_window"
+    MAX_BAD_STEPS: ClassVar[int] = 1000
     init_loss_scale: Scale = 2.0**24
     scale_factor: Factor = 2.0
     scale_window: Count = 2000
@@ -181,9 +181,9 @@ class DynamicLossScaleManager(Scaler):
                 self.scale *= self.scale_factor
             return "step"
         self.bad += 1
-        if self.bad > self.MOST_BAD:
+        if self.bad > self.MAX_BAD_STEPS:
             raise ScalerError(
-                f"more than {self.MOST_BAD} steps in a row overflow: MindSpore ends the training here",
+                f"more than {self.MAX_BAD_STEPS} steps in a row overflow: MindSpore ends the training here",
                 hint="the network overflows at any scale: look for the node with --trace-overflow",
             )
         self.scale, self.last_overflow = max(self.scale / self.scale_factor, 1.0), self.steps
@@ -198,8 +198,8 @@ class GradScaler(Scaler):
     """
 
     NAME = "torch"
-    INITIAL = "init_scale"
-    GROWTH = "growth_interval"
+    INITIAL_SCALE_PARAMETER = "init_scale"
+    GROWTH_PARAMETER = "growth_interval"
     init_scale: Positive = 2.0**16
     growth_factor: Factor = 2.0
     backoff_factor: Fraction = 0.5
@@ -225,9 +225,9 @@ class DynamicLossScalingUpdater(Scaler):
     """
 
     NAME = "nnabla"
-    INITIAL = "scale"
-    GROWTH = "N"
-    MOST_TRIES: ClassVar[int] = 100
+    INITIAL_SCALE_PARAMETER = "scale"
+    GROWTH_PARAMETER = "N"
+    MAX_RETRIES: ClassVar[int] = 100
     scale: Positive = 8.0
     scaling_factor: Factor = 2.0
     N: Count = 2000
@@ -237,7 +237,7 @@ class DynamicLossScalingUpdater(Scaler):
     def update(self, finite: bool) -> Action:
         if not finite:
             self.scale, self.counter = self.scale / self.scaling_factor, 0
-            self.tries = (self.tries + 1) % (self.MOST_TRIES + 1)
+            self.tries = (self.tries + 1) % (self.MAX_RETRIES + 1)
             return "retry" if self.tries else "skip"
         self.tries = 0
         if self.counter > self.N:
@@ -280,7 +280,7 @@ def make_scaler(name: str, **parameters: object) -> Scaler:
     if name not in SCALERS:
         raise UsageError(f"there is no loss scaler {name!r}", hint=f"it is one of {', '.join(SCALERS)}")
     scaler: Callable[..., Scaler] = SCALERS[name]
-    defaults = parameters_of(name)
+    defaults = parameter_defaults(name)
     for parameter in parameters:
         if parameter not in defaults:
             hint = f"it has {', '.join(defaults) or 'no parameters'}"
@@ -293,22 +293,22 @@ def make_scaler(name: str, **parameters: object) -> Scaler:
     return scaler(**{each: _read(name, each, types[each], value) for each, value in parameters.items()})
 
 
-def parameters_of(name: str) -> dict[str, object]:
+def parameter_defaults(name: str) -> dict[str, object]:
     """Return the parameters of a scaler and their defaults, ``dataclasses.MISSING`` where there is none."""
     return {each.name: each.default for each in fields(SCALERS[name]) if each.init}
 
 
-def described(scaler: Scaler) -> dict[str, object]:
+def describe_scaler(scaler: Scaler) -> dict[str, object]:
     """Return name and parameters of a scaler, those with their defaults included."""
-    return {"name": scaler.NAME, **{name: getattr(scaler, name) for name in parameters_of(scaler.NAME)}}
+    return {"name": scaler.NAME, **{name: getattr(scaler, name) for name in parameter_defaults(scaler.NAME)}}
 
 
-def state_of(scaler: Scaler) -> dict[str, object]:
+def scaler_state(scaler: Scaler) -> dict[str, object]:
     """Return everything that ``restored`` needs, as plain numbers."""
     return {"name": scaler.NAME, **asdict(scaler)}
 
 
-def restored(state: Mapping[str, object]) -> Scaler:
+def restore_scaler(state: Mapping[str, object]) -> Scaler:
     """Return a scaler in the state that ``state_of`` gave."""
     values = dict(state)
     scaler = object.__new__(SCALERS[str(values.pop("name"))])  # without checks: bad steps bring some scales to 0

@@ -23,8 +23,8 @@ from mixlist.runtime.feeds import as_float32
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.torch_export.step_format import GRADIENT, LOSS, LOSS_SCALE, STATE
-from mixlist.training.stepgraph import Parameter, StepGraph
+from mixlist.torch_export.step_format import GRADIENT_PREFIX, LOSS, LOSS_SCALE, STATE_PREFIX
+from mixlist.training.step_graph import Parameter, StepGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +68,11 @@ class StepSession:
         self.graph = graph
         self._raised = raised
         self.gradient = FlatArrays(graph.parameters)
-        self._names = [LOSS, *(GRADIENT + p.name for p in graph.parameters), *(STATE + b.name for b in graph.buffers)]
+        self._names = [
+            LOSS,
+            *(GRADIENT_PREFIX + p.name for p in graph.parameters),
+            *(STATE_PREFIX + b.name for b in graph.buffers),
+        ]
         self._options = SessionOptions(provider=provider, threads=threads)
         self._proto = proto
         self._session = self._load(proto)
@@ -107,7 +111,7 @@ class StepSession:
         return self._evaluation.run(list(names), self._fed(feed, 1.0))
 
     def _fed(self, feed: Feed, scale: float) -> Feed:
-        batch = as_float32(feed, self.graph.batch) if self._raised else feed
+        batch = as_float32(feed, self.graph.batch_inputs) if self._raised else feed
         return {**batch, LOSS_SCALE: self.scale(scale)}
 
     def close(self) -> None:
@@ -117,12 +121,12 @@ class StepSession:
                 session.close()
 
 
-def float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
+def make_float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
     """Return a session of the step in float32."""
     return StepSession(graph, raise_low(graph.loaded), provider, threads, raised=True)
 
 
-def mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:
+def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:
     """Return a session of the step as the lists make it."""
     plan = resolve(graph.loaded, policy)
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mixlist.checker.exception_rate import describe_rate, too_many
-from mixlist.training.result import Run, spread
+from mixlist.training.result import SeedRun, spread
 
 if TYPE_CHECKING:
     from mixlist.training.evaluation import Metric
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 RUNS = 3
 
 
-def missing_comparisons(runs: Sequence[Run], metric: Metric) -> list[str]:
+def missing_comparisons(runs: Sequence[SeedRun], metric: Metric) -> list[str]:
     """Return why some runs are nothing to compare with, one sentence each (Rule S10.19)."""
     return [f"seed {run.seed}: {gap}: nothing to compare with" for run in runs if (gap := _gap(run, metric))]
 
 
-def _gap(run: Run, metric: Metric) -> str:
+def _gap(run: SeedRun, metric: Metric) -> str:
     """Return why the float32 training of a run is nothing to compare with, "" where it is."""
     if run.float32.diverged:
         return f"training in float32 {run.float32.diverged}"
@@ -40,7 +40,7 @@ def _gap(run: Run, metric: Metric) -> str:
 
 
 def failure_reasons(
-    finished: Sequence[Run], cut_off: Sequence[Run], metric: Metric, options: TrainOptions
+    finished: Sequence[SeedRun], cut_off: Sequence[SeedRun], metric: Metric, options: TrainOptions
 ) -> list[str]:
     """Return why the trainings do not qualify, one sentence each (Rule S10.17).
 

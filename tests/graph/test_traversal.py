@@ -23,7 +23,7 @@ from mixlist.graph.shape_propagation import sizes_of
 from mixlist.graph.shapes import without_weights
 from mixlist.graph.traversal import bodies, linked_scopes, nodes, nodes_in, scope_messages, scopes, scopes_in, tensors
 from mixlist.graph.type_hints import hinted
-from mixlist.training.stepgraph import read_step
+from mixlist.training.step_graph import read_step
 from tests.support.builders import model, policy
 from tests.support.training_network import classifier
 

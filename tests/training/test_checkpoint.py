@@ -31,8 +31,8 @@ from mixlist.cli import main
 from mixlist.training import checkpoint
 from mixlist.training.loop import Training
 
-checkpoint.SAVE_AFTER = 0.0
-left, one = int(sys.argv[1]), Training._one
+checkpoint.SAVE_INTERVAL = 0.0
+left, one = int(sys.argv[1]), Training._run_step
 
 def counted(self):
     global left
@@ -41,7 +41,7 @@ def counted(self):
     if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Training._one = counted
+Training._run_step = counted
 sys.exit(main(sys.argv[2:]))
 """
 
@@ -171,7 +171,7 @@ def test_states_keep_every_value(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from .test_train import Stop
 
-    monkeypatch.setattr(checkpoint, "SAVE_AFTER", 0.0)
+    monkeypatch.setattr(checkpoint, "SAVE_INTERVAL", 0.0)
     state = tmp_path / "state.npz"
     assert not run(state, progress=Stop(40)).complete
     steps: list[Progress] = []

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mixlist.errors import ModelError
-from mixlist.training.dataset import Data, Order
+from mixlist.training.dataset import BatchOrder, Dataset
 from mixlist.training.loop import Training, all_finite
 from mixlist.training.optimizers import Settings
-from mixlist.training.sampling import initial, no_noise, noise
+from mixlist.training.random_values import draw_initial_value, draw_random_inputs, neutral_random_inputs
 from mixlist.training.scalers import ScalerError, make_scaler
-from mixlist.training.step_session import float32_session
-from mixlist.training.stepgraph import Parameter, read_step
+from mixlist.training.step_graph import Parameter, read_step
+from mixlist.training.step_session import make_float32_session
 from tests.support.training_network import noisy
 
 from .test_reference import samples, training
@@ -76,7 +76,7 @@ def test_where_exceptions_arise_and_what_the_first_bad_step_read() -> None:
     assert ours.first_bad is not None
     assert float(ours.first_bad["loss_scale"]) == 2.0**24
     assert np.concatenate([ours.first_bad[n].ravel() for n in ("w1", "b1", "w2", "b2")]).tobytes() == before.tobytes()
-    assert (ours.first_bad["x"] == ours.data.arrays["x"][ours.order.batch(0)]).all()
+    assert (ours.first_bad["x"] == ours.data.arrays["x"][ours.order.indices(0)]).all()
 
 
 def test_every_kind_of_not_finite_is_seen() -> None:
@@ -91,12 +91,12 @@ def test_every_kind_of_not_finite_is_seen() -> None:
 
 
 def test_batches_depend_on_seed_and_step_alone() -> None:
-    one, other = Order(50, 8, 3), Order(50, 8, 3)
+    one, other = BatchOrder(50, 8, 3), BatchOrder(50, 8, 3)
     for step in (17, 2, 40, 0, 2):
-        assert (one.batch(step) == other.batch(step)).all()
-    assert (Order(50, 8, 3).batch(40) == one.batch(40)).all()
-    assert (Order(50, 8, 4).batch(0) != one.batch(0)).any()
-    epochs = [np.concatenate([one.batch(epoch * 6 + k) for k in range(6)]) for epoch in range(3)]
+        assert (one.indices(step) == other.indices(step)).all()
+    assert (BatchOrder(50, 8, 3).indices(40) == one.indices(40)).all()
+    assert (BatchOrder(50, 8, 4).indices(0) != one.indices(0)).any()
+    epochs = [np.concatenate([one.indices(epoch * 6 + k) for k in range(6)]) for epoch in range(3)]
     for epoch in epochs:
         assert len(set(epoch.tolist())) == 48
     assert (epochs[0] != epochs[1]).any()
@@ -104,14 +104,14 @@ def test_batches_depend_on_seed_and_step_alone() -> None:
 
 def test_random_inputs_depend_on_seed_and_step_alone() -> None:
     graph = read_step(noisy())
-    drawn = noise(graph, 1, 5, 6)
+    drawn = draw_random_inputs(graph, 1, 5, 6)
     assert drawn["keep"].shape == (6, 2)
     assert set(np.unique(drawn["keep"])) <= {0.0, 1.0}
-    assert (noise(graph, 1, 5, 6)["keep"] == drawn["keep"]).all()
-    many = noise(graph, 1, 6, 4000)["keep"]
+    assert (draw_random_inputs(graph, 1, 5, 6)["keep"] == drawn["keep"]).all()
+    many = draw_random_inputs(graph, 1, 6, 4000)["keep"]
     assert many.mean() == pytest.approx(0.75, abs=0.03)
-    assert (many[:6] != noise(graph, 2, 6, 4000)["keep"][:6]).any()
-    assert (no_noise(graph, 3)["keep"] == 0.75).all()
+    assert (many[:6] != draw_random_inputs(graph, 2, 6, 4000)["keep"][:6]).any()
+    assert (neutral_random_inputs(graph, 3)["keep"] == 0.75).all()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_random_inputs_depend_on_seed_and_step_alone() -> None:
 def test_noise_is_switched_off_by_its_mean(told: str, off: float) -> None:
     model = noisy()
     model.metadata_props[0].value = f"{{{told}}}"
-    assert (no_noise(read_step(model), 3)["keep"] == off).all()
+    assert (neutral_random_inputs(read_step(model), 3)["keep"] == off).all()
 
 
 def test_noise_of_no_known_kind() -> None:
@@ -130,15 +130,15 @@ def test_noise_of_no_known_kind() -> None:
     for text in ('{"kind": "poisson"}', '{"mean": 1}', '{"kind": "normal", "std": "wide"}'):
         model.metadata_props[0].value = text
         with pytest.raises(ModelError, match="'keep' is to be drawn cannot be read"):
-            noise(read_step(model), 0, 0, 3)
+            draw_random_inputs(read_step(model), 0, 0, 3)
 
 
 def test_a_training_with_noise_goes_on_anywhere() -> None:
     graph = read_step(noisy())
-    data = Data(graph, samples(), "data")
+    data = Dataset(graph, samples(), "data")
 
     def make() -> Training:
-        session = float32_session(graph, "cpu", 1)
+        session = make_float32_session(graph, "cpu", 1)
         return Training(session, data, ADAM, batch_size=4, steps=12, seed=1, scaler=make_scaler("torch"))
 
     whole, first, second = make(), make(), make()
@@ -167,19 +167,19 @@ KINDS: list[tuple[dict[str, Any], tuple[float, float]]] = [
 
 @pytest.mark.parametrize(("what", "expected"), KINDS, ids=lambda value: str(value))
 def test_first_values(what: dict[str, Any], expected: tuple[float, float]) -> None:
-    drawn = initial(Parameter("w", (200, 100), what), 0, 0)
+    drawn = draw_initial_value(Parameter("w", (200, 100), what), 0, 0)
     assert drawn.dtype == np.float32
     mean, deviation = expected
     assert drawn.mean() == pytest.approx(mean, abs=0.05 * (deviation or 1e-9))
     assert drawn.std() == pytest.approx(deviation, rel=0.03, abs=1e-9)
-    assert (initial(Parameter("w", (200, 100), what), 0, 0) == drawn).all()
+    assert (draw_initial_value(Parameter("w", (200, 100), what), 0, 0) == drawn).all()
     if deviation:
-        assert (initial(Parameter("w", (200, 100), what), 0, 1) != drawn).any()
-        assert (initial(Parameter("w", (200, 100), what), 1, 0) != drawn).any()
+        assert (draw_initial_value(Parameter("w", (200, 100), what), 0, 1) != drawn).any()
+        assert (draw_initial_value(Parameter("w", (200, 100), what), 1, 0) != drawn).any()
 
 
 def test_first_values_by_name_and_of_integers() -> None:
-    assert (initial(Parameter("norm.weight", (3,), {}), 0, 0) == 1).all()
-    assert (initial(Parameter("norm.bias", (3,), {}), 0, 0) == 0).all()
-    drawn = initial(Parameter("seen", (3,), {"kind": "values", "values": [1, 2, 3]}, 7), 0, 0)
+    assert (draw_initial_value(Parameter("norm.weight", (3,), {}), 0, 0) == 1).all()
+    assert (draw_initial_value(Parameter("norm.bias", (3,), {}), 0, 0) == 0).all()
+    drawn = draw_initial_value(Parameter("seen", (3,), {"kind": "values", "values": [1, 2, 3]}, 7), 0, 0)
     assert (drawn.dtype, drawn.tolist()) == (np.int64, [1, 2, 3])

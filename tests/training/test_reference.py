@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.training.dataset import Data
+from mixlist.training.dataset import Dataset
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
 from mixlist.training.scalers import make_scaler
-from mixlist.training.step_session import float32_session, mixed_session
-from mixlist.training.stepgraph import read_step
+from mixlist.training.step_graph import read_step
+from mixlist.training.step_session import make_float32_session, make_mixed_session
 from tests.support.training_network import all_low, mixed, squares
 
 Rounding = Callable[[Any], Any]
@@ -61,10 +61,10 @@ def samples(count: int = 40, size: float = 1.0) -> dict[str, Any]:
 def training(scaler: str = "none", settings: Settings = SGD, policy: Any = None, data: Any = None, **more: Any) -> Any:
     graph = read_step(squares())
     rules = policy or mixed()
-    held = Data(graph, data or samples(), "data")
+    held = Dataset(graph, data or samples(), "data")
     first_values = more.pop("first_values", None) or start()
     made = make_scaler(scaler, **more.pop("parameters", {}))
-    session = mixed_session(graph, rules, "cpu", None)
+    session = make_mixed_session(graph, rules, "cpu", None)
     options: dict[str, Any] = {"batch_size": 2, "steps": 60, "seed": 3, "scaler": made, **more}
     return Training(session, held, settings, first_values=first_values, **options)
 
@@ -76,7 +76,7 @@ def test_sixty_steps_equal_numpy_bit_for_bit(low: str) -> None:
     p, r = start(), rounding(low)
     scale, good, losses, scales, skipped = 2.0**17, 0, [], [], []
     for step in range(60):
-        rows = ours.order.batch(step)
+        rows = ours.order.indices(step)
         with np.errstate(all="ignore"):
             loss, grads = reference(p, ours.data.arrays["x"][rows], ours.data.arrays["t"][rows], scale, r)
         losses.append(float(loss))
@@ -101,7 +101,7 @@ def test_sixty_steps_equal_numpy_bit_for_bit(low: str) -> None:
 
 def test_float32_steps_equal_numpy() -> None:
     graph, feed = read_step(squares()), {**start(), **samples(2)}
-    made = float32_session(graph, "cpu", None)
+    made = make_float32_session(graph, "cpu", None)
     stepped = made.step(feed, 8.0)
     loss, grads = reference(start(), feed["x"], feed["t"], 8.0, lambda v: np.asarray(v, np.float32))
     np.testing.assert_allclose(stepped.loss, loss, rtol=1e-6)
@@ -111,7 +111,7 @@ def test_float32_steps_equal_numpy() -> None:
 
 def test_gradients_are_those_of_the_loss() -> None:
     """The hand-written backward pass, by finite differences of the float32 step."""
-    session = float32_session(read_step(squares()), "cpu", None)
+    session = make_float32_session(read_step(squares()), "cpu", None)
     p, batch = start(), samples(2)
     session.step({**p, **batch}, 1.0)
     told = {name: view.copy() for name, view in session.gradient.views.items()}
@@ -141,7 +141,7 @@ def test_1_parameters_are_kept_in_float32() -> None:
 
 def test_2_the_forward_pass_casts_them_for_low_operators() -> None:
     graph, batch = read_step(squares()), samples(2)
-    session = mixed_session(graph, mixed(), "cpu", None)
+    session = make_mixed_session(graph, mixed(), "cpu", None)
     first = session.step({**start(), **batch}, 16.0)
     loss, gradient = first.loss, first.gradient.copy()
     rounded = {name: rounding("float16")(value) for name, value in start().items()}
@@ -158,7 +158,7 @@ def test_3_the_loss_layer_stays_in_float32_under_lists_that_keep_it() -> None:
     assert {plan[name] for name in ("hidden", "out", "out_bias", "of_w1", "of_w2", "gh")} == {"float16"}
     losses = {}
     for name, rules in {"kept": mixed(), "low": all_low()}.items():
-        made = mixed_session(read_step(squares()), rules, "cpu", None).step({**start(), **samples(2)}, 1.0)
+        made = make_mixed_session(read_step(squares()), rules, "cpu", None).step({**start(), **samples(2)}, 1.0)
         losses[name] = np.float32(made.loss)
     assert losses["low"] == rounding("float16")(losses["low"])
     assert losses["kept"] != rounding("float16")(losses["kept"])
@@ -166,7 +166,7 @@ def test_3_the_loss_layer_stays_in_float32_under_lists_that_keep_it() -> None:
 
 def test_4_the_loss_is_scaled_before_the_backward_pass() -> None:
     """Gradients that float16 cannot hold survive: scaling them afterwards would come too late. Rule S10.2."""
-    session = mixed_session(read_step(squares()), mixed(), "cpu", None)
+    session = make_mixed_session(read_step(squares()), mixed(), "cpu", None)
     data = samples(2, size=1e-5)
     feed = {**start(size=1e-2), **data, "b2": data["t"][0] + np.float32(1e-5)}
     session.step(feed, 1.0)
@@ -176,7 +176,7 @@ def test_4_the_loss_is_scaled_before_the_backward_pass() -> None:
 
 
 def test_5_gradients_are_computed_low_and_come_back_as_float32() -> None:
-    session = mixed_session(read_step(squares()), mixed(), "cpu", None)
+    session = make_mixed_session(read_step(squares()), mixed(), "cpu", None)
     session.step({**start(), **samples(2)}, 4.0)
     for name in ("w1", "w2"):
         view = session.gradient.views[name]

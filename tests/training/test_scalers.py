@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mixlist.errors import UsageError
-from mixlist.training.scalers import SCALERS, ScalerError, make_scaler, parameters_of, restored, state_of
+from mixlist.training.scalers import SCALERS, ScalerError, make_scaler, parameter_defaults, restore_scaler, scaler_state
 
 # name, parameters, the steps (g good, b bad), what to do with each (s step, k skip, r retry), the scale after each
 TABLE = [
@@ -46,9 +46,12 @@ def test_the_rule_step_by_step(name: str, parameters: dict, steps: str, actions:
 def test_defaults_are_those_of_the_frameworks() -> None:
     first = {"mindspore": 2.0**24, "mindspore-fixed": 128.0, "torch": 2.0**16, "nnabla": 8.0, "none": 1.0}
     assert {name: make_scaler(name).scale for name in first} == first
-    assert parameters_of("npu")["decr_ratio"] == 0.8
-    assert parameters_of("npu")["decr_every_n_nan_or_inf"] == 2
-    assert (parameters_of("mindspore")["scale_window"], parameters_of("torch")["growth_interval"]) == (2000, 2000)
+    assert parameter_defaults("npu")["decr_ratio"] == 0.8
+    assert parameter_defaults("npu")["decr_every_n_nan_or_inf"] == 2
+    assert (parameter_defaults("mindspore")["scale_window"], parameter_defaults("torch")["growth_interval"]) == (
+        2000,
+        2000,
+    )
 
 
 def test_nnabla_grows_first_at_step_n_plus_2_and_then_every_n_plus_1() -> None:
@@ -87,7 +90,7 @@ def test_a_restored_scaler_goes_on_alike(name: str) -> None:
     steps = [True, False, True, True, False, False, True] * 5
     for step in steps[:17]:
         scaler.update(step)
-    other = restored(state_of(scaler))
+    other = restore_scaler(scaler_state(scaler))
     assert [(scaler.update(s), scaler.scale) for s in steps] == [(other.update(s), other.scale) for s in steps]
 
 
@@ -121,4 +124,4 @@ def test_a_scale_that_has_come_down_to_zero_is_restored(name: str) -> None:
     scaler = make_scaler(name)
     while scaler.scale:
         scaler.update(False)
-    assert restored(state_of(scaler)) == scaler
+    assert restore_scaler(scaler_state(scaler)) == scaler

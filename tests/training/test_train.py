@@ -163,7 +163,7 @@ def test_what_float32_cannot_train_either_is_nothing_to_compare_with() -> None:
 def test_mindspore_ending_a_training_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from mixlist.training.scalers import DynamicLossScaleManager
 
-    monkeypatch.setattr(DynamicLossScaleManager, "MOST_BAD", 5)
+    monkeypatch.setattr(DynamicLossScaleManager, "MAX_BAD_STEPS", 5)
     data = {"x": np.zeros((40, 2), np.float32), "t": np.full((40, 2), 1e5, np.float32)}
     found = train(squares(), all_low(), data, batch_size=4, epochs=5, scaler="mindspore", tune=True)
     assert found.verdict == "fail"
@@ -198,7 +198,7 @@ def test_ctrl_c_gives_what_there_is(count: int, runs: int, mixed_steps: int) -> 
     json.dumps(found.to_json(), allow_nan=False)
 
 
-@pytest.mark.parametrize("what", ["advise", "tune_scale"])
+@pytest.mark.parametrize("what", ["advise_on_overflow", "tune_scale"])
 def test_ctrl_c_behind_the_trainings_keeps_their_report(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt

@@ -10,18 +10,18 @@ import pytest
 
 from mixlist.training.evaluation import Metric
 from mixlist.training.options import TrainOptions
-from mixlist.training.result import Curve, Run
+from mixlist.training.result import SeedRun, TrainingHistory
 from mixlist.training.verdict import diverged, failure_reasons, missing_comparisons
 
 LOSS = tuple(1 / (1 + k) for k in range(100))
 
 
-def run(seed: int = 0, exact: float | None = 0.98, mixed: float | None = 0.98, **changed: Any) -> Run:
-    return Run(seed, Curve(LOSS, exact), Curve(LOSS, mixed, **changed))
+def run(seed: int = 0, exact: float | None = 0.98, mixed: float | None = 0.98, **changed: Any) -> SeedRun:
+    return SeedRun(seed, TrainingHistory(LOSS, exact), TrainingHistory(LOSS, mixed, **changed))
 
 
 def judged(
-    runs: list[Run], exceptions: int = 0, limit: float = 0.005, higher: bool = True, complete: bool = True
+    runs: list[SeedRun], exceptions: int = 0, limit: float = 0.005, higher: bool = True, complete: bool = True
 ) -> list[str]:
     """The reasons to fail; the first run has so many exceptions."""
     options = TrainOptions(max_exception_rate=limit, tolerance=0.005, runs=len(runs) if complete else len(runs) + 1)
@@ -81,15 +81,17 @@ def test_divergence() -> None:
     assert judged([THREE[0], bad, THREE[2]]) == [
         "seed 1: training in mixed precision diverges: its loss or its parameters are not finite"
     ]
-    exact = Run(1, Curve(LOSS, 0.98, diverged="does not learn"), Curve(LOSS, 0.98))
+    exact = SeedRun(1, TrainingHistory(LOSS, 0.98, diverged="does not learn"), TrainingHistory(LOSS, 0.98))
     assert judged([THREE[0], exact, THREE[2]]) == []
 
 
 def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
     """Rule S10.19: A float32 run must be something to compare with."""
     metric = Metric("accuracy", True)
-    exact = Run(
-        1, Curve(LOSS, 0.98, diverged="does not learn"), Curve(LOSS, 0.1, exceptions=(1, 2), diverged="diverges")
+    exact = SeedRun(
+        1,
+        TrainingHistory(LOSS, 0.98, diverged="does not learn"),
+        TrainingHistory(LOSS, 0.1, exceptions=(1, 2), diverged="diverges"),
     )
     unmeasured = run(2, math.nan, 0.98)
     runs = [THREE[0], exact, unmeasured]

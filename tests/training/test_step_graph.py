@@ -12,21 +12,21 @@ import pytest
 import mixlist
 from mixlist.errors import MixlistError, ModelError, UsageError
 from mixlist.training import Settings, train
-from mixlist.training.dataset import Data
-from mixlist.training.stepgraph import read_step
+from mixlist.training.dataset import Dataset
+from mixlist.training.step_graph import read_step
 from tests.support.training_network import classifier, clusters, mixed, noisy, squares
 
 
 def test_what_a_step_graph_holds() -> None:
     graph = read_step(classifier())
     assert {p.name: p.shape for p in graph.parameters} == {"w1": (4, 16), "b1": (16,), "w2": (16, 3), "b2": (3,)}
-    assert [each.name for each in graph.batch] == ["x", "y"]
+    assert [each.name for each in graph.batch_inputs] == ["x", "y"]
     assert graph.metrics == ("logits",)
-    assert graph.fixed_batch is None
+    assert graph.fixed_batch_size is None
     other = read_step(noisy())
     assert [b.name for b in other.buffers] == ["seen"]
-    assert [each.name for each, _ in other.random] == ["keep"]
-    assert [each.name for each in other.batch] == ["x", "t"]
+    assert [each.name for each, _ in other.random_inputs] == ["keep"]
+    assert [each.name for each in other.batch_inputs] == ["x", "t"]
 
 
 def drop_outputs(model: Any, prefix: str) -> None:
@@ -171,7 +171,7 @@ def fixed(size: int) -> Any:
 
 
 def test_a_graph_for_one_batch_size() -> None:
-    assert read_step(fixed(16)).fixed_batch == 16
+    assert read_step(fixed(16)).fixed_batch_size == 16
     with pytest.raises(UsageError, match="batches of 16 samples, not of 8"):
         run(fixed(16), batch_size=8)
     with pytest.raises(UsageError, match="has 10"):
@@ -194,5 +194,5 @@ def test_the_public_names() -> None:
 
 
 def test_data_of_other_types_is_cast() -> None:
-    data = Data(read_step(squares()), {"x": np.ones((4, 2)), "t": np.ones((4, 2), np.int8)}, "data")
+    data = Dataset(read_step(squares()), {"x": np.ones((4, 2)), "t": np.ones((4, 2), np.int8)}, "data")
     assert {value.dtype.name for value in data.arrays.values()} == {"float32"}

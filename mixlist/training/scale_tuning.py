@@ -9,8 +9,8 @@ is best.
 from __future__ import annotations
 
 from mixlist.training.gradient_underflow import UnderflowSampler
-from mixlist.training.job import Job
-from mixlist.training.result import Trial
+from mixlist.training.job import TrainingJob
+from mixlist.training.result import TuningRun
 from mixlist.training.scalers import SCALERS, ScalerError
 from mixlist.training.step_session import StepSession
 
@@ -20,24 +20,24 @@ INTERVALS = (100, 200, 500, 1000, 2000)
 
 
 def tune_scale(
-    job: Job, exact: StepSession, mixed: StepSession, seed: int
-) -> tuple[tuple[Trial, ...], dict[str, float]]:
+    job: TrainingJob, exact: StepSession, mixed: StepSession, seed: int
+) -> tuple[tuple[TuningRun, ...], dict[str, float]]:
     """Return the trials and the best parameters; no trials for a scaler without a scale of its own."""
     scaler = SCALERS[job.options.scaler]
-    scale, growth = scaler.INITIAL, scaler.GROWTH
+    scale, growth = scaler.INITIAL_SCALE_PARAMETER, scaler.GROWTH_PARAMETER
     if not scale:
         return (), {}
 
-    def trial(tried: dict[str, float], steps: int) -> Trial:
+    def trial(tried: dict[str, float], steps: int) -> TuningRun:
         training = job.training(mixed, seed, job.new_scaler(**tried))
         sampler = training.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, steps)
         try:
             training.run(steps)
         except ScalerError:  # every one of very many steps was bad
-            return Trial(tried, steps, steps, 1.0)
+            return TuningRun(tried, steps, steps, 1.0)
         underflow = sampler.result()
         exceptions = len(training.history.exceptions)
-        return Trial(tried, exceptions, steps, underflow.zero if underflow is not None else 0.0)
+        return TuningRun(tried, exceptions, steps, underflow.zero if underflow is not None else 0.0)
 
     trials = [trial({scale: 2.0**exponent}, min(SHORT, job.steps)) for exponent in EXPONENTS]
     best = min(trials, key=lambda t: (t.exceptions, t.zero, -t.parameters[scale])).parameters

@@ -17,7 +17,7 @@ import numpy as np
 
 from mixlist.errors import ModelError
 from mixlist.runtime.casts import numpy_type
-from mixlist.training.stepgraph import Distribution, Parameter, StepGraph
+from mixlist.training.step_graph import Distribution, Parameter, StepGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,23 +31,24 @@ Result = TypeVar("Result")
 _NOISE, _INIT = 2, 3  # streams that do not meet; the order of batches is stream 1
 
 
-def noise(graph: StepGraph, seed: int, step: int, rows: int) -> dict[str, Array]:
+def draw_random_inputs(graph: StepGraph, seed: int, step: int, rows: int) -> dict[str, Array]:
     """Return the random inputs of a step."""
     random = np.random.default_rng([seed, _NOISE, step])
     return {
         each.name: _read(rule, each.name, partial(_draw, random, _shape(each, rows))).astype(np.float32, copy=False)
-        for each, rule in graph.random
+        for each, rule in graph.random_inputs
     }
 
 
-def no_noise(graph: StepGraph, rows: int) -> dict[str, Array]:
+def neutral_random_inputs(graph: StepGraph, rows: int) -> dict[str, Array]:
     """Return the random inputs that switch dropout and noise off, for evaluation: ``off``, else the mean."""
     return {
-        each.name: np.full(_shape(each, rows), _read(rule, each.name, _off), np.float32) for each, rule in graph.random
+        each.name: np.full(_shape(each, rows), _read(rule, each.name, _off), np.float32)
+        for each, rule in graph.random_inputs
     }
 
 
-def initial(parameter: Parameter, seed: int, index: int) -> Array:
+def draw_initial_value(parameter: Parameter, seed: int, index: int) -> Array:
     """Return the first value of a parameter or buffer, in its own type: as its metadata says, else by its shape.
 
     By shape: 0, or 1 for a vector whose name ends in ``weight``; for matrices and filters uniform in +-1/sqrt(values

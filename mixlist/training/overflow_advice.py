@@ -12,7 +12,7 @@ from mixlist.checker.run import check
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.torch_export.step_format import LOSS_SCALE
-from mixlist.training.stepgraph import StepGraph
+from mixlist.training.step_graph import StepGraph
 from mixlist.tuner.candidates import EditSet, ListEdit, list_candidates, policy_of
 from mixlist.tuner.output_files import mixlist_text
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 ROUNDS = 8  # lists that are tried: behind an op type that is kept high another one may overflow
 
 
-def advise(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> tuple[tuple[NodeFinding, ...], float, str]:
+def advise_on_overflow(
+    graph: StepGraph, policy: Policy, feed: Feed, provider: str
+) -> tuple[tuple[NodeFinding, ...], float, str]:
     """Return the first nodes that overflow in a step, the scale of its loss, and a modify_mixlist that prevents it.
 
     ``feed``: of the first bad step. If nodes overflow with the loss unscaled, the lists are the cause. If none does,

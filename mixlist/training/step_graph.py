@@ -22,7 +22,14 @@ from mixlist.ops import types
 from mixlist.ops.shape_inference import refuse_expansion
 from mixlist.ops.traits import Trait, operators
 from mixlist.runtime.inputs import Input, declared_shape, model_inputs, type_text
-from mixlist.torch_export.step_format import GRADIENT, INIT_KEY, LOSS, LOSS_SCALE, RANDOM_KEY, STATE
+from mixlist.torch_export.step_format import (
+    GRADIENT_PREFIX,
+    INIT_KEY_PREFIX,
+    LOSS,
+    LOSS_SCALE,
+    RANDOM_KEY_PREFIX,
+    STATE_PREFIX,
+)
 
 if TYPE_CHECKING:
     from mixlist.checker.keywords import Model
@@ -48,9 +55,9 @@ class StepGraph:
 
     loaded: Loaded
     parameters: tuple[Parameter, ...]
-    batch: tuple[Input, ...]
+    batch_inputs: tuple[Input, ...]
     buffers: tuple[Parameter, ...]
-    random: tuple[tuple[Input, Distribution], ...]
+    random_inputs: tuple[tuple[Input, Distribution], ...]
     metrics: tuple[str, ...]
 
     @property
@@ -59,9 +66,9 @@ class StepGraph:
         return self.loaded.name
 
     @property
-    def fixed_batch(self) -> int | None:
+    def fixed_batch_size(self) -> int | None:
         """Return the batch size if the graph has a fixed one; None if it takes any."""
-        sizes = [each.shape[0] for each in self.batch if each.shape]
+        sizes = [each.shape[0] for each in self.batch_inputs if each.shape]
         return next((size for size in sizes if isinstance(size, int)), None)
 
 
@@ -72,25 +79,26 @@ def read_step(model: Model) -> StepGraph:
     inputs = {each.name: each for each in model_inputs(loaded.proto)}
     outputs = [output.name for output in loaded.proto.graph.output]
     trained, buffers = (
-        [name.removeprefix(prefix) for name in outputs if name.startswith(prefix)] for prefix in (GRADIENT, STATE)
+        [name.removeprefix(prefix) for name in outputs if name.startswith(prefix)]
+        for prefix in (GRADIENT_PREFIX, STATE_PREFIX)
     )
     if LOSS not in outputs:
         raise ModelError(f"{loaded.name} is no step graph: it has no output {LOSS!r}", hint=_HINT)
     if not trained:
-        raise ModelError(f"{loaded.name} is no step graph: it has no output {GRADIENT}<parameter>", hint=_HINT)
+        raise ModelError(f"{loaded.name} is no step graph: it has no output {GRADIENT_PREFIX}<parameter>", hint=_HINT)
     _check_scale(loaded.name, inputs)
-    for name, prefix in (*((n, GRADIENT) for n in trained), *((n, STATE) for n in buffers)):
+    for name, prefix in (*((n, GRADIENT_PREFIX) for n in trained), *((n, STATE_PREFIX) for n in buffers)):
         if name not in inputs:
             raise ModelError(f"{loaded.name} has an output {prefix + name!r} and no input {name!r}", hint=_HINT)
     metadata = {entry.key: entry.value for entry in loaded.proto.metadata_props}
-    random = [name for name in inputs if RANDOM_KEY + name in metadata]
+    random = [name for name in inputs if RANDOM_KEY_PREFIX + name in metadata]
     graph = StepGraph(
         loaded,
         tuple(_parameter(loaded.name, inputs[name], metadata, "parameter") for name in trained),
         tuple(each for name, each in inputs.items() if name not in {*trained, *buffers, *random, LOSS_SCALE}),
         tuple(_parameter(loaded.name, inputs[name], metadata, "buffer") for name in buffers),
-        tuple((inputs[name], _distribution(loaded.name, metadata, RANDOM_KEY + name)) for name in random),
-        tuple(name for name in outputs if name != LOSS and not name.startswith((GRADIENT, STATE))),
+        tuple((inputs[name], _distribution(loaded.name, metadata, RANDOM_KEY_PREFIX + name)) for name in random),
+        tuple(name for name in outputs if name != LOSS and not name.startswith((GRADIENT_PREFIX, STATE_PREFIX))),
     )
     _check_outputs(graph)
     _check_drawing(loaded)
@@ -120,7 +128,9 @@ def _parameter(model: str, declared: Input, metadata: Mapping[str, str], kind: s
     shape = tuple(d for d in declared.shape or () if isinstance(d, int))
     if declared.shape is None or len(shape) < len(declared.shape):
         raise ModelError(f"{model}: the {kind} {declared.name!r} has no fixed shape", hint="declare its shape")
-    return Parameter(declared.name, shape, _distribution(model, metadata, INIT_KEY + declared.name), declared.type)
+    return Parameter(
+        declared.name, shape, _distribution(model, metadata, INIT_KEY_PREFIX + declared.name), declared.type
+    )
 
 
 def _distribution(model: str, metadata: Mapping[str, str], key: str) -> Distribution:
@@ -137,7 +147,7 @@ def _distribution(model: str, metadata: Mapping[str, str], key: str) -> Distribu
 
 def _check_outputs(graph: StepGraph) -> None:
     """Raise ModelError unless all are float32, the loss is a scalar, and gradients have the parameters' shapes."""
-    gradients = {GRADIENT + p.name: p.shape for p in graph.parameters}
+    gradients = {GRADIENT_PREFIX + p.name: p.shape for p in graph.parameters}
     for value in graph.loaded.proto.graph.output:
         if value.name != LOSS and value.name not in gradients:
             continue
@@ -168,5 +178,5 @@ def _check_drawing(loaded: Loaded) -> None:
             raise ModelError(
                 f"{loaded.name}: the node {node.name or node.output[0]!r} ({node.op_type}) draws random numbers itself",
                 hint="make them an input, and say in the metadata "
-                f"'{RANDOM_KEY}<input>' how they are drawn: a step then depends on seed and number alone",
+                f"'{RANDOM_KEY_PREFIX}<input>' how they are drawn: a step then depends on seed and number alone",
             )
