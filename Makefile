@@ -8,7 +8,7 @@ VERDICTS ?= 3000
 EXAMPLES ?= 1200
 DAMAGED ?= 40000
 PROPERTIES = tests/test_properties.py tests/rewriter/test_constant_types.py tests/resolver/test_computed_constants.py \
-  tests/resolver/test_incremental.py tests/resolver/test_positions.py tests/tuner/test_gated_graph.py \
+  tests/resolver/test_incremental_solver.py tests/resolver/test_positions.py tests/tuner/test_gated_graph.py \
   tests/tuner/test_graph_partition.py tests/tuner/test_trials.py
 # The kills of each of six commands, and the applies at once: make campaign KILLS=100 RUNS=1000
 KILLS ?= 100

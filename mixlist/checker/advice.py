@@ -18,7 +18,7 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver import Decision, Plan
-from mixlist.resolver.classification import Facts, rank_of
+from mixlist.resolver.classification import Classifier, find_rank
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
@@ -34,7 +34,7 @@ class Advisor:
 
     def __init__(self, plan: Plan | None, nodes: Sequence[DataflowNode], suspects: Collection[NodeRef] = ()) -> None:
         self._decisions = {_without_specialization(d.ref): d for d in plan.nodes} if plan is not None else {}
-        self._facts = Facts(plan.policy) if plan is not None else None
+        self._classifier = Classifier(plan.policy) if plan is not None else None
         self._has_lists = plan is not None and plan.policy.mode.action == "lists"
         self._nodes = {node.ref: node for node in nodes}
         self._suspects = frozenset(suspects)
@@ -49,7 +49,7 @@ class Advisor:
         The operator is called by its name in the lists: Conv2D in an Ascend library.
         """
         decision, dataflow = self._decisions.get(node), self._nodes.get(node)
-        if decision is None or dataflow is None or self._facts is None or not _is_low(decision):
+        if decision is None or dataflow is None or self._classifier is None or not _is_low(decision):
             return ""
         if not decision.changed:
             search = "; mixlist tune --node-rules FILE searches such rules" if self._has_lists else ""
@@ -58,7 +58,9 @@ class Advisor:
                 f" file does{search}"
             )
         graph, proto = dataflow.graph, dataflow.node
-        entry = self._facts.by_list(decision.domain, decision.op_type, lambda: rank_of(graph, proto)).listed
+        entry = self._classifier.classify_operator(
+            decision.domain, decision.op_type, lambda: find_rank(graph, proto)
+        ).listed
         name = self._names.get(node, str(node))
         if decision.list in ("white", "gray") and entry is not None:
             return f'add "{entry.op}" to black-list to-add, or the node "{name}" to a keep_dtype file'

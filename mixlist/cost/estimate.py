@@ -28,7 +28,7 @@ from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
     from mixlist.graph.protos import ModelSource
-    from mixlist.resolver.decisions import Solution
+    from mixlist.resolver.decisions import GraphSolution
 
 _VIEWS = operators(Trait.VIEWS)
 _PICKS = operators(Trait.PICKS)
@@ -126,8 +126,8 @@ def costs(graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[s
     return _Walk().graph(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
 
 
-def low_share(main: Solution, low: str, of: Costs) -> float | None:
-    """Share of matrix and convolution operations that a main graph's Solution makes low; None where there are none.
+def low_share(main: GraphSolution, low: str, of: Costs) -> float | None:
+    """Share of matrix and convolution operations that a main graph's solution makes low; None where there are none.
 
     ``low``: the low type; ``of``: ``costs(main.graph, ...)``.
     """
@@ -135,15 +135,15 @@ def low_share(main: Solution, low: str, of: Costs) -> float | None:
     return flops[low] / flops.total() if flops.total() else None
 
 
-def _matrix_flops(solution: Solution, of: Costs) -> Counter[str]:
-    """Return the matrix and convolution operations by the precision that a Solution gives them, with those of calls."""
-    from mixlist.resolver.decisions import precision
+def _matrix_flops(solution: GraphSolution, of: Costs) -> Counter[str]:
+    """Return the matrix and convolution operations by the precision that a solution gives them, with those of calls."""
+    from mixlist.resolver.decisions import find_precision
 
     flops = Counter[str]()
     for node in solution.graph.order:
         cost = of.nodes.get(node.id)
         if cost is not None and cost.matrix:
-            flops[precision(solution, node)] += cost.flops
+            flops[find_precision(solution, node)] += cost.flops
         if node.id in of.calls:
             flops.update(_matrix_flops(solution.callees[node.id], of.calls[node.id]))
     return flops

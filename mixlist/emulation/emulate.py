@@ -29,7 +29,7 @@ from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.schema import TYPE_ATTRIBUTES
 from mixlist.ops.signature import Signature
 from mixlist.ops.traits import Trait, operators
-from mixlist.rewriter.convert import bring_in, stream
+from mixlist.rewriter.tensor_conversion import inline_external_data, stream_tensor
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
@@ -118,7 +118,7 @@ class Emulation:
 
     def inline_external(self) -> None:
         """Bring in what lies in other files: a session is made of these bytes alone."""
-        bring_in(self.proto, self.loaded.folder)
+        inline_external_data(self.proto, self.loaded.folder)
 
     # --- one scope ---
 
@@ -158,7 +158,7 @@ class Emulation:
             return
         wide = np.float64 if self.target == types.DOUBLE else np.float32
         if is_external(tensor) and stored_type(tensor) != tensor.data_type:  # to be converted on the way
-            set_inline(tensor, b"".join(stream(tensor, self.loaded.folder, False, {})))
+            set_inline(tensor, b"".join(stream_tensor(tensor, self.loaded.folder, False, {})))
         data = b"".join(p.astype(wide).tobytes() for p in pieces(tensor, self.loaded.folder))
         tensor.data_type = self.target
         set_inline(tensor, data)

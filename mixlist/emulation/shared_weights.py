@@ -18,7 +18,7 @@ from mixlist.graph.save import set_external
 from mixlist.graph.weights import EXACT, PENDING, byte_size, declared_size, is_external, stored_type
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
-from mixlist.rewriter.convert import bring_in, numpy_type, stream
+from mixlist.rewriter.tensor_conversion import inline_external_data, numpy_type, stream_tensor
 
 if TYPE_CHECKING:
     from onnx import TensorProto
@@ -46,7 +46,7 @@ class SharedWeights:
         slim = type(proto)()
         copy_fields(proto, slim, "graph")
         copy_fields(proto.graph, slim.graph, "initializer")
-        bring_in(slim, loaded.folder, clamp)  # the weights in attributes and bodies
+        inline_external_data(slim, loaded.folder, clamp)  # the weights in attributes and bodies
         path = self.folder / f"weights_{next(self._numbers)}"
         with named_errors(path), path.open("wb") as file:
             for tensor in proto.graph.initializer:
@@ -56,7 +56,7 @@ class SharedWeights:
                     continue
                 made.name, made.data_type = tensor.name, tensor.data_type
                 made.dims.extend(tensor.dims)
-                data = stream(tensor, loaded.folder, clamp, {})
+                data = stream_tensor(tensor, loaded.folder, clamp, {})
                 if declared_size(tensor) < LARGE:
                     made.raw_data = b"".join(data)
                 else:

@@ -34,4 +34,4 @@ def looked_through(value: Value, decided: list[int], low: int, cast_is_black: bo
 
 def followed_value(value: Value, state: SolverState) -> Value:
     """Return the value that a gray reader of ``value`` follows: the source of its Cast, or the value itself."""
-    return looked_through(value, state.decided, state.low, state.shared.facts.cast_is_black) or value
+    return looked_through(value, state.decided_types, state.low, state.shared.classifier.cast_is_black) or value

@@ -52,7 +52,7 @@ _KINDS: dict[ListName, Kind] = {"white": "low", "black": "authored", "gray": "gr
 
 
 @dataclass(frozen=True)
-class Fact:
+class Classification:
     """The classification of a node.
 
     ``list``: the list, or ``none``. ``kind``: how the precision is found. ``rule``: the rule as the report names it.
@@ -66,7 +66,7 @@ class Fact:
     mask: str | None = None
 
 
-class Facts:
+class Classifier:
     """Classifies the nodes of one model under one policy; keeps the answers per operator."""
 
     def __init__(self, policy: Policy) -> None:
@@ -77,50 +77,52 @@ class Facts:
         in_lists = policy.mode.action == "lists"
         self.lowers_bfloat16 = in_lists and policy.space == "ascend" and self.low == types.FLOAT16  # Rule S3.8
         self.movable_if_white = types.LISTED if self.lowers_bfloat16 else self.movable
-        self._facts: dict[tuple[str, str, int | None], Fact] = {}
-        self.cast_is_black = in_lists and self.by_list("", "Cast").list == "black"
+        self._facts: dict[tuple[str, str, int | None], Classification] = {}
+        self.cast_is_black = in_lists and self.classify_operator("", "Cast").list == "black"
 
-    def by_list(self, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None) -> Fact:
+    def classify_operator(
+        self, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None
+    ) -> Classification:
         """Return the fact for nodes of an operator by its list in the policy's name space alone."""
         key = (domain, op_type, None if self.policy.space == "onnx" else rank())
         fact = self._facts.get(key)
         if fact is None:
             entry = listed(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
             rule = "follow" if entry.list == "gray" else entry.list
-            fact = self._facts[key] = Fact(entry.list, _KINDS[entry.list], rule, entry)
+            fact = self._facts[key] = Classification(entry.list, _KINDS[entry.list], rule, entry)
         return fact
 
-    def of(self, graph: Graph, node: Node) -> Fact:
+    def classify(self, graph: Graph, node: Node) -> Classification:
         """Return the fact for a node that no node rule names."""
         signature = node.signature
         if signature is None:
-            return Fact("none", "none", "control-flow")
+            return Classification("none", "none", "control-flow")
         action = self.policy.mode.action
         if action == "lists":
-            by_list = self.by_list(node.domain, node.op_type, lambda: rank_of(graph, node))
+            by_list = self.classify_operator(node.domain, node.op_type, lambda: find_rank(graph, node))
         else:
             by_list = self._by_mode(action, node)
         if signature.fixed:
-            return Fact(by_list.list, "cast", "cast", by_list.listed)
+            return Classification(by_list.list, "cast", "cast", by_list.listed)
         if graph.has_undeclared and unknown_inputs(node):
-            return Fact(by_list.list, "unknown", "unknown-type", by_list.listed)
+            return Classification(by_list.list, "unknown", "unknown-type", by_list.listed)
         movable = self.movable_if_white if by_list.kind == "low" else self.movable
         if not any(g.authored in movable for g in signature.groups):
             if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _read_types(node)):
-                return Fact(by_list.list, "schema", "schema", by_list.listed)
-            return Fact(by_list.list, "none", "no-float", by_list.listed)
+                return Classification(by_list.list, "schema", "schema", by_list.listed)
+            return Classification(by_list.list, "none", "no-float", by_list.listed)
         if is_shape_arithmetic(node):
-            return Fact(by_list.list, "shape", "shape", by_list.listed)
+            return Classification(by_list.list, "shape", "shape", by_list.listed)
         return by_list
 
-    def movable_by(self, fact: Fact) -> frozenset[int]:
+    def movable_by(self, fact: Classification) -> frozenset[int]:
         """Return the authored types that a node with this fact may give up."""
         return self.movable_if_white if fact.kind == "low" else self.movable
 
-    def _by_mode(self, action: str, node: Node) -> Fact:
+    def _by_mode(self, action: str, node: Node) -> Classification:
         in_cube = node.op_type in _CUBE and node.domain == ""
         kinds: dict[str, Kind] = {"force": "low", "raise": "raise", "cube": "low" if in_cube else "authored"}
-        return Fact("none", kinds.get(action, "authored"), "mode")
+        return Classification("none", kinds.get(action, "authored"), "mode")
 
 
 def is_control_flow(node: Node) -> bool:
@@ -147,7 +149,7 @@ def _read_types(node: Node) -> list[types.Type]:
     return [value.type for value in node.inputs if value is not None]
 
 
-def rank_of(graph: Graph, node: Node) -> int | None:
+def find_rank(graph: Graph, node: Node) -> int | None:
     """Return the number of dimensions of a node's first input, as far as weights or declarations tell."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     dims = getattr(weight.tensor, "dims", None) if weight is not None else None

@@ -10,7 +10,7 @@ either if its inputs are all constants and its own result does not fit.
 Rule S4.19: `--constants ieee` and `clamp` convert every constant instead.
 
 ``patterns.constants`` knows the range of a constant, and whether the low type holds it. In the body of a function that
-depends on the call: the answers are kept, so that calls with the same answers share a Solution.
+depends on the call: the answers are kept, so that calls with the same answers share a GraphSolution.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def misfit(value: Value, state: SolverState) -> str | None:
     if not value.constant or state.policy.constants != "keep":
         return None
     elem = types.element(value.type)
-    if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.shared.facts.lowers_bfloat16):
+    if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.shared.classifier.lowers_bfloat16):
         return None
     why = state.shared.misfit(value, state.frame)
     if state.frame is not None and state.shared.ranges.frames.varies(value, state.frame):
-        state.solution.constants_fit.setdefault(state.step, {})[value] = why is None
+        state.solution.constant_fits.setdefault(state.step, {})[value] = why is None
     return why
 
 
@@ -43,7 +43,7 @@ def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> As
     signature = node.signature
     assert signature is not None
     kept: list[int] = []  # groups of slots
-    reduced = state.solution.reduced.get(node, ())  # Rule S4.36: the constant of a mask comes into range
+    reduced = state.solution.reduced_slots.get(node, ())  # Rule S4.36: the constant of a mask comes into range
     for index, group in enumerate(signature.groups):
         if assignment.elements[index] != state.low or group.authored == state.low:
             continue
@@ -53,15 +53,15 @@ def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> As
             why = misfit(value, state) if value is not None and examined else None
             if why:
                 kept.append(index)
-                state.solution.notes[node.id] = why
+                state.solution.reason_notes[node.id] = why
                 break
     remaining = _without_groups(node, assignment, kept, state.low) if kept else assignment
     why = _result_misfit(node, remaining, state) if remaining is not None and not reduced else None
     if why:
-        state.solution.notes[node.id] = why
+        state.solution.reason_notes[node.id] = why
     elif remaining is not None:
         return remaining
-    state.solution.rules[node.id] = "constant"
+    state.solution.rule_overrides[node.id] = "constant"
     return signature.authored()
 
 

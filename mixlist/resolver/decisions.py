@@ -1,6 +1,6 @@
 """The decisions for nodes, graphs and a whole model: values that the other modules of this room make and read.
 
-A Solution holds the decisions for one graph, in the form in which they are computed and applied. A Decision
+A GraphSolution holds the decisions for one graph, in the form in which they are computed and applied. A Decision
 describes the decision for one node to a user.
 """
 
@@ -19,8 +19,8 @@ from mixlist.ops import types
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.mask_plan import Limits, MaskGroup, MaskPlan
 from mixlist.patterns.positions import PositionPlan
-from mixlist.resolver.classification import Fact
-from mixlist.resolver.node_rules import Rules
+from mixlist.resolver.classification import Classification
+from mixlist.resolver.node_rules import NodeRules
 
 UNDECIDED = 0
 
@@ -66,40 +66,43 @@ class Decision:
 
 
 @dataclass(eq=False)
-class Solution:
+class GraphSolution:
     """The decisions for one Graph; lists are indexed by the id of a Value or Node.
 
-    ``decided``: the element type of each value. ``notes``: the constant that keeps a node or slot in high precision.
-    ``callees``: the Solution of each function call. ``positions``: the position arithmetic that the policy protects.
+    ``decided_types``: the element type of each value.
+    ``reason_notes``: the constant that keeps a node or slot in high precision.
+    ``callees``: the solution of each function call. ``positions``: the position arithmetic that the policy protects.
     ``masks``: the masks that it protects.
     ``kept_masks``: the masks that stay as authored (Rule S4.35).
-    ``reduced``: by node the slots that read a constant of any other mask, with its largest magnitude (Rule S4.36).
+    ``reduced_slots``: by node the slots that read a constant of any other mask, with its magnitude limit (Rule S4.36).
 
-    In the body of a function the decisions depend on the constants of the call: ``constants_fit`` has, by the step that
-    asked, the answers about them, and ``callees_tried`` by the call the Solutions that it had, also in between.
+    In the body of a function the decisions depend on the constants of the call: ``constant_fits`` has, by the step that
+    asked, the answers about them, and ``tried_callees`` by the call the GraphSolutions that it had, also in between.
     """
 
     graph: Graph
-    facts: list[Fact]
-    decided: list[int]
+    classifications: list[Classification]
+    decided_types: list[int]
     assignments: list[Assignment | None]
-    followed: list[Value | None]
+    followed_values: list[Value | None]
     links: list[Link] = field(default_factory=list)
-    notes: dict[int, str] = field(default_factory=dict)
-    rules: dict[int, str] = field(default_factory=dict)  # by node id, if the outcome overrides the rule of the fact
-    callees: dict[int, Solution] = field(default_factory=dict)
-    constants_fit: dict[Hashable, dict[Value, bool]] = field(default_factory=dict)
-    callees_tried: dict[Node, dict[Solution, None]] = field(default_factory=dict)
+    reason_notes: dict[int, str] = field(default_factory=dict)
+    rule_overrides: dict[int, str] = field(
+        default_factory=dict
+    )  # by node id, if the outcome overrides the rule of the fact
+    callees: dict[int, GraphSolution] = field(default_factory=dict)
+    constant_fits: dict[Hashable, dict[Value, bool]] = field(default_factory=dict)
+    tried_callees: dict[Node, dict[GraphSolution, None]] = field(default_factory=dict)
     high_by_black: set[int] = field(default_factory=set)  # values, under the policy black-wins (Rule S4.23)
     positions: PositionPlan | None = None
     masks: MaskPlan | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()
-    reduced: Mapping[Node, Limits] = field(default_factory=dict)
+    reduced_slots: Mapping[Node, Limits] = field(default_factory=dict)
     number: str = ""  # "#k" where its function has several specializations, in order of first call
 
 
 @dataclass(frozen=True, eq=False)
-class Resolved:
+class ModelSolution:
     """The decisions for a whole model, as the rewriter applies them.
 
     ``solutions``: first that of the main graph, then one per specialization of a function, in order of first call.
@@ -109,14 +112,14 @@ class Resolved:
     graph: Graph
     policy: Policy
     low: int
-    solutions: tuple[Solution, ...]
-    rules: Rules
+    solutions: tuple[GraphSolution, ...]
+    rules: NodeRules
     cast_is_black: bool
 
 
-def reached(main: Solution) -> list[Solution]:
-    """Return a main graph's Solution and those of all calls below it, each once, in order of first call."""
-    found: dict[Solution, None] = {main: None}
+def reachable_solutions(main: GraphSolution) -> list[GraphSolution]:
+    """Return a main graph's GraphSolution and those of all calls below it, each once, in order of first call."""
+    found: dict[GraphSolution, None] = {main: None}
     waiting = deque([main])
     while waiting:
         for _, callee in sorted(waiting.popleft().callees.items()):
@@ -133,10 +136,10 @@ def join(one: int, other: int) -> int:
     return other if one == UNDECIDED else types.FLOAT
 
 
-def precision(solution: Solution, node: Node) -> str:
+def find_precision(solution: GraphSolution, node: Node) -> str:
     """Return the type of the node's main float slots; ``none`` for a node with nothing to vary (Rule S4.1)."""
     assignment, signature = solution.assignments[node.id], node.signature
-    if signature is None or assignment is None or solution.facts[node.id].kind == "none":
+    if signature is None or assignment is None or solution.classifications[node.id].kind == "none":
         return "none"
     primary = signature.primary
     if primary is not None and not signature.fixed:

@@ -15,17 +15,17 @@ from collections.abc import Callable, MutableSet
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
-from mixlist.resolver.control_flow import takes_type
-from mixlist.resolver.decisions import UNDECIDED, Solution
+from mixlist.resolver.control_flow_types import takes_type
+from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import CallArguments, SolverState
-from mixlist.resolver.uses import uses
+from mixlist.resolver.value_uses import find_uses
 
 
 def decide_call(node: Node, state: SolverState) -> list[Value]:
     """Decide the body of the called function; return the values of the caller whose type, or mark as black, changed."""
     assert node.function is not None
-    solution, decided, groups = state.solution, state.decided, state.groups
+    solution, decided, groups = state.solution, state.decided_types, state.groups
     marks_black = state.policy.gray_policy == "black-wins"
     call = CallArguments(
         types=tuple([decided[v.id] if v is not None else UNDECIDED for v in node.inputs]),
@@ -37,16 +37,18 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
     )
     callee = solution.callees[node.id] = state.shared.specialize(node.function, call)
     if state.frame is not None:
-        solution.callees_tried.setdefault(node, {})[callee] = None
+        solution.tried_callees.setdefault(node, {})[callee] = None
     results = callee.graph.root.outputs
     parameters = zip(node.inputs, callee.graph.root.inputs, strict=False)
     # A group of the caller has to vote again if the body gave a sequence another type.
-    changed = [v for v, p in parameters if v in groups and decided[v.id] != callee.decided[p.id]]
+    changed = [v for v, p in parameters if v in groups and decided[v.id] != callee.decided_types[p.id]]
     changed += mark_high_by_black(node.outputs, [is_high_by_black(v, callee, state.low) for v in results], state)
-    return changed + state.raise_types(node.outputs, [callee.decided[v.id] for v in results])
+    return changed + state.raise_types(node.outputs, [callee.decided_types[v.id] for v in results])
 
 
-def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool], done: MutableSet[Solution]) -> None:
+def settle_constant_arguments(
+    solution: GraphSolution, fits: Callable[[Value], bool], done: MutableSet[GraphSolution]
+) -> None:
     """Give each parameter that receives a constant the type that all its readers want.
 
     Parameters are those of functions, and those of the bodies of Scan and SequenceMap, if the operator takes the type
@@ -66,15 +68,15 @@ def settle_constant_arguments(solution: Solution, fits: Callable[[Value], bool],
     if not settled:
         return
     wanted: dict[int, set[int | None]] = {}
-    for use in uses(solution):
-        wanted.setdefault(use.value.id, set()).add(use.want)
+    for use in find_uses(solution):
+        wanted.setdefault(use.value.id, set()).add(use.wanted_type)
     for value, handed_in in settled.items():
         wants = wanted.get(value.id, set())
         want = next(iter(wants)) if len(wants) == 1 else None
         if want is None or types.element(value.type) not in types.LISTED:
             continue
         if handed_in is None or takes_type(handed_in, want, solution.graph):
-            solution.decided[value.id] = want
+            solution.decided_types[value.id] = want
 
 
 def _hands_in_constant(link: Link, fits: Callable[[Value], bool]) -> bool:

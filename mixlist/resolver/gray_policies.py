@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver.cast_look_through import followed_value
-from mixlist.resolver.decisions import UNDECIDED, Solution
+from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.solver_state import SolverState, authored_type
 
 
@@ -62,14 +62,14 @@ def _follow_first(node: Node, state: SolverState) -> tuple[int, Value | None]:
         if value is not None and is_followed(value):
             if value.producer is not None and value.producer.op_type == "Cast":
                 value = followed_value(value, state)
-            return state.decided[value.id], value
+            return state.decided_types[value.id], value
     return authored_type(node), None
 
 
 def _follow_widest(producers: list[Value], state: SolverState) -> tuple[int, Value | None]:
     chosen, source = UNDECIDED, producers[0]
     for value in producers:
-        elem = state.decided[value.id]
+        elem = state.decided_types[value.id]
         if elem == UNDECIDED:
             continue
         wider = _wider(chosen, elem)
@@ -89,23 +89,23 @@ def _follow_unless_black(producers: list[Value], authored: int, state: SolverSta
     for value in producers:
         if is_high_by_black(value, state.solution, state.low):
             return types.FLOAT, value
-        if state.decided[value.id] == state.low and first_low is None:
+        if state.decided_types[value.id] == state.low and first_low is None:
             first_low = value
     if first_low is not None:
         return state.low, first_low
-    if any(state.decided[v.id] == UNDECIDED for v in producers):
+    if any(state.decided_types[v.id] == UNDECIDED for v in producers):
         return UNDECIDED, producers[0]
     return authored, None
 
 
-def is_high_by_black(value: Value, solution: Solution, low: int) -> bool:
+def is_high_by_black(value: Value, solution: GraphSolution, low: int) -> bool:
     """Return whether a value is high precision because of a black node, directly or through gray nodes."""
     if value.id in solution.high_by_black:
         return True
     maker = value.producer
-    if maker is None or maker.signature is None or solution.decided[value.id] == low:
+    if maker is None or maker.signature is None or solution.decided_types[value.id] == low:
         return False
-    fact = solution.facts[maker.id]
+    fact = solution.classifications[maker.id]
     return fact.list == "black" and fact.kind == "authored"
 
 

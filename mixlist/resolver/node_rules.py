@@ -39,10 +39,10 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import in_ascend, in_onnx, listed
 from mixlist.ops.signature import Assignment
-from mixlist.resolver.classification import Fact, unknown_inputs
+from mixlist.resolver.classification import Classification, unknown_inputs
 
 
-class Rules:
+class NodeRules:
     """The node rules of a policy, and the nodes that they name in the graphs of one model."""
 
     def __init__(self, policy: Policy) -> None:
@@ -51,12 +51,12 @@ class Rules:
         self._rules = [r for r in policy.rules if not (origin and r.keep)]
         self._patterns = {r: _compile(r.pattern) for r in self._rules if r.by == "name"}
         self._chosen: dict[tuple[int, int], NodeRule] = {}
-        self._facts: dict[int, dict[int, Fact]] = {}
+        self._facts: dict[int, dict[int, Classification]] = {}
         self._matched: set[NodeRule] = set()
         self._suited: set[NodeRule] = set()
         self._idle: dict[NodeRule, Diagnostic] = {}  # of keep_dtype, for nodes that keep their type in any case
 
-    def match(self, graph: Graph) -> dict[int, Fact]:
+    def match(self, graph: Graph) -> dict[int, Classification]:
         """Return the facts of the nodes that a rule names, by node id; the first rule that names a node decides.
 
         Raises ListError if two nodes of one scope share a name, or if a rule of customize_dtypes names a node that has
@@ -76,7 +76,7 @@ class Rules:
                 continue
             self._suited.add(rule)
             self._chosen[id(graph), node.id] = rule
-            facts[node.id] = Fact(self._list_of(node), "rule", "node-rule")
+            facts[node.id] = Classification(self._list_of(node), "rule", "node-rule")
         return facts
 
     def rule_of(self, graph: Graph, node: Node) -> NodeRule:

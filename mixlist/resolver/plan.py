@@ -10,8 +10,8 @@ from typing import Any
 from mixlist.diagnostics import Diagnostic
 from mixlist.graph.gc_pause import no_collection
 from mixlist.lists.policy import Policy
-from mixlist.resolver.decisions import Decision, Resolved
-from mixlist.resolver.describe import chain, describe
+from mixlist.resolver.decisions import Decision, ModelSolution
+from mixlist.resolver.describe_decisions import chain, describe
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,7 +24,7 @@ class Plan:
     model: str
     policy: Policy
     warnings: tuple[Diagnostic, ...]
-    solution: Resolved = field(repr=False, compare=False)
+    solution: ModelSolution = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{precision} {count}" for precision, count in self.counts.items())

@@ -13,22 +13,22 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import EXACT_INTEGERS
 from mixlist.ops.names import in_onnx
 from mixlist.ops.schema import next_opset_allowing
-from mixlist.resolver.classification import Fact, unknown_inputs
-from mixlist.resolver.decisions import Resolved, Solution, precision
+from mixlist.resolver.classification import Classification, unknown_inputs
+from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precision
 from mixlist.resolver.gray_policies import is_followed
 from mixlist.resolver.sequence_groups import is_container
 
 
-def rule_name(solution: Solution, node: Node) -> str:
+def find_rule(solution: GraphSolution, node: Node) -> str:
     """Return the rule that decided a node, as the reports name it."""
-    return solution.rules.get(node.id, solution.facts[node.id].rule)
+    return solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)
 
 
-def shown_type(solution: Solution, value: Value) -> str:
+def shown_type(solution: GraphSolution, value: Value) -> str:
     """Return the decided type of a value as the reports show it."""
     if value.type == types.UNKNOWN:
         return types.type_name(value.type)
-    return types.type_name(types.with_element(value.type, solution.decided[value.id]))
+    return types.type_name(types.with_element(value.type, solution.decided_types[value.id]))
 
 
 # The rules of docs/semantics.md that the reasons cite, where the policy chooses between several.
@@ -39,7 +39,7 @@ _GRAY_RULES: dict[GrayPolicy, str] = {"ascend": "S4.6", "black-wins": "S4.23", "
 class ReasonWriter:
     """Writes the reasons of the decisions for one graph."""
 
-    def __init__(self, resolved: Resolved, solution: Solution) -> None:
+    def __init__(self, resolved: ModelSolution, solution: GraphSolution) -> None:
         self.solution, self.policy, self.rules = solution, resolved.policy, resolved.rules
         self.low_type = resolved.low
         self.low = types.type_name(resolved.low)
@@ -48,20 +48,24 @@ class ReasonWriter:
     def reason(self, node: Node, follows: tuple[str, ...]) -> str:
         """Return the reason; ``follows`` names the producer that a gray node follows and the node that decided."""
         text = self._by_rule(node, follows)
-        note = self.solution.notes.get(node.id)
-        if note and rule_name(self.solution, node) not in ("constant", "mask"):
+        note = self.solution.reason_notes.get(node.id)
+        if note and find_rule(self.solution, node) not in ("constant", "mask"):
             text += f"; its slot stays float32 because {note} (S4.7)"
-        for slot, limit in self.solution.reduced.get(node, {}).items():
+        for slot, limit in self.solution.reduced_slots.get(node, {}).items():
             value = node.inputs[slot]
             if value is not None and value.tensor is not None:
                 text += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"
-        entry = self.solution.facts[node.id].listed
+        entry = self.solution.classifications[node.id].listed
         if entry is not None and entry.note and entry.source:
             text += f"; {entry.note} (S5.4)"
         return text
 
     def _by_rule(self, node: Node, follows: tuple[str, ...]) -> str:
-        fact, rule, kept = self.solution.facts[node.id], rule_name(self.solution, node), precision(self.solution, node)
+        fact, rule, kept = (
+            self.solution.classifications[node.id],
+            find_rule(self.solution, node),
+            find_precision(self.solution, node),
+        )
         entry = _shown_entry(fact)
         if rule == "control-flow" and node.signature is not None:
             shared = self._of_sequence(node, kept, follows)
@@ -82,10 +86,10 @@ class ReasonWriter:
         if rule == "schema":
             return self._refused(node, kept)
         if rule == "constant":
-            why = self.solution.notes.get(node.id, "a constant does not fit")
+            why = self.solution.reason_notes.get(node.id, "a constant does not fit")
             return f"{entry}, but {why}: it stays {kept} (S4.7)"
         if rule == "mask":
-            return f"{entry}, but {self.solution.notes[node.id]}: it stays {kept} ({self._mask_rule(node)})"
+            return f"{entry}, but {self.solution.reason_notes[node.id]}: it stays {kept} ({self._mask_rule(node)})"
         if rule == "unknown-type":
             names = ", ".join(repr(value.name) for value in unknown_inputs(node))
             return f"nothing tells the type of {names}, so it stays as authored; --type-hints can give the type (S4.40)"
@@ -103,7 +107,7 @@ class ReasonWriter:
 
     def _of_sequence(self, node: Node, kept: str, follows: tuple[str, ...]) -> str:
         """Return the type of a node's sequences, the value that gave them the type, the decider, and the rule."""
-        source = self.solution.followed[node.id]
+        source = self.solution.followed_values[node.id]
         number = "S4.29" if self.policy.gray_policy == "ascend" else "S4.29, S4.30"
         if source is None:
             return f"{kept} ({number})"
@@ -113,14 +117,14 @@ class ReasonWriter:
         return f"{kept}, the type of {source.name!r}{made_by}{decided} ({number})"
 
     def _gray(self, node: Node, follows: tuple[str, ...], kept: str) -> str:
-        entry, policy = _shown_entry(self.solution.facts[node.id]), self.policy.gray_policy
+        entry, policy = _shown_entry(self.solution.classifications[node.id]), self.policy.gray_policy
         if self.has_sequences and any(map(is_container, (*node.inputs, *node.outputs))):
             return f"{entry}: its sequences are {self._of_sequence(node, kept, follows)}"
         if policy == "between":
             where = "lies" if kept == self.low else "does not lie"
             black = "" if kept == self.low else ", or black reaches it"
             return f"{entry}: {where} between white nodes{black}, so it is {kept} (S4.22)"
-        value = self.solution.followed[node.id]
+        value = self.solution.followed_values[node.id]
         if not follows or value is None:
             if not any(v is not None and is_followed(v) for v in node.inputs):
                 return f"{entry}: all its float inputs are constants, so it stays {kept} (S4.6)"
@@ -181,11 +185,11 @@ class ReasonWriter:
             _, operator = in_onnx(node.domain, node.op_type)
             return f"no schema is known for {operator} at opset {opset}: it stays as authored (S4.14)"
         if kept not in ("float32", self.low):
-            return f"{_shown_entry(self.solution.facts[node.id])}, but {self._keeps_other_type(kept)}"
+            return f"{_shown_entry(self.solution.classifications[node.id])}, but {self._keeps_other_type(kept)}"
         later = next_opset_allowing(node.domain, node.op_type, opset, self.low_type)
         advice = f"; opset {later} would allow it" if later is not None else ""
         refusal = f"{node.op_type} does not allow {self.low} at opset {opset}"
-        return f"{_shown_entry(self.solution.facts[node.id])}, but {refusal}: it stays {kept}{advice} (S4.11)"
+        return f"{_shown_entry(self.solution.classifications[node.id])}, but {refusal}: it stays {kept}{advice} (S4.11)"
 
 
 def _is_lowered_bfloat16(node: Node, kept: str) -> bool:
@@ -194,7 +198,7 @@ def _is_lowered_bfloat16(node: Node, kept: str) -> bool:
     return primary is not None and primary.authored == types.BFLOAT16 and kept == "float16"
 
 
-def _shown_entry(fact: Fact) -> str:
+def _shown_entry(fact: Classification) -> str:
     """Return the list of a node, and the entry that put its op type on it."""
     entry = fact.listed
     if entry is None:

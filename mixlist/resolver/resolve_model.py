@@ -16,15 +16,15 @@ from mixlist.ops import types
 from mixlist.ops.crosscheck import cross_check
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.progress import ProgressCallback, ProgressCounter
-from mixlist.resolver.classification import Facts, unknown_inputs
-from mixlist.resolver.decisions import Resolved, Solution, reached
+from mixlist.resolver.classification import Classifier, unknown_inputs
+from mixlist.resolver.decisions import GraphSolution, ModelSolution, reachable_solutions
 from mixlist.resolver.function_calls import settle_constant_arguments
-from mixlist.resolver.incremental import IncrementalSolver
-from mixlist.resolver.masks import mask_warnings, masks_of
-from mixlist.resolver.node_rules import Rules
+from mixlist.resolver.incremental_solver import IncrementalSolver
+from mixlist.resolver.mask_protection import mask_warnings, masks_of
+from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.plan import Plan
-from mixlist.resolver.position_arithmetic import position_warnings
-from mixlist.resolver.solve import Resolution
+from mixlist.resolver.position_protection import position_warnings
+from mixlist.resolver.solver import ModelSolver
 
 if TYPE_CHECKING:
     from mixlist.graph.protos import ModelSource
@@ -58,12 +58,12 @@ class Resolver:
     @no_collection()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
-        facts, rules = Facts(policy), Rules(policy)
-        resolution = Resolution(facts, rules, self.ranges)
+        facts, rules = Classifier(policy), NodeRules(policy)
+        resolution = ModelSolver(facts, rules, self.ranges)
         main = resolution.solve(self.graph)
         settle_constant_arguments(main, resolution.fits, set())
         solutions = _numbered(main)
-        resolved = Resolved(self.loaded, self.graph, policy, facts.low, solutions, rules, facts.cast_is_black)
+        resolved = ModelSolution(self.loaded, self.graph, policy, facts.low, solutions, rules, facts.cast_is_black)
         warnings = (*_warnings(resolved, self.ranges), *_unknown_constants(resolution))
         return Plan(self.loaded.name, policy, warnings, resolved)
 
@@ -86,9 +86,9 @@ def resolve(
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
 
 
-def _numbered(main: Solution) -> tuple[Solution, ...]:
+def _numbered(main: GraphSolution) -> tuple[GraphSolution, ...]:
     """Return the main solution and all specializations, after numbering those of one function."""
-    solutions = reached(main)
+    solutions = reachable_solutions(main)
     per_function = Counter(s.graph.path for s in solutions)
     numbers: Counter[str] = Counter()
     for solution in solutions:
@@ -99,7 +99,7 @@ def _numbered(main: Solution) -> tuple[Solution, ...]:
     return tuple(solutions)
 
 
-def _warnings(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic]:
+def _warnings(resolved: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
     yield from _other_policy(resolved)
     counts = Counter((n.domain, n.op_type) for s in resolved.solutions for n in s.graph.order)
     functions = {name for _, name, _ in resolved.graph.functions}
@@ -110,7 +110,7 @@ def _warnings(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic
     yield from _unknown_types(resolved)
 
 
-def _broken_masks(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagnostic]:
+def _broken_masks(resolved: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
     """Warn if a fully masked row becomes NaN: no policy protects it (Rule S4.34), or a node rule decides otherwise."""
     policy = resolved.policy
     if "masks" in policy.protect:
@@ -129,13 +129,13 @@ def _broken_masks(resolved: Resolved, ranges: ConstantRanges) -> Iterator[Diagno
                 waiting.append((callee, called))
 
 
-def _unknown_types(resolved: Resolved) -> Iterator[Diagnostic]:
+def _unknown_types(resolved: ModelSolution) -> Iterator[Diagnostic]:
     """Warn about the nodes that stay as authored because of tensors of unknown type, and name these (Rule S4.40)."""
     readers = [
         node
         for solution in resolved.solutions
         if solution.graph.has_undeclared
-        for node, fact in zip(solution.graph.order, solution.facts, strict=True)
+        for node, fact in zip(solution.graph.order, solution.classifications, strict=True)
         if fact.kind == "unknown"
     ]
     if not readers:
@@ -154,7 +154,7 @@ def _unknown_types(resolved: Resolved) -> Iterator[Diagnostic]:
     )
 
 
-def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:
+def _other_policy(resolved: ModelSolution) -> Iterator[Diagnostic]:
     """Warn if mixlist wrote the file under another policy (Rule S4.32)."""
     digest = next((p.value for p in resolved.loaded.proto.metadata_props if p.key == POLICY_KEY), None)
     if digest is not None and digest != resolved.policy.digest:
@@ -167,7 +167,7 @@ def _other_policy(resolved: Resolved) -> Iterator[Diagnostic]:
         )
 
 
-def _unknown_constants(resolution: Resolution) -> Iterator[Diagnostic]:
+def _unknown_constants(resolution: ModelSolver) -> Iterator[Diagnostic]:
     """Warn of constants that count as fitting because their value is not known (Rule S4.20)."""
     for reason, constants in resolution.unknown.items():
         others = f" and {len(constants) - 1} more" if len(constants) > 1 else ""

@@ -21,7 +21,7 @@ from mixlist.ops import types
 from mixlist.resolver import gray_policies
 from mixlist.resolver.cast_look_through import followed_value
 from mixlist.resolver.constants_out_of_range import misfit
-from mixlist.resolver.control_flow import takes_type
+from mixlist.resolver.control_flow_types import takes_type
 from mixlist.resolver.decisions import UNDECIDED, join
 from mixlist.resolver.sequence_groups import SequenceGroup, Vote, is_container
 from mixlist.resolver.solver_state import SolverState
@@ -41,21 +41,21 @@ def decide_group(group: SequenceGroup, state: SolverState) -> list[Value]:
 
 def decide_member(node: Node, group: SequenceGroup, state: SolverState) -> list[Value]:
     """Give a node that touches a group the type of the group, whatever the node voted for."""
-    elem = state.decided[group.values[0].id]
+    elem = state.decided_types[group.values[0].id]
     signature, solution = node.signature, state.solution
     assert signature is not None
     if elem == UNDECIDED:
         return []
-    kind = solution.facts[node.id].kind
+    kind = solution.classifications[node.id].kind
     if kind == "rule" and not state.is_settling:
         _check_rule(node, elem, state)
     assignment = solution.assignments[node.id] = signature.assign((elem,) * len(signature.groups))
     source = group.source
-    solution.followed[node.id] = None if source is not None and source.producer is node else source
-    solution.rules.pop(node.id, None)
+    solution.followed_values[node.id] = None if source is not None and source.producer is node else source
+    solution.rule_overrides.pop(node.id, None)
     is_part = kind == "gray" and state.policy.gray_policy != "ascend"
     if kind != "rule" and (group.gray_vote[0] if is_part else _wanted(node, state)) not in (elem, UNDECIDED):
-        solution.rules[node.id] = "control-flow"
+        solution.rule_overrides[node.id] = "control-flow"
     changed = state.raise_types(node.outputs, [types.element(t) for t in assignment.outputs])
     by_black = group.values[0].id in solution.high_by_black
     return changed + gray_policies.mark_high_by_black(node.outputs, [by_black] * len(node.outputs), state)
@@ -75,7 +75,7 @@ def _outcome(group: SequenceGroup, state: SolverState) -> Vote:
         if refusing is not None:
             return types.FLOAT, next(iter(refusing.targets), None)
     authored = types.element(group.values[0].type)
-    if voted in (UNDECIDED, state.low) or (voted == types.FLOAT and authored in state.shared.facts.movable):
+    if voted in (UNDECIDED, state.low) or (voted == types.FLOAT and authored in state.shared.classifier.movable):
         return voted, source
     return authored, source  # lists never make the other low type, and leave a sequence of it alone
 
@@ -86,13 +86,16 @@ def _votes(group: SequenceGroup, state: SolverState) -> Iterator[Vote]:
     is_ascend = state.policy.gray_policy == "ascend"
     for value in group.tensors:
         if is_ascend or is_container(value):
-            yield state.decided[value.id], value
+            yield state.decided_types[value.id], value
     for argument in group.arguments:
         callee = state.solution.callees.get(argument.call.id)
         if callee is not None and argument.slot < len(callee.graph.root.inputs):
-            yield callee.decided[callee.graph.root.inputs[argument.slot].id], next(iter(argument.call.outputs), None)
+            yield (
+                callee.decided_types[callee.graph.root.inputs[argument.slot].id],
+                next(iter(argument.call.outputs), None),
+            )
     for node in group.nodes:
-        if is_ascend or state.solution.facts[node.id].kind != "gray":
+        if is_ascend or state.solution.classifications[node.id].kind != "gray":
             yield _node_vote(node, state)
     yield group.gray_vote
 
@@ -101,21 +104,21 @@ def _node_vote(node: Node, state: SolverState) -> Vote:
     """Return what one node votes for; the type is that of a value that the node makes, or that a gray node follows."""
     made = next((v for v in node.outputs if v is not None), None)
     elem = _wanted(node, state)
-    if elem == state.low and state.solution.facts[node.id].kind != "rule" and _refuses_low(node, state):
+    if elem == state.low and state.solution.classifications[node.id].kind != "rule" and _refuses_low(node, state):
         return types.FLOAT, made
-    is_gray = state.solution.facts[node.id].kind == "gray"
+    is_gray = state.solution.classifications[node.id].kind == "gray"
     return elem, _first_tensor(node) if is_gray else made
 
 
 def _wanted(node: Node, state: SolverState) -> int:
     """Return the type that a node would have if it were alone; UNDECIDED for a gray node that reads no tensor."""
-    fact, signature = state.solution.facts[node.id], node.signature
+    fact, signature = state.solution.classifications[node.id], node.signature
     assert signature is not None
     if fact.kind == "rule":
         return state.shared.rules.assignment(state.graph, node).elements[0]
     if fact.kind == "gray":
         first = _first_tensor(node)
-        return UNDECIDED if first is None else state.decided[first.id]
+        return UNDECIDED if first is None else state.decided_types[first.id]
     return {"low": state.low, "raise": types.FLOAT}.get(fact.kind, signature.groups[0].authored)
 
 
@@ -139,7 +142,7 @@ def _first_tensor(node: Node) -> Value | None:
 
 def _gray_vote(group: SequenceGroup, state: SolverState) -> Vote:
     """Return what the gray operators of a group vote for, as one gray node that reads all tensors put in (S4.30)."""
-    grays = [node for node in group.nodes if state.solution.facts[node.id].kind == "gray"]
+    grays = [node for node in group.nodes if state.solution.classifications[node.id].kind == "gray"]
     tensors = _tensors_put_in(group, grays)
     if not grays and not tensors:
         return UNDECIDED, None
@@ -166,9 +169,12 @@ def _is_high_by_black(group: SequenceGroup, state: SolverState) -> bool:
     if state.policy.gray_policy != "black-wins":
         return False
     solution = state.solution
-    if any(solution.facts[n.id].list == "black" and solution.facts[n.id].kind == "authored" for n in group.nodes):
+    if any(
+        solution.classifications[n.id].list == "black" and solution.classifications[n.id].kind == "authored"
+        for n in group.nodes
+    ):
         return True
-    grays = [node for node in group.nodes if solution.facts[node.id].kind == "gray"]
+    grays = [node for node in group.nodes if solution.classifications[node.id].kind == "gray"]
     read = [followed_value(value, state) for value in _tensors_put_in(group, grays)]
     made_by_calls = [value for value in group.tensors if is_container(value)]
     return any(gray_policies.is_high_by_black(v, solution, state.low) for v in (*read, *made_by_calls))

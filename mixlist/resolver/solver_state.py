@@ -14,11 +14,11 @@ from mixlist.ops import types
 from mixlist.patterns.call_frames import CallFrame
 from mixlist.patterns.mask_plan import MaskPlan
 from mixlist.patterns.positions import PositionPlan
-from mixlist.resolver.decisions import UNDECIDED, Solution
+from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.sequence_groups import SequenceGroup
 
 if TYPE_CHECKING:
-    from mixlist.resolver.solve import Resolution
+    from mixlist.resolver.solver import ModelSolver
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class SolverState:
     the step that is being evaluated.
     """
 
-    shared: Resolution
-    solution: Solution
+    shared: ModelSolver
+    solution: GraphSolution
     frame: CallFrame | None = None
     low_grays: set[int] = field(default_factory=set)
     groups: dict[Value, SequenceGroup] = field(default_factory=dict)
@@ -66,13 +66,13 @@ class SolverState:
     def __post_init__(self) -> None:
         # The rules read these for every node.
         self.graph = self.solution.graph
-        self.decided = self.solution.decided
-        self.policy = self.shared.facts.policy
-        self.low = self.shared.facts.low
+        self.decided_types = self.solution.decided_types
+        self.policy = self.shared.classifier.policy
+        self.low = self.shared.classifier.low
 
     def may_rise(self, value: Value, elem: int) -> bool:
         """Return whether the decided type may become ``elem``: undecided < low < anything else (Rule S4.28)."""
-        before = self.decided[value.id]
+        before = self.decided_types[value.id]
         return (
             before == UNDECIDED
             or (before == self.low and elem != UNDECIDED)
@@ -83,8 +83,8 @@ class SolverState:
         """Set the decided types of values where they may rise; return the values that changed."""
         changed = []
         for value, elem in zip(values, elements, strict=False):
-            if value is not None and self.decided[value.id] != elem and self.may_rise(value, elem):
-                self.decided[value.id] = elem
+            if value is not None and self.decided_types[value.id] != elem and self.may_rise(value, elem):
+                self.decided_types[value.id] = elem
                 changed.append(value)
         return changed
 

@@ -33,21 +33,21 @@ def decide_node(node: Node, state: SolverState) -> list[Value]:
     """Decide a node that is neither control flow nor a call; return the outputs whose type rose."""
     solution, signature = state.solution, node.signature
     assert signature is not None
-    kind = solution.facts[node.id].kind
+    kind = solution.classifications[node.id].kind
     if kind == "gray":
         target, source = gray_policies.follow(node, state)
         late = state.authored_at_last
         if late and target == state.low and any(v is not None and v.id in late for v in node.outputs):
             # The source was undecided as well and became low precision after this node had to keep its type.
             target, source = authored_type(node), None
-        solution.followed[node.id] = source
+        solution.followed_values[node.id] = source
         if target == UNDECIDED:
             return []
-        assignment = _aim(node, target, state.shared.facts.movable, state)
+        assignment = _aim(node, target, state.shared.classifier.movable, state)
     elif kind == "low":
-        assignment = _aim(node, state.low, state.shared.facts.movable_if_white, state)
+        assignment = _aim(node, state.low, state.shared.classifier.movable_if_white, state)
     elif kind == "raise":
-        assignment = _aim(node, types.FLOAT, state.shared.facts.movable, state)
+        assignment = _aim(node, types.FLOAT, state.shared.classifier.movable, state)
     elif kind == "rule":
         assignment = state.shared.rules.assignment(state.graph, node)
     else:
@@ -76,15 +76,15 @@ def _aim(node: Node, target: int, movable: frozenset[int], state: SolverState) -
             answer = (signature.authored(), target == low and wish != signature.authored().elements)
         signature.memo[target, low, movable] = answer
     assignment, refused = answer
-    state.solution.rules.pop(node.id, None)
-    state.solution.notes.pop(node.id, None)
+    state.solution.rule_overrides.pop(node.id, None)
+    state.solution.reason_notes.pop(node.id, None)
     if refused:
-        state.solution.rules[node.id] = "schema"
+        state.solution.rule_overrides[node.id] = "schema"
         return assignment
-    mask = state.solution.facts[node.id].mask
+    mask = state.solution.classifications[node.id].mask
     if target == low and mask and assignment.elements != signature.authored().elements:
-        state.solution.rules[node.id] = "mask"
-        state.solution.notes[node.id] = mask
+        state.solution.rule_overrides[node.id] = "mask"
+        state.solution.reason_notes[node.id] = mask
         return signature.authored()
     return keep_constants(node, assignment, state) if target == low else assignment
 

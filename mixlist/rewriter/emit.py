@@ -9,8 +9,8 @@ from mixlist.graph.messages import NodeOrder, reorder
 from mixlist.graph.model import MARK, Node, Scope, Value
 from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.ops import types
-from mixlist.resolver.decisions import Solution
-from mixlist.rewriter.casts import Layout, NewCast
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.rewriter.cast_layout import Layout, NewCast
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, ValueInfoProto
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Emitter:
     """Rewrites one graph's protobuf messages, which must be a copy of those that the Graph was built from."""
 
-    def __init__(self, solution: Solution, layout: Layout, calls: dict[int, str]) -> None:
+    def __init__(self, solution: GraphSolution, layout: Layout, calls: dict[int, str]) -> None:
         self.solution = solution
         self.layout = layout
         self.calls = calls  # new function names by id of the call node
@@ -68,7 +68,7 @@ class Emitter:
     # --- declared types ---
 
     def _final(self, value: Value) -> types.Type:
-        elem = self.layout.elements.get(value.id, self.solution.decided[value.id])
+        elem = self.layout.elements.get(value.id, self.solution.decided_types[value.id])
         return types.with_element(value.type, elem) if value.type != types.UNKNOWN else types.UNKNOWN
 
     def _retype(self, scope: Scope, proto: ScopeProto) -> None:

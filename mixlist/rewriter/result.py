@@ -15,8 +15,8 @@ from mixlist.graph.save import Options, save, set_inline
 from mixlist.graph.traversal import tensors
 from mixlist.graph.weights import declared_size, is_external, stored_type
 from mixlist.progress import ProgressCallback, ProgressCounter
-from mixlist.rewriter.constants import constant_warnings
-from mixlist.rewriter.convert import ConstantReport, identity, stream
+from mixlist.rewriter.constant_conversion import constant_warnings
+from mixlist.rewriter.tensor_conversion import ConstantReport, external_tensor_key, stream_tensor
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -62,7 +62,7 @@ class RewriteResult:
     def constants(self) -> list[ConstantReport]:
         """A report per converted constant, in the order of the file; external ones are read for it once."""
         for tensor in self._external(pending_only=True):
-            if identity(tensor) not in self._reports:
+            if external_tensor_key(tensor) not in self._reports:
                 deque(self._stream(tensor), maxlen=0)
         return list(self._reports.values())
 
@@ -96,7 +96,7 @@ class RewriteResult:
         return sum(declared_size(t) for t in self._external(pending_only=False))
 
     def _stream(self, tensor: TensorProto) -> Iterator[bytes]:
-        return stream(tensor, self.loaded.folder, self._clamp, self._reports)
+        return stream_tensor(tensor, self.loaded.folder, self._clamp, self._reports)
 
     def _external(self, pending_only: bool) -> Iterator[TensorProto]:
         for tensor in self._outside:

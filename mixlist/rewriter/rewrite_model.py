@@ -16,14 +16,14 @@ from mixlist.graph.shapes import correct_shapes
 from mixlist.graph.traversal import nodes_in, scope_messages
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
-from mixlist.resolver import Plan, Resolved
-from mixlist.resolver.decisions import Solution, precision
-from mixlist.rewriter.casts import KeepTypes, lay_out
-from mixlist.rewriter.constants import convert_constants, sensitive_readers
-from mixlist.rewriter.convert import ConstantReport
+from mixlist.resolver import ModelSolution, Plan
+from mixlist.resolver.decisions import GraphSolution, find_precision
+from mixlist.rewriter.cast_layout import KeepTypes, lay_out
+from mixlist.rewriter.constant_conversion import convert_constants, sensitive_readers
 from mixlist.rewriter.emit import Emitter
-from mixlist.rewriter.functions import FunctionNames, replace_functions
 from mixlist.rewriter.result import RewriteResult
+from mixlist.rewriter.specialized_functions import FunctionNames, replace_functions
+from mixlist.rewriter.tensor_conversion import ConstantReport
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -56,7 +56,7 @@ def rewrite_in_place(plan: Plan, keep_io_types: bool = True, keep_io: Iterable[s
     return _rewrite(plan, loaded, loaded.proto, _keep(plan.solution, keep_io_types, keep_io))
 
 
-def _keep(resolved: Resolved, keep_io_types: bool, keep_io: Iterable[str]) -> KeepTypes:
+def _keep(resolved: ModelSolution, keep_io_types: bool, keep_io: Iterable[str]) -> KeepTypes:
     names = frozenset(keep_io)
     known = {i.name for i in (*resolved.loaded.proto.graph.input, *resolved.loaded.proto.graph.output)}
     for name in sorted(names - known):
@@ -64,7 +64,7 @@ def _keep(resolved: Resolved, keep_io_types: bool, keep_io: Iterable[str]) -> Ke
     return KeepTypes(keep_io_types, names)
 
 
-def _same_model(model: ModelSource | Loaded, resolved: Resolved) -> Loaded:
+def _same_model(model: ModelSource | Loaded, resolved: ModelSolution) -> Loaded:
     """The model that the plan was made for, checked by what it holds; a file that nobody changed is not read again."""
     if is_unchanged(model, resolved.loaded):
         return resolved.loaded
@@ -87,7 +87,7 @@ def _rewrite(plan: Plan, loaded: Loaded, model: ModelProto, keep: KeepTypes) -> 
     casts = 0
     reports: dict[Hashable, ConstantReport] = {}
     sensitive: dict[str, str] = {}
-    functions: dict[Solution, FunctionProto] = {}
+    functions: dict[GraphSolution, FunctionProto] = {}
     for solution in resolved.solutions:
         function = names.fresh(solution) if solution.graph.path else None
         scope = function or model.graph
@@ -105,7 +105,7 @@ def _rewrite(plan: Plan, loaded: Loaded, model: ModelProto, keep: KeepTypes) -> 
     correct_shapes(model)
     _stamp(model, resolved)
     nodes = ((solution, node) for solution in resolved.solutions for node in solution.graph.order)
-    counts = Counter(precision(solution, node) for solution, node in nodes)
+    counts = Counter(find_precision(solution, node) for solution, node in nodes)
     low_name = types.type_name(resolved.low)
     return RewriteResult(
         loaded=loaded,
@@ -121,7 +121,7 @@ def _rewrite(plan: Plan, loaded: Loaded, model: ModelProto, keep: KeepTypes) -> 
     )
 
 
-def _taken(resolved: Resolved) -> set[str]:
+def _taken(resolved: ModelSolution) -> set[str]:
     """Return the names of all tensors and nodes of a model, but for those that an earlier rewriting added."""
     taken: set[str] = set()
     called = {solution.graph.path for solution in resolved.solutions}
@@ -158,7 +158,7 @@ def _same_operator(op_type: str, one: int, other: int) -> bool:
     return len({schema.since if schema else 0 for schema in schemas}) == 1
 
 
-def _stamp(model: ModelProto, resolved: Resolved) -> None:
+def _stamp(model: ModelProto, resolved: ModelSolution) -> None:
     """Note in the model's metadata under which policy, and by which version of mixlist, it was rewritten."""
     from mixlist.version import __version__
 

@@ -21,14 +21,14 @@ def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
     """
     from mixlist.graph.io import Loaded
     from mixlist.graph.save import Options, save
-    from mixlist.rewriter.convert import stream
+    from mixlist.rewriter.tensor_conversion import stream_tensor
 
     path = home / "model.onnx"
     large = outgrows_protobuf(proto)
     if large or external_tensors(proto):
         loaded = Loaded(proto, "model", None, folder, "proto")
         options = Options(external_data="yes" if large else "auto", private=True)
-        save(proto, path, loaded, lambda tensor: stream(tensor, folder, False, {}), options)
+        save(proto, path, loaded, lambda tensor: stream_tensor(tensor, folder, False, {}), options)
     else:
         write_scratch(path, proto.SerializeToString())
     return path

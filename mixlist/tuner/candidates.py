@@ -16,7 +16,7 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import in_ascend
 from mixlist.resolver.classification import is_control_flow
-from mixlist.resolver.decisions import Solution, reached
+from mixlist.resolver.decisions import GraphSolution, reachable_solutions
 
 _HERE = Place("tune", 1, 1)
 
@@ -90,14 +90,16 @@ def policy_of(base: Policy, edits: EditSet) -> Policy:
     return replace(base, lists=lists, rules=(*rules, *base.rules))
 
 
-def list_candidates(main: Solution, base: Policy, after: ListName, low: set[NodeRef] | None) -> tuple[Candidate, ...]:
+def list_candidates(
+    main: GraphSolution, base: Policy, after: ListName, low: set[NodeRef] | None
+) -> tuple[Candidate, ...]:
     """Return the op types that could go to the list ``after``, by name: those of nodes in ``low``, or of all (None).
 
     ``main`` says which list they are on now, ``base`` from which one the edit moves them.
     """
     nodes: dict[str, dict[NodeRef, None]] = {}
     for solution, node in _listed_nodes(main):
-        fact = solution.facts[node.id]
+        fact = solution.classifications[node.id]
         ref = node_ref(solution.graph, node)
         if fact.listed is None or fact.list == after or (low is not None and ref not in low):
             continue
@@ -107,13 +109,13 @@ def list_candidates(main: Solution, base: Policy, after: ListName, low: set[Node
     return tuple(Candidate(ListEdit(op, base.lists.of(op), after), tuple(nodes[op])) for op in sorted(nodes))
 
 
-def node_candidates(main: Solution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
+def node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
     """Return those of ``nodes`` that a rule can name and keep in float32, in order of computation.
 
     Where several nodes share a name, the rule also names the scope. Left out: names that no rule can hold, and nodes
     that a rule decides already.
     """
-    graphs = {id(s.graph): s.graph for s in reached(main)}
+    graphs = {id(s.graph): s.graph for s in reachable_solutions(main)}
     names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.order)
     candidates: dict[str, Candidate] = {}
     for solution, node in _listed_nodes(main):
@@ -121,7 +123,7 @@ def node_candidates(main: Solution, nodes: set[NodeRef]) -> tuple[Candidate, ...
         if ref not in nodes or signature is None or signature.fixed or not signature.groups:
             continue
         name = names.get(ref, "")
-        if not can_name(name) or solution.facts[node.id].kind == "rule":
+        if not can_name(name) or solution.classifications[node.id].kind == "rule":
             continue
         movable = [g for g in signature.groups if g.authored in types.LISTED]
         inputs = _float32_at({slot for g in movable for slot in g.inputs}, node.inputs)
@@ -136,9 +138,9 @@ def _float32_at(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
     return tuple(["float32" if slot in present else "" for slot in range(max(present, default=-1) + 1)])
 
 
-def _listed_nodes(main: Solution) -> Iterator[tuple[Solution, Node]]:
+def _listed_nodes(main: GraphSolution) -> Iterator[tuple[GraphSolution, Node]]:
     """Yield every node that lists may decide; a function's once per specialization."""
-    for solution in reached(main):
+    for solution in reachable_solutions(main):
         for node in solution.graph.order:
             if not is_control_flow(node) and node.function is None:
                 yield solution, node

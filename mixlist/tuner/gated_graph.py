@@ -22,7 +22,7 @@ from mixlist.graph.traversal import is_graph
 from mixlist.graph.weights import element_count, is_external, pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
-from mixlist.rewriter.convert import ConstantReport, convert_piece, reduce_piece
+from mixlist.rewriter.tensor_conversion import ConstantReport, convert_piece, reduce_piece
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
 
 if TYPE_CHECKING:

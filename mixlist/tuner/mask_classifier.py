@@ -20,7 +20,7 @@ from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.patterns.masks import find_masks
-from mixlist.resolver.decisions import Solution, reached
+from mixlist.resolver.decisions import GraphSolution, reachable_solutions
 from mixlist.tuner.rounding_plan import LocalRoundings, RoundingPoint
 from mixlist.tuner.trial_statistics import AmbiguousValues
 
@@ -53,7 +53,7 @@ class MaskClassifier:
         self._values: dict[Graph, list[tuple[TensorRef, int]]] = {}  # such tensors by the ids of their values
 
     def first_overflow(
-        self, feed: Feed, values: AmbiguousValues, main: Solution, roundings: Sequence[LocalRoundings]
+        self, feed: Feed, values: AmbiguousValues, main: GraphSolution, roundings: Sequence[LocalRoundings]
     ) -> str:
         """Return the first node that overflows in a batch under a plan, "" where the infinities are by design.
 
@@ -105,13 +105,17 @@ class MaskClassifier:
             for elem in found - {0}:
                 yield Conversion(read.name, elem, read.source, read.source, (read.node.ref,))
 
-    def _low_types(self, main: Solution) -> dict[TensorRef, int]:
+    def _low_types(self, main: GraphSolution) -> dict[TensorRef, int]:
         """Return the low element types of the tensors with ranges; of a function's, that of any specialization."""
         low: dict[TensorRef, int] = {}
-        for solution in reached(main):
+        for solution in reachable_solutions(main):
             if solution.graph not in self._values:
                 self._values[solution.graph] = list(self._values_of(solution.graph))
-            low |= {t: solution.decided[at] for t, at in self._values[solution.graph] if solution.decided[at] in LOW}
+            low |= {
+                t: solution.decided_types[at]
+                for t, at in self._values[solution.graph]
+                if solution.decided_types[at] in LOW
+            }
         return low
 
     def _values_of(self, graph: Graph) -> Iterator[tuple[TensorRef, int]]:

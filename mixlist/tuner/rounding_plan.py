@@ -20,8 +20,8 @@ from mixlist.ops.low_precision import LOW
 from mixlist.ops.signature import Assignment
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.classification import is_control_flow
-from mixlist.resolver.decisions import Solution
-from mixlist.resolver.uses import Use, node_uses, uses
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.resolver.value_uses import Use, find_node_uses, find_uses
 
 Calls = tuple[NodeRef, ...]
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
@@ -67,13 +67,13 @@ class Rounding:
 
 
 Roundings = dict[RoundingPoint, Rounding]
-Origin = Callable[[Solution], tuple[Solution, frozenset[Node]] | None]  # as ``IncrementalSolver.origin``
+Origin = Callable[[GraphSolution], tuple[GraphSolution, frozenset[Node]] | None]  # as ``IncrementalSolver.origin``
 TypesOf = Callable[[list[int]], Hashable]  # picks the types that count out of what was decided, by id of the value
 
 
 @dataclass
 class LocalRoundings:
-    """The roundings of one Solution, without the calls below it: at its nodes, and at single slots."""
+    """The roundings of one GraphSolution, without the calls below it: at its nodes, and at single slots."""
 
     nodes: Roundings
     slots: Roundings
@@ -83,20 +83,20 @@ class RoundingPlanner:
     """Finds the roundings of one model under many policies.
 
     A search decides the same things again and again, so three things are remembered: the points, which are named once;
-    the roundings of a Solution, from which those of the next one are made; and those that follow from a node's types.
+    the roundings of a solution, from which those of the next one are made; and those that follow from a node's types.
     """
 
     def __init__(self) -> None:
         self._points: dict[Node, RoundingPoint] = {}
-        self._local: WeakKeyDictionary[Solution, LocalRoundings] = WeakKeyDictionary()
+        self._local: WeakKeyDictionary[GraphSolution, LocalRoundings] = WeakKeyDictionary()
         self._types_of: dict[Node | Graph, TypesOf | None] = {}
         self._of_node: dict[Hashable, tuple[Assignment | None, Rounding | None]] = {}
         self._of_slots: dict[Hashable, Roundings] = {}
 
-    def roundings(self, main: Solution, *, every: bool = False) -> Roundings:
+    def roundings(self, main: GraphSolution, *, every: bool = False) -> Roundings:
         """Return the roundings of a main graph; ``every``: inputs of a low node also where they are low already."""
         found: Roundings = {}
-        local: dict[Solution, LocalRoundings] = {}
+        local: dict[GraphSolution, LocalRoundings] = {}
         for calls, solution in self.reached(main):
             if solution not in local:
                 local[solution] = self._all_of(solution, every)
@@ -104,14 +104,14 @@ class RoundingPlanner:
                 found.update((point.under(calls), rounding) for point, rounding in roundings.items())
         return found
 
-    def reached(self, solution: Solution, calls: Calls = ()) -> Iterator[tuple[Calls, Solution]]:
-        """Yield the Solution and those of all calls below, each with the calls that lead there."""
+    def reached(self, solution: GraphSolution, calls: Calls = ()) -> Iterator[tuple[Calls, GraphSolution]]:
+        """Yield the GraphSolution and those of all calls below, each with the calls that lead there."""
         yield calls, solution
         for call, callee in solution.callees.items():
             yield from self.reached(callee, (*calls, self._point(solution, solution.graph.order[call]).node))
 
-    def local(self, solution: Solution, origin: Origin) -> LocalRoundings:
-        """Return the roundings of one Solution; if it has an origin, only what was decided anew is made."""
+    def local(self, solution: GraphSolution, origin: Origin) -> LocalRoundings:
+        """Return the roundings of one GraphSolution; if it has an origin, only what was decided anew is made."""
         known = self._local.get(solution)
         if known is None:
             before, nodes = origin(solution) or (None, frozenset[Node]())
@@ -125,20 +125,20 @@ class RoundingPlanner:
             self._local[solution] = known
         return known
 
-    def _point(self, solution: Solution, node: Node) -> RoundingPoint:
+    def _point(self, solution: GraphSolution, node: Node) -> RoundingPoint:
         """Return the point of a node, without the calls on the way to it."""
         point = self._points.get(node)
         if point is None:
             point = self._points[node] = RoundingPoint((), node_ref(solution.graph, node))
         return point
 
-    def _all_of(self, solution: Solution, every: bool) -> LocalRoundings:
+    def _all_of(self, solution: GraphSolution, every: bool) -> LocalRoundings:
         local = LocalRoundings({}, self._slots(solution, every))
         for node in solution.graph.order:
             self._put(local.nodes, solution, node, every)
         return local
 
-    def _slots(self, solution: Solution, every: bool) -> Roundings:
+    def _slots(self, solution: GraphSolution, every: bool) -> Roundings:
         """Return the roundings where control flow, calls and outputs read."""
         graph = solution.graph
         if graph not in self._types_of:
@@ -146,13 +146,13 @@ class RoundingPlanner:
         types_of = self._types_of[graph]
         if types_of is None:
             return dict(self._find_slots(solution, every))
-        key = graph, every, types_of(solution.decided)
+        key = graph, every, types_of(solution.decided_types)
         if key not in self._of_slots:
             self._of_slots[key] = dict(self._find_slots(solution, every))
         return self._of_slots[key]
 
-    def _find_slots(self, solution: Solution, every: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
-        for use in uses(solution, plain=False):
+    def _find_slots(self, solution: GraphSolution, every: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
+        for use in find_uses(solution, node_inputs=False):
             elem = _read_as(use, solution, every)
             if elem and use.node is None:
                 scope = NodeRef(scope_path(solution.graph, use.scope), "")
@@ -161,7 +161,7 @@ class RoundingPlanner:
                 yield self._point(solution, use.node)._replace(slot=use.slot), Rounding((elem,))
         yield from _outputs(solution, every)
 
-    def _put(self, roundings: Roundings, solution: Solution, node: Node, every: bool) -> None:
+    def _put(self, roundings: Roundings, solution: GraphSolution, node: Node, every: bool) -> None:
         """Put the rounding of a node by itself in place of what was there."""
         if node.bodies or node.function is not None:
             return
@@ -169,7 +169,7 @@ class RoundingPlanner:
         if types_of is None:
             types_of = self._types_of[node] = _types_of(filter(None, (*node.inputs, *node.outputs)))
         assignment = solution.assignments[node.id]
-        key = node, every, id(assignment), types_of(solution.decided), node in solution.reduced
+        key = node, every, id(assignment), types_of(solution.decided_types), node in solution.reduced_slots
         known = self._of_node.get(key)
         if known is None:  # with the assignment, which keeps its id then
             known = self._of_node[key] = assignment, _rounding(solution, node, every)
@@ -191,7 +191,7 @@ def _follows_from_links(graph: Graph) -> bool:
     return all(node.function is None and (not node.bodies or is_control_flow(node)) for node in graph.order)
 
 
-def _linked(solution: Solution) -> Iterator[Value]:
+def _linked(solution: GraphSolution) -> Iterator[Value]:
     """Yield the values whose types decide what links and outputs read."""
     for link in solution.links:
         yield from link.targets
@@ -199,14 +199,14 @@ def _linked(solution: Solution) -> Iterator[Value]:
     yield from solution.graph.root.outputs
 
 
-def _rounding(solution: Solution, node: Node, every: bool) -> Rounding | None:
+def _rounding(solution: GraphSolution, node: Node, every: bool) -> Rounding | None:
     """Return what a node rounds by itself; None for nothing."""
     inputs, limits = [0] * len(node.inputs), [0.0] * len(node.inputs)
     low = set()
-    for use in node_uses(solution, node):
-        elem, limits[use.slot] = _read_as(use, solution, every), use.limit
+    for use in find_node_uses(solution, node):
+        elem, limits[use.slot] = _read_as(use, solution, every), use.magnitude_limit
         inputs[use.slot] = elem
-        if elem or (solution.decided[use.value.id] if use.want is None else use.want) in LOW:
+        if elem or (solution.decided_types[use.value.id] if use.wanted_type is None else use.wanted_type) in LOW:
             low.add(use.slot)
     outputs = () if _moves_low(node, low) or node.op_type == "Constant" else _output_types(solution, node)
     if not (any(inputs) or any(outputs) or any(limits)):
@@ -214,34 +214,35 @@ def _rounding(solution: Solution, node: Node, every: bool) -> Rounding | None:
     return Rounding(tuple(inputs), outputs, tuple(limits) if any(limits) else ())
 
 
-def _parameter_types(solution: Solution) -> list[int]:
+def _parameter_types(solution: GraphSolution) -> list[int]:
     """Return the types of a function's parameters. They are decided last: no step says that one has changed."""
-    return [solution.decided[value.id] for value in solution.graph.root.inputs]
+    return [solution.decided_types[value.id] for value in solution.graph.root.inputs]
 
 
-def _outputs(solution: Solution, every: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
+def _outputs(solution: GraphSolution, every: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
     """Yield the graph outputs that are declared low and made high: they keep their types, so a Cast precedes them."""
     root = solution.graph.root
     for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
         declared = types.element(root.output_types[slot])
-        if declared in LOW and isinstance(value.type, int) and (every or solution.decided[value.id] != declared):
+        if declared in LOW and isinstance(value.type, int) and (every or solution.decided_types[value.id] != declared):
             yield RoundingPoint((), NodeRef("", ""), slot), Rounding((declared,))
 
 
-def _read_as(use: Use, solution: Solution, every: bool) -> int:
+def _read_as(use: Use, solution: GraphSolution, every: bool) -> int:
     """Return the low type that the value is rounded to where it is read; 0 where it is read as it is."""
-    want, value = use.want, use.value
+    want, value = use.wanted_type, use.value
     if want is None or want not in LOW or not isinstance(value.type, int):
         return 0
     if value.tensor is not None:  # converted once for each type that a consumer needs
         return want if types.element(value.type) != want else 0
-    return want if every or solution.decided[value.id] != want else 0
+    return want if every or solution.decided_types[value.id] != want else 0
 
 
-def _output_types(solution: Solution, node: Node) -> tuple[int, ...]:
+def _output_types(solution: GraphSolution, node: Node) -> tuple[int, ...]:
     """Return the low types of a node's outputs; () where none is low."""
     elems = [
-        solution.decided[v.id] if v is not None and isinstance(v.type, int) else types.UNKNOWN for v in node.outputs
+        solution.decided_types[v.id] if v is not None and isinstance(v.type, int) else types.UNKNOWN
+        for v in node.outputs
     ]
     return tuple([e if e in LOW else 0 for e in elems]) if not LOW.isdisjoint(elems) else ()
 

@@ -25,7 +25,7 @@ from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound
 from mixlist.resolver import Plan, Resolver
-from mixlist.resolver.decisions import Solution
+from mixlist.resolver.decisions import GraphSolution
 from mixlist.runtime.feeds import as_float32
 from mixlist.runtime.inputs import model_inputs
 from mixlist.tuner.candidates import EditSet, policy_of
@@ -78,7 +78,7 @@ class TrialCompiler:
         self.wanted: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated: GatedGraph | None = None
         # the flags of this gated graph that are on, None for one that it lacks
-        self._on: WeakKeyDictionary[Solution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
+        self._on: WeakKeyDictionary[GraphSolution, dict[Calls, list[int | None]]] = WeakKeyDictionary()
         self.token = self.payload = ""
         self._home = ScratchFolder()
         self._shares: dict[EditSet, float | None] = {}
@@ -87,7 +87,7 @@ class TrialCompiler:
         """Return what ``resolve`` decides under the edits."""
         return self.resolver.plan(policy_of(self.base, edits))
 
-    def solution(self, edits: EditSet) -> Solution:
+    def solution(self, edits: EditSet) -> GraphSolution:
         """Return the same decisions without the plan around them, made from those of an earlier solution."""
         return self.solver.decide(policy_of(self.base, edits))
 

@@ -21,8 +21,8 @@ from onnx.reference import ReferenceEvaluator
 import mixlist
 from mixlist.lists.policy import Policy
 from mixlist.patterns import call_frames
-from mixlist.resolver.decisions import Solution, precision
-from mixlist.resolver.reasons import rule_name
+from mixlist.resolver.decisions import GraphSolution, find_precision
+from mixlist.resolver.reasons import find_rule
 from tests.resolver.test_incremental import Both
 from tests.support.builders import apply, model, policy
 from tests.support.graphs import Case, cases
@@ -258,14 +258,14 @@ def test_functions_in_functions_are_followed_for_a_limited_number_of_constants(m
     assert warning.code == "ML504" and "'c' comes from the caller of a function" in warning.message
 
 
-def flat(solution: Solution) -> Iterator[Any]:
+def flat(solution: GraphSolution) -> Iterator[Any]:
     """The decisions in order of computation, those of a called body in the place of the call."""
     for node in solution.graph.order:
         if node.function is not None:
             yield from flat(solution.callees[node.id])
         elif node.op_type not in ("Constant", "Identity"):
-            outputs = [solution.decided[v.id] for v in node.outputs if v is not None]
-            yield node.op_type, precision(solution, node), rule_name(solution, node), outputs
+            outputs = [solution.decided_types[v.id] for v in node.outputs if v is not None]
+            yield node.op_type, find_precision(solution, node), find_rule(solution, node), outputs
 
 
 def same_when_inlined(proto: onnx.ModelProto, rules: Policy) -> int:

@@ -16,8 +16,8 @@ from onnx.reference import ReferenceEvaluator
 import mixlist
 from mixlist.lists.policy import GrayPolicy
 from mixlist.resolver import Plan, Resolver
-from mixlist.resolver.decisions import Solution
-from mixlist.resolver.reasons import rule_name
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.resolver.reasons import find_rule
 from tests.resolver.test_incremental import EXAMPLES, Both
 from tests.support.builders import apply, customise, keep, model, policy
 from tests.support.resolver_cases import nodes, one, precisions
@@ -260,11 +260,11 @@ def _random_calls(seed: int) -> onnx.ModelProto:
 def _rules_of_calls(plan: Plan) -> Counter[tuple[str, str]]:
     """How often each operator was decided by each rule, where a function counts for each call."""
 
-    def count(solution: Solution) -> Counter[tuple[str, str]]:
+    def count(solution: GraphSolution) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
         for node in solution.graph.order:
             if node.function is None:
-                found[node.op_type, rule_name(solution, node)] += 1
+                found[node.op_type, find_rule(solution, node)] += 1
             else:
                 found += count(solution.callees[node.id])
         return found

@@ -57,7 +57,7 @@ def check_contract(
     check_nodes_kept(pairing)
     check_islands(pairing, low)
     solutions = plan.solution.solutions if plan else ()
-    limits = {limit for each in solutions for slots in each.reduced.values() for limit in slots.values()}
+    limits = {limit for each in solutions for slots in each.reduced_slots.values() for limit in slots.values()}
     contract_constants.check(pairing, low, constants, limits)
     check_carried(old, before, after)
     if plan:

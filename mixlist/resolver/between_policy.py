@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from mixlist.graph.model import Node, Value, floats_of
-from mixlist.resolver.control_flow import takes_type
+from mixlist.resolver.control_flow_types import takes_type
 from mixlist.resolver.decisions import UNDECIDED
 from mixlist.resolver.sequence_groups import is_container
 from mixlist.resolver.solver_state import SolverState
@@ -24,7 +24,7 @@ Edges = dict[int, list[int]]  # ids of nodes, or of values, by the id of one
 
 def low_gray_nodes(state: SolverState) -> set[int]:
     """Return the ids of the gray nodes that are low precision; a group of sequences is one node (Rule S4.30)."""
-    graph, facts = state.graph, state.solution.facts
+    graph, facts = state.graph, state.solution.classifications
     groups = dict.fromkeys(state.groups.values())
     stand_ins = {n.id: g.place for g in groups for n in g.nodes if facts[n.id].kind == "gray"}
     readers, producers = _neighbors(state, stand_ins)
@@ -47,12 +47,12 @@ def low_gray_nodes(state: SolverState) -> set[int]:
 
 def _entry(node: Node, state: SolverState) -> str | None:
     """Return the name on the policy's lists that decides a node's list."""
-    listed = state.solution.facts[node.id].listed
+    listed = state.solution.classifications[node.id].listed
     return None if listed is None else listed.op
 
 
 def _can_be_low(node: Node, state: SolverState) -> bool:
-    signature, movable = node.signature, state.shared.facts.movable_by(state.solution.facts[node.id])
+    signature, movable = node.signature, state.shared.classifier.movable_by(state.solution.classifications[node.id])
     if signature is None or not signature.groups:
         return False
     wish = tuple([state.low if g.authored in movable else g.authored for g in signature.groups])

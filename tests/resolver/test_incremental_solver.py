@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
-from mixlist.resolver.decisions import Solution
-from mixlist.resolver.incremental import IncrementalSolver
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.resolver.incremental_solver import IncrementalSolver
 from mixlist.tuner.candidates import Candidate, EditSet, list_candidates, node_candidates, policy_of
 from mixlist.tuner.rounding_plan import RoundingPlanner
 from tests.support.builders import model, policy
@@ -21,15 +21,17 @@ from tests.tuner.test_gated_graph import jobs
 EXAMPLES = int(os.environ.get("MIXLIST_EXAMPLES", "125"))
 
 
-def told(main: Solution) -> list[Any]:
-    """All that a Solution and those below it say, in the order of their first calls."""
+def told(main: GraphSolution) -> list[Any]:
+    """All that a GraphSolution and those below it say, in the order of their first calls."""
     found, waiting, seen = [], [main], {main}
     while waiting:
         at = waiting.pop(0)
         by_black = sorted(at.high_by_black)
-        facts = [fact if fact.kind != "rule" else "rule" for fact in at.facts]  # its list decides nothing
-        notes = at.notes if not at.graph.path else sorted(at.notes)  # calls share a body: the text is of one of them
-        found.append((facts, at.decided, at.assignments, at.followed, notes, at.rules, by_black))
+        facts = [fact if fact.kind != "rule" else "rule" for fact in at.classifications]  # its list decides nothing
+        notes = (
+            at.reason_notes if not at.graph.path else sorted(at.reason_notes)
+        )  # calls share a body: the text is of one of them
+        found.append((facts, at.decided_types, at.assignments, at.followed_values, notes, at.rule_overrides, by_black))
         for _, callee in sorted(at.callees.items()):
             if callee not in seen:
                 seen.add(callee)

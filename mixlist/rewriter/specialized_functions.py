@@ -9,8 +9,8 @@ from mixlist.graph.messages import copied
 from mixlist.graph.model import MARK, FunctionKey, function_key
 from mixlist.graph.naming import names_in
 from mixlist.graph.traversal import is_graph, nodes_in, scopes_in
-from mixlist.resolver import Resolved
-from mixlist.resolver.decisions import Solution
+from mixlist.resolver import ModelSolution
+from mixlist.resolver.decisions import GraphSolution
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto
@@ -21,9 +21,9 @@ ORIGIN = "pkg.mixlist.function"  # metadata of a specialisation: the name of the
 class FunctionNames:
     """The name of each specialization: the first one of a function keeps the function's name."""
 
-    def __init__(self, resolved: Resolved) -> None:
+    def __init__(self, resolved: ModelSolution) -> None:
         taken = {(f.domain, f.name) for f in resolved.loaded.proto.functions}
-        self._names: dict[Solution, str] = {}
+        self._names: dict[GraphSolution, str] = {}
         for solution in resolved.solutions[1:]:
             proto = solution.graph.function
             name, k = proto.name, 2
@@ -33,7 +33,7 @@ class FunctionNames:
                 taken.add((proto.domain, name))
             self._names[solution] = name
 
-    def fresh(self, solution: Solution) -> FunctionProto:
+    def fresh(self, solution: GraphSolution) -> FunctionProto:
         """Return a copy of the function's message, under the specialisation's name."""
         original = solution.graph.function
         function = copied(original)
@@ -42,12 +42,12 @@ class FunctionNames:
             function.metadata_props.add(key=ORIGIN, value=original.name)
         return function
 
-    def calls(self, solution: Solution) -> dict[int, str]:
+    def calls(self, solution: GraphSolution) -> dict[int, str]:
         """The called name by id of each call node whose function goes by another name now."""
         return {i: self._names[c] for i, c in solution.callees.items() if self._names[c] != c.graph.function.name}
 
 
-def replace_functions(model: ModelProto, resolved: Resolved, emitted: dict[Solution, FunctionProto]) -> None:
+def replace_functions(model: ModelProto, resolved: ModelSolution, emitted: dict[GraphSolution, FunctionProto]) -> None:
     """Put the specialised functions where the originals stood; functions that nobody calls stay as they are."""
     if len(resolved.solutions) == 1:
         return

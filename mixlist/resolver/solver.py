@@ -22,15 +22,22 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.ops import types
 from mixlist.patterns.call_frames import CallFrame, FrameValue
 from mixlist.patterns.constants import ConstantRanges
-from mixlist.resolver.between import low_gray_nodes
-from mixlist.resolver.classification import Fact, Facts, is_control_flow
-from mixlist.resolver.control_flow import decide_link
-from mixlist.resolver.decisions import UNDECIDED, Solution
+from mixlist.resolver.between_policy import low_gray_nodes
+from mixlist.resolver.classification import Classification, Classifier, is_control_flow
+from mixlist.resolver.control_flow_types import decide_link
+from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.function_calls import decide_call
 from mixlist.resolver.gray_policies import mark_high_by_black
-from mixlist.resolver.masks import Masks, kept_after, kept_at_first, kept_facts, protected_masks, reduced_constants
-from mixlist.resolver.node_rules import Rules
-from mixlist.resolver.position_arithmetic import keep_positions, protected_positions
+from mixlist.resolver.mask_protection import (
+    Masks,
+    kept_after,
+    kept_at_first,
+    mask_notes,
+    protected_masks,
+    reduced_constants,
+)
+from mixlist.resolver.node_rules import NodeRules
+from mixlist.resolver.position_protection import keep_positions, protected_positions
 from mixlist.resolver.schedule import Schedule, Step, read_by
 from mixlist.resolver.sequence_groups import SequenceGroup, find_groups, group_of
 from mixlist.resolver.sequence_types import decide_group, decide_member
@@ -39,31 +46,31 @@ from mixlist.resolver.white_black_gray import decide_node
 
 
 @dataclass
-class Resolution:
+class ModelSolver:
     """One resolve of a model: the policy, and the decisions for the functions so far."""
 
-    facts: Facts
-    rules: Rules
+    classifier: Classifier
+    rules: NodeRules
     ranges: ConstantRanges
     # Constants whose value is not known, by the reason.
     unknown: dict[str, dict[FrameValue, None]] = field(default_factory=dict)
-    _specialized: dict[object, list[Solution]] = field(default_factory=dict)
-    _admitted: dict[tuple[Solution, CallFrame], bool] = field(default_factory=dict)
+    _specialized: dict[object, list[GraphSolution]] = field(default_factory=dict)
+    _admitted: dict[tuple[GraphSolution, CallFrame], bool] = field(default_factory=dict)
 
-    def solve(self, graph: Graph) -> Solution:
+    def solve(self, graph: Graph) -> GraphSolution:
         """Decide the main graph."""
-        policy = self.facts.policy
+        policy = self.classifier.policy
         masks = protected_masks(graph, self.ranges, policy)
         return self.specialize(graph, CallArguments(positions=protected_positions(graph, policy), masks=masks))
 
     def fits(self, value: Value) -> bool:
         """Return whether a constant may be converted to the low type under the policy."""
-        return self.facts.policy.constants != "keep" or self.ranges.fits(value, self.facts.low)
+        return self.classifier.policy.constants != "keep" or self.ranges.fits(value, self.classifier.low)
 
     def misfit(self, value: Value, frame: CallFrame | None) -> str | None:
         """Return why a constant does not fit the low type; None if it fits, or if its value is not known."""
         found = self.ranges.of(value, frame)
-        why = found.misfit(self.facts.low) if found is not None else None
+        why = found.misfit(self.classifier.low) if found is not None else None
         if found is not None and (why or found.unknown):
             source = self.ranges.frames.source(value, frame)
             if why:
@@ -71,8 +78,8 @@ class Resolution:
             self.unknown.setdefault(found.unknown, {})[source] = None
         return None
 
-    def specialize(self, graph: Graph, call: CallArguments) -> Solution:
-        """Return the Solution of a function's body for one kind of call; calls share it if they can (Rule S4.31)."""
+    def specialize(self, graph: Graph, call: CallArguments) -> GraphSolution:
+        """Return the solution of a function's body for one kind of call; calls share it if they can (Rule S4.31)."""
         known = self._specialized.setdefault((id(graph), call.key), [])
         solution = next((each for each in known if self.admits(call.frame, each)), None)
         if solution is None:
@@ -80,67 +87,67 @@ class Resolution:
             known.append(solution)
         return solution
 
-    def admits(self, frame: CallFrame | None, solution: Solution) -> bool:
+    def admits(self, frame: CallFrame | None, solution: GraphSolution) -> bool:
         """Return whether the constants of a call give all the answers that led to the decisions for a body."""
         if frame is None or not frame.arguments:
             return True
         known = self._admitted.get((solution, frame))
         if known is None:
             enter = self.ranges.frames.enter
-            answers = {value: fits for each in solution.constants_fit.values() for value, fits in each.items()}
-            callees = [(node, callee) for node, each in solution.callees_tried.items() for callee in each]
+            answers = {value: fits for each in solution.constant_fits.values() for value, fits in each.items()}
+            callees = [(node, callee) for node, each in solution.tried_callees.items() for callee in each]
             known = all((self.misfit(value, frame) is None) == fits for value, fits in answers.items())
             known = known and all(self.admits(enter(node, frame), callee) for node, callee in callees)
             self._admitted[solution, frame] = known
         return known
 
-    def settle_masks(self, graph: Graph, call: CallArguments) -> Solution:
+    def settle_masks(self, graph: Graph, call: CallArguments) -> GraphSolution:
         """Decide a graph, and again while more of its masks have to stay as authored (Rule S4.35)."""
         groups = call.masks.groups if call.masks is not None else ()
         kept = kept_at_first(groups, lambda node: self.fact(graph, node))
-        earlier: list[Solution] = []
+        earlier: list[GraphSolution] = []
         for attempt in count(1):
             solution = self.decide(graph, call, Masks(kept, reduced_constants(groups, kept), attempt > 1))
-            after = kept_after(groups, kept, solution, self.facts.low, attempt)
+            after = kept_after(groups, kept, solution, self.classifier.low, attempt)
             if after == kept:
                 break
             kept = after
             earlier.append(solution)
         for before in earlier:  # its answers about constants led to the masks that are kept
-            solution.constants_fit.update({(before, step): each for step, each in before.constants_fit.items()})
-            for node, callees in before.callees_tried.items():
-                solution.callees_tried[node] = {**solution.callees_tried.get(node, {}), **callees}
+            solution.constant_fits.update({(before, step): each for step, each in before.constant_fits.items()})
+            for node, callees in before.tried_callees.items():
+                solution.tried_callees[node] = {**solution.tried_callees.get(node, {}), **callees}
         return solution
 
-    def fact(self, graph: Graph, node: Node) -> Fact:
+    def fact(self, graph: Graph, node: Node) -> Classification:
         """Return a node's fact under the lists and node rules of the policy."""
-        return self.rules.match(graph).get(node.id) or self.facts.of(graph, node)
+        return self.rules.match(graph).get(node.id) or self.classifier.classify(graph, node)
 
-    def decide(self, graph: Graph, call: CallArguments, masks: Masks) -> Solution:
+    def decide(self, graph: Graph, call: CallArguments, masks: Masks) -> GraphSolution:
         """Decide a graph with some masks kept."""
-        return Solver(self, graph).run(call, masks)
+        return GraphSolver(self, graph).run(call, masks)
 
 
 @dataclass(frozen=True)
 class StartState:
     """The decided types, and the values that are high by black, before the first step."""
 
-    decided: list[int]
+    decided_types: list[int]
     high_by_black: frozenset[int]
 
 
-class Solver:
+class GraphSolver:
     """Decides one graph.
 
     ``start`` is None unless the steps before ``schedule.first_repeated`` ran once and in order, so that an
     IncrementalSolver can run some of them again.
     """
 
-    def __init__(self, shared: Resolution, graph: Graph, solution: Solution | None = None) -> None:
+    def __init__(self, shared: ModelSolver, graph: Graph, solution: GraphSolution | None = None) -> None:
         self.graph = graph
-        self.solution = solution or Solution(
+        self.solution = solution or GraphSolution(
             graph,
-            [shared.facts.of(graph, n) for n in graph.order],
+            [shared.classifier.classify(graph, n) for n in graph.order],
             [types.element(v.type) if types.element(v.type) not in types.LISTED else UNDECIDED for v in graph.values],
             [None] * len(graph.order),
             [None] * len(graph.order),
@@ -149,7 +156,7 @@ class Solver:
         self.schedule = Schedule()
         self.start: StartState | None = None
 
-    def run(self, call: CallArguments, masks: Masks) -> Solution:
+    def run(self, call: CallArguments, masks: Masks) -> GraphSolution:
         """Decide the graph for one kind of call."""
         state, solution, schedule = self.state, self.solution, self.schedule
         inputs = self.graph.root.inputs
@@ -157,12 +164,12 @@ class Solver:
         state.frame = call.frame
         self._decide_inputs(call)
         for node_id, fact in state.shared.rules.match(self.graph).items():
-            solution.facts[node_id] = fact
+            solution.classifications[node_id] = fact
         solution.positions, solution.masks = call.positions, call.masks
         keep_positions(solution, self.graph.order)
-        for node, mask in kept_facts(masks.kept):
-            solution.facts[node.id] = replace(solution.facts[node.id], mask=mask)
-        solution.kept_masks, solution.reduced = masks.kept, masks.reduced
+        for node, mask in mask_notes(masks.kept):
+            solution.classifications[node.id] = replace(solution.classifications[node.id], mask=mask)
+        solution.kept_masks, solution.reduced_slots = masks.kept, masks.reduced
         schedule.add_scope(self.graph.root)
         solution.links = schedule.links
         state.groups = find_groups(self.graph, solution.links, self._border(call.wanted))
@@ -177,7 +184,7 @@ class Solver:
         if state.groups or (waits_for_caller and first_repeated is not None):
             self.to_fixpoint(steps, final=not waits_for_caller)
             return solution
-        self.start = StartState(list(solution.decided), frozenset(solution.high_by_black))
+        self.start = StartState(list(solution.decided_types), frozenset(solution.high_by_black))
         for step in steps[:first_repeated]:
             self.step(step)
         if first_repeated is not None:
@@ -186,7 +193,7 @@ class Solver:
 
     def _decide_inputs(self, call: CallArguments) -> None:
         """Give the values that no step decides their types: inputs, arguments, constants."""
-        decided = self.solution.decided
+        decided = self.solution.decided_types
         for value in self.graph.values:
             if value.kind != "node" and (value.scope.owner is None or value.kind != "input"):
                 decided[value.id] = types.element(value.type)
@@ -201,7 +208,7 @@ class Solver:
         root = self.graph.root
         for body in self._custom_bodies():
             yield from ((v, types.element(v.type)) for v in (*body.inputs, *body.outputs))
-        yield from ((v, self.solution.decided[v.id]) for v in root.inputs)
+        yield from ((v, self.solution.decided_types[v.id]) for v in root.inputs)
         if self.graph.path:
             yield from zip(root.outputs, wanted, strict=False)
         else:
@@ -234,11 +241,11 @@ class Solver:
             return
         state.is_settling = False
         for value in self.graph.values:
-            if state.decided[value.id] == UNDECIDED and value.type != types.UNKNOWN:
-                state.decided[value.id] = types.element(value.type)
+            if state.decided_types[value.id] == UNDECIDED and value.type != types.UNKNOWN:
+                state.decided_types[value.id] = types.element(value.type)
                 state.authored_at_last.add(value.id)
                 waiting.extend(readers.get(value.id, ()))
-        waiting.extend(n for n in self.graph.order if self.solution.facts[n.id].kind == "rule")
+        waiting.extend(n for n in self.graph.order if self.solution.classifications[n.id].kind == "rule")
         self._drain(waiting, readers)
 
     def _drain(self, waiting: deque[Step], readers: dict[int, list[Step]]) -> None:

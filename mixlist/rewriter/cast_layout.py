@@ -21,8 +21,8 @@ from mixlist.graph.naming import NewNames, names_in
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.cast_look_through import looked_through
-from mixlist.resolver.decisions import Solution
-from mixlist.resolver.uses import Use, uses
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.resolver.value_uses import Use, find_uses
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -71,7 +71,9 @@ class Layout:
         return self.names.get(value.id, value.name)
 
 
-def lay_out(solution: Solution, new: NewNames, cast_is_black: bool, low: int, keep: KeepTypes | None = None) -> Layout:
+def lay_out(
+    solution: GraphSolution, new: NewNames, cast_is_black: bool, low: int, keep: KeepTypes | None = None
+) -> Layout:
     """Choose the Casts, conversions and names for one graph; ``keep`` is None for a function's body."""
     return _Chooser(solution, new, cast_is_black, low).run(keep)
 
@@ -98,9 +100,9 @@ def _names_in_training(model: ModelProto) -> set[str]:
 
 
 class _Chooser:
-    def __init__(self, solution: Solution, new: NewNames, cast_is_black: bool, low: int) -> None:
+    def __init__(self, solution: GraphSolution, new: NewNames, cast_is_black: bool, low: int) -> None:
         self.solution = solution
-        self.decided = solution.decided
+        self.decided_types = solution.decided_types
         self.new = new
         self.cast_is_black = cast_is_black
         self.low = low
@@ -113,7 +115,7 @@ class _Chooser:
 
     def run(self, keep: KeepTypes | None) -> Layout:
         root = self.solution.graph.root
-        found: Iterable[Use] = uses(self.solution)
+        found: Iterable[Use] = find_uses(self.solution)
         if keep is not None and not keep.everything:
             found = list(found)
             self._retype_inputs(found, keep)
@@ -128,10 +130,10 @@ class _Chooser:
         return self.layout
 
     def _elem(self, value: Value) -> int:
-        return self.layout.elements.get(value.id, self.decided[value.id])
+        return self.layout.elements.get(value.id, self.decided_types[value.id])
 
     def _sort_out(self, found: Iterable[Use]) -> None:
-        decided, needs, changed = self.decided, self.needs, self.layout.elements
+        decided, needs, changed = self.decided_types, self.needs, self.layout.elements
         for use in found:
             value = use.value
             source = self._stored_low(use)
@@ -141,18 +143,23 @@ class _Chooser:
             elif value.tensor is not None and value.kind != "overridable":
                 if types.element(value.type) in types.LISTED:
                     self.constants.setdefault(value, []).append(use)
-            elif use.want is not None and use.want != changed.get(value.id, decided[value.id]):
-                needs.setdefault((value, use.want), []).append(use)
+            elif use.wanted_type is not None and use.wanted_type != changed.get(value.id, decided[value.id]):
+                needs.setdefault((value, use.wanted_type), []).append(use)
 
     def _stored_low(self, use: Use) -> Value | None:
         """The low constant that a user's Cast raises, where the reader wants it low: weights kept small in the file."""
         cast = use.value.producer
-        if use.want is None or cast is None or cast.op_type != "Cast" or use.want == self._elem(use.value):
+        if (
+            use.wanted_type is None
+            or cast is None
+            or cast.op_type != "Cast"
+            or use.wanted_type == self._elem(use.value)
+        ):
             return None
-        source = looked_through(use.value, self.decided, self.low, self.cast_is_black)
+        source = looked_through(use.value, self.decided_types, self.low, self.cast_is_black)
         if source is None or source.tensor is None or source.kind == "overridable":
             return None
-        return source if types.element(source.type) == use.want else None
+        return source if types.element(source.type) == use.wanted_type else None
 
     # --- graph inputs and outputs ---
 
@@ -162,10 +169,10 @@ class _Chooser:
         for use in found:
             if use.value.kind == "input" and use.value.scope is self.solution.graph.root:
                 indifferent = use.node is not None and use.node.op_type in _YIELDS_SHAPE
-                if not (use.want is None and indifferent):
-                    wants.setdefault(use.value, set()).add(use.want)
+                if not (use.wanted_type is None and indifferent):
+                    wants.setdefault(use.value, set()).add(use.wanted_type)
         for value, wanted in wants.items():
-            if wanted == {self.low} and self.decided[value.id] == types.FLOAT and not keep.keeps(value.name):
+            if wanted == {self.low} and self.decided_types[value.id] == types.FLOAT and not keep.keeps(value.name):
                 self.layout.elements[value.id] = self.low
 
     def _output_type(self, slot: int, value: Value, keep: KeepTypes) -> int:
@@ -191,8 +198,10 @@ class _Chooser:
 
     def _constant(self, value: Value, found: list[Use]) -> None:
         own = types.element(value.type)
-        self._point([u for u in found if u.want == own and (u.node, u.scope, u.slot) in self.redirected], value.name)
-        variants = {(u.want, u.limit) for u in found if u.want is not None}
+        self._point(
+            [u for u in found if u.wanted_type == own and (u.node, u.scope, u.slot) in self.redirected], value.name
+        )
+        variants = {(u.wanted_type, u.magnitude_limit) for u in found if u.wanted_type is not None}
         wanted = sorted(variants - {(own, 0.0)})
         if not wanted:
             return
@@ -204,14 +213,14 @@ class _Chooser:
             kind = "mask_" if limit else ""
             name = self.new.make(f"{value.name}_{kind}{types.type_name(elem)}")
             self.layout.converted.append(Converted(value, elem, name, limit))
-            self._point([u for u in found if (u.want, u.limit) == (elem, limit)], name)
+            self._point([u for u in found if (u.wanted_type, u.magnitude_limit) == (elem, limit)], name)
 
     # --- everything else ---
 
     def _provide(self, value: Value, elem: int, needing: list[Use]) -> None:
         made = self.made.get((value, elem))
         if made is None:
-            source = looked_through(value, self.decided, self.low, self.cast_is_black)
+            source = looked_through(value, self.decided_types, self.low, self.cast_is_black)
             if source is not None and self._elem(source) == elem:
                 made = self.layout.name(source)
         if made is None:

@@ -22,7 +22,7 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import EXACT_INTEGERS
 from mixlist.patterns.positions import PositionPlan, find_positions
 from mixlist.resolver.classification import Kind
-from mixlist.resolver.decisions import Resolved, Solution
+from mixlist.resolver.decisions import GraphSolution, ModelSolution
 
 _BY_LIST: frozenset[Kind] = frozenset({"low", "authored", "gray"})  # the kinds that a list or a mode decides
 _LOWERING = frozenset({"lists", "force", "cube"})  # the actions of modes that make nodes low precision
@@ -40,17 +40,17 @@ def _positions(main: Graph) -> PositionPlan | None:
     return _PLANS[main]
 
 
-def keep_positions(solution: Solution, nodes: Iterable[Node]) -> None:
+def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
     """Let those of ``nodes`` that are position arithmetic keep their authored type, unless a node rule names them."""
     if solution.positions is None:
         return
     for node in nodes:
-        fact = solution.facts[node.id]
+        fact = solution.classifications[node.id]
         if node.id in solution.positions.nodes and fact.kind in _BY_LIST:
-            solution.facts[node.id] = replace(fact, kind="authored", rule="position")
+            solution.classifications[node.id] = replace(fact, kind="authored", rule="position")
 
 
-def position_warnings(resolved: Resolved) -> Iterator[Diagnostic]:
+def position_warnings(resolved: ModelSolution) -> Iterator[Diagnostic]:
     """Yield a warning if the policy does not protect positions and makes some low precision (Rule S4.34)."""
     policy = resolved.policy
     if "positions" in policy.protect or policy.mode.action not in _LOWERING:
@@ -69,7 +69,7 @@ def position_warnings(resolved: Resolved) -> Iterator[Diagnostic]:
         )
 
 
-def _lowered(plan: PositionPlan, resolved: Resolved) -> Iterator[tuple[Graph, Node, str]]:
+def _lowered(plan: PositionPlan, resolved: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
     """Yield the nodes of position arithmetic that became low precision, with the reader, in order of the calls."""
     waiting = [(plan, resolved.solutions[0])]
     seen = set(waiting)

@@ -33,8 +33,8 @@ from mixlist.ops import types
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.patterns.mask_calls import find_mask_groups
 from mixlist.patterns.mask_plan import Limits, MaskGroup, MaskPlan
-from mixlist.resolver.classification import Fact
-from mixlist.resolver.decisions import UNDECIDED, Solution
+from mixlist.resolver.classification import Classification
+from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 
 if TYPE_CHECKING:
     from mixlist.resolver.classification import Kind
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class Masks:
     """The treatment of the masks of one graph while it is decided.
 
-    ``kept`` and ``reduced`` are those of a Solution; ``is_repeated``: whether more groups are kept than at first.
+    ``kept`` and ``reduced`` are those of a GraphSolution; ``is_repeated``: whether more groups are kept than at first.
     """
 
     kept: frozenset[MaskGroup]
@@ -72,12 +72,12 @@ def masks_of(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | 
     return find_mask_groups(main, ranges, types.ELEMENT[policy.mode.low])
 
 
-def kept_at_first(groups: Groups, fact_of: Callable[[Node], Fact]) -> KeptGroups:
+def kept_at_first(groups: Groups, fact_of: Callable[[Node], Classification]) -> KeptGroups:
     """Return the groups that are kept under all decisions: no constant to reduce, or no softmax that can be low."""
     return frozenset([g for g in groups if not g.reducible or all(fact_of(n).kind in _NEVER_LOW for n in g.softmaxes)])
 
 
-def kept_after(groups: Groups, kept: KeptGroups, solution: Solution, low: int, rounds: int) -> KeptGroups:
+def kept_after(groups: Groups, kept: KeptGroups, solution: GraphSolution, low: int, rounds: int) -> KeptGroups:
     """Return the kept groups after a graph was decided: those before, and those whose softmaxes all came out high."""
     if len(kept) == len(groups):
         return kept
@@ -87,14 +87,14 @@ def kept_after(groups: Groups, kept: KeptGroups, solution: Solution, low: int, r
     return kept | high if rounds < ROUNDS else frozenset(groups)
 
 
-def _has_low_softmax(group: MaskGroup, solution: Solution, low: int) -> bool:
+def _has_low_softmax(group: MaskGroup, solution: GraphSolution, low: int) -> bool:
     """Return whether some softmax is low precision, or may become so when a function's caller is decided."""
     outputs = [value for node in group.softmaxes for value in node.outputs if value is not None]
-    return any(solution.decided[value.id] in (low, UNDECIDED) for value in outputs)
+    return any(solution.decided_types[value.id] in (low, UNDECIDED) for value in outputs)
 
 
-def kept_facts(kept: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
-    """Yield the nodes of kept groups with their ``Fact.mask``: why a node stays as authored, else an empty text."""
+def mask_notes(kept: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
+    """Yield the nodes of kept groups with their ``Classification.mask``."""
     for group in sorted(kept, key=lambda group: bool(group.misfit)):  # a node may be in one group with a misfit, too
         note = _note(group)
         yield from ((node, "") for node in group.limits.keys() - group.exceeding)
@@ -110,7 +110,7 @@ def _note(group: MaskGroup) -> str:
     return group.misfit or f"a mask of {group.size} ({group.source}) passes it on the way to {group.destination}"
 
 
-def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> Iterator[Diagnostic]:
+def mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low: int) -> Iterator[Diagnostic]:
     """Yield a warning for those of the groups of a graph, none reduced, that the low type breaks."""
     broken = [g for g in groups if any(_is_low(solution, node, low) for node in g.exceeding)]
     if broken:
@@ -127,7 +127,7 @@ def mask_warnings(solution: Solution, groups: Iterable[MaskGroup], low: int) -> 
         )
 
 
-def _is_low(solution: Solution, node: Node, low: int) -> bool:
+def _is_low(solution: GraphSolution, node: Node, low: int) -> bool:
     """Return whether the policy makes a node low precision that the author did not."""
     assignment, signature = solution.assignments[node.id], node.signature
     if assignment is None or signature is None:

@@ -1,6 +1,6 @@
 """Find the type that every reader of a value wants, after the decisions.
 
-A *use* is one place that reads a value: an input slot of a node, or an output of a scope. Its ``want`` is an
+A *use* is one place that reads a value: an input slot of a node, or an output of a scope. Its ``wanted_type`` is an
 element type, or None if the reader takes every type (Cast, Shape, a function call).
 """
 
@@ -14,33 +14,36 @@ from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.ops import types
 from mixlist.resolver.classification import is_control_flow
-from mixlist.resolver.decisions import Solution, join
+from mixlist.resolver.decisions import GraphSolution, join
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """``node`` reads ``value`` at ``slot``; with ``node`` None it is output ``slot`` of ``scope``.
 
-    ``limit`` is not zero if the reader wants a constant whose magnitudes are reduced to it (Rule S4.36).
+    ``magnitude_limit`` is not zero if the reader wants a constant whose magnitudes are reduced to it (Rule S4.36).
     """
 
     value: Value
-    want: int | None
+    wanted_type: int | None
     scope: Scope
     node: Node | None
     slot: int
-    limit: float = 0.0
+    magnitude_limit: float = 0.0
 
 
-def uses(solution: Solution, *, plain: bool = True) -> Iterator[Use]:
-    """Yield every use in a graph except its outputs; without ``plain`` only those of control flow, calls and bodies."""
+def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[Use]:
+    """Yield every use in a graph except its outputs.
+
+    Without ``node_inputs``, yield only the uses of control flow, function calls and bodies.
+    """
     linked = {(r.node, r.slot) for link in solution.links for r in link.reads if r.body is None}
     for node in solution.graph.order:
         if node.function is not None:
             yield from _call_uses(solution, node)
         elif not node.bodies:
-            if plain:
-                yield from node_uses(solution, node)
+            if node_inputs:
+                yield from find_node_uses(solution, node)
         elif not is_control_flow(node):
             yield from _foreign_uses(solution, node)
         else:
@@ -56,22 +59,22 @@ def uses(solution: Solution, *, plain: bool = True) -> Iterator[Use]:
     yield from _unlinked_outputs(solution)
 
 
-def link_type(solution: Solution, link: Link) -> int | None:
+def link_type(solution: GraphSolution, link: Link) -> int | None:
     """Return the element type that a link's values share; None if lists do not move it."""
     for target in link.targets:
         if types.element(target.type) in types.LISTED:
-            return solution.decided[target.id]
+            return solution.decided_types[target.id]
     reads = [r.value for r in link.reads if types.element(r.value.type) in types.LISTED]
     if link.targets or not reads:
         return None
-    return reduce(join, (solution.decided[v.id] for v in reads))
+    return reduce(join, (solution.decided_types[v.id] for v in reads))
 
 
-def node_uses(solution: Solution, node: Node) -> Iterator[Use]:
+def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     """Yield the uses of a node's inputs."""
     assignment = solution.assignments[node.id]
     wanted = assignment.inputs if assignment is not None else ()
-    limits = solution.reduced.get(node, {})
+    limits = solution.reduced_slots.get(node, {})
     for slot, value in enumerate(node.inputs):
         if value is None:
             continue
@@ -82,7 +85,7 @@ def node_uses(solution: Solution, node: Node) -> Iterator[Use]:
         elif node.op_type == "Cast" and value.tensor is not None and types.element(value.type) in types.LISTED:
             # a user's Cast of a constant keeps its rounding: it reads the number that was written
             yield Use(value, types.element(value.type), node.scope, node, slot)
-        elif _takes(node, slot, solution.decided[value.id]):
+        elif _takes(node, slot, solution.decided_types[value.id]):
             yield Use(value, None, node.scope, node, slot)
         else:
             yield Use(value, types.element(node.types[slot]), node.scope, node, slot)
@@ -97,25 +100,25 @@ def _takes(node: Node, slot: int, elem: int) -> bool:
     return slot >= len(formal) or types.with_element(node.types[slot], elem) in schema.types_of(formal[slot].parameter)
 
 
-def _call_uses(solution: Solution, node: Node) -> Iterator[Use]:
+def _call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     callee = solution.callees[node.id]
     parameters = callee.graph.root.inputs
     for slot, value in enumerate(node.inputs):
         if value is not None:
             chosen = slot < len(parameters) and value.constant and types.element(value.type) in types.LISTED
-            yield Use(value, callee.decided[parameters[slot].id] if chosen else None, node.scope, node, slot)
+            yield Use(value, callee.decided_types[parameters[slot].id] if chosen else None, node.scope, node, slot)
 
 
-def _foreign_uses(solution: Solution, node: Node) -> Iterator[Use]:
+def _foreign_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     """Yield the uses of an operator with bodies that is no control flow: its bodies keep the types at their border."""
-    yield from node_uses(solution, node)
+    yield from find_node_uses(solution, node)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
             elem = types.element(body.yields[slot])
             yield Use(value, elem if elem in types.LISTED else None, body, None, slot)
 
 
-def _unlinked_outputs(solution: Solution) -> Iterator[Use]:
+def _unlinked_outputs(solution: GraphSolution) -> Iterator[Use]:
     """Yield the body outputs that no link reads: conditions, and scan outputs without a name."""
     linked = {(r.body, r.slot) for link in solution.links for r in link.reads if r.body is not None}
     for node in solution.graph.order:

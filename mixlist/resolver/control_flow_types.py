@@ -40,7 +40,7 @@ def _vote(link: Link, state: SolverState) -> int:
         if read.votes and read.value.type == types.UNKNOWN and link.targets:
             voted = join(voted, types.element(link.targets[0].type))  # a custom operator makes the authored type
         elif read.votes:
-            voted = join(voted, state.decided[read.value.id])
+            voted = join(voted, state.decided_types[read.value.id])
     if voted not in (UNDECIDED, types.FLOAT) and not takes_type(link, voted, state.graph):
         return types.FLOAT
     if voted == state.low and any(misfit(r.value, state) for r in link.reads):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mixlist.ops import types
-from mixlist.rewriter import convert
-from mixlist.rewriter.convert import ConstantReport, convert_piece
+from mixlist.rewriter import tensor_conversion
+from mixlist.rewriter.tensor_conversion import ConstantReport, convert_piece
 
 EDGES = [
     0.0,
@@ -65,9 +65,9 @@ def test_bfloat16_rounds_to_nearest_even_and_keeps_the_range() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_runtime_gives_the_bits_of_numpy(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 2**32, convert._MANY, dtype=np.uint32)
+    bits = rng.integers(0, 2**32, tensor_conversion._MANY, dtype=np.uint32)
     wide = bits.view(np.float32)
-    made = convert._narrowed(wide, types.FLOAT16, np.dtype(np.float16), many=True)
+    made = tensor_conversion._narrowed(wide, types.FLOAT16, np.dtype(np.float16), many=True)
     with np.errstate(all="ignore"):
         expected = wide.astype(np.float16)
     usual = ~np.isnan(wide)  # which NaN comes of a NaN is nobody's promise

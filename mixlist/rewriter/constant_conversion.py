@@ -11,9 +11,9 @@ from mixlist.graph.messages import M, copied
 from mixlist.graph.model import Scope, Value
 from mixlist.graph.naming import NewNames, label
 from mixlist.graph.traversal import is_graph
-from mixlist.resolver.decisions import Solution
-from mixlist.rewriter.casts import Layout
-from mixlist.rewriter.convert import ConstantReport, converted_tensor
+from mixlist.resolver.decisions import GraphSolution
+from mixlist.rewriter.cast_layout import Layout
+from mixlist.rewriter.tensor_conversion import ConstantReport, converted_tensor
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -84,7 +84,7 @@ def _set_constant(node: NodeProto, value: TensorProto | SparseTensorProto) -> No
 _SENSITIVE = frozenset({"Sqrt", "Div", "Log", "Pow"})  # the four that Rule S7.8 names
 
 
-def sensitive_readers(solution: Solution, layout: Layout) -> Iterator[tuple[str, str]]:
+def sensitive_readers(solution: GraphSolution, layout: Layout) -> Iterator[tuple[str, str]]:
     """Yield each converted constant with a node that divides by it, or takes its root, logarithm or power."""
     converted: dict[Value | None, list[str]] = {}
     for item in layout.converted:

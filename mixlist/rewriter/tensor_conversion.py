@@ -170,7 +170,7 @@ def reduce_piece(piece: NDArray[np.generic], limit: float, report: ConstantRepor
     return wide
 
 
-def stream(
+def stream_tensor(
     tensor: TensorProto, folder: Path | None, clamp: bool, reports: dict[Hashable, ConstantReport]
 ) -> Iterator[bytes]:
     """The bytes of a tensor as the model declares it; what is pending is converted on the way and reported."""
@@ -183,19 +183,19 @@ def stream(
     many = weights.element_count(tensor) >= _MANY
     for piece in weights.pieces(tensor, folder):
         yield convert_piece(piece, tensor.data_type, clamp, report, many).tobytes()
-    reports[identity(tensor)] = report
+    reports[external_tensor_key(tensor)] = report
 
 
-def bring_in(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
+def inline_external_data(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
     """Set everything inline, in place, that lies in other files of ``folder``; what is pending is converted."""
     from mixlist.graph import save, weights
     from mixlist.graph.traversal import tensors
 
     for tensor in tensors(proto):
         if weights.is_external(tensor):
-            save.set_inline(tensor, b"".join(stream(tensor, folder, clamp, {})))
+            save.set_inline(tensor, b"".join(stream_tensor(tensor, folder, clamp, {})))
 
 
-def identity(tensor: TensorProto) -> tuple[str, ...]:
+def external_tensor_key(tensor: TensorProto) -> tuple[str, ...]:
     """Return a key of a tensor in another file: its name and its place, because several may have one name."""
     return (tensor.name, *sorted(f"{entry.key}={entry.value}" for entry in tensor.external_data))

@@ -1,7 +1,7 @@
 """Decide a model under many policies that differ little: decide again only the nodes that a difference reaches.
 
 A search asks for the decisions under hundreds of policies, each similar to an earlier one. The decision for a node
-depends on the node's fact and on the types that it reads, so a Solution is computed from an earlier one: the steps
+depends on the node's fact and on the types that it reads, so a GraphSolution is computed from an earlier one: the steps
 whose fact differs run again, and then those that read a changed value, in the order of the graph. From the first loop
 on, where decisions feed back, all steps run again if any does. With sequences, and under ``between``, which looks at
 the graph as a whole, everything is decided anew.
@@ -22,21 +22,21 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops.names import in_ascend, in_onnx
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.constants import ConstantRanges
-from mixlist.resolver.classification import Fact, Facts
-from mixlist.resolver.decisions import Solution
+from mixlist.resolver.classification import Classification, Classifier
+from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.function_calls import settle_constant_arguments
-from mixlist.resolver.masks import Masks, kept_facts
-from mixlist.resolver.node_rules import Rules
-from mixlist.resolver.position_arithmetic import keep_positions
+from mixlist.resolver.mask_protection import Masks, mask_notes
+from mixlist.resolver.node_rules import NodeRules
+from mixlist.resolver.position_protection import keep_positions
 from mixlist.resolver.schedule import Schedule, Step, read_by, written_by
-from mixlist.resolver.solve import Resolution, Solver
+from mixlist.resolver.solver import GraphSolver, ModelSolver
 from mixlist.resolver.solver_state import CallArguments
 
 RECENT = 8  # outcomes to start from: a search tests halves of sets, so one of the last few is similar
 
 
 @dataclass(frozen=True, eq=False)
-class NodeClassification:
+class ClassifiedNode:
     """A policy's fact for a node of the graph with this id; under a node rule also its types.
 
     Equal classifications are one object, because a search compares sets of them for every candidate.
@@ -44,12 +44,12 @@ class NodeClassification:
 
     graph: int
     node: Node
-    fact: Fact
+    fact: Classification
     assignment: Assignment | None = None
 
 
 Operator = tuple[str, str]  # domain and op type
-Changes = dict[Node, NodeClassification]
+Changes = dict[Node, ClassifiedNode]
 
 
 class IncrementalSolver:
@@ -57,17 +57,17 @@ class IncrementalSolver:
 
     def __init__(self, graph: Graph, base: Policy, ranges: ConstantRanges) -> None:
         self.graph, self.base, self.ranges = graph, base, ranges
-        self.rules = Rules(base)
+        self.rules = NodeRules(base)
         self.outcomes: dict[object, deque[_Outcome]] = {}  # the last ones, by graph and call
         self.graphs = {id(each): each for each in reachable_graphs(graph)}
         self.reach = {key: frozenset(map(id, reachable_graphs(each))) for key, each in self.graphs.items()}
         self._reruns: dict[int, _Rerun] = {}
-        self._interned: dict[tuple[Node, Fact], NodeClassification] = {}
-        self._with_mask: dict[tuple[NodeClassification, str], NodeClassification] = {}
-        facts = Facts(base)
+        self._interned: dict[tuple[Node, Classification], ClassifiedNode] = {}
+        self._with_mask: dict[tuple[ClassifiedNode, str], ClassifiedNode] = {}
+        facts = Classifier(base)
         self.cast_is_black = facts.cast_is_black
         self.classified = {key: self._classify(each, facts) for key, each in self.graphs.items()}
-        self._nodes: dict[Operator, list[NodeClassification]] = {}
+        self._nodes: dict[Operator, list[ClassifiedNode]] = {}
         for classifications in self.classified.values():
             for each in classifications:
                 self._nodes.setdefault((each.node.domain, each.node.op_type), []).append(each)
@@ -77,30 +77,32 @@ class IncrementalSolver:
                 self._operators.setdefault(name, []).append(operator)
         self._changes_by_list: dict[object, Changes] = {}  # by operator and the moves of its names
         self._changes_by_rule: dict[NodeRule, Changes] = {}
-        # For a Solution the one that it was computed from, and the nodes that were decided again.
-        self._origins: WeakKeyDictionary[Solution, tuple[ref[Solution], frozenset[Node]]] = WeakKeyDictionary()
-        self._settled: WeakSet[Solution] = WeakSet()
+        # For a GraphSolution the one that it was computed from, and the nodes that were decided again.
+        self._origins: WeakKeyDictionary[GraphSolution, tuple[ref[GraphSolution], frozenset[Node]]] = (
+            WeakKeyDictionary()
+        )
+        self._settled: WeakSet[GraphSolution] = WeakSet()
 
-    def decide(self, policy: Policy) -> Solution:
-        """Return the Solution of the main graph that ``resolve`` would compute under a policy.
+    def decide(self, policy: Policy) -> GraphSolution:
+        """Return the GraphSolution of the main graph that ``resolve`` would compute under a policy.
 
         Do not use it for reports: specializations have no numbers, and a node under a rule shows the list of the base.
-        A Solution may be one that was returned before, and part of several.
+        A GraphSolution may be one that was returned before, and part of several.
         """
         resolution = _IncrementalResolution(self, policy)
         solution = resolution.solve(self.graph)
         settle_constant_arguments(solution, resolution.fits, self._settled)
         return solution
 
-    def origin(self, solution: Solution) -> tuple[Solution, frozenset[Node]] | None:
-        """Return the Solution that this one was computed from and the nodes decided again; None if all of them were."""
+    def origin(self, solution: GraphSolution) -> tuple[GraphSolution, frozenset[Node]] | None:
+        """Return the solution that this one was computed from and the nodes decided again; None if all of them were."""
         if solution not in self._origins:
             return None
         reference, nodes = self._origins[solution]
         before = reference()
         return (before, nodes) if before is not None else None
 
-    def changes(self, policy: Policy, facts: Facts) -> Changes:
+    def changes(self, policy: Policy, facts: Classifier) -> Changes:
         """Return the classifications in which ``policy`` differs from ``base``."""
         changes: Changes = {}
         moved = [op for op, move in policy.lists.moves.items() if self.base.lists.moves.get(op) != move]
@@ -122,28 +124,30 @@ class IncrementalSolver:
             self._reruns[id(graph)] = _Rerun(schedule)
         return self._reruns[id(graph)]
 
-    def with_mask(self, classification: NodeClassification, mask: str) -> NodeClassification:
+    def with_mask(self, classification: ClassifiedNode, mask: str) -> ClassifiedNode:
         """Return a classification of a node whose mask is kept (Rule S4.35)."""
         key = classification, mask
         if key not in self._with_mask:
             self._with_mask[key] = replace(classification, fact=replace(classification.fact, mask=mask))
         return self._with_mask[key]
 
-    def _intern(self, graph: int, node: Node, fact: Fact) -> NodeClassification:
-        return self._interned.setdefault((node, fact), NodeClassification(graph, node, fact))
+    def _intern(self, graph: int, node: Node, fact: Classification) -> ClassifiedNode:
+        return self._interned.setdefault((node, fact), ClassifiedNode(graph, node, fact))
 
-    def _classify(self, graph: Graph, facts: Facts) -> list[NodeClassification]:
+    def _classify(self, graph: Graph, facts: Classifier) -> list[ClassifiedNode]:
         ruled = self.rules.match(graph)
-        return [self._intern(id(graph), node, ruled.get(node.id) or facts.of(graph, node)) for node in graph.order]
+        return [
+            self._intern(id(graph), node, ruled.get(node.id) or facts.classify(graph, node)) for node in graph.order
+        ]
 
-    def _by_list(self, operator: Operator, policy: Policy, facts: Facts) -> Changes:
+    def _by_list(self, operator: Operator, policy: Policy, facts: Classifier) -> Changes:
         """Return the changed classifications of an operator's nodes, which depend on the moves of its names alone."""
         key = operator, *(policy.lists.moves.get(name) for name in _names(operator))
         if key not in self._changes_by_list:
             changes = self._changes_by_list[key] = {}
             for before in self._nodes[operator]:
                 node = before.node
-                after = self._intern(before.graph, node, facts.of(self.graphs[before.graph], node))
+                after = self._intern(before.graph, node, facts.classify(self.graphs[before.graph], node))
                 if after is not before and before.fact.kind != "rule":
                     changes[node] = after
         return self._changes_by_list[key]
@@ -151,9 +155,9 @@ class IncrementalSolver:
     def _by_rule(self, rule: NodeRule) -> Changes:
         """Return the classifications of the nodes that a rule decides; it comes before the rules of the base."""
         if rule not in self._changes_by_rule:
-            alone = Rules(replace(self.base, rules=(rule,)))
+            alone = NodeRules(replace(self.base, rules=(rule,)))
             self._changes_by_rule[rule] = {
-                node: NodeClassification(key, node, fact, alone.assignment(graph, node))
+                node: ClassifiedNode(key, node, fact, alone.assignment(graph, node))
                 for key, graph in self.graphs.items()
                 for node, fact in ((graph.order[at], fact) for at, fact in alone.match(graph).items())
             }
@@ -164,36 +168,36 @@ class IncrementalSolver:
 class _Outcome:
     """A solver that has decided its graph, and the changes in the graph and in the functions that it reaches."""
 
-    solver: Solver
-    changes: frozenset[NodeClassification]
+    solver: GraphSolver
+    changes: frozenset[ClassifiedNode]
 
 
-class _IncrementalResolution(Resolution):
+class _IncrementalResolution(ModelSolver):
     """The resolution under one policy, which starts from the outcomes under earlier policies."""
 
     def __init__(self, incremental: IncrementalSolver, policy: Policy) -> None:
-        facts = Facts(policy)
+        facts = Classifier(policy)
         self.incremental, self.changes = incremental, incremental.changes(policy, facts)
         super().__init__(facts, _ChangedRules(incremental.rules, self.changes, policy), incremental.ranges)
         self.needs_fresh_start = policy.gray_policy == "between" or facts.cast_is_black != incremental.cast_is_black
 
-    def specialize(self, graph: Graph, call: CallArguments) -> Solution:
+    def specialize(self, graph: Graph, call: CallArguments) -> GraphSolution:
         return self.settle_masks(graph, call)
 
-    def fact(self, graph: Graph, node: Node) -> Fact:
+    def fact(self, graph: Graph, node: Node) -> Classification:
         return self._classification(graph, node).fact
 
-    def decide(self, graph: Graph, call: CallArguments, masks: Masks) -> Solution:
+    def decide(self, graph: Graph, call: CallArguments, masks: Masks) -> GraphSolution:
         incremental = self.incremental
         # A repetition, with more masks kept, starts from an earlier repetition, so that few nodes differ.
         key = (id(graph), call.key, masks.is_repeated)
         reach = incremental.reach[id(graph)]
         changed = {node: each for node, each in self.changes.items() if each.graph in reach}
-        for node, mask in kept_facts(masks.kept):
+        for node, mask in mask_notes(masks.kept):
             changed[node] = incremental.with_mask(self._classification(graph, node), mask)
         changes = frozenset(changed.values())
         start: _Outcome | None = None  # the most similar outcome
-        differences = frozenset[NodeClassification]()
+        differences = frozenset[ClassifiedNode]()
         for outcome in incremental.outcomes.get(key, ()):
             if not self.admits(call.frame, outcome.solver.solution):
                 continue
@@ -203,7 +207,7 @@ class _IncrementalResolution(Resolution):
         if start is not None and not differences:
             return start.solver.solution
         if start is None or start.solver.start is None or self.needs_fresh_start:
-            solver, start, decided_again = Solver(self, graph), None, frozenset[Node]()
+            solver, start, decided_again = GraphSolver(self, graph), None, frozenset[Node]()
             solver.run(call, masks)
         else:
             solver = _copy(start.solver, self, masks)
@@ -212,11 +216,11 @@ class _IncrementalResolution(Resolution):
         incremental.remember(key, _Outcome(solver, changes), start, decided_again)
         return solver.solution
 
-    def _classification(self, graph: Graph, node: Node) -> NodeClassification:
+    def _classification(self, graph: Graph, node: Node) -> ClassifiedNode:
         """Return a node's classification under the policy, without its masks."""
         return self.changes.get(node) or self.incremental.classified[id(graph)][node.id]
 
-    def _update(self, solver: Solver, differences: frozenset[NodeClassification], current: Changes) -> frozenset[Node]:
+    def _update(self, solver: GraphSolver, differences: frozenset[ClassifiedNode], current: Changes) -> frozenset[Node]:
         """Apply the differences to a copy of an earlier outcome; return the nodes that may have other types.
 
         ``current`` are the changes, masks included, to bring about.
@@ -225,24 +229,24 @@ class _IncrementalResolution(Resolution):
         base = incremental.classified[id(graph)]
         changed = {each.node for each in differences if each.graph == id(graph)}
         for node in changed:
-            solver.solution.facts[node.id] = current.get(node, base[node.id]).fact
+            solver.solution.classifications[node.id] = current.get(node, base[node.id]).fact
         keep_positions(solver.solution, changed)
         below = {each.graph for each in differences if each.graph != id(graph)}
         calls = [n for n in graph.order if n.function is not None and below & incremental.reach[id(n.function)]]
         return incremental.rerun(graph, solver.schedule).run(solver, changed, calls)
 
 
-class _ChangedRules(Rules):
+class _ChangedRules(NodeRules):
     """The rules of a policy of which most are matched already: the changes, and the rules of the base."""
 
-    def __init__(self, base: Rules, changes: Changes, policy: Policy) -> None:
+    def __init__(self, base: NodeRules, changes: Changes, policy: Policy) -> None:
         self._base, self._changes, self._policy_of_all = base, changes, policy
 
     @cached_property
-    def _all(self) -> Rules:
-        return Rules(self._policy_of_all)
+    def _all(self) -> NodeRules:
+        return NodeRules(self._policy_of_all)
 
-    def match(self, graph: Graph) -> dict[int, Fact]:
+    def match(self, graph: Graph) -> dict[int, Classification]:
         return self._all.match(graph)
 
     def assignment(self, graph: Graph, node: Node) -> Assignment:
@@ -269,12 +273,16 @@ class _Rerun:
             for value in read_by(step):
                 self.readers.setdefault(value.id, []).append(place)
 
-    def run(self, solver: Solver, changed: set[Node], calls: Iterable[Node]) -> frozenset[Node]:
+    def run(self, solver: GraphSolver, changed: set[Node], calls: Iterable[Node]) -> frozenset[Node]:
         """Run the steps of ``changed`` nodes and ``calls``, and of all nodes that follow a changed value.
 
         Return these nodes, and those that read a changed value but whose decision does not depend on it.
         """
-        decided, high, facts = solver.solution.decided, solver.solution.high_by_black, solver.solution.facts
+        decided, high, facts = (
+            solver.solution.decided_types,
+            solver.solution.high_by_black,
+            solver.solution.classifications,
+        )
         waiting = [self.places[node] for node in {*changed, *calls}]
         queued = set(waiting)
         heapify(waiting)
@@ -302,7 +310,7 @@ class _Rerun:
                     heappush(waiting, reader)
         return frozenset(ran)
 
-    def _run_all_repeated(self, solver: Solver) -> set[Node]:
+    def _run_all_repeated(self, solver: GraphSolver) -> set[Node]:
         """Decide everything from the first loop on anew; return its nodes."""
         steps = self.steps[self.first_repeated :]
         for step, written in zip(steps, self.writes[self.first_repeated :], strict=True):
@@ -311,44 +319,44 @@ class _Rerun:
         return {step for step in steps if isinstance(step, Node)}
 
 
-def _forget(solver: Solver, step: Step, written: list[Value]) -> None:
+def _forget(solver: GraphSolver, step: Step, written: list[Value]) -> None:
     """Remove the outcome of a step: the types of its values, the notes about its node, the answers it asked for."""
     start, solution = solver.start, solver.solution
     assert start is not None
     for value in written:
-        solution.decided[value.id] = start.decided[value.id]
+        solution.decided_types[value.id] = start.decided_types[value.id]
         solution.high_by_black.discard(value.id)
         solution.high_by_black.update({value.id} & start.high_by_black)
     if isinstance(step, Node):
-        solution.assignments[step.id] = solution.followed[step.id] = None
-        solution.notes.pop(step.id, None)
-        solution.rules.pop(step.id, None)
-        solution.callees_tried.pop(step, None)
-    solution.constants_fit.pop(step, None)
+        solution.assignments[step.id] = solution.followed_values[step.id] = None
+        solution.reason_notes.pop(step.id, None)
+        solution.rule_overrides.pop(step.id, None)
+        solution.tried_callees.pop(step, None)
+    solution.constant_fits.pop(step, None)
 
 
-def _copy(before: Solver, shared: Resolution, masks: Masks) -> Solver:
+def _copy(before: GraphSolver, shared: ModelSolver, masks: Masks) -> GraphSolver:
     """Return a solver with the outcome of another; parameters have the types of their arguments again."""
     assert before.start is not None
     old = before.solution
     solution = replace(
         old,
-        facts=old.facts.copy(),
-        decided=old.decided.copy(),
+        classifications=old.classifications.copy(),
+        decided_types=old.decided_types.copy(),
         assignments=old.assignments.copy(),
-        followed=old.followed.copy(),
-        notes=old.notes.copy(),
-        rules=old.rules.copy(),
+        followed_values=old.followed_values.copy(),
+        reason_notes=old.reason_notes.copy(),
+        rule_overrides=old.rule_overrides.copy(),
         callees=old.callees.copy(),
-        constants_fit=old.constants_fit.copy(),
-        callees_tried=old.callees_tried.copy(),
+        constant_fits=old.constant_fits.copy(),
+        tried_callees=old.tried_callees.copy(),
         high_by_black=old.high_by_black.copy(),
         kept_masks=masks.kept,
-        reduced=masks.reduced,
+        reduced_slots=masks.reduced,
     )
     for value in old.graph.root.inputs:
-        solution.decided[value.id] = before.start.decided[value.id]
-    solver = Solver(shared, old.graph, solution)
+        solution.decided_types[value.id] = before.start.decided_types[value.id]
+    solver = GraphSolver(shared, old.graph, solution)
     solver.start, solver.schedule = before.start, before.schedule
     return solver
 

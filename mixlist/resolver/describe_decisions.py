@@ -1,6 +1,6 @@
 """Describe the decisions for a model to a user: names, scopes, reasons, and the chain to the node that decided.
 
-A Solution is indexed by ids; names and reasons are made only if somebody asks for them.
+A GraphSolution is indexed by ids; names and reasons are made only if somebody asks for them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import label, scope_path
 from mixlist.graph.refs import NodeRef, only_name, typed_names
 from mixlist.graph.traversal import linked_scopes
-from mixlist.resolver.decisions import Decision, Resolved, Solution, precision
-from mixlist.resolver.reasons import ReasonWriter, rule_name, shown_type
+from mixlist.resolver.decisions import Decision, GraphSolution, ModelSolution, find_precision
+from mixlist.resolver.reasons import ReasonWriter, find_rule, shown_type
 
 _DECIDED_ITSELF = ("schema", "mask", "constant")  # rules that keep a gray node from following
 
 
-def describe(resolved: Resolved) -> tuple[Decision, ...]:
+def describe(resolved: ModelSolution) -> tuple[Decision, ...]:
     """Return the decision for every node: the main graph first, then functions in order of first call."""
     callers = _callers(resolved)
     return tuple(d for s in resolved.solutions for d in _decisions(resolved, s, tuple(callers.get(s, ()))))
@@ -56,9 +56,9 @@ def _named(decisions: Sequence[Decision], name: str) -> Decision:
     return (in_one_scope or named)[0]
 
 
-def _callers(resolved: Resolved) -> dict[Solution, list[str]]:
+def _callers(resolved: ModelSolution) -> dict[GraphSolution, list[str]]:
     """Return the calls of each specialization, if its function has several."""
-    callers: dict[Solution, list[str]] = {}
+    callers: dict[GraphSolution, list[str]] = {}
     for solution in resolved.solutions:
         for node in solution.graph.order:
             callee = solution.callees.get(node.id)
@@ -68,13 +68,13 @@ def _callers(resolved: Resolved) -> dict[Solution, list[str]]:
     return callers
 
 
-def _scope_path(solution: Solution, scope: Scope) -> str:
+def _scope_path(solution: GraphSolution, scope: Scope) -> str:
     """Return the scope's path, with the number of the specialization."""
     path, function = scope_path(solution.graph, scope), solution.graph.path
     return f"{function}{solution.number}{path[len(function) :]}" if function and solution.number else path
 
 
-def _decisions(resolved: Resolved, solution: Solution, callers: tuple[str, ...]) -> Iterator[Decision]:
+def _decisions(resolved: ModelSolution, solution: GraphSolution, callers: tuple[str, ...]) -> Iterator[Decision]:
     """Yield the decisions for one graph, in topological order of each scope."""
     reasons, deciders = ReasonWriter(resolved, solution), _deciders(solution)
     paths = {scope: _scope_path(solution, scope) for scope in linked_scopes(solution.graph.root)}
@@ -95,10 +95,10 @@ def _decisions(resolved: Resolved, solution: Solution, callers: tuple[str, ...])
                 name=names[node],
                 op_type=node.op_type,
                 domain=node.domain,
-                list=solution.facts[node.id].list,
-                precision=precision(solution, node),
+                list=solution.classifications[node.id].list,
+                precision=find_precision(solution, node),
                 changed=_is_changed(solution, node),
-                rule=rule_name(solution, node),
+                rule=find_rule(solution, node),
                 follows=follows,
                 outputs={v.name: shown_type(solution, v) for v in node.outputs if v is not None},
                 reason=reasons.reason(node, follows),
@@ -107,7 +107,7 @@ def _decisions(resolved: Resolved, solution: Solution, callers: tuple[str, ...])
             )
 
 
-def _deciders(solution: Solution) -> dict[int, Node | Value]:
+def _deciders(solution: GraphSolution) -> dict[int, Node | Value]:
     """Return, by node id, the node, graph input or argument that decided: the end of the chain of followed values.
 
     Operators on sequences may follow each other in a circle; then the chain ends where it comes back.
@@ -128,19 +128,23 @@ def _deciders(solution: Solution) -> dict[int, Node | Value]:
     return ends
 
 
-def _followed_maker(solution: Solution, node: Node) -> Node | Value | None:
+def _followed_maker(solution: GraphSolution, node: Node) -> Node | Value | None:
     """Return the maker of the value that a gray node follows; None for every other node.
 
     This is a node, the control-flow node whose body has the value as an input, or a graph input. A node that its
     schema, a mask or a constant keeps follows none.
     """
-    value = solution.followed[node.id]
-    if value is None or solution.facts[node.id].kind != "gray" or solution.rules.get(node.id) in _DECIDED_ITSELF:
+    value = solution.followed_values[node.id]
+    if (
+        value is None
+        or solution.classifications[node.id].kind != "gray"
+        or solution.rule_overrides.get(node.id) in _DECIDED_ITSELF
+    ):
         return None
     return value.producer or value.scope.owner or value
 
 
-def _is_changed(solution: Solution, node: Node) -> bool:
+def _is_changed(solution: GraphSolution, node: Node) -> bool:
     assignment, signature = solution.assignments[node.id], node.signature
     if assignment is None or signature is None:
         return False
