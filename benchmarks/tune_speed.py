@@ -15,7 +15,7 @@ trials   seconds by the number of trials, of two kinds: ``random``, choices at r
          those of the original (so too for recurrent models, of which the CPU provider may crash in float16), and
          ``until`` is what it took until it failed. Where the conversion fails, that is all. One batch, and 16.
 solve    seconds of ``mixlist.tune`` from the libraries onnx and mindspore-o3, at most 1e-2 normalised error.
-share    work of matrix products and convolutions left low, by ``mixlist.cost.estimate.work``, against
+share    work of matrix products and convolutions left low, by ``mixlist.cost.estimate.estimate_work``, against
          ``auto_convert_mixed_precision`` with the same data. It is given a ``validate_fn`` that takes a result whose
          normalised error is at most what mixlist's result has by the check, or 1e-2 where that is more, and LIMIT
          seconds. It is judged by what ONNX Runtime's CPU provider computes, which hides the overflows of float16.
@@ -311,7 +311,7 @@ def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:
     import onnx
     from onnxconverter_common import auto_mixed_precision
 
-    from mixlist.cost.estimate import work
+    from mixlist.cost.estimate import estimate_work
 
     def accepts(exact: list[Any], ours: list[Any]) -> bool:
         for one, other in zip(exact, ours, strict=True):
@@ -325,7 +325,7 @@ def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:
     start, feed = time.perf_counter(), _feeds(name)[0]
     with redirect_stdout(sys.stderr):
         made = auto_mixed_precision.auto_convert_mixed_precision(onnx.load(path), feed, accepts, keep_io_types=True)
-    account = work(made, None, {key: value.shape for key, value in feed.items()})
+    account = estimate_work(made, None, {key: value.shape for key, value in feed.items()})
     return {"share": account.low_share, "seconds": time.perf_counter() - start}
 
 

@@ -89,7 +89,7 @@ def _models(model: str, other: str | None, given: Given) -> tuple[Loaded, Plan |
 
 def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, form: str) -> None:
     from mixlist.benchmark.result import estimate_json
-    from mixlist.cost.estimate import work
+    from mixlist.cost.estimate import estimate_work
     from mixlist.report import bench_terminal, json_output
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite
@@ -107,7 +107,7 @@ def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, f
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
     else:
         dims = given_sizes(model_inputs(original.proto), sizes_from(data.dims))
-    works = work(original, dims, shapes), work(rival, dims, shapes)
+    works = estimate_work(original, dims, shapes), estimate_work(rival, dims, shapes)
     terminal.warn(warnings)
     if form == "json":
         json_output.write_json(estimate_json(*works, tuple(w.without_severity for w in warnings)), sys.stdout)

@@ -1,1 +1,1 @@
-"""Account for operations and bytes from shapes, for any machine."""
+"""Estimate the operations of a model and the bytes it moves, from tensor shapes alone, for any machine."""

@@ -1,10 +1,14 @@
-"""A static account of a model from shapes: operations and bytes moved, in low and in high precision, on any machine.
+"""Estimate the work of a model from its shapes: operations and bytes moved, in low and in high precision.
 
-Bytes are those of all inputs and outputs at their types, as if nothing stayed in a cache and nothing were fused:
-a bound, the same for both models that are compared. A weight counts once, however many nodes read it; a node that reads
-constants alone is computed at load time, so it costs nothing and what it makes is a weight. What only views its input
-(Reshape) moves nothing; what picks from it (Gather, Slice) reads as much as it yields. A node whose shapes do not
-follow from the model is counted and named, never guessed.
+No session runs. A node's bytes are the sizes of its inputs and outputs at their types, as if no cache kept a tensor and
+no kernel fused two nodes. So the bytes are an upper bound, made the same way for two models that are compared.
+
+- A weight counts once, however many nodes read it.
+- A node that reads only constants costs nothing, because a runtime computes it when it loads the model. Its output
+  counts as a weight.
+- A node that only views its input (Reshape) moves no bytes. A node that picks elements (Gather, Slice) reads as many
+  bytes as it writes.
+- A node whose shapes do not follow from the model is listed as unknown. Its cost is never guessed.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-from mixlist.cost.operation_counts import UnknownShapeError, flops, is_matrix
+from mixlist.cost.operation_counts import UnknownShapeError, count_flops, is_matrix_operator
 from mixlist.graph.build import bind, build_main
 from mixlist.graph.io import Loaded, load
 from mixlist.graph.model import Graph, Node, Scope, Value, floats_of
@@ -33,7 +37,9 @@ if TYPE_CHECKING:
 _VIEWS = operators(Trait.VIEWS)
 _PICKS = operators(Trait.PICKS)
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
-_WORDS = ("Attention", "Conv", "GRU", "Gemm", "LSTM", "MatMul", "MoE", "RNN")  # of operators that may hold products
+# An operator whose name holds one of these words may compute a matrix product inside.
+_MATRIX_WORDS = ("Attention", "Conv", "GRU", "Gemm", "LSTM", "MatMul", "MoE", "RNN")
+# The bits of one element, by TensorProto.DataType. A string (8) has no fixed size, so it is left out and counts 0.
 _BITS = {
     1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16,
     17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2,
@@ -42,10 +48,14 @@ _BITS = {
 
 @dataclass(frozen=True)
 class NodeCost:
-    """One node, for all the times that its graph runs it; ``unknown`` says why it could not be counted, or is ""."""
+    """The cost of one node, over all iterations in which its graph runs.
+
+    ``low_flops``: the operations in float16 or bfloat16, part of ``flops``. ``matrix``: True for a matrix product or a
+    convolution on floats. ``unknown``: the reason why the node could not be counted, "" if it was.
+    """
 
     flops: int = 0
-    low_flops: int = 0  # those in float16 or bfloat16
+    low_flops: int = 0
     bytes: int = 0
     matrix: bool = False
     unknown: str = ""
@@ -53,24 +63,27 @@ class NodeCost:
 
 @dataclass
 class Costs:
-    """The nodes of one graph by their id, the graphs of functions by the call's; ``once`` names control flow."""
+    """The costs of one graph: those of its nodes by node id, and those of called functions by the id of the call.
+
+    ``assumptions``: the control-flow nodes whose iterations or branch depend on data, and which case is counted.
+    """
 
     graph: Graph
     sizes: Sizes
     nodes: dict[int, NodeCost] = field(default_factory=dict)
     calls: dict[int, Costs] = field(default_factory=dict)
-    once: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
 
-    def graphs(self) -> Iterator[Costs]:
-        """Yield these costs and those of all calls below."""
+    def with_calls(self) -> Iterator[Costs]:
+        """Yield these costs, and then those of all functions called in this graph, also indirectly."""
         yield self
         for call in self.calls.values():
-            yield from call.graphs()
+            yield from call.with_calls()
 
 
 @dataclass(frozen=True)
 class OpWork:
-    """The nodes of one op type: how many, their operations and, of these, those in low precision; bytes moved."""
+    """The work of all nodes of one op type. ``nodes``: their number. ``low_flops``: the part of ``flops`` in low."""
 
     op_type: str
     domain: str
@@ -82,16 +95,16 @@ class OpWork:
 
 @dataclass(frozen=True)
 class UnknownNode(NodeResult):
-    """A node that is not in the account, and why."""
+    """A node that is not counted, and the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Work:
-    """The account of one model. ``matrix_flops``: those of matrix products and convolutions.
+    """The estimated work of one model. ``matrix_flops``: the operations of matrix products and convolutions.
 
-    ``once``: control flow of which one iteration or the costlier branch is counted, since data decides.
+    ``once``: the control-flow nodes of which one iteration or the costlier branch is counted, because data decides.
     """
 
     model: str
@@ -106,218 +119,252 @@ class Work:
 
     @property
     def low_share(self) -> float | None:
-        """Share of matrix and convolution operations in low precision; None where there are none."""
+        """Return the share of matrix and convolution operations in low precision (0 to 1); None if there are none."""
         return self.low_matrix_flops / self.matrix_flops if self.matrix_flops else None
 
 
-def work(
+def estimate_work(
     model: ModelSource | Loaded, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
 ) -> Work:
-    """The account of one model.
+    """Return the estimated work of one model.
 
-    ``dims`` gives symbolic dimensions their size, ``inputs`` whole input shapes by name. Raises what ``load`` raises.
+    ``dims`` gives the sizes of symbolic dimensions, ``inputs`` whole input shapes by input name. Raises what ``load``
+    raises.
     """
     loaded = load(model)
-    return _sum(loaded.name, costs(build_main(loaded.proto, show_marked=True), dims, inputs))
+    return _sum_up(loaded.name, estimate_costs(build_main(loaded.proto, show_marked=True), dims, inputs))
 
 
-def costs(graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None) -> Costs:
-    """Return the cost of each node of a main graph; for a Plan, give ``plan.solution.graph``."""
-    return _Walk().graph(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
+def estimate_costs(
+    graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+) -> Costs:
+    """Return the cost of each node of a main graph. For the graph of a Plan, pass ``plan.solution.graph``."""
+    return _Estimator().estimate(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
 
 
-def low_share(main: GraphSolution, low: str, of: Costs) -> float | None:
-    """Share of matrix and convolution operations that a main graph's solution makes low; None where there are none.
+def compute_low_share(main: GraphSolution, low_type: str, costs: Costs) -> float | None:
+    """Return the share of matrix and convolution operations (0 to 1) that a main graph's solution computes in low.
 
-    ``low``: the low type; ``of``: ``costs(main.graph, ...)``.
+    ``low_type``: ``float16`` or ``bfloat16``. ``costs``: the result of ``estimate_costs(main.graph, ...)``. The result
+    is None if the model has no such operations.
     """
-    flops = _matrix_flops(main, of)
-    return flops[low] / flops.total() if flops.total() else None
+    flops = _matrix_flops_by_precision(main, costs)
+    return flops[low_type] / flops.total() if flops.total() else None
 
 
-def _matrix_flops(solution: GraphSolution, of: Costs) -> Counter[str]:
-    """Return the matrix and convolution operations by the precision that a solution gives them, with those of calls."""
+def _matrix_flops_by_precision(solution: GraphSolution, costs: Costs) -> Counter[str]:
+    """Return the matrix and convolution operations of a graph and its calls, by the precision that is decided."""
     from mixlist.resolver.decisions import find_precision
 
     flops = Counter[str]()
     for node in solution.graph.order:
-        cost = of.nodes.get(node.id)
+        cost = costs.nodes.get(node.id)
         if cost is not None and cost.matrix:
             flops[find_precision(solution, node)] += cost.flops
-        if node.id in of.calls:
-            flops.update(_matrix_flops(solution.callees[node.id], of.calls[node.id]))
+        if node.id in costs.calls:
+            flops.update(_matrix_flops_by_precision(solution.callees[node.id], costs.calls[node.id]))
     return flops
 
 
-def _sum(name: str, of: Costs) -> Work:
-    costs_of: dict[tuple[str, str], list[NodeCost]] = {}
+def _sum_up(name: str, costs: Costs) -> Work:
+    """Return the sums of a model's costs, by op type and in all."""
+    costs_by_op: dict[tuple[str, str], list[NodeCost]] = {}
     unknown = []
-    for part in of.graphs():
+    for part in costs.with_calls():
         for node in part.graph.order:
             cost = part.nodes.get(node.id)
             if cost is not None and cost.unknown:
                 unknown.append(UnknownNode(*node_ref(part.graph, node), node.op_type, cost.unknown))
             elif cost is not None:
-                costs_of.setdefault((node.op_type, node.domain), []).append(cost)
-    rows = [OpWork(*key, len(nodes), *_totals(nodes)) for key, nodes in costs_of.items()]
+                costs_by_op.setdefault((node.op_type, node.domain), []).append(cost)
+    rows = [OpWork(*key, len(nodes), *_totals(nodes)) for key, nodes in costs_by_op.items()]
     rows.sort(key=lambda row: (-row.flops, -row.bytes, row.op_type))
     flops, low_flops, moved = _totals(rows)
-    matrix_flops, low_matrix_flops, _ = _totals([row for row in rows if is_matrix(row.domain, row.op_type)])
-    once = tuple(text for part in of.graphs() for text in part.once)
+    matrix_rows = [row for row in rows if is_matrix_operator(row.domain, row.op_type)]
+    matrix_flops, low_matrix_flops, _ = _totals(matrix_rows)
+    once = tuple(text for part in costs.with_calls() for text in part.assumptions)
     return Work(name, tuple(rows), flops, low_flops, matrix_flops, low_matrix_flops, moved, tuple(unknown), once)
 
 
 def _totals(costs: Sequence[NodeCost | OpWork]) -> tuple[int, int, int]:
-    """Return the sums of operations, of those in low precision, and of bytes."""
+    """Return the sums of operations, of operations in low precision, and of bytes."""
     return sum(c.flops for c in costs), sum(c.low_flops for c in costs), sum(c.bytes for c in costs)
 
 
-Weights = dict[Value, Value]  # the weight behind each argument of a function that is one
+# In the body of a function: the weight that the caller passes for a parameter, by parameter.
+PassedWeights = dict[Value, Value]
 
 
-class _Walk:
-    """Costs of all graphs of one model; remembers which weights have been counted."""
+class _Estimator:
+    """Estimates the costs of all graphs of one model.
+
+    ``counted_weights``: the weights whose bytes are counted already, in any graph.
+    """
 
     def __init__(self) -> None:
-        self.counted: set[Value] = set()
+        self.counted_weights: set[Value] = set()
 
-    def graph(self, graph: Graph, sizes: Sizes, weights: Weights, times: int) -> Costs:
-        """Return the costs of a main graph or of one call of a function; ``times``: how often it runs."""
-        found = Costs(graph, sizes)
-        self._scope(found, graph.root, weights, times)
-        return found
+    def estimate(self, graph: Graph, sizes: Sizes, weights: PassedWeights, runs: int) -> Costs:
+        """Return the costs of a main graph, or of one call of a function, that is run ``runs`` times."""
+        costs = Costs(graph, sizes)
+        self._add_scope(costs, graph.root, weights, runs)
+        return costs
 
-    def _scope(self, found: Costs, scope: Scope, weights: Weights, times: int) -> None:
+    def _add_scope(self, costs: Costs, scope: Scope, weights: PassedWeights, runs: int) -> None:
+        """Add the nodes of a scope, and of the bodies and functions below it."""
         for node in scope.nodes:
             if node.function is not None:
-                given = _weight_arguments(node.function, node, weights)
-                inner = sizes_in_function(node.function, node, found.sizes)
-                found.calls[node.id] = self.graph(node.function, inner, given, times)
+                # Every call gets costs of its own: shapes depend on the arguments.
+                passed = _passed_weights(node.function, node, weights)
+                sizes = sizes_in_function(node.function, node, costs.sizes)
+                costs.calls[node.id] = self.estimate(node.function, sizes, passed, runs)
             elif node.bodies:
-                for body, repeats in self._bodies(found, node, weights):
-                    self._scope(found, body, weights, times * repeats)
+                for body, iterations in self._bodies_that_run(costs, node, weights):
+                    self._add_scope(costs, body, weights, runs * iterations)
             else:
-                found.nodes[node.id] = self._node(found, node, weights, times)
+                costs.nodes[node.id] = self._node_cost(costs, node, weights, runs)
 
-    def _bodies(self, found: Costs, node: Node, weights: Weights) -> list[tuple[Scope, int]]:
-        """Return the bodies that run, and how often; note in ``found.once`` what data decides."""
+    def _bodies_that_run(self, costs: Costs, node: Node, weights: PassedWeights) -> list[tuple[Scope, int]]:
+        """Return the bodies that run and their iterations; note in ``costs.assumptions`` if data decides this."""
         if node.op_type == "If" and node.domain == "":
-            return [(node.bodies[self._branch(found, node, weights)], 1)]
-        count = {"Loop": _trips, "Scan": _scan_length}.get(node.op_type) if node.domain == "" else None
-        repeats = count(node, found.sizes) if count else None
-        if repeats is None:
-            found.once.append(f"{node_ref(found.graph, node)} ({node.op_type}): one iteration")
-        return [(body, 1 if repeats is None else repeats) for body in node.bodies.values()]
+            return [(node.bodies[self._branch_name(costs, node, weights)], 1)]
+        count = {"Loop": _loop_iterations, "Scan": _scan_iterations}.get(node.op_type) if node.domain == "" else None
+        iterations = count(node, costs.sizes) if count else None
+        if iterations is None:
+            costs.assumptions.append(f"{node_ref(costs.graph, node)} ({node.op_type}): one iteration")
+        return [(body, 1 if iterations is None else iterations) for body in node.bodies.values()]
 
-    def _branch(self, found: Costs, node: Node, weights: Weights) -> str:
-        condition = found.sizes.known.get(node.inputs[0]) if node.inputs[0] is not None else None
+    def _branch_name(self, costs: Costs, node: Node, weights: PassedWeights) -> str:
+        """Return the attribute of the branch of an If that runs; if data decides, that of the costlier branch."""
+        condition = costs.sizes.known.get(node.inputs[0]) if node.inputs[0] is not None else None
         if condition is not None and condition.size == 1:
             return "then_branch" if bool(condition.reshape(())) else "else_branch"
-        prices = {}
+        branch_costs = {}
         for name, body in node.bodies.items():
-            trial, probe = Costs(found.graph, found.sizes), _Walk()
-            probe._scope(trial, body, weights, 1)
-            flops, _, moved = _totals([cost for part in trial.graphs() for cost in part.nodes.values()])
-            prices[name] = (flops, moved)
-        branch = max(sorted(prices), key=lambda name: prices[name])
-        found.once.append(f"{node_ref(found.graph, node)} (If): {branch}, the costlier one")
+            # An estimator of its own: weights read in a branch that is not counted must not count as read.
+            estimate = Costs(costs.graph, costs.sizes)
+            _Estimator()._add_scope(estimate, body, weights, 1)
+            flops, _, moved = _totals([cost for part in estimate.with_calls() for cost in part.nodes.values()])
+            branch_costs[name] = (flops, moved)
+        branch = max(sorted(branch_costs), key=lambda name: branch_costs[name])  # sorted: the same choice every time
+        costs.assumptions.append(f"{node_ref(costs.graph, node)} (If): {branch}, the costlier one")
         return branch
 
-    def _node(self, found: Costs, node: Node, weights: Weights, times: int) -> NodeCost:
+    def _node_cost(self, costs: Costs, node: Node, weights: PassedWeights, runs: int) -> NodeCost:
+        """Return the cost of a node without bodies over all its runs; ``unknown`` if it cannot be counted."""
         if all(v.constant for v in node.outputs if v is not None):
-            return NodeCost()
+            return NodeCost()  # computed when the model is loaded
         elem = _computed_in(node)
-        known = is_matrix(node.domain, node.op_type)
-        if not known and not _is_elementwise(node):
+        is_matrix = is_matrix_operator(node.domain, node.op_type)
+        if not is_matrix and not _is_elementwise(node):
             return NodeCost(unknown="no formula for this operator")
         try:
-            count = _flops(found, node) * times if elem else 0
-            moved = self._bytes(node, found.sizes, weights, times)
+            flops = _node_flops(costs, node) * runs if elem else 0
+            moved = self._bytes(node, costs.sizes, weights, runs)
         except UnknownShapeError:
             return NodeCost(unknown="its shapes are not known")
-        except (LookupError, ValueError, TypeError, ZeroDivisionError):
+        except (LookupError, ValueError, TypeError, ZeroDivisionError):  # a formula met a node that is not valid
             return NodeCost(unknown="its shapes and attributes do not fit its definition")
-        return NodeCost(count, count if elem in LOW else 0, moved, matrix=known and elem is not None)
+        return NodeCost(flops, flops if elem in LOW else 0, moved, matrix=is_matrix and elem is not None)
 
-    def _bytes(self, node: Node, sizes: Sizes, weights: Weights, times: int) -> int:
+    def _bytes(self, node: Node, sizes: Sizes, weights: PassedWeights, runs: int) -> int:
+        """Return the bytes that a node reads and writes in all its runs; a weight counts for the first reader only."""
         standard = node.domain == ""
         if standard and node.op_type in _VIEWS:
             return 0
         outputs = [_size(v, sizes) for v in node.outputs if v is not None]
         inputs = [] if standard and node.op_type in _YIELDS_SHAPE else [v for v in node.inputs if v is not None]
         picked = 0
-        if standard and node.op_type in _PICKS:
+        if standard and node.op_type in _PICKS:  # Gather(table, indices): reads the rows that it yields, and indices
             inputs, picked = inputs[1:], outputs[0]
-        total = (picked + sum(outputs)) * times
+        total = (picked + sum(outputs)) * runs
         for value in inputs:
             weight = _weight_of(value, weights)
             if weight is None:
-                total += _size(value, sizes) * times
-            elif weight not in self.counted:
+                total += _size(value, sizes) * runs
+            elif weight not in self.counted_weights:
                 total += _size(value, sizes)
-                self.counted.add(weight)
+                self.counted_weights.add(weight)
         return total
 
 
-def _weight_of(value: Value, weights: Weights) -> Value | None:
-    """Return the weight that a tensor is: itself, or what the caller of the function hands in."""
+def _weight_of(value: Value, weights: PassedWeights) -> Value | None:
+    """Return the weight behind a tensor: the tensor if it is constant, or the weight that the caller passes for it."""
     return value if value.constant and value.kind != "input" else weights.get(value)
 
 
-def _weight_arguments(function: Graph, call: Node, weights: Weights) -> Weights:
+def _passed_weights(function: Graph, call: Node, weights: PassedWeights) -> PassedWeights:
+    """Return the weights that a call passes, by parameter of the function; ``weights``: those of the calling graph."""
     arguments = zip(function.root.inputs, call.inputs, strict=False)
-    return {inner: weight for inner, outer in arguments if outer and (weight := _weight_of(outer, weights))}
+    return {
+        parameter: weight for parameter, argument in arguments if argument and (weight := _weight_of(argument, weights))
+    }
 
 
 def _computed_in(node: Node) -> int | None:
-    """The element type of the first float input, of a variable rather than a constant one; else of the first output."""
-    variable = [value for value in node.inputs if value is not None and not value.constant]
-    floats = floats_of((*variable, *node.inputs, *node.outputs))
+    """Return the element type in which a node computes; None if it has no float.
+
+    It is the type of the first float input. Inputs that are not constant come first, because a constant such as a scale
+    may have another type. A node without a float input has the type of its first float output.
+    """
+    variable_inputs = [value for value in node.inputs if value is not None and not value.constant]
+    floats = floats_of((*variable_inputs, *node.inputs, *node.outputs))
     return types.element(floats[0].type) if floats else None
 
 
 def _is_elementwise(node: Node) -> bool:
     """Return True if the name of a node without a formula shows that it holds no matrix product.
 
-    Such a node costs what its output elements cost; the cost of other nodes is unknown.
+    Such a node costs one operation per output element. The cost of other nodes without a formula is unknown.
     """
-    return node.domain in ("", "com.microsoft") and not any(word in node.op_type for word in _WORDS)
+    return node.domain in ("", "com.microsoft") and not any(word in node.op_type for word in _MATRIX_WORDS)
 
 
-def _flops(found: Costs, node: Node) -> int:
-    """Return the operations of one run of a node; raises UnknownShapeError if a tensor has no known shape."""
-    shapes = found.sizes.shapes
+def _node_flops(costs: Costs, node: Node) -> int:
+    """Return the operations of one run of a node. Raises UnknownShapeError if the shape of a tensor is not known."""
+    shapes = costs.sizes.shapes
     if any(value is not None and value not in shapes for value in (*node.inputs, *node.outputs)):
         raise UnknownShapeError
     inputs, outputs = ([shapes[v] if v is not None else None for v in slots] for slots in (node.inputs, node.outputs))
-    proto = bind(node.proto, found.graph.attributes) if found.graph.path else node.proto
-    return flops(node.domain, node.op_type, {a.name: a for a in proto.attribute}, inputs, outputs)
+    # An attribute of a function's node may refer to an attribute of the function: the call has the value.
+    proto = bind(node.proto, costs.graph.attributes) if costs.graph.path else node.proto
+    return count_flops(node.domain, node.op_type, {a.name: a for a in proto.attribute}, inputs, outputs)
 
 
 def _size(value: Value, sizes: Sizes) -> int:
+    """Return the bytes of a tensor, rounded up. Raises UnknownShapeError for sequences and unknown shapes."""
     shape = sizes.of(value)
     if shape is None or isinstance(value.type, tuple):
         raise UnknownShapeError
     return (prod(shape) * _BITS.get(value.type, 0) + 7) // 8
 
 
-def _trips(node: Node, sizes: Sizes) -> int | None:
-    """Return the number of iterations of a Loop; None if it is unknown, or if the condition may end the Loop before."""
-    limit, start = (sizes.known.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
+def _loop_iterations(node: Node, sizes: Sizes) -> int | None:
+    """Return the number of iterations of a Loop; None if it is not known, or if the condition may end the Loop early.
+
+    The number is known if the trip count is a constant, the start condition is true or left out, and the body's
+    condition is always true or is its own condition input again.
+    """
+    trip_count, start = (sizes.known.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
     body = node.bodies["body"]
-    end = body.outputs[0]
-    while end.producer is not None and end.producer.op_type == "Identity" and end.producer.inputs[0] is not None:
-        end = end.producer.inputs[0]
-    ends = sizes.known.get(end)
-    goes_on = end is body.inputs[1] or (ends is not None and bool(ends.all()))
+    condition = body.outputs[0]
+    # Exporters often write cond_out = Identity(cond_in).
+    while (
+        condition.producer is not None
+        and condition.producer.op_type == "Identity"
+        and condition.producer.inputs[0] is not None
+    ):
+        condition = condition.producer.inputs[0]
+    constant_condition = sizes.known.get(condition)
+    continues = condition is body.inputs[1] or (constant_condition is not None and bool(constant_condition.all()))
     starts = len(node.inputs) < 2 or node.inputs[1] is None or (start is not None and bool(start.all()))
-    return max(int(limit.reshape(())), 0) if limit is not None and goes_on and starts else None
+    return max(int(trip_count.reshape(())), 0) if trip_count is not None and continues and starts else None
 
 
-def _scan_length(node: Node, sizes: Sizes) -> int | None:
-    """The length of a Scan's sequences (opset 9 and later: the axis of the first one)."""
+def _scan_iterations(node: Node, sizes: Sizes) -> int | None:
+    """Return the length of the first sequence of a Scan of opset 9 or later; None if it is not known."""
     attributes = {a.name: a for a in node.proto.attribute}
-    count = attributes["num_scan_inputs"].i
+    count = attributes["num_scan_inputs"].i  # the last inputs are the sequences, the ones before are states
     shape = sizes.of(node.inputs[len(node.inputs) - count]) if count else None
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0]
     return shape[axes[0]] if shape else None

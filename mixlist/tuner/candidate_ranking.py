@@ -81,7 +81,7 @@ class CandidateRanking:
 def _matrix_flops(costs: Costs) -> Counter[NodeRef]:
     """Return the FLOPs of each matrix product and convolution; those of all calls of a function together."""
     flops: Counter[NodeRef] = Counter()
-    for part in costs.graphs():
+    for part in costs.with_calls():
         for node in part.graph.order:
             cost = part.nodes.get(node.id)
             if cost is not None and cost.matrix:

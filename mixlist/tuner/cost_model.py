@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from mixlist.cost.estimate import work
+from mixlist.cost.estimate import estimate_work
 from mixlist.errors import ModelError
 from mixlist.rewriter import rewrite
 from mixlist.runtime.session import SessionOptions
@@ -44,7 +44,7 @@ class CostModel:
     def _static(self, edits: EditSet) -> float:
         """Return the cost in bytes: of each op type the longer of arithmetic and traffic."""
         plan = self.compiler.plan(edits)
-        account = work(rewrite(plan.solution.loaded, plan).proto, None, self.compiler.shapes)
+        account = estimate_work(rewrite(plan.solution.loaded, plan).proto, None, self.compiler.shapes)
         return sum(max((op.flops - op.low_flops / 2) / INTENSITY, op.bytes) for op in account.ops)
 
     def _measured(self, edits: EditSet) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mixlist.checker.evidence import holds_only_nan
 from mixlist.checker.result import TensorRange
-from mixlist.cost.estimate import costs, low_share
+from mixlist.cost.estimate import compute_low_share, estimate_costs
 from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.graph.constness import is_random
@@ -71,7 +71,7 @@ class TrialCompiler:
         self.low = types.ELEMENT[base.mode.low]
         self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
         self.classifier = MaskClassifier(resolver.loaded, resolver.graph, self.low, saturate)
-        self.costs = costs(resolver.graph, {}, self.shapes)
+        self.costs = estimate_costs(resolver.graph, {}, self.shapes)
         self.proto, self.statistics = self._add_statistics(self.classifier.nodes)
         self.solver = resolver.incremental_solver(base)
         self.planner = RoundingPlanner()
@@ -148,7 +148,7 @@ class TrialCompiler:
     def share(self, edits: EditSet) -> float | None:
         """Return the share of matrix and convolution work that is low; None where there is no such work."""
         if edits not in self._shares:
-            self._shares[edits] = low_share(self.solution(edits), self.base.mode.low, self.costs)
+            self._shares[edits] = compute_low_share(self.solution(edits), self.base.mode.low, self.costs)
         return self._shares[edits]
 
     @property

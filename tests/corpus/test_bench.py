@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import mixlist
-from mixlist.cost.estimate import work
+from mixlist.cost.estimate import estimate_work
 from tests.corpus.feeds import feeds
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for the download
@@ -31,7 +31,7 @@ def test_model(model_id: str, products: int, corpus: Any) -> None:
 
     mixed = mixlist.rewrite(path, mixlist.resolve(path, policy)).model
     shapes = {name: array.shape for name, array in batches[0].items()}
-    original, other = work(path, None, shapes), work(mixed, None, shapes)
+    original, other = estimate_work(path, None, shapes), estimate_work(mixed, None, shapes)
     assert original.matrix_flops == other.matrix_flops == products
     assert original.unknown == other.unknown == ()
     assert other.low_share == 1

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
-from mixlist.cost.estimate import Work, costs, low_share, work
+from mixlist.cost.estimate import Work, compute_low_share, estimate_costs, estimate_work
 from mixlist.files.package_data import folder
 from mixlist.graph.build import build_main
 from tests.support.builders import keep, model, policy
@@ -20,7 +20,7 @@ DIGITS = folder("demo_data") / "digits.onnx"
 
 
 def of(text: str, **dims: int) -> Work:
-    return work(model(text), dims)
+    return estimate_work(model(text), dims)
 
 
 def weight(name: str, *shape: int, elem: str = "float32"):
@@ -164,7 +164,7 @@ def test_elementwise_reductions_pools_and_movers() -> None:
 
 def test_picking_reads_what_it_yields() -> None:
     text = "g (int64[2, 3] i) => (float[2, 3, 10] y) { y = Gather (table, i) }"
-    told = work(with_weights(text, weight("table", 1000, 10)))
+    told = estimate_work(with_weights(text, weight("table", 1000, 10)))
     assert told.bytes == 8 * 6 + 2 * 4 * 60
 
 
@@ -174,12 +174,12 @@ def test_integers_are_no_floating_point_operations() -> None:
 
 def test_a_weight_counts_once() -> None:
     text = "g (float[2, 8] x) => (float[2, 8] y) { a = MatMul (x, w)  y = MatMul (a, w) }"
-    assert work(with_weights(text, weight("w", 8, 8))).bytes == 4 * (64 + 4 * 16)
+    assert estimate_work(with_weights(text, weight("w", 8, 8))).bytes == 4 * (64 + 4 * 16)
 
 
 def test_what_constants_make_is_computed_at_load_time() -> None:
     text = "g (float[2, 8] x) => (float[2, 4] y) { t = Transpose (w)  y = MatMul (x, t) }"
-    told = work(with_weights(text, weight("w", 4, 8)))
+    told = estimate_work(with_weights(text, weight("w", 4, 8)))
     assert told.bytes == 4 * (16 + 32 + 8)
     assert told.flops == 2 * 8 * 8
 
@@ -207,8 +207,8 @@ def test_sizes_that_nobody_gives_are_never_guessed() -> None:
     ]
     assert (told.flops, told.bytes, told.low_share) == (0, 0, None)
     assert of(text, N=3).flops == 2 * 12 * 4 + 12
-    assert work(model(text), {"x.0": 3}) == of(text, N=3)
-    assert work(model(text), None, {"x": (3, 4)}) == of(text, N=3)
+    assert estimate_work(model(text), {"x.0": 3}) == of(text, N=3)
+    assert estimate_work(model(text), None, {"x": (3, 4)}) == of(text, N=3)
 
 
 def test_shapes_that_are_computed() -> None:
@@ -223,7 +223,7 @@ def test_shapes_that_are_computed() -> None:
 def test_an_operator_without_formula_is_named() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
     g (float[4] x) => (float[4] y) { [own] y = mine.Thing (x) }"""
-    (node,) = work(model(text, check=False)).unknown
+    (node,) = estimate_work(model(text, check=False)).unknown
     assert (node.name, node.reason) == ("own", "no formula for this operator")
 
 
@@ -291,8 +291,8 @@ def test_the_share_of_a_plan_is_that_of_its_model(text: str) -> None:
         plan = mixlist.resolve(original, policy(white=white))
         mixed = mixlist.rewrite(original, plan).model
         assert (
-            low_share(plan.solution.solutions[0], "float16", costs(plan.solution.graph))
-            == work(mixed).low_share
+            compute_low_share(plan.solution.solutions[0], "float16", estimate_costs(plan.solution.graph))
+            == estimate_work(mixed).low_share
             == float(bool(white))
         )
 
@@ -302,10 +302,10 @@ def test_the_share_weighs_nodes_by_their_operations() -> None:
     { [small] a = MatMul (x, v)  [large] y = MatMul (a, w) }"""
     original = model(text)
     all_low = mixlist.resolve(original, policy(white=["MatMul"]))
-    once = costs(all_low.solution.graph)
+    once = estimate_costs(all_low.solution.graph)
     plan = mixlist.resolve(original, policy(white=["MatMul"], rules=keep("large")))
-    assert low_share(all_low.solution.solutions[0], "float16", once) == 1
-    assert low_share(plan.solution.solutions[0], "float16", once) == pytest.approx(1 / 4)
+    assert compute_low_share(all_low.solution.solutions[0], "float16", once) == 1
+    assert compute_low_share(plan.solution.solutions[0], "float16", once) == pytest.approx(1 / 4)
 
 
 def test_the_demo() -> None:
@@ -314,12 +314,12 @@ def test_the_demo() -> None:
     attention = 4 * 2 * 16 * 48 * 48 + 2 * 2 * 16 * 16 * 48
     dense = 2 * 2 * 16 * 48 * 96 + 2 * 48 * 10 + 10
     plan = mixlist.resolve(DIGITS, mixlist.load_policy())
-    original, other = (work(m, {"batch": 1}) for m in (DIGITS, mixlist.rewrite(DIGITS, plan).model))
+    original, other = (estimate_work(m, {"batch": 1}) for m in (DIGITS, mixlist.rewrite(DIGITS, plan).model))
     assert original.matrix_flops == other.matrix_flops == convolutions + attention + dense
     assert (original.low_share, other.low_share) == (0, 1)
     assert other.bytes < original.bytes
     assert original.unknown == other.unknown == ()
-    eight = work(DIGITS, {"batch": 8})
+    eight = estimate_work(DIGITS, {"batch": 8})
     assert eight.matrix_flops == 8 * original.matrix_flops
 
 
@@ -330,14 +330,14 @@ def test_large_weights_need_not_be_read(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(made, path, save_as_external_data=True, location="w.data", size_threshold=0)
     (tmp_path / "w.data").unlink()
-    assert work(path).flops == 2 * 128 * 64
+    assert estimate_work(path).flops == 2 * 128 * 64
 
 
 def test_sequences_are_named() -> None:
     text = """g (float[4] x) => (float[4] y) { s = SequenceConstruct (x, x)  y = ConcatFromSequence <axis = 0> (s) }"""
     made = model(text, check=False)
     made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [8]))
-    assert {node.op_type for node in work(made).unknown} == {"SequenceConstruct", "ConcatFromSequence"}
+    assert {node.op_type for node in estimate_work(made).unknown} == {"SequenceConstruct", "ConcatFromSequence"}
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_small_tensors_that_make_a_large_one_are_not_computed(text: str, size: i
     graph = build_main(model(text))
     tracemalloc.start()
     try:
-        shape = costs(graph).sizes.shapes[graph.root.outputs[0]]
+        shape = estimate_costs(graph).sizes.shapes[graph.root.outputs[0]]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

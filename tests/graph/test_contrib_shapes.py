@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from mixlist.cost.estimate import work
+from mixlist.cost.estimate import estimate_work
 from mixlist.files.package_data import folder
 from mixlist.graph.build import build_main
 from mixlist.graph.shape_propagation import sizes_of
@@ -97,9 +97,9 @@ def test_what_onnx_runtime_fused_costs_what_it_was_made_of(tmp_path: Path) -> No
     onnxruntime.InferenceSession(digits, options, providers=["CPUExecutionProvider"])
     fused = onnx.load(tmp_path / "fused.onnx")
     assert any(node.domain == "com.microsoft" for node in fused.graph.node)
-    told = work(fused, {"batch": 3})
+    told = estimate_work(fused, {"batch": 3})
     assert told.unknown == ()
-    assert told.matrix_flops == work(digits, {"batch": 3}).matrix_flops
+    assert told.matrix_flops == estimate_work(digits, {"batch": 3}).matrix_flops
 
 
 def test_stand_ins_are_no_values() -> None:
@@ -130,4 +130,4 @@ def test_grouped_attention(packed: bool) -> None:
     assert sizes_of(graph, {}, {}).of(graph.root.values["o0"]) == results["y_o0"].shape
     for name in ("o1", "o2"):  # the cache's size is data; a model that declares it lets the node be counted
         made.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, results[f"y_{name}"].shape))
-    assert work(made).matrix_flops == 2 * 2 * 4 * 5 * 5 * 8
+    assert estimate_work(made).matrix_flops == 2 * 2 * 4 * 5 * 5 * 8

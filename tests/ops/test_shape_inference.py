@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto, helper, shape_inference
 
 import mixlist
-from mixlist.cost.estimate import work
+from mixlist.cost.estimate import estimate_work
 from mixlist.errors import ModelError
 from mixlist.graph.convert import inline_functions
 from mixlist.graph.shapes import infer_ranks
@@ -36,11 +36,11 @@ IN_BODY = f"""g (float[{LONG}] x, bool c) => (float16[a] y) {{ y = If (c) <
 
 
 RUN = """
-from mixlist.cost.estimate import costs
+from mixlist.cost.estimate import estimate_costs
 from mixlist.graph.build import build_main
 from mixlist.graph.io import load
 graph = build_main(load(sys.argv[1]).proto)
-print(costs(graph).sizes.shapes[graph.root.outputs[0]])
+print(estimate_costs(graph).sizes.shapes[graph.root.outputs[0]])
 """
 
 
@@ -122,7 +122,7 @@ def test_missing_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(shape_inference, "infer_shapes", fail)
     with pytest.raises(MemoryError):
-        work(model(COMPUTED))
+        estimate_work(model(COMPUTED))
     with pytest.raises(MemoryError):
         infer_ranks(model(COMPUTED))
 
@@ -132,7 +132,7 @@ def test_too_many_calls_are_refused() -> None:
     text = "the function calls of the model expand to 1,610,612,735 nodes, more than 20,000"
     policy = mixlist.load_policy()
     with pytest.raises(ModelError, match=text):
-        work(source)
+        estimate_work(source)
     with pytest.raises(ModelError, match=text):
         mixlist.check(source, policy, {"x": [[0.0] * 3] * 2})
     with pytest.raises(ModelError, match=text):
@@ -167,7 +167,7 @@ def test_equal_calls_are_sized_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(*args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shape_inference, "infer_shapes", counted)
-    found = work(nested(11))
+    found = estimate_work(nested(11))
     assert [(row.op_type, row.nodes, row.flops) for row in found.ops] == [("Relu", 1024, 6 * 1024)]
     assert count < 60
 

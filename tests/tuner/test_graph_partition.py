@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mixlist.cost.estimate import costs
+from mixlist.cost.estimate import estimate_costs
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.runtime.inference_session import make_session, open_session
@@ -93,15 +93,15 @@ def pieces(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 def test_a_small_model_is_one_piece() -> None:
     graph = Resolver(chain()).graph
-    assert cuts(graph, costs(graph)) == ()
+    assert cuts(graph, estimate_costs(graph)) == ()
 
 
 def test_pieces_are_of_about_the_same_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces(monkeypatch, 4)
     graph = Resolver(chain()).graph
-    assert cuts(graph, costs(graph)) == ("a", "b", "c")
+    assert cuts(graph, estimate_costs(graph)) == ("a", "b", "c")
     pieces(monkeypatch, 2)
-    assert cuts(graph, costs(graph)) == ("b",)
+    assert cuts(graph, estimate_costs(graph)) == ("b",)
 
 
 def test_a_cut_is_where_few_bytes_cross_and_constants_cross_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_cut_is_where_few_bytes_cross_and_constants_cross_none(monkeypatch: py
       [k] k = ConstantOfShape <value = float[1] {0.5}> (s) [a] a = MatMul (x, k) [r] r = Gather (a, i)
       [q] q = Expand (r, s) [y] y = MatMul (q, k) }"""
     graph = Resolver(model(text)).graph
-    (cut,) = cuts(graph, costs(graph))
+    (cut,) = cuts(graph, estimate_costs(graph))
     assert cut == "r"
     compiler = TrialCompiler(
         Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ()
