@@ -23,7 +23,7 @@ from mixlist.lists.policy import Policy
 from mixlist.patterns import call_frames
 from mixlist.resolver.decisions import GraphSolution, find_precision
 from mixlist.resolver.reasons import find_rule
-from tests.resolver.test_incremental import Both
+from tests.resolver.test_incremental_solver import Both
 from tests.support.builders import apply, model, policy
 from tests.support.graphs import Case, cases
 from tests.support.resolver_cases import nodes, one, plan

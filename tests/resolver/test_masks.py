@@ -14,7 +14,7 @@ import mixlist
 from mixlist.emulation.emulate import emulate
 from mixlist.graph.io import load
 from mixlist.lists.policy import Policy
-from tests.resolver.test_incremental import Both
+from tests.resolver.test_incremental_solver import Both
 from tests.support.attention import Attention, attention, attentions, mask_policies
 from tests.support.builders import customise, keep, model, policy
 from tests.support.contract import check_idempotent

@@ -18,7 +18,7 @@ from mixlist.lists.policy import GrayPolicy
 from mixlist.resolver import Plan, Resolver
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.reasons import find_rule
-from tests.resolver.test_incremental import EXAMPLES, Both
+from tests.resolver.test_incremental_solver import EXAMPLES, Both
 from tests.support.builders import apply, customise, keep, model, policy
 from tests.support.resolver_cases import nodes, one, precisions
 from tests.support.rotary import ARITHMETIC, ROTARY, late_positions
