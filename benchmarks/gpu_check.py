@@ -80,7 +80,7 @@ def planted(provider: str) -> dict[str, Any]:
 def model(name: str, provider: str, folder: str, lists: str, mode: str) -> dict[str, Any]:
     """One model of the corpus, both ways."""
     import mixlist
-    from mixlist.targets.kernels import without_low_kernel
+    from mixlist.targets.kernels import find_nodes_without_low_kernel
     from tests.corpus.feeds import feeds
 
     path = Path(folder, f"{name}.onnx")
@@ -92,7 +92,7 @@ def model(name: str, provider: str, folder: str, lists: str, mode: str) -> dict[
         told[way] = {**_summary(report), "seconds": round(time.monotonic() - start, 1)}
         findings[way] = {_name(n): n for n in report.nodes if n.kind != "internal-risk"}
     plan = mixlist.resolve(path, policy)
-    bare = {f"{d.scope}/{d.name}".lstrip("/") for d in without_low_kernel(plan, "cuda")}
+    bare = {f"{d.scope}/{d.name}".lstrip("/") for d in find_nodes_without_low_kernel(plan, "cuda")}
     low = [d for d in plan.nodes if d.precision == policy.mode.low]
     differing = [
         {"node": node, "no low kernel": node in bare, **{w: _finding(findings[w].get(node)) for w in findings}}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mixlist.lists.diff import diff as diff
     from mixlist.lists.load import load_policy as load_policy
     from mixlist.lists.policy import Policy as Policy
-    from mixlist.lists.validate import FileReport as FileReport
+    from mixlist.lists.validate_file import FileReport as FileReport
     from mixlist.progress import Progress as Progress
     from mixlist.resolver import Decision as Decision
     from mixlist.resolver import resolve as resolve
@@ -47,7 +47,7 @@ _HOME = {
     "ConstantReport": "mixlist.rewriter",
     "Decision": "mixlist.resolver",
     "Diagnostic": "mixlist.diagnostics",
-    "FileReport": "mixlist.lists.validate",
+    "FileReport": "mixlist.lists.validate_file",
     "Limits": "mixlist.checker.accuracy",
     "MixlistError": "mixlist.errors",
     "NodeError": "mixlist.checker.result",

@@ -48,6 +48,22 @@ class Diagnostic:
         return f"{where}{label}: {self.message}{hint}"
 
 
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """A place in a file: its path, line and column. Lines and columns count from 1."""
+
+    path: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}"
+
+    def finding(self, code: str, severity: Severity, message: str, hint: str | None = None) -> Diagnostic:
+        """Return a finding at this place."""
+        return Diagnostic(code, severity, message, self.path, self.line, self.column, hint)
+
+
 def findings_for(items: Sequence[T], describe: Callable[[T], Diagnostic]) -> list[Diagnostic]:
     """Return a finding for each of the first hundred items, and one that counts the others."""
     findings = [describe(item) for item in items[:MAX_ALIKE]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mixlist.diagnostics import Diagnostic
 
 
@@ -41,3 +43,18 @@ class ListError(MixlistError):
 
 class ModelError(MixlistError):
     """A model that cannot be read or handled."""
+
+
+def raise_for_errors(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return the findings if all of them are warnings; otherwise raise a ListError.
+
+    The ListError has the message and the place of the first error, and holds every finding.
+    """
+    findings = list(findings)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if not errors:
+        return findings
+    first = errors[0]
+    place = f"{first.place}: " if first.place else ""
+    count = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    raise ListError(f"{place}{first.message}{count}", hint=first.hint, diagnostics=tuple(findings))

@@ -21,7 +21,7 @@ Arguments = ParamSpec("Arguments")
 Default = TypeVar("Default")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
-Kind = Literal[
+ValueKind = Literal[
     "flag",
     "text",
     "integer",
@@ -49,7 +49,7 @@ class CommandLineForm:
 
     default: object
     description: str
-    kind: Kind
+    kind: ValueKind
     flag: str = ""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class CommandLineForm:
 def option(
     default: Default,
     description: str,
-    kind: Kind = "text",
+    kind: ValueKind = "text",
     *,
     flag: str = "",
     metavar: str | None = None,

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import MAX_BYTES
-from mixlist.lists.detect_kind import Kind
+from mixlist.lists.detect_kind import FileKind
 from mixlist.lists.load import load_library, read_policy
 from mixlist.lists.options import DEFAULT_LIBRARY, ListPath, PolicyOptions
 from mixlist.lists.policy import Policy
-from mixlist.lists.validate import FileReport, validate_file
+from mixlist.lists.validate_file import FileReport, validate_file
 
 if TYPE_CHECKING:
     from mixlist.graph.protos import ModelSource
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def validate(
     path: ListPath,
-    kind: Literal["auto"] | Kind = "auto",
+    kind: Literal["auto"] | FileKind = "auto",
     *,
     strict: bool = False,
     ops_info: ListPath | None = None,
@@ -44,7 +44,7 @@ def validate(
 
 
 def validator(
-    kind: Literal["auto"] | Kind,
+    kind: Literal["auto"] | FileKind,
     *,
     strict: bool,
     ops_info: ListPath | None,

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import mixlist
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.report.sarif import sarif
 
 SECTION = re.compile(r"^## (ML\d{3}): \S.*\n\n\S.*", re.MULTILINE)
@@ -15,7 +15,7 @@ SECTION = re.compile(r"^## (ML\d{3}): \S.*\n\n\S.*", re.MULTILINE)
 def test_codes_and_their_documentation_agree() -> None:
     package = Path(mixlist.__file__).parent
     used = {code for path in package.rglob("*.py") for code in re.findall(r"\"(ML\d{3})\"", path.read_text("utf-8"))}
-    documented = SECTION.findall((folder("docs") / "codes.md").read_text("utf-8"))
+    documented = SECTION.findall((data_folder("docs") / "codes.md").read_text("utf-8"))
     assert documented == sorted(set(documented)), "in order, each once"
     assert set(documented) == used
 

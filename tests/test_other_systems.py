@@ -22,7 +22,7 @@ from mixlist.graph.io import load
 ROOT = Path(__file__).parents[1]
 WRITING = (
     "tests/files/test_temporary_files.py",
-    "tests/files/test_whole_writes.py",
+    "tests/files/test_atomic_writes.py",
     "tests/files/test_scratch_folder.py",
     "tests/graph/test_save.py",
     "tests/graph/test_data_files.py",

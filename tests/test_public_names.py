@@ -78,7 +78,7 @@ def test_diff_gives_the_edits_that_turn_one_policy_into_another(tmp_path: Path) 
     edits.write_text(json.dumps(mixlist.diff(base, target)))
     edited = mixlist.load_policy(ops_info="ascend910", mixlist=edits)
     names = base.lists.library.lists.keys() | target.lists.library.lists.keys()
-    assert {op: edited.lists.of(op) for op in names} == {op: target.lists.of(op) for op in names}
+    assert {op: edited.lists.list_of(op) for op in names} == {op: target.lists.list_of(op) for op in names}
     assert mixlist.diff(base, base) == {}
     with pytest.raises(mixlist.MixlistError, match="is written in onnx names and ascend910 in ascend names"):
         mixlist.diff(mixlist.load_policy(), base)

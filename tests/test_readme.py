@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mixlist.cli import main
 from mixlist.cli.index import COMMANDS
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 def test_the_explained_node(capsys, monkeypatch) -> None:
     (command, shown) = re.findall(r"```\n\$ mixlist (.+)\n((?:.+\n)+)```", README)[0]
-    monkeypatch.chdir(folder("demo_data"))
+    monkeypatch.chdir(data_folder("demo_data"))
     assert main(command.split()) == 0
     assert capsys.readouterr().out == shown
 
@@ -23,7 +23,7 @@ def test_the_explained_node(capsys, monkeypatch) -> None:
 def test_the_check(capsys, monkeypatch) -> None:
     """The README leaves lines out; those that it shows are there, in order."""
     (command, shown) = re.findall(r"```\n\$ mixlist (check .+)\n((?:.*\n)+?)```", README)[0]
-    monkeypatch.chdir(folder("demo_data"))
+    monkeypatch.chdir(data_folder("demo_data"))
     assert main(command.split()) == 1
     lines = iter(capsys.readouterr().out.splitlines())
     missing = [line for line in shown.splitlines() if line not in lines]
@@ -33,7 +33,7 @@ def test_the_check(capsys, monkeypatch) -> None:
 def test_the_search(capsys, monkeypatch, tmp_path: Path) -> None:
     """It writes its list, so it runs on a copy of the model."""
     (command, shown) = re.findall(r"```\n\$ mixlist (tune .+)\n((?:.*\n)+?)```", README)[0]
-    (tmp_path / "digits.onnx").write_bytes((folder("demo_data") / "digits.onnx").read_bytes())
+    (tmp_path / "digits.onnx").write_bytes((data_folder("demo_data") / "digits.onnx").read_bytes())
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 0
     assert capsys.readouterr().out.startswith(shown)
@@ -42,7 +42,7 @@ def test_the_search(capsys, monkeypatch, tmp_path: Path) -> None:
 
 def test_the_estimate(capsys, monkeypatch) -> None:
     (command, shown) = re.findall(r"```\n\$ mixlist (bench .+)\n((?:.*\n)+?)```", README)[0]
-    monkeypatch.chdir(folder("demo_data"))
+    monkeypatch.chdir(data_folder("demo_data"))
     assert main(command.split()) == 0
     lines = iter(capsys.readouterr().out.splitlines())
     missing = [line for line in shown.splitlines() if line not in lines]
@@ -76,7 +76,7 @@ def test_make_targets_exist() -> None:
 
 def test_the_training(capsys, monkeypatch) -> None:
     (command, shown) = re.findall(r"```\n\$ mixlist (train .+)\n((?:.*\n)+?)```", README)[0]
-    monkeypatch.chdir(folder("demo_data"))
+    monkeypatch.chdir(data_folder("demo_data"))
     assert main(command.split()) == 1
     lines = iter(capsys.readouterr().out.splitlines())
     missing = [line for line in shown.splitlines() if line not in lines]

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mixlist.targets.kernels import DATA, FLOATS, Kernel, registered
-from mixlist.targets.providers import providers
+from mixlist.targets.kernels import DATA, FLOATS, Kernel, read_registered_kernels
+from mixlist.targets.providers import available_providers
 
 
 def row(kernel: Kernel) -> list[Any]:
@@ -44,7 +44,7 @@ def make(provider: str) -> dict[str, Any]:
 
     onnxruntime.preload_dlls()
     kernels: dict[str, dict[str, Any]] = {}
-    for (domain, op_type), found in sorted(registered(provider).items()):
+    for (domain, op_type), found in sorted(read_registered_kernels(provider).items()):
         kernels.setdefault(domain, {})[op_type] = sorted(map(row, merged(found)), key=json.dumps)
     built = f" (CUDA {onnxruntime.cuda_version})" if onnxruntime.cuda_version else ""
     return {"source": f"{onnxruntime.package_name} {onnxruntime.__version__}{built}", "kernels": kernels}
@@ -62,7 +62,7 @@ def text(data: dict[str, Any]) -> str:
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
     folder.mkdir(parents=True, exist_ok=True)
-    for provider in providers():
+    for provider in available_providers():
         (folder / f"kernels_{provider}.json").write_text(text(make(provider)), encoding="utf-8")
 
 

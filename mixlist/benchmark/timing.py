@@ -22,8 +22,8 @@ from mixlist.benchmark.options import CONTENDERS, BenchOptions
 from mixlist.benchmark.paired_statistics import ratio, spread
 from mixlist.benchmark.result import BenchReport, Contender
 from mixlist.errors import FileError, ModelError
+from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
-from mixlist.files.whole_writes import write_whole
 from mixlist.graph.io import Loaded, load
 from mixlist.lists.policy import Policy
 from mixlist.ops.shape_inference import refuse_expansion
@@ -279,7 +279,7 @@ def _keep(folder: Path, profiles: Path, name: str) -> None:
     try:
         profiles.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("profile*.json"):
-            write_whole(profiles / f"{name}.json", path.read_bytes())
+            write_atomically(profiles / f"{name}.json", path.read_bytes())
     except OSError as problem:
         raise FileError(f"cannot write the profiles to {profiles}: {problem.strerror}") from None
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from mixlist.files.strict_json import strict
+from mixlist.files.strict_json import to_strict_json
 from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
 
 Verdict = Literal["pass", "fail", "inconclusive"]  # of check, tune and train (Rules S8.20, S8.21)
@@ -235,4 +235,4 @@ class CheckReport:
         plain: dict[str, Any] = asdict(self)
         for output in plain["outputs"]:
             output["pass"] = output.pop("passed")
-        return {"format": "mixlist.check/1", **strict(plain)}
+        return {"format": "mixlist.check/1", **to_strict_json(plain)}

@@ -107,9 +107,9 @@ def command(
     after = Counter(node.op_type for node in nodes(result.proto))
     apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
     if plan.policy.mode.low == "bfloat16" and result.low:
-        from mixlist.targets.kernels import without_low_kernel
+        from mixlist.targets.kernels import find_nodes_without_low_kernel
 
-        missing = len(without_low_kernel(plan, "cpu"))
+        missing = len(find_nodes_without_low_kernel(plan, "cpu"))
         sys.stderr.write(f"{missing} of them have no bfloat16 kernel in ONNX Runtime's CPU provider\n")
 
 
@@ -132,7 +132,7 @@ def _bytes(files: Iterable[Path]) -> int:
 
 
 def _write_report(path: str, result: RewriteResult) -> None:
-    from mixlist.files.whole_writes import write_whole
+    from mixlist.files.atomic_writes import write_atomically
     from mixlist.report.json_output import write_json
 
     if path == "-":
@@ -140,4 +140,4 @@ def _write_report(path: str, result: RewriteResult) -> None:
         return
     text = io.StringIO()
     write_json(result.to_json(), text)
-    write_whole(path, text.getvalue().encode("utf-8", "backslashreplace"))
+    write_atomically(path, text.getvalue().encode("utf-8", "backslashreplace"))

@@ -159,7 +159,7 @@ def _check_place(output: _Output) -> None:
 
 def _check_writable(output: _Output) -> None:
     """Raise FileError unless the output can be written; the folders of an output may be missing."""
-    from mixlist.files.whole_writes import check_writable
+    from mixlist.files.atomic_writes import check_writable
 
     if output.named.type.use == "appends" and output.is_regular:
         if not os.access(output.path, os.W_OK):

@@ -82,7 +82,7 @@ def run(output: Path | None = None, *, force: bool = False) -> None:
 def _run(folder: Path, *, kept: bool, force: bool) -> None:
     import numpy as np
 
-    data = package_data.folder("demo_data")
+    data = package_data.data_folder("demo_data")
     model, edits = data / "digits.onnx", data / "digits_mixlist.json"
     with np.load(data / "digits.npz") as arrays:
         pixels, labels = arrays["pixels"].astype(np.float32), arrays["labels"]
@@ -157,7 +157,7 @@ def _sketch(pixels: NDArray[np.float32]) -> str:
 
 
 def _show_list(path: Path) -> None:
-    from mixlist.lists.validate import validate_file
+    from mixlist.lists.validate_file import validate_file
 
     findings = validate_file(path).findings
     print(path.read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ from mixlist.errors import FileError, MixlistError
 from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
-    from mixlist.lists.detect_kind import Kind
+    from mixlist.lists.detect_kind import FileKind
 
 
 @click.command(
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         KIND,
     ],
 )
-def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -> int:
+def command(paths: tuple[str, ...], check: bool, kind: FileKind | Literal["auto"]) -> int:
     """Rewrite list files in the strict canonical form: no comments, no trailing commas, one entry a line.
 
     The meaning stays. '-' reads standard input and writes the result to standard output. A directory
@@ -52,10 +52,10 @@ def command(paths: tuple[str, ...], check: bool, kind: Kind | Literal["auto"]) -
     return status
 
 
-def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
+def _format(path: str, kind: FileKind | Literal["auto"], check: bool) -> bool:
     """Format one file, or with ``check`` only report the change; return whether the file changes."""
     from mixlist.files.jsonc import decode, read_bytes, shown_path
-    from mixlist.lists.fmt import format_text, losses
+    from mixlist.lists.fmt import find_lost_comments, format_text
     from mixlist.report.terminal import clean
 
     shown = shown_path(path)
@@ -63,7 +63,7 @@ def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
     text = decode(before, shown)
     after = format_text(text, shown, kind)
     changed = after.encode() != before
-    warn(losses(text, shown))
+    warn(find_lost_comments(text, shown))
     if check:
         if changed:
             sys.stderr.write(f"{clean(shown)}: not in the canonical form; 'mixlist fmt' would rewrite it\n")
@@ -77,15 +77,15 @@ def _format(path: str, kind: Kind | Literal["auto"], check: bool) -> bool:
 
 def _replace(path: str, before: bytes, after: bytes) -> None:
     """Write a file that was read; raise FileError if another program changed it meanwhile (Rule S1.6)."""
-    from mixlist.files.folder_lock import locked
+    from mixlist.files.atomic_writes import write_atomically
+    from mixlist.files.folder_lock import lock_folders
     from mixlist.files.jsonc import read_bytes, shown_path
-    from mixlist.files.whole_writes import write_whole
 
     if not Path(path).is_file():  # a pipe or a device
-        write_whole(path, after)
+        write_atomically(path, after)
         return
-    with locked([Path(path).resolve().parent]):
+    with lock_folders([Path(path).resolve().parent]):
         if read_bytes(path) != before:
             hint = "nothing was written; run this command again"
             raise FileError(f"{shown_path(path)}: another program changed the file meanwhile", hint=hint)
-        write_whole(path, after)
+        write_atomically(path, after)

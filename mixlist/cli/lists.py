@@ -22,8 +22,8 @@ def command(form: str, **given: object) -> None:
       mixlist lists --mixlist modify.json --format json
     """
     lists = take_policy(given).lists
-    known = sorted(lists.library.lists.keys() | lists.named)
-    by_list = {name: [op for op in known if lists.of(op) == name] for name in ("white", "black", "gray")}
+    known = sorted(lists.library.lists.keys() | lists.named_ops)
+    by_list = {name: [op for op in known if lists.list_of(op) == name] for name in ("white", "black", "gray")}
     edited = {op: (str(move.before), str(move.place or "")) for op, move in lists.moves.items()}
     rows = [(op, name, *edited.get(op, ("", ""))) for name, ops in by_list.items() for op in ops]
     edits = [

@@ -22,7 +22,7 @@ def command(form: str) -> None:
     """
     from mixlist.lists import presets
 
-    known = [presets.describe(name) for name in presets.names()]
+    known = [presets.find(name) for name in presets.names()]
     rows = [(preset.name, preset.title, preset.origin) for preset in known]
     columns = ("name", "title", "origin")
     listed = [dict(zip(columns, row, strict=True)) for row in rows]

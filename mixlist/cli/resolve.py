@@ -65,10 +65,10 @@ def command(model: str, form: str, explain: str | None, provider: str | None, **
 
 
 def _without_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
-    from mixlist.targets.kernels import taken_from, without_low_kernel
+    from mixlist.targets.kernels import find_nodes_without_low_kernel, kernel_release
 
-    found = without_low_kernel(plan, provider)
-    if release := taken_from(provider):
+    found = find_nodes_without_low_kernel(plan, provider)
+    if release := kernel_release(provider):
         sys.stderr.write(
             f"the kernels of {provider} are those of {release}; the installed ONNX Runtime was not asked\n"
         )

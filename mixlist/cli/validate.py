@@ -17,8 +17,8 @@ from mixlist.errors import MixlistError
 from mixlist.report.number_text import pluralize
 
 if TYPE_CHECKING:
-    from mixlist.lists.detect_kind import Kind
-    from mixlist.lists.validate import FileReport
+    from mixlist.lists.detect_kind import FileKind
+    from mixlist.lists.validate_file import FileReport
 
 
 @click.command(
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 def command(
     paths: tuple[str, ...],
-    kind: Kind | Literal["auto"],
+    kind: FileKind | Literal["auto"],
     form: str,
     strict: bool,
     ops_info: str | None,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from typing import IO, TYPE_CHECKING
 
-from mixlist.files.scratch_folder import ScratchFolder, named_errors
+from mixlist.files.scratch_folder import ScratchFolder, report_write_errors
 from mixlist.graph.io import Loaded
 from mixlist.graph.messages import copy_fields
 from mixlist.graph.save import set_external
@@ -48,7 +48,7 @@ class SharedWeights:
         copy_fields(proto.graph, slim.graph, "initializer")
         inline_external_data(slim, loaded.folder, clamp)  # the weights in attributes and bodies
         path = self.folder / f"weights_{next(self._numbers)}"
-        with named_errors(path), path.open("wb") as file:
+        with report_write_errors(path), path.open("wb") as file:
             for tensor in proto.graph.initializer:
                 made = slim.graph.initializer.add()
                 if self._stays(tensor, loaded):

@@ -29,7 +29,7 @@ class _HeldError(OSError):
 
 
 @contextmanager
-def locked(folders: Iterable[Path]) -> Iterator[bool]:
+def lock_folders(folders: Iterable[Path]) -> Iterator[bool]:
     """Hold the locks of folders; wait while other processes hold them. Yield False where a file system has no locks.
 
     Raises FileError if another process holds a lock for longer than ``WAIT`` seconds.

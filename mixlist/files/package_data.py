@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 
 
-def folder(name: str) -> Path:
+def data_folder(name: str) -> Path:
     """The folder ``schemas``, ``sample_lists`` or ``demo_data``.
 
     A wheel carries them inside the package; a checkout keeps the canonical copies at its top level.

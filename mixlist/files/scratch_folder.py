@@ -61,12 +61,12 @@ def _temporary_folder() -> str:
 
 def write_scratch(path: Path, data: bytes) -> None:
     """Write a file in a scratch folder. Raises FileError, where the folder's disk is full."""
-    with named_errors(path):
+    with report_write_errors(path):
         path.write_bytes(data)
 
 
 @contextmanager
-def named_errors(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """Raise FileError, which names a file in a scratch folder, where the system refuses to write the file."""
     try:
         yield

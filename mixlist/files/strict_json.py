@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 
 
-def strict(members: Mapping[str, object]) -> dict[str, object]:
+def to_strict_json(members: Mapping[str, object]) -> dict[str, object]:
     """Return the members with lists for tuples, and with ``"inf"``, ``"-inf"`` and ``"nan"`` for such numbers."""
     return {name: _strict(value) for name, value in members.items()}
 
 
 def _strict(value: object) -> object:
     if isinstance(value, dict):
-        return strict(value)
+        return to_strict_json(value)
     if isinstance(value, list | tuple):
         return [_strict(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

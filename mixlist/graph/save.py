@@ -19,10 +19,10 @@ from typing import IO, TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
-from mixlist.files.folder_lock import locked
-from mixlist.files.scratch_folder import named_errors
+from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.folder_lock import lock_folders
+from mixlist.files.scratch_folder import report_write_errors
 from mixlist.files.temporary_files import new_file
-from mixlist.files.whole_writes import write_whole
 from mixlist.graph import data_files, weights
 from mixlist.graph.io import Loaded
 from mixlist.graph.messages import copied
@@ -168,7 +168,7 @@ def _save_external(
         if path.exists():
             new.file.flush()
             os.fsync(new.file.fileno())
-        with locked([path.parent]) as is_locked:
+        with lock_folders([path.parent]) as is_locked:
             location = data_files.place(new, path.name, writer.checksum())
             for tensor, (start, length) in zip(held, spans, strict=True):
                 set_external(tensor, location, start, length)
@@ -181,11 +181,11 @@ def _save_private(
 ) -> Path:
     """Write the data file and the model to a folder of this process; return the path of the data file."""
     place = path.with_name(f"{path.name}.data")
-    with named_errors(place), place.open("xb") as file:
+    with report_write_errors(place), place.open("xb") as file:
         spans = _write_tensors(file, held, convert, options.progress)
     for tensor, (start, length) in zip(held, spans, strict=True):
         set_external(tensor, place.name, start, length)
-    write_whole(path, _bytes_of(proto, path))
+    write_atomically(path, _bytes_of(proto, path))
     return place
 
 
@@ -224,9 +224,9 @@ def set_external(tensor: TensorProto, location: str, offset: int, length: int) -
 def _save_inline(data: bytes, path: Path, loaded: Loaded, options: Options) -> None:
     """Write a model that holds all of its weights."""
     if options.private or not path.exists():
-        write_whole(path, data)
+        write_atomically(path, data)
         return
-    with locked([path.parent]) as is_locked:
+    with lock_folders([path.parent]) as is_locked:
         _replace_model(data, path, loaded, None, is_locked, options)
 
 
@@ -235,7 +235,7 @@ def _replace_model(
 ) -> None:
     """Write the model file, then remove the data file of the model that it replaces, if nothing names it any more."""
     named_before = data_files.locations(path) if path.exists() else None
-    write_whole(path, data)
+    write_atomically(path, data)
     if named_before is not None:
         kept = data_files.remove_unused(path, location, named_before, inputs_of(loaded), is_locked)
         options.warnings.extend(kept)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from mixlist.errors import raise_for_errors
 from mixlist.files.jsonc import Document
-from mixlist.lists.findings import stop_on_errors
 
 JsonKind = Literal["modify-mixlist", "ops-info"]
 TextKind = Literal["keep-dtype", "customize-dtypes"]
-Kind = Literal[JsonKind, TextKind]
+FileKind = Literal[JsonKind, TextKind]
 
 LISTS = ("black-list", "white-list", "gray-list")  # the keys of a modify_mixlist, in canonical order (Rule S2.8)
 EDITS = ("to-add", "to-remove")
@@ -39,7 +39,7 @@ def json_kind(document: Document) -> JsonKind:
         found = "an object with keys of neither kind" if isinstance(document.value, dict) else "no object"
         message = f"the file holds {found}: it is neither a modify_mixlist nor an operator information library"
         finding = document.finding("ML010", "error", message, hint="name its kind with --kind")
-        stop_on_errors([*document.findings, finding])
+        raise_for_errors([*document.findings, finding])
     assert kind is not None
     return kind
 

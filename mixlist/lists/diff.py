@@ -34,7 +34,7 @@ def diff_lists(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
     """
     edits: dict[str, dict[str, list[str]]] = {name: {key: [] for key in EDITS} for name in LISTS}
     for op in sorted(_ops(base) | _ops(target)):
-        before, after = base.of(op), target.of(op)
+        before, after = base.list_of(op), target.list_of(op)
         pinned = _needs_pin(op, base, target)
         if before == after and not pinned:
             continue
@@ -47,7 +47,7 @@ def diff_lists(base: Lists, target: Lists) -> dict[str, dict[str, list[str]]]:
 
 
 def _ops(lists: Lists) -> set[str]:
-    return set(lists.library.lists) | lists.named
+    return set(lists.library.lists) | lists.named_ops
 
 
 def _needs_pin(op: str, base: Lists, target: Lists) -> bool:
@@ -56,4 +56,4 @@ def _needs_pin(op: str, base: Lists, target: Lists) -> bool:
     Without an entry it would follow the bare name to the list that the bare name has in the target.
     """
     bare = op.rpartition("::")[2]
-    return bare != op and op not in _ops(base) and target.of(op) != target.of(bare)
+    return bare != op and op not in _ops(base) and target.list_of(op) != target.list_of(bare)

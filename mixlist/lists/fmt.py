@@ -13,21 +13,21 @@ import json
 from typing import Literal
 
 from mixlist.diagnostics import Diagnostic
+from mixlist.errors import raise_for_errors
 from mixlist.files.json_scanner import TOKEN
 from mixlist.files.jsonc import parse
-from mixlist.lists.detect_kind import BLANKS, EDITS, LISTS, Kind, json_kind, text_kind
-from mixlist.lists.findings import stop_on_errors
+from mixlist.lists.detect_kind import BLANKS, EDITS, LISTS, FileKind, json_kind, text_kind
 from mixlist.lists.schema_check import check_structure
 
 _OPEN, _CLOSE = frozenset("{["), frozenset("}]")
 _PARTS = 10_000  # of a text in hand: a short token takes ten times its size in memory
 
 
-def format_text(text: str, path: str, kind: Literal["auto"] | Kind = "auto") -> str:
+def format_text(text: str, path: str, kind: Literal["auto"] | FileKind = "auto") -> str:
     """The canonical form of a list file's text; formatting that again changes nothing.
 
     ``path`` stands in messages. Raises ListError for a text that is not JSON, has duplicate keys,
-    or keys and types that its kind does not allow. What cannot be kept ``losses`` tells.
+    or keys and types that its kind does not allow. What cannot be kept ``find_lost_comments`` tells.
     """
     if kind == "auto":
         if _has_no_rules(text, path):
@@ -38,11 +38,11 @@ def format_text(text: str, path: str, kind: Literal["auto"] | Kind = "auto") -> 
     document = parse(text, path)
     kind = json_kind(document) if kind == "auto" else kind
     errors = [*document.findings, *check_structure(document, "ops-info" if kind == "ops-info" else "modify-mixlist")]
-    stop_on_errors(errors)
+    raise_for_errors(errors)
     return _layout(document.clean) if kind == "ops-info" else _mixlist(document.value)
 
 
-def losses(text: str, path: str) -> list[Diagnostic]:
+def find_lost_comments(text: str, path: str) -> list[Diagnostic]:
     """A warning if the canonical form of the text loses comments; raises ListError as ``format_text`` does."""
     if _has_no_rules(text, path):
         return []

@@ -10,27 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mixlist.diagnostics import Diagnostic, Severity
+from mixlist.diagnostics import FilePlace
 
 ListName = Literal["white", "black", "gray"]
 NameSpace = Literal["onnx", "ascend"]
 LIST_OF_FLAG: dict[str, ListName] = {"true": "white", "false": "black"}  # by the flag of precision_reduce (Rule S1.1)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A position in a file; line and column count from 1."""
-
-    path: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column}"
-
-    def finding(self, code: str, severity: Severity, message: str, hint: str | None = None) -> Diagnostic:
-        """Return a finding about this position."""
-        return Diagnostic(code, severity, message, self.path, self.line, self.column, hint)
 
 
 @dataclass(frozen=True)
@@ -46,15 +30,15 @@ class Library:
     name: str
     lists: Mapping[str, ListName]
     space: NameSpace | None = None
-    locate: Callable[[str], Place | None] | None = field(default=None, compare=False, repr=False)
-    clear: frozenset[str] = frozenset()
+    locate: Callable[[str], FilePlace | None] | None = field(default=None, compare=False, repr=False)
+    clear_ops: frozenset[str] = frozenset()
 
-    def start(self, op: str) -> ListName:
+    def list_of(self, op: str) -> ListName:
         """The list before any edit: ``domain::Op`` without an entry of its own starts where ``Op`` is."""
         found = self.lists.get(op)
         return found or self.lists.get(op.rpartition("::")[2], "gray")
 
-    def place(self, op: str) -> Place | None:
+    def place(self, op: str) -> FilePlace | None:
         """Return the place that puts ``op`` on its list; None in a built-in library, and for an unknown op."""
         return self.locate(op) if self.locate else None
 
@@ -66,7 +50,7 @@ class Move:
     op: str
     before: ListName
     after: ListName
-    place: Place | None
+    place: FilePlace | None
 
 
 @dataclass(frozen=True)
@@ -75,20 +59,22 @@ class Lists:
 
     library: Library
     moves: Mapping[str, Move] = field(default_factory=dict)
-    named: frozenset[str] = frozenset()  # every op type that the modify_mixlist file names
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)  # where it names it first
+    named_ops: frozenset[str] = frozenset()  # every op type that the modify_mixlist file names
+    entry_places: Mapping[str, FilePlace] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # where it names it first
 
-    def of(self, op: str) -> ListName:
+    def list_of(self, op: str) -> ListName:
         """The list of an op type; an op nobody names is gray, ``domain::Op`` nobody names is where ``Op`` is."""
         move = self.moves.get(op)
         if move:
             return move.after
         bare = op.rpartition("::")[2]
-        return self.library.start(op) if bare == op or self.knows(op) else self.of(bare)
+        return self.library.list_of(op) if bare == op or self.has_entry(op) else self.list_of(bare)
 
-    def knows(self, op: str) -> bool:
+    def has_entry(self, op: str) -> bool:
         """Return True if the library or the mixlist names the op type."""
-        return op in self.library.lists or op in self.named
+        return op in self.library.lists or op in self.named_ops
 
     def source(self, op: str) -> str:
         """Return the place in a file that put the op on its list, or the name of the library if no file did."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mixlist.errors import FileError
-from mixlist.files.folder_lock import locked
+from mixlist.files.atomic_writes import write_atomically
+from mixlist.files.folder_lock import lock_folders
 from mixlist.files.jsonc import shown_path
 from mixlist.files.temporary_files import NewFile, new_file
-from mixlist.files.whole_writes import write_whole
 
 FLAGS = ("true", "false", "none")
 RECORD = ".mixlist-ops-info-set"  # not .json: the engine loads every .json file of the directory
@@ -47,7 +47,7 @@ class InterruptedEdit:
         """Write the record."""
         names = [path.name for path in files]
         content = {"format": _FORMAT, "changes": dict(self.changes), "files": names}
-        write_whole(self.folder / RECORD, json.dumps(content).encode())
+        write_atomically(self.folder / RECORD, json.dumps(content).encode())
 
     def forget(self) -> None:
         """Remove the record."""
@@ -127,7 +127,7 @@ def _replace_all(edited: list[EditedFile], new_files: list[NewFile], edit: Inter
             new.replace()
         except OSError as error:
             for earlier in done:
-                write_whole(earlier.path, earlier.before)
+                write_atomically(earlier.path, earlier.before)
             edit.forget()
             raise _unwritten(file, error) from None
         done.append(file)
@@ -175,7 +175,7 @@ def _copies(edited: Iterable[EditedFile], backup: Path) -> Iterator[list[Path]]:
     except (OSError, ValueError) as error:
         raise _unsaved(backup, error) from None
     copies: list[Path] = []
-    with locked([backup]):
+    with lock_folders([backup]):
         try:
             for file in edited:
                 if (copy := _save(file, backup)) is not None:

@@ -11,9 +11,9 @@ from typing import TypeVar, cast, get_args
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, UsageError
 from mixlist.lists import presets
-from mixlist.lists.edits import apply_edits, read_edits
 from mixlist.lists.library import Library, Lists, NameSpace
 from mixlist.lists.modes import find_mode
+from mixlist.lists.modify_mixlist import apply_edits, read_edits
 from mixlist.lists.node_rules import Rules, read_customize_dtypes, read_keep_dtype
 from mixlist.lists.op_catalog import TITLE, guess_space
 from mixlist.lists.ops_info import load_ops_info
@@ -157,8 +157,8 @@ def _digest(policy: Policy) -> str:
         meaning |= {
             "space": policy.space,
             "gray": policy.gray_policy,
-            "lists": {op: lists.of(op) for op in lists.library.lists.keys() | lists.named},
-            "clear": sorted(lists.library.clear) if policy.gray_policy == "between" else [],
+            "lists": {op: lists.list_of(op) for op in lists.library.lists.keys() | lists.named_ops},
+            "clear": sorted(lists.library.clear_ops) if policy.gray_policy == "between" else [],
         }
     text = json.dumps(meaning, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -17,12 +17,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from mixlist.diagnostics import Diagnostic
-from mixlist.errors import FileError
+from mixlist.diagnostics import Diagnostic, FilePlace
+from mixlist.errors import FileError, raise_for_errors
 from mixlist.files.jsonc import read_text, shown_path
 from mixlist.lists.detect_kind import BLANKS, TextKind
-from mixlist.lists.findings import stop_on_errors
-from mixlist.lists.library import Place
 from mixlist.lists.policy import NodeRule
 from mixlist.lists.suggestions import closest
 
@@ -72,14 +70,14 @@ def read_customize_dtypes(path: _Path) -> Rules:
     return tuple(sorted(rules, key=lambda rule: rule.by == "type")), warnings
 
 
-def customize_line(rule: NodeRule) -> str:
+def format_customize_line(rule: NodeRule) -> str:
     """A line of a customize_dtypes file that says what the rule says; a ``keep`` rule has no such line."""
     subject = f"{_TYPE}{rule.pattern}:" if rule.by == "type" else f"{rule.pattern}::"
     inputs, outputs = (",".join(t or "" for t in slots) for slots in (rule.inputs, rule.outputs))
     return f"{subject}InputDtype:{inputs},{_OUTPUTS}{outputs}"
 
 
-def can_name(name: str) -> bool:
+def is_nameable(name: str) -> bool:
     """Return True if a line of a customize_dtypes file can name a node of this name, and no other node."""
     rules, findings = _parse(f"{name}{_BY_NAME},{_OUTPUTS}", "", _customize_line)
     told = [(rule.by, rule.pattern) for rule in rules]
@@ -91,12 +89,12 @@ def check(text: str, name: str, kind: TextKind) -> list[Diagnostic]:
     return _parse(text, name, _keep_line if kind == "keep-dtype" else _customize_line)[1]
 
 
-def _read(path: _Path, parse: Callable[[str, Place], NodeRule]) -> Rules:
+def _read(path: _Path, parse: Callable[[str, FilePlace], NodeRule]) -> Rules:
     rules, findings = _parse(read_text(path), shown_path(path), parse)
-    return rules, stop_on_errors(findings)
+    return rules, raise_for_errors(findings)
 
 
-def _parse(source: str, name: str, parse: Callable[[str, Place], NodeRule]) -> Rules:
+def _parse(source: str, name: str, parse: Callable[[str, FilePlace], NodeRule]) -> Rules:
     """The rules as far as they can be read, and every finding."""
     rules: dict[tuple[str, str], NodeRule] = {}
     findings: list[Diagnostic] = []
@@ -104,7 +102,7 @@ def _parse(source: str, name: str, parse: Callable[[str, Place], NodeRule]) -> R
         raise FileError(f"{name}: more than {MAX_LINES:,} lines, which no node rule file has")
     for number, text in enumerate(source.split("\n"), start=1):
         line = text.strip(BLANKS)
-        place = Place(name, number, len(text) - len(text.lstrip(BLANKS)) + 1)
+        place = FilePlace(name, number, len(text) - len(text.lstrip(BLANKS)) + 1)
         if line.startswith("#"):
             findings.append(place.finding("ML303", "warning", "a comment, which no document allows here"))
             continue
@@ -131,7 +129,7 @@ def _again(first: NodeRule, rule: NodeRule) -> Diagnostic:
     return rule.place.finding("ML304", "warning", message, "remove one of the two")
 
 
-def _keep_line(line: str, place: Place) -> NodeRule:
+def _keep_line(line: str, place: FilePlace) -> NodeRule:
     if line.startswith(_TYPE):
         return NodeRule("type", _type_name(line.removeprefix(_TYPE), len(_TYPE) + 1), True, place)
     if "InputDtype:" in line:
@@ -142,7 +140,7 @@ def _keep_line(line: str, place: Place) -> NodeRule:
     return NodeRule("name", line, True, place)
 
 
-def _customize_line(line: str, place: Place) -> NodeRule:
+def _customize_line(line: str, place: FilePlace) -> NodeRule:
     by: Literal["name", "type"] = "type" if line.startswith(_TYPE) else "name"
     mark = _BY_TYPE if by == "type" else _BY_NAME
     start = len(_TYPE) if by == "type" else 0

@@ -12,11 +12,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from mixlist.diagnostics import Diagnostic
-from mixlist.errors import FileError, ListError
+from mixlist.diagnostics import Diagnostic, FilePlace
+from mixlist.errors import FileError, ListError, raise_for_errors
 from mixlist.files.jsonc import Document, is_directory, quoted, read, shown_path
-from mixlist.lists.findings import stop_on_errors
-from mixlist.lists.library import LIST_OF_FLAG, Library, ListName, Place
+from mixlist.lists.library import LIST_OF_FLAG, Library, ListName
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import closest
 
@@ -33,7 +32,7 @@ def load_ops_info(path: str | os.PathLike[str], *, strict: bool = False) -> tupl
     or a directory holds no JSON, ListError (with every finding) if a file is not valid.
     """
     library, findings = inspect(path, strict=strict)
-    return library, stop_on_errors(findings)
+    return library, raise_for_errors(findings)
 
 
 def inspect(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[Library, list[Diagnostic]]:
@@ -76,7 +75,7 @@ def from_documents(name: str, documents: Iterable[Document]) -> tuple[Library, l
                 findings.append(_conflict(op, homes[op], lists[op], document, found))
             homes.setdefault(op, document)
 
-    def locate(op: str) -> Place | None:
+    def locate(op: str) -> FilePlace | None:
         return _place(homes[op], op) if op in homes else None
 
     return Library(name, lists, locate=locate), findings
@@ -132,12 +131,12 @@ def _misspelt(document: Document, op: str, entry: Entry) -> Iterator[Diagnostic]
             yield document.finding("ML209", "warning", message, (op, key), key=True, hint=hint)
 
 
-def _place(document: Document, op: str) -> Place:
+def _place(document: Document, op: str) -> FilePlace:
     """Return the position of an op type's flag; the position of its name if it has none."""
     try:
-        return Place(document.path, *document.position((op, *_FLAG)))
+        return FilePlace(document.path, *document.position((op, *_FLAG)))
     except KeyError:
-        return Place(document.path, *document.position((op,), key=True))
+        return FilePlace(document.path, *document.position((op,), key=True))
 
 
 def _conflict(op: str, first: Document, before: ListName, second: Document, found: ListName) -> Diagnostic:

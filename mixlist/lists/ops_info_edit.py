@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from mixlist.errors import FileError, ListError, UsageError
+from mixlist.errors import FileError, ListError, UsageError, raise_for_errors
 from mixlist.files import json_edit
-from mixlist.files.folder_lock import locked
+from mixlist.files.folder_lock import lock_folders
 from mixlist.files.jsonc import Document, decode, parse, quoted, read_bytes, shown_path
-from mixlist.lists.findings import stop_on_errors
 from mixlist.lists.library_writes import FLAGS, EditedFile, InterruptedEdit, interrupted_edit, writable, write_files
 from mixlist.lists.ops_info import Entries, Entry, entries_of, files, from_documents
 from mixlist.lists.suggestions import did_you_mean
@@ -70,7 +69,7 @@ def set_flags(
     read_bytes(paths[0])  # raises the right error for a path that is no file, before its folder is locked
     target = _Target(Path(library_path), paths[0].parent, paths, Path(backup_dir), make_writable)
     _refuse_inside(target.path, paths, target.backup)
-    with locked({target.folder, *(path.resolve().parent for path in paths)}):
+    with lock_folders({target.folder, *(path.resolve().parent for path in paths)}):
         interrupted = interrupted_edit(target.folder)
         finished = _finish(interrupted, target) if interrupted is not None else {}
         return _set(target, changes), finished
@@ -94,7 +93,7 @@ def _set(target: _Target, changes: Mapping[str, str]) -> list[Path]:
     """Set flags in files that are locked; return the files that changed."""
     files = _read(target.files)
     library, findings = from_documents(shown_path(target.path), [file.document for file in files])
-    stop_on_errors(findings)
+    raise_for_errors(findings)
     _refuse_unknown(changes, library.lists, library.name)
     return _write(files, changes, target)
 

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mixlist.diagnostics import Diagnostic
-from mixlist.lists.library import Lists, NameSpace, Place
+from mixlist.diagnostics import Diagnostic, FilePlace
+from mixlist.lists.library import Lists, NameSpace
 
 GrayPolicy = Literal["ascend", "between", "black-wins", "promote"]
 Constants = Literal["keep", "ieee", "clamp"]
@@ -46,7 +46,7 @@ class NodeRule:
     by: Literal["name", "type"]
     pattern: str
     keep: bool
-    place: Place
+    place: FilePlace
     inputs: tuple[str | None, ...] = ()
     outputs: tuple[str | None, ...] = ()
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from mixlist.errors import UsageError
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.lists.library import LIST_OF_FLAG, Library, NameSpace
 from mixlist.lists.suggestions import choices
 
@@ -25,12 +25,12 @@ class Preset:
     origin: str
     space: NameSpace
     path: Path
-    clear: frozenset[str] = frozenset()
+    clear_ops: frozenset[str] = frozenset()
 
 
 @cache
 def _index() -> dict[str, Preset]:
-    home = folder("sample_lists")
+    home = data_folder("sample_lists")
     entries = json.loads((Path(__file__).parent / "data" / "presets.json").read_text("utf-8"))["presets"]
     return {
         e["name"]: Preset(e["name"], e["title"], e["origin"], e["space"], home / e["file"], frozenset(e["clear"]))
@@ -43,7 +43,7 @@ def names() -> list[str]:
     return list(_index())
 
 
-def describe(name: str) -> Preset:
+def find(name: str) -> Preset:
     """Return the Preset of this name; raise UsageError with the nearest names if there is none."""
     known = _index()
     if name not in known:
@@ -54,8 +54,8 @@ def describe(name: str) -> Preset:
 @cache
 def load(name: str) -> Library:
     """The built-in library ``name``; raises UsageError as ``describe`` does."""
-    preset = describe(name)
+    preset = find(name)
     entries = json.loads(preset.path.read_text("utf-8"))
     flags = {op: entry.get("precision_reduce", {}).get("flag") for op, entry in entries.items()}
     lists = {op: LIST_OF_FLAG.get(flag, "gray") for op, flag in flags.items()}
-    return Library(name, lists, preset.space, clear=preset.clear)
+    return Library(name, lists, preset.space, clear_ops=preset.clear_ops)

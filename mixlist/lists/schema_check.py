@@ -76,7 +76,7 @@ def check_structure(document: Document, kind: JsonKind) -> list[Diagnostic]:
 @cache
 def form_of(kind: JsonKind) -> Form:
     """Return the form that the schema of a kind of file describes."""
-    schema = json.loads((package_data.folder("schemas") / f"{kind}.json").read_text("utf-8"))
+    schema = json.loads((package_data.data_folder("schemas") / f"{kind}.json").read_text("utf-8"))
 
     def read(part: dict[str, object]) -> Form:
         if "$ref" in part:

@@ -31,7 +31,7 @@ def cross_check(
     lists = policy.lists
     here = _names_in(policy, model_ops) if model_ops is not None else None
     found: list[Diagnostic] = []
-    for op in sorted(lists.named):
+    for op in sorted(lists.named_ops):
         other = _other_space(lists, op) if policy.space == "ascend" else _ascend_name(lists, op)
         found += [_at(lists, op, *told) for told in (*other, *_without_effect(op, function_names))]
         if here is not None and not other and op not in here and _bare(op) not in function_names:
@@ -86,5 +86,5 @@ def _told_as(names: Collection[str], lead: str) -> str | None:
 
 
 def _at(lists: Lists, op: str, code: str, message: str, hint: str) -> Diagnostic:
-    place = lists.places.get(op)
+    place = lists.entry_places.get(op)
     return place.finding(code, "warning", message, hint) if place else Diagnostic(code, "warning", message, hint=hint)

@@ -90,8 +90,8 @@ def _map() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
 
 def _in_onnx(lists: Lists, domain: str, op_type: str) -> Listed:
     for name in reversed(in_onnx(domain, op_type)):
-        if lists.knows(name):
-            return Listed(lists.of(name), name, lists.source(name))
+        if lists.has_entry(name):
+            return Listed(lists.list_of(name), name, lists.source(name))
     return Listed("gray", op_type, "", f"no list names {operator_name(domain, op_type)}: it is gray")
 
 
@@ -101,11 +101,11 @@ def _in_ascend(lists: Lists, domain: str, op_type: str, rank: Callable[[], int |
     if not forms:
         return Listed("gray", op_type, "", f"{shown} has no Ascend counterpart: it is gray")
     fitting = _of_rank(forms, rank)
-    known = [form for form in fitting if lists.knows(form)]
+    known = [form for form in fitting if lists.has_entry(form)]
     if not known:
         become = " or ".join(fitting)
         return Listed("gray", fitting[0], "", f"{shown} is {become} on Ascend, which the library does not name: gray")
-    on = {form: lists.of(form) for form in known}
+    on = {form: lists.list_of(form) for form in known}
     winner = min(known, key=lambda form: _CAUTION.index(on[form]))
     note = None
     if len(set(on.values())) > 1:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.package_data import PACKAGE
-from mixlist.files.whole_writes import write_whole
 from mixlist.report.number_text import figure, pluralize, power, share
 from mixlist.report.terminal import clean
 from mixlist.version import __version__
@@ -75,4 +75,4 @@ def render_page(
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
     """Write a page whole or not at all; an existing file is replaced. Raises FileError."""
-    write_whole(path, page.encode("utf-8", "backslashreplace"))
+    write_atomically(path, page.encode("utf-8", "backslashreplace"))

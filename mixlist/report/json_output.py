@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from mixlist.lists.validate import FileReport
+    from mixlist.lists.validate_file import FileReport
 
 
 # In these a terminal or GitHub's runner may see a command; in JSON they occur in strings alone.

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.version import __version__
 
 _SECTION = re.compile(r"^## (ML\d+): (.+)\n+((?:.+\n)*?)(?=\n|\Z)", re.MULTILINE)
@@ -38,7 +38,7 @@ def _rule(code: str, title: str, text: str) -> dict[str, object]:
 
 def _titles() -> dict[str, tuple[str, str]]:
     """Title and first paragraph of each code's section in docs/codes.md, which ships with the package."""
-    text = (folder("docs") / "codes.md").read_text(encoding="utf-8")
+    text = (data_folder("docs") / "codes.md").read_text(encoding="utf-8")
     return {code: (title, " ".join(body.split()) or title) for code, title, body in _SECTION.findall(text)}
 
 

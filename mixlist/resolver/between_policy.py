@@ -29,7 +29,7 @@ def low_gray_nodes(state: SolverState) -> set[int]:
     stand_ins = {n.id: g.place for g in groups for n in g.nodes if facts[n.id].kind == "gray"}
     readers, producers = _neighbors(state, stand_ins)
     neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
-    clear_ops = state.policy.lists.library.clear
+    clear_ops = state.policy.lists.library.clear_ops
     fixed = {i for g in groups if g.fixed not in (UNDECIDED, state.low) for i in (g.place, *(n.id for n in g.nodes))}
     white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state)} - fixed
     black = {n.id for n in graph.order if facts[n.id].kind == "authored" and facts[n.id].list == "black"}

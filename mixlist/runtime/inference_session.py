@@ -21,7 +21,7 @@ from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.runtime.model_files import outgrows_protobuf, readable_in_place, write_model
 from mixlist.runtime.refused_run import RunRefused, read_refusal
 from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
-from mixlist.targets.providers import PROVIDERS, providers
+from mixlist.targets.providers import PROVIDERS, available_providers
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -62,7 +62,7 @@ def open_session(
     import onnxruntime
 
     provider = options.provider
-    if provider not in providers():
+    if provider not in available_providers():
         raise _no_provider(provider, "the installed onnxruntime has no such provider")
     settings = _settings(options)
     if folder is not None:

@@ -4,7 +4,7 @@ A build without providers that load as libraries is asked itself (``get_all_opke
 the build at hand. Any other is not asked, because ONNX Runtime 1.31.1 dies of a segmentation fault there when one of
 its providers does not load: onnxruntime-gpu without TensorRT's libraries, which is how most people have it. For these,
 and for CUDA on machines without it, data/kernels_PROVIDER.json holds the registry of one release;
-tools/make_kernels.py writes it, and ``taken_from`` says which release.
+tools/make_kernels.py writes it, and ``kernel_release`` says which release.
 
 A kernel fits a node by the runtime's rule: it starts at the version in which the operator last changed, or it
 is a closed range around that version.
@@ -59,7 +59,7 @@ class KernelData(TypedDict):
 Registry = Mapping[tuple[str, str], tuple[Kernel, ...]]  # by domain and op type; () has kernels, none of a float type
 
 
-def without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
+def find_nodes_without_low_kernel(plan: Plan, provider: str) -> tuple[Decision, ...]:
     """The low nodes of the plan for which ``provider`` has no kernel in their low type."""
     low = plan.policy.mode.low
     found = []
@@ -96,14 +96,14 @@ def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:
     return (domain, op_type) in _kernels(provider)
 
 
-def taken_from(provider: str) -> str:
+def kernel_release(provider: str) -> str:
     """The release that the kernels are of, as ``onnxruntime 1.31.1``; "" where the installed one was asked."""
     return "" if _can_be_asked(provider) else _data(provider)["source"]
 
 
 @cache
 def _kernels(provider: str) -> Registry:
-    return registered(provider) if _can_be_asked(provider) else read(_data(provider))
+    return read_registered_kernels(provider) if _can_be_asked(provider) else parse_registry(_data(provider))
 
 
 def _can_be_asked(provider: str) -> bool:
@@ -113,7 +113,7 @@ def _can_be_asked(provider: str) -> bool:
     return PROVIDERS[provider] in available and _BUILT_IN.issuperset(available)
 
 
-def registered(provider: str) -> Registry:
+def read_registered_kernels(provider: str) -> Registry:
     """Ask the installed ONNX Runtime for the kernels of ``provider``. The question may end the process: see above."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -140,7 +140,7 @@ def _data(provider: str) -> KernelData:
     return data
 
 
-def read(data: KernelData) -> Registry:
+def parse_registry(data: KernelData) -> Registry:
     """Return the registry that a data file holds."""
     return {
         (domain, op_type): tuple(

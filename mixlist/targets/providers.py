@@ -16,7 +16,7 @@ class ProviderOption:
     provider: str = option("cpu", "What runs the models.", choices=tuple(PROVIDERS))
 
 
-def providers() -> tuple[str, ...]:
+def available_providers() -> tuple[str, ...]:
     """The providers of the installed ONNX Runtime that mixlist knows: ``cpu``, and ``cuda`` where there is one."""
     import onnxruntime
 

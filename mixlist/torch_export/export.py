@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from mixlist.errors import UsageError
-from mixlist.files.whole_writes import write_whole
+from mixlist.files.atomic_writes import write_atomically
 from mixlist.torch_export.step_format import INIT_KEY_PREFIX, RANDOM_KEY_PREFIX, STATE_PREFIX, is_reserved
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def export_step(
     _check_arguments(module, example_batch)
     model = _export(module, loss_fn, example_batch, dynamic_batch)
     if path is not None:
-        write_whole(path, model.SerializeToString(deterministic=True))
+        write_atomically(path, model.SerializeToString(deterministic=True))
     return model
 
 

@@ -19,8 +19,8 @@ import ml_dtypes
 import numpy as np
 
 from mixlist.errors import FileError, UsageError
+from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.regular_files import open_regular
-from mixlist.files.whole_writes import write_whole
 from mixlist.runtime.feeds import digest
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def save(path: str | os.PathLike[str], key: Mapping[str, str], state: Mapping[st
     arrays[_DIGEST] = np.array(digest([arrays]))
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_whole(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue())
 
 
 def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from mixlist.checker.result import NodeFinding, Verdict
-from mixlist.files.strict_json import strict
+from mixlist.files.strict_json import to_strict_json
 
 
 @dataclass
@@ -120,7 +120,7 @@ class TrainReport:
         for run in plain["runs"]:
             for name in ("scale", "skipped", "exceptions", "tries", "bad"):
                 del run["float32"][name]
-        return {"format": "mixlist.train/1", **strict(plain)}
+        return {"format": "mixlist.train/1", **to_strict_json(plain)}
 
 
 def spread(values: list[float]) -> float:

@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
+from mixlist.diagnostics import FilePlace
 from mixlist.graph.model import Node
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef, unique_names
-from mixlist.lists.library import ListName, Lists, Move, Place
-from mixlist.lists.node_rules import can_name
+from mixlist.lists.library import ListName, Lists, Move
+from mixlist.lists.node_rules import is_nameable
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import in_ascend
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import GraphSolution, reachable_solutions
 
-_HERE = Place("tune", 1, 1)
+_HERE = FilePlace("tune", 1, 1)
 
 
 @dataclass(frozen=True, order=True)
@@ -78,15 +79,15 @@ class Candidate:
 def policy_of(base: Policy, edits: EditSet) -> Policy:
     """Return the policy under some edits: the base's lists with the edits, the rules of nodes before its own."""
     moves = dict(base.lists.moves)
-    named = set(base.lists.named)
+    named = set(base.lists.named_ops)
     rules = []
     for edit in sorted(edits, key=attrgetter("text")):
         if isinstance(edit, ListEdit):
-            moves[edit.op] = Move(edit.op, base.lists.of(edit.op), edit.after, None)
+            moves[edit.op] = Move(edit.op, base.lists.list_of(edit.op), edit.after, None)
             named.add(edit.op)
         else:
             rules.append(edit.rule)
-    lists = Lists(base.lists.library, moves, frozenset(named), base.lists.places)
+    lists = Lists(base.lists.library, moves, frozenset(named), base.lists.entry_places)
     return replace(base, lists=lists, rules=(*rules, *base.rules))
 
 
@@ -106,7 +107,7 @@ def list_candidates(
         if base.space == "ascend" and not in_ascend(node.domain, node.op_type):
             continue  # no name of the library means it
         nodes.setdefault(fact.listed.op, {})[ref] = None
-    return tuple(Candidate(ListEdit(op, base.lists.of(op), after), tuple(nodes[op])) for op in sorted(nodes))
+    return tuple(Candidate(ListEdit(op, base.lists.list_of(op), after), tuple(nodes[op])) for op in sorted(nodes))
 
 
 def node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
@@ -123,7 +124,7 @@ def node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate
         if ref not in nodes or signature is None or signature.fixed or not signature.groups:
             continue
         name = names.get(ref, "")
-        if not can_name(name) or solution.classifications[node.id].kind == "rule":
+        if not is_nameable(name) or solution.classifications[node.id].kind == "rule":
             continue
         movable = [g for g in signature.groups if g.authored in types.LISTED]
         inputs = _float32_at({slot for g in movable for slot in g.inputs}, node.inputs)

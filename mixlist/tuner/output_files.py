@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.lists.diff import diff_lists
-from mixlist.lists.edits import apply_edits, read_edits
 from mixlist.lists.fmt import format_text
 from mixlist.lists.library import Lists
-from mixlist.lists.node_rules import customize_line, read_customize_dtypes
+from mixlist.lists.modify_mixlist import apply_edits, read_edits
+from mixlist.lists.node_rules import format_customize_line, read_customize_dtypes
 from mixlist.lists.policy import Policy
 from mixlist.tuner.candidates import EditSet, NodeEdit, policy_of
 
@@ -26,7 +26,7 @@ def rules_text(base: Policy, edits: EditSet) -> str:
     """Return the customize_dtypes file: the edits of nodes, then the base's own rules; "" where there are neither."""
     rules = [edit.rule for edit in sorted(edit for edit in edits if isinstance(edit, NodeEdit))]
     rules += [rule for rule in base.rules if not rule.keep]
-    return "".join(f"{customize_line(rule)}\n" for rule in rules)
+    return "".join(f"{format_customize_line(rule)}\n" for rule in rules)
 
 
 def read_back(base: Policy, modify: str, rules: str) -> Policy:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.errors import FileError, UsageError
-from mixlist.files.whole_writes import write_whole
+from mixlist.files.atomic_writes import write_atomically
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _save(
         if not force and Path(name).exists():
             raise FileError(f"{name} exists", hint="remove it, or replace it with --force")
     for name, text in texts.items():
-        write_whole(name, text.encode())
+        write_atomically(name, text.encode())
 
 
 def _plain(value: object) -> object:

@@ -16,13 +16,13 @@ import pytest
 import mixlist
 from mixlist.benchmark import timing
 from mixlist.errors import FileError, ModelError, UsageError
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.progress import Progress
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.timed_session import TimedSession
 from tests.support.builders import model, policy
 
-DIGITS = folder("demo_data") / "digits.onnx"
+DIGITS = data_folder("demo_data") / "digits.onnx"
 SMALL = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { a = MatMul (x, w)  y = Softmax (a) }"
 WHITE = policy(white=["MatMul"], black=["Softmax"])
 
@@ -32,7 +32,7 @@ def batch(rows: int) -> dict[str, Any]:
 
 
 def pixels(count: int) -> dict[str, Any]:
-    with np.load(folder("demo_data") / "digits.npz") as arrays:
+    with np.load(data_folder("demo_data") / "digits.npz") as arrays:
         return {"pixels": arrays["pixels"][:count].astype(np.float32)}
 
 
@@ -200,9 +200,9 @@ def test_wrong_use_is_refused() -> None:
 
 
 def test_a_provider_that_is_not_there() -> None:
-    from mixlist.targets.providers import providers
+    from mixlist.targets.providers import available_providers
 
-    if "cuda" in providers():
+    if "cuda" in available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
     with pytest.raises(UsageError, match="cuda"):
         timing.bench(model(SMALL), WHITE, [batch(1)], provider="cuda")

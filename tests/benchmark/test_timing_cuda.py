@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from tests.support.cuda import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing
 
 @pytest.mark.parametrize("transfers", [False, True])
 def test_the_demo_runs_on_the_device(transfers: bool) -> None:
-    with np.load(folder("demo_data") / "digits.npz") as arrays:
+    with np.load(data_folder("demo_data") / "digits.npz") as arrays:
         feed = {"pixels": arrays["pixels"].astype(np.float32)}
-    digits = folder("demo_data") / "digits.onnx"
+    digits = data_folder("demo_data") / "digits.onnx"
     report = mixlist.bench(digits, mixlist.load_policy(), [feed], provider="cuda", rounds=5, transfers=transfers)
     assert (report.original.failure, report.other.failure) == ("", "")
     assert report.transfers == transfers

@@ -10,7 +10,7 @@ import mixlist
 from mixlist.checker.model_pair import SessionConfig
 from mixlist.checker.result import CheckReport
 from mixlist.emulation.instrument import instrument
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.graph.io import load
 from tests.support.builders import model
 from tests.support.cuda import missing
@@ -74,9 +74,9 @@ def test_ranges_of_low_tensors(provider: str, low: str, values: list[float]) -> 
 @no_cuda
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
 def test_the_demo_natively(mode: str) -> None:
-    with np.load(folder("demo_data") / "digits.npz") as arrays:
+    with np.load(data_folder("demo_data") / "digits.npz") as arrays:
         feed = {"pixels": arrays["pixels"].astype(np.float32)}
-    digits, rules = folder("demo_data") / "digits.onnx", mixlist.load_policy(precision_mode_v2=mode)
+    digits, rules = data_folder("demo_data") / "digits.onnx", mixlist.load_policy(precision_mode_v2=mode)
     native = mixlist.check(digits, rules, [feed], provider="cuda")
     emulated = mixlist.check(digits, rules, [feed])
     assert (native.mode, emulated.mode) == ("native", "emulated")

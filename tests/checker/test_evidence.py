@@ -17,14 +17,14 @@ import mixlist
 from mixlist.checker.accuracy import Limits, OutputAccuracy
 from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.result import CheckReport, OutputFinding
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.report import check_html, check_terminal, tune_terminal
 from tests.checker.test_refused_batches import RULES
 from tests.checker.test_refused_batches import TEXT as REFUSED
 from tests.support.builders import model, policy
 from tests.support.local_workers import Here
 
-JUDGE = Draft202012Validator(json.loads((folder("schemas") / "check.json").read_text("utf-8")))
+JUDGE = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
 TWO = "g (float[N,2] x, float[N,2] z) => (float[N,2] y, float[N,2] u) { [m] y = Mul(x, x) [n] u = Mul(z, z) }"
 ONE = np.ones((2, 2), np.float32)
 LISTS = policy(white=["Mul"])

@@ -16,14 +16,14 @@ from jsonschema import Draft202012Validator
 
 import mixlist
 from mixlist.checker.result import CheckReport, NodeFinding
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.ops import types
 from mixlist.ops.low_precision import overflow_bound, rounded
 from mixlist.report import check_html, check_terminal
 from mixlist.report.check_view import finding_texts
 from tests.support.builders import model, policy
 
-JUDGE = Draft202012Validator(json.loads((folder("schemas") / "check.json").read_text("utf-8")))
+JUDGE = Draft202012Validator(json.loads((data_folder("schemas") / "check.json").read_text("utf-8")))
 F32 = np.float32
 
 

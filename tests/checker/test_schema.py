@@ -9,11 +9,11 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, TensorRange, ValueCounts
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.report.check_view import KINDS
 from tests.support.check_reports import FAILING, PASSING, finding, large
 
-SCHEMA = json.loads((folder("schemas") / "check.json").read_text("utf-8"))
+SCHEMA = json.loads((data_folder("schemas") / "check.json").read_text("utf-8"))
 JUDGE = Draft202012Validator(SCHEMA)
 
 

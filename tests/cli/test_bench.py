@@ -14,10 +14,10 @@ from jsonschema import Draft202012Validator
 from onnx import parser
 
 from mixlist.benchmark import timing
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.runtime.timed_session import TimedSession
 
-SCHEMA = Draft202012Validator(json.loads((folder("schemas") / "bench.json").read_text("utf-8")))
+SCHEMA = Draft202012Validator(json.loads((data_folder("schemas") / "bench.json").read_text("utf-8")))
 QUICK = ("--rounds", 2, "--warmup", 1)
 
 

@@ -15,7 +15,7 @@ from mixlist.cli import demo
 from mixlist.errors import FileError
 from mixlist.files import package_data
 
-DATA = package_data.folder("demo_data")
+DATA = package_data.data_folder("demo_data")
 MODEL, EDITS = DATA / "digits.onnx", DATA / "digits_mixlist.json"
 
 

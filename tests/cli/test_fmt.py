@@ -143,13 +143,13 @@ def test_fmt_overwrites_no_edit_that_another_program_makes_meanwhile(
 ) -> None:
     from mixlist.lists import fmt
 
-    losses = fmt.losses
+    find_lost_comments = fmt.find_lost_comments
 
     def edit(text: str, path: str) -> object:
         (folder / "loose.json").write_text("{}")
-        return losses(text, path)
+        return find_lost_comments(text, path)
 
-    monkeypatch.setattr(fmt, "losses", edit)
+    monkeypatch.setattr(fmt, "find_lost_comments", edit)
     ran = run("fmt", "loose.json")
     assert ran.status == 2 and "loose.json: another program changed the file meanwhile" in ran.err
     assert (folder / "loose.json").read_text() == "{}"
@@ -160,7 +160,7 @@ def test_fmt_waits_for_an_edit_of_the_library(run, folder: Path, monkeypatch: py
     from mixlist.files import folder_lock
 
     monkeypatch.setattr(folder_lock, "WAIT", 0.05)
-    with folder_lock.locked([folder]):
+    with folder_lock.lock_folders([folder]):
         ran = run("fmt", "loose.json", "strict.json")
         assert run("fmt", "--check", "loose.json").status == 1
     assert ran.status == 2 and "another process holds the lock" in ran.err

@@ -18,12 +18,12 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from mixlist.errors import FileError
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from tests.support.training_network import classifier, clusters, noisy, squares
 from tests.training.test_reference import samples
 
 ROOT = Path(__file__).parents[2]
-SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(folder("schemas").glob("*.json"))]
+SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(data_folder("schemas").glob("*.json"))]
 REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS)
 
 
@@ -273,7 +273,7 @@ def test_a_page_that_cannot_be_written_does_not_take_the_report_with_it(
     def refuse(path: str, data: bytes) -> None:
         raise FileError(f"{path}: cannot be written: No space left on device")
 
-    monkeypatch.setattr("mixlist.report.html_page.write_whole", refuse)
+    monkeypatch.setattr("mixlist.report.html_page.write_atomically", refuse)
     ran = run(*step, "--runs", "1", "--epochs", "1", "--html", tmp_path / "report.html", "--format", "json")
     assert ran.status == 2
     assert "report.html: cannot be written: No space" in ran.err

@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mixlist
 from mixlist.cost.estimate import Work, compute_low_share, estimate_costs, estimate_work
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.graph.build import build_main
 from tests.support.builders import keep, model, policy
 
-DIGITS = folder("demo_data") / "digits.onnx"
+DIGITS = data_folder("demo_data") / "digits.onnx"
 
 
 def of(text: str, **dims: int) -> Work:

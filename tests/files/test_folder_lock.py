@@ -17,12 +17,12 @@ import pytest
 
 from mixlist.errors import FileError
 from mixlist.files import folder_lock
-from mixlist.files.folder_lock import LOCK_FILE, locked
+from mixlist.files.folder_lock import LOCK_FILE, lock_folders
 from tests.support.systems import posix_only
 
 HOLD = "import sys, time; from pathlib import Path; from mixlist.files import folder_lock"
 NO_FOLDERS = "; folder_lock._lock_folder = lambda folder: None"
-FOREVER = "\nwith folder_lock.locked([Path(sys.argv[1])]): print('locked', flush=True); time.sleep(100)"
+FOREVER = "\nwith folder_lock.lock_folders([Path(sys.argv[1])]): print('locked', flush=True); time.sleep(100)"
 
 
 @pytest.fixture(params=["the folder", "a file in it"])
@@ -48,7 +48,7 @@ def test_one_at_a_time_and_nothing_stays(tmp_path: Path, system: str) -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(20):
-            with locked([tmp_path]):
+            with lock_folders([tmp_path]):
                 inside += 1
                 most = max(most, inside)
                 time.sleep(0.0005)
@@ -71,11 +71,11 @@ def test_a_lock_that_another_process_keeps_is_an_error(
     code = HOLD + (NO_FOLDERS if system == "a file in it" else "") + FOREVER
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"locked\n"
-        with pytest.raises(FileError, match="another process holds the lock"), locked([tmp_path]):
+        with pytest.raises(FileError, match="another process holds the lock"), lock_folders([tmp_path]):
             pass
         process.kill()
         process.wait()
-        with locked([tmp_path]):  # the lock ends with the process
+        with lock_folders([tmp_path]):  # the lock ends with the process
             pass
     assert list(tmp_path.iterdir()) == []
 
@@ -88,7 +88,7 @@ def test_two_folders_in_any_order_do_not_block_each_other(tmp_path: Path, system
 
     def work(order: list[Path]) -> None:
         for _ in range(20):
-            with locked(order):
+            with lock_folders(order):
                 pass
 
     threads = [threading.Thread(target=work, args=(order,)) for order in (folders, folders[::-1])]
@@ -100,14 +100,14 @@ def test_two_folders_in_any_order_do_not_block_each_other(tmp_path: Path, system
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="cannot be locked: No such file"), locked([tmp_path / "none"]):
+    with pytest.raises(FileError, match="cannot be locked: No such file"), lock_folders([tmp_path / "none"]):
         pass
 
 
 def test_a_lock_file_that_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_lock, "_lock_folder", lambda folder: None)
     (tmp_path / LOCK_FILE).mkdir()
-    with pytest.raises(FileError, match="cannot be locked"), locked([tmp_path]):
+    with pytest.raises(FileError, match="cannot be locked"), lock_folders([tmp_path]):
         pass
 
 
@@ -118,7 +118,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
 
     assert folder_lock.fcntl is not None
     monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
-    with locked([tmp_path]) as held:
+    with lock_folders([tmp_path]) as held:
         assert not held
     assert list(tmp_path.iterdir()) == []
 
@@ -136,8 +136,8 @@ def test_the_calls_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(folder_lock, "fcntl", None)
     monkeypatch.setattr(folder_lock, "WAIT", 0.05)
     monkeypatch.setitem(sys.modules, "msvcrt", types.SimpleNamespace(locking=locking, LK_NBLCK=2))
-    with locked([tmp_path]) as held:
+    with lock_folders([tmp_path]) as held:
         assert held and [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
-        with pytest.raises(FileError, match="another process holds the lock"), locked([tmp_path]):
+        with pytest.raises(FileError, match="another process holds the lock"), lock_folders([tmp_path]):
             pass
     assert list(tmp_path.iterdir()) == []

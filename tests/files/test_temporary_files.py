@@ -14,8 +14,8 @@ import pytest
 
 from mixlist.errors import FileError
 from mixlist.files import temporary_files
+from mixlist.files.atomic_writes import check_writable, write_atomically
 from mixlist.files.temporary_files import new_file, remove_leftovers
-from mixlist.files.whole_writes import check_writable, write_whole
 from tests.support.systems import posix_only
 
 
@@ -39,10 +39,10 @@ def _names(folder: Path) -> list[str]:
 
 def test_a_new_file_and_one_that_is_replaced(tmp_path: Path, system: str) -> None:
     target = tmp_path / "target.json"
-    write_whole(target, b"first")
+    write_atomically(target, b"first")
     assert target.read_bytes() == b"first"
     target.chmod(0o640)
-    write_whole(target, b"second")
+    write_atomically(target, b"second")
     assert target.read_bytes() == b"second"
     assert _names(tmp_path) == ["target.json"]
     if hasattr(temporary_files.os, "fchmod"):
@@ -53,7 +53,7 @@ def test_a_new_file_and_one_that_is_replaced(tmp_path: Path, system: str) -> Non
 def test_a_new_file_has_the_permissions_that_the_user_wants(tmp_path: Path, system: str) -> None:
     before = os.umask(0o027)
     try:
-        write_whole(tmp_path / "target", b"")
+        write_atomically(tmp_path / "target", b"")
     finally:
         os.umask(before)
     assert (tmp_path / "target").stat().st_mode & 0o777 == 0o640
@@ -82,7 +82,7 @@ def test_a_name_is_given_once_without_hard_links(tmp_path: Path, system: str, mo
 
     monkeypatch.setattr(os, "link", refuse)
     test_a_name_is_given_once(tmp_path, system)
-    write_whole(tmp_path / "target", b"text")
+    write_atomically(tmp_path / "target", b"text")
     assert _names(tmp_path) == ["data", "target"]
 
 
@@ -133,7 +133,7 @@ def test_a_killed_writer_leaves_nothing_for_long(tmp_path: Path, form: str) -> N
     for name in left:  # without locks, the age decides
         os.utime(tmp_path / name, (time.time() - 3600,) * 2)
     temporary_files._prepare_folder.cache_clear()
-    write_whole(tmp_path / "other", b"text")
+    write_atomically(tmp_path / "other", b"text")
     assert _names(tmp_path) == ["other"]
 
 
@@ -162,7 +162,7 @@ def test_without_locks_a_leftover_must_be_old(tmp_path: Path, monkeypatch: pytes
 def test_a_name_as_long_as_the_system_allows(tmp_path: Path, system: str) -> None:
     """The hidden name does not hold the target's, which may be as long as a name can be."""
     target = tmp_path / ("重" * 85)
-    write_whole(target, b"text")
+    write_atomically(target, b"text")
     assert _names(tmp_path) == [target.name]
 
 
@@ -170,13 +170,13 @@ def test_a_leftover_of_the_same_process_number_does_no_harm(tmp_path: Path, syst
     """In a container the process numbers of two runs are the same."""
     leftover = tmp_path / f".target.{os.getpid()}.tmp"
     leftover.write_bytes(b"of a user")
-    write_whole(tmp_path / "target", b"text")
+    write_atomically(tmp_path / "target", b"text")
     assert leftover.read_bytes() == b"of a user"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, system: str) -> None:
     for path in (tmp_path / "none" / "target", Path("/proc/target")):
-        for write in (check_writable, lambda path: write_whole(path, b"")):
+        for write in (check_writable, lambda path: write_atomically(path, b"")):
             with pytest.raises(FileError, match="cannot be written"):
                 write(path)
 

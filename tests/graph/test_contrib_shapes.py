@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from mixlist.cost.estimate import estimate_work
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.graph.build import build_main
 from mixlist.graph.shape_propagation import sizes_of
 from mixlist.runtime.inference_session import open_session
@@ -89,7 +89,7 @@ def test_what_has_no_rule_stays_unknown() -> None:
 
 def test_what_onnx_runtime_fused_costs_what_it_was_made_of(tmp_path: Path) -> None:
     """The demo's network after ONNX Runtime's optimisations has the same products, some of them fused."""
-    digits = folder("demo_data") / "digits.onnx"
+    digits = data_folder("demo_data") / "digits.onnx"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mixlist.files.jsonc import parse
 from mixlist.lists import presets
 from mixlist.lists.diff import diff_lists
-from mixlist.lists.edits import apply_edits, inspect
 from mixlist.lists.library import Library, Lists
+from mixlist.lists.modify_mixlist import apply_edits, inspect
 
 COLORS = ["white", "black", "gray"]
 OPS = ["A", "B", "C", "D", "ai.onnx::A", "com.microsoft::A", "com.microsoft::D"]
@@ -62,8 +62,10 @@ sets = st.builds(edited, libraries, st.dictionaries(st.sampled_from(OPS), st.sam
 @given(sets, sets)
 def test_round_trip(base: Lists, target: Lists) -> None:
     edits = diff_lists(base, target)
-    result = applied(edits, Library("base", {op: base.of(op) for op in base.library.lists.keys() | base.named}))
-    assert {op: result.of(op) for op in OPS} == {op: target.of(op) for op in OPS}
+    result = applied(
+        edits, Library("base", {op: base.list_of(op) for op in base.library.lists.keys() | base.named_ops})
+    )
+    assert {op: result.list_of(op) for op in OPS} == {op: target.list_of(op) for op in OPS}
 
 
 @given(sets, sets)
@@ -71,7 +73,7 @@ def test_only_what_differs_is_named_and_sorted(base: Lists, target: Lists) -> No
     edits = diff_lists(base, target)
     arrays = [names for part in edits.values() for names in part.values()]
     named = {op for names in arrays for op in names}
-    differ = {op for op in OPS if base.of(op) != target.of(op)}
+    differ = {op for op in OPS if base.list_of(op) != target.list_of(op)}
     plain = {op for op in named if "::" not in op}
     assert plain == {op for op in differ if "::" not in op}
     assert all(names == sorted(set(names)) and names for names in arrays)
@@ -101,4 +103,4 @@ def test_between_real_libraries(tmp_path: Path) -> None:
     base, target = Lists(presets.load("ascend910")), Lists(presets.load("ascend910b"))
     result = applied(diff_lists(base, target), base.library)
     ops = base.library.lists.keys() | target.library.lists.keys()
-    assert {op: result.of(op) for op in ops} == {op: target.of(op) for op in ops}
+    assert {op: result.list_of(op) for op in ops} == {op: target.list_of(op) for op in ops}

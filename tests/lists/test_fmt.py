@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mixlist.errors import ListError
 from mixlist.files.jsonc import parse
-from mixlist.lists.edits import inspect
-from mixlist.lists.fmt import format_text, losses
+from mixlist.lists.fmt import find_lost_comments, format_text
+from mixlist.lists.modify_mixlist import inspect
 from tests.support.systems import linux_only
 
 MIXLIST = """// why
@@ -32,11 +32,11 @@ def test_a_mixlist_gets_its_keys_in_order_and_keeps_the_names_order() -> None:
 
 
 def test_lost_comments_are_told() -> None:
-    (warning,) = losses(MIXLIST, "f")
+    (warning,) = find_lost_comments(MIXLIST, "f")
     assert (warning.code, warning.severity, warning.place) == ("ML011", "warning", "f:1:1")
     assert warning.message == "2 comments are lost in the strict form"
-    assert not losses('{"a": "// none"}', "f")
-    (warning,) = losses("node\n  # why\n", "keep.txt")
+    assert not find_lost_comments('{"a": "// none"}', "f")
+    (warning,) = find_lost_comments("node\n  # why\n", "keep.txt")
     assert (warning.place, warning.message) == ("keep.txt:2:3", "a comment is lost in the strict form")
 
 
@@ -81,7 +81,7 @@ def test_formatting_a_mixlist_twice_is_formatting_it_once(value: Any, data: Any)
     text = untidy(value, data.draw)
     once = format_text(text, "f", "modify-mixlist")
     assert format_text(once, "f", "modify-mixlist") == once
-    assert losses(once, "f") == [] == list(parse(once, "f").findings)
+    assert find_lost_comments(once, "f") == [] == list(parse(once, "f").findings)
     before, after = (inspect(parse(t, "f"))[0] for t in (text, once))
     assert {(e.op, e.action) for e in before} == {(e.op, e.action) for e in after}
 

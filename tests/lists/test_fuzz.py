@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from mixlist.errors import MixlistError
 from mixlist.files.jsonc import decode
-from mixlist.lists.edits import apply_edits, read_edits
-from mixlist.lists.fmt import format_text, losses
+from mixlist.lists.fmt import find_lost_comments, format_text
 from mixlist.lists.library import Library
+from mixlist.lists.modify_mixlist import apply_edits, read_edits
 from mixlist.lists.ops_info import load_ops_info
 from mixlist.lists.ops_info_edit import set_flags
-from mixlist.lists.validate import validate_file
+from mixlist.lists.validate_file import validate_file
 
 HERE = Path(__file__).parent
 SEEDS = [p.read_bytes() for f in ("valid", "invalid") for p in sorted((HERE / f).iterdir()) if p.suffix != ".expected"]
@@ -54,7 +54,7 @@ def test_damaged_files(tmp_path: Path, data: bytes) -> None:
     with suppress(MixlistError):
         text = decode(data, "f")
         assert format_text(format_text(text, "f"), "f") == format_text(text, "f")
-        losses(text, "f")
+        find_lost_comments(text, "f")
     with suppress(MixlistError):
         known = load_ops_info(path)[0].lists
         for flag, expected in (("true", "white"), ("false", "black"), ("none", "gray")):

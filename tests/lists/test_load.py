@@ -46,7 +46,7 @@ def test_the_arguments_and_their_defaults(tmp_path: Path) -> None:
     }  # fmt: skip
     assert all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
     black = write(tmp_path, "mix.json", {"white-list": {"to-remove": ["MatMul"]}, "black-list": {"to-add": ["MatMul"]}})
-    assert load_policy("onnx", black).lists.of("MatMul") == "black"
+    assert load_policy("onnx", black).lists.list_of("MatMul") == "black"
     with pytest.raises(TypeError, match="unexpected keyword argument 'opsinfo'"):
         load_policy(opsinfo="onnx")  # type: ignore[call-arg]
 
@@ -66,7 +66,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
         constants="clamp",
     )
     assert policy.mode.low == "bfloat16"
-    assert (policy.lists.of("Conv"), policy.lists.of("Gemm")) == ("white", "white")
+    assert (policy.lists.list_of("Conv"), policy.lists.list_of("Gemm")) == ("white", "white")
     assert policy.lists.source("Conv").startswith(f"{tmp_path}/mix.json:1:")
     assert [(rule.by, rule.pattern, rule.keep) for rule in policy.rules] == [
         ("name", "b", False),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mixlist.errors import FileError, ListError
 from mixlist.lists.node_rules import read_customize_dtypes, read_keep_dtype
-from mixlist.lists.validate import validate_file
+from mixlist.lists.validate_file import validate_file
 
 Slots = tuple[str | None, ...]
 

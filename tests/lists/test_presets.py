@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import UsageError
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.lists import op_catalog, presets
 from mixlist.lists.ops_info import load_ops_info
 
 ROOT = Path(__file__).parents[2]
 NAMES = presets.names()
-ONNX_SPACE = [name for name in NAMES if presets.describe(name).space == "onnx"]
+ONNX_SPACE = [name for name in NAMES if presets.find(name).space == "onnx"]
 ASCEND = ["ascend910b", "ascend910_93", "ascend910", "ascend310p", "ascend310b", "ascend310"]
 
 
@@ -33,7 +33,7 @@ def test_the_promised_libraries_exist() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_library_is_an_ordinary_ops_info_file(name: str) -> None:
-    preset = presets.describe(name)
+    preset = presets.find(name)
     library, warnings = load_ops_info(preset.path, strict=True)
     assert warnings == []
     assert library.lists == presets.load(name).lists
@@ -42,14 +42,14 @@ def test_a_library_is_an_ordinary_ops_info_file(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_library_has_a_title_and_an_origin_with_a_version(name: str) -> None:
-    preset = presets.describe(name)
+    preset = presets.find(name)
     assert preset.title
     assert any(c.isdigit() for c in preset.origin)
 
 
 @pytest.mark.parametrize("name", ONNX_SPACE)
 def test_every_known_op_type_is_listed_with_a_reason(name: str) -> None:
-    entries = json.loads(presets.describe(name).path.read_text("utf-8"))
+    entries = json.loads(presets.find(name).path.read_text("utf-8"))
     assert entries.keys() == op_catalog.onnx_ops()
     assert not [op for op, entry in entries.items() if not entry["reason"].strip()]
 
@@ -94,11 +94,11 @@ def test_tensorflow_has_four_lists() -> None:
     assert set(lists("tensorflow", "Exp", "Pow", "ReduceSum", "ReduceMean", "SoftmaxCrossEntropyLoss")) == {"black"}
     infer = ["Add", "Mul", "Sub", "Div", "BatchNormalization", "Softmax", "Log", "Sigmoid", "Tanh", "AveragePool"]
     assert set(lists("tensorflow", *infer)) == {"gray"}
-    clear = presets.describe("tensorflow").clear
+    clear = presets.find("tensorflow").clear_ops
     assert clear >= {"Relu", "Reshape", "Transpose", "Concat", "MaxPool", "Max", "Where", "Slice", "If"}
     assert not clear & set(infer)
     assert set(lists("tensorflow", *clear)) == {"gray"}
-    assert presets.load("tensorflow").clear == clear
+    assert presets.load("tensorflow").clear_ops == clear
     assert lists("tensorflow", "CumSum") == ["black"]  # on none of its lists: stays float32
 
 
@@ -107,7 +107,7 @@ def test_pytorch_has_three_lists() -> None:
     black = ["Exp", "Log", "Pow", "Softmax", "LayerNormalization", "GroupNormalization", "ReduceSum", "CumSum"]
     assert set(lists("pytorch", *black, "Resize")) == {"black"}
     assert set(lists("pytorch", "Add", "Mul", "GridSample", "ScatterElements", "BatchNormalization")) == {"gray"}
-    assert "--gray-policy promote" in presets.describe("pytorch").title
+    assert "--gray-policy promote" in presets.find("pytorch").title
 
 
 def test_an_unknown_library_names_the_nearest() -> None:
@@ -127,5 +127,5 @@ def test_the_generator_makes_the_committed_files(tmp_path: Path) -> None:
 
 
 def test_no_file_is_left_over() -> None:
-    files = {path.stem for path in (folder("sample_lists") / "presets").iterdir()}
+    files = {path.stem for path in (data_folder("sample_lists") / "presets").iterdir()}
     assert files == set(NAMES)

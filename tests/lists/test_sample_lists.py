@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import mixlist
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 
-HOME = folder("sample_lists")
+HOME = data_folder("sample_lists")
 SAMPLES = sorted(path.name for path in HOME.glob("*.json"))
 
 
@@ -52,4 +52,4 @@ def test_what_a_sample_does(name: str, op: str, before: str, after: str) -> None
 
 def test_a_domain_is_narrowed() -> None:
     lists = mixlist.load_policy(mixlist=HOME / "one-domain.json").lists
-    assert (lists.of("Attention"), lists.of("LayerNormalization")) == ("white", "black")
+    assert (lists.list_of("Attention"), lists.list_of("LayerNormalization")) == ("white", "black")

@@ -16,7 +16,9 @@ from mixlist.files.jsonc import parse
 from mixlist.lists.detect_kind import guess_kind
 from mixlist.lists.schema_check import check_form, check_structure, form_of
 
-SCHEMAS = {path.stem: json.loads(path.read_text("utf-8")) for path in package_data.folder("schemas").glob("*.json")}
+SCHEMAS = {
+    path.stem: json.loads(path.read_text("utf-8")) for path in package_data.data_folder("schemas").glob("*.json")
+}
 
 ANYTHING = st.sampled_from([None, True, False, 0, 1.5, "", "x", [], {}, ["x"], {"x": 1}, [[]]])
 NAMES = st.lists(st.text(max_size=3) | st.sampled_from([1, None, []]), max_size=3) | ANYTHING

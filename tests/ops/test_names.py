@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from mixlist.diagnostics import FilePlace
 from mixlist.lists import presets
-from mixlist.lists.library import Library, Lists, Move, Place
+from mixlist.lists.library import Library, Lists, Move
 from mixlist.ops.names import Listed, false_friends, in_ascend, listed, onnx_ops_of
 
 
@@ -37,7 +38,7 @@ def test_a_domain_narrows_and_wins() -> None:
 
 
 def test_the_source_is_the_entry_that_decided() -> None:
-    place = Place("mix.json", 3, 9)
+    place = FilePlace("mix.json", 3, 9)
     lists = Lists(Library("lib", {"Add": "gray"}), {"Add": Move("Add", "gray", "black", place)}, frozenset({"Add"}))
     assert listed(lists, "onnx", "", "Add") == Listed("black", "Add", "mix.json:3:9")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.profile import parse_events, read_profile
 from mixlist.runtime.session import SessionOptions
@@ -102,7 +102,7 @@ def test_no_events() -> None:
 
 
 def test_a_real_profile(tmp_path: Path) -> None:
-    session = open_session(folder("demo_data") / "digits.onnx", SessionOptions(profile=tmp_path / "p", threads=1))
+    session = open_session(data_folder("demo_data") / "digits.onnx", SessionOptions(profile=tmp_path / "p", threads=1))
     feed = {"pixels": np.zeros((2, 1, 8, 8), np.float32)}
     for _ in range(5):
         session.run(None, feed)

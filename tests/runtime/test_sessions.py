@@ -19,7 +19,7 @@ from mixlist.runtime.inference_session import make_session, open_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.model_files import write_model
 from mixlist.runtime.session import SessionOptions
-from mixlist.targets.providers import providers
+from mixlist.targets.providers import available_providers
 from tests.support.builders import model, policy
 from tests.support.rounding import unfaithful
 
@@ -142,13 +142,13 @@ def test_what_fails_in_a_run_is_told_in_one_line(product: onnx.ModelProto, capfd
 
 
 def test_providers() -> None:
-    assert providers()[0] == "cpu"
+    assert available_providers()[0] == "cpu"
     with pytest.raises(UsageError, match="'tpu' is no provider") as error:
         make_session(model("g (float x) => (float y) { y = Identity (x) }"), SessionOptions("tpu"))
     assert error.value.hint == "it is one of cpu, cuda"
 
 
-@pytest.mark.skipif("cuda" in providers(), reason="here is a CUDA provider")
+@pytest.mark.skipif("cuda" in available_providers(), reason="here is a CUDA provider")
 def test_how_to_get_cuda() -> None:
     for ask in (lambda: open_session(b"", SessionOptions("cuda")), lambda: unfaithful("cuda")):
         with pytest.raises(UsageError, match="provider cuda cannot be used") as error:
@@ -158,7 +158,7 @@ def test_how_to_get_cuda() -> None:
         assert "pip install 'onnxruntime-gpu" in hint
 
 
-@pytest.mark.skipif("cuda" not in providers(), reason="the installed onnxruntime has no CUDA provider")
+@pytest.mark.skipif("cuda" not in available_providers(), reason="the installed onnxruntime has no CUDA provider")
 def test_cuda_runs_and_rounds() -> None:
     proto = model("g (float[N] x) => (float16[N] y) { y = Cast <to = 10> (x) }")
     (got,) = LocalSession(make_session(proto, SessionOptions("cuda"))).run(

@@ -20,7 +20,7 @@ from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
 from mixlist.runtime.subprocess_session import Crashed, SessionProcess, SubprocessSession
-from mixlist.targets.providers import providers
+from mixlist.targets.providers import available_providers
 from tests.support.builders import model
 from tests.support.scripts import interrupt, is_gone, started_script
 from tests.support.systems import posix_only
@@ -118,7 +118,7 @@ def test_errors_are_those_of_this_process(double: onnx.ModelProto, temporary: Pa
     assert told[:2] == told[2:]
     with pytest.raises(ModelError, match=r"cannot load the model: .*exist"):
         SubprocessSession("none.onnx")
-    if "cuda" not in providers():
+    if "cuda" not in available_providers():
         with pytest.raises(UsageError, match="provider cuda cannot be used"):
             SubprocessSession(double, SessionOptions("cuda"))
     assert not list(temporary.iterdir())

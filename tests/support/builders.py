@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 import onnx
 from onnx import TensorProto, helper, parser
 
-from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace, Place
+from mixlist.diagnostics import FilePlace
+from mixlist.lists.library import Library, ListName, Lists, Move, NameSpace
 from mixlist.lists.policy import Constants, GrayPolicy, Mode, NodeRule, Policy, Protection
 from tests.support.scopes import MARK, subgraphs
 
@@ -72,8 +73,8 @@ def policy(
     ``edits`` are op types that a modify_mixlist file names, with the list it moves them to.
     """
     lists: dict[str, ListName] = dict.fromkeys(white, "white") | dict.fromkeys(black, "black")  # type: ignore[assignment]
-    library = Library("test", lists, space=space, clear=frozenset(clear))
-    at = Place("modify.json", 2, 9)
+    library = Library("test", lists, space=space, clear_ops=frozenset(clear))
+    at = FilePlace("modify.json", 2, 9)
     moves = {op: Move(op, lists.get(op, "gray"), to, at) for op, to in (edits or {}).items()}
     said = repr(
         (
@@ -83,7 +84,7 @@ def policy(
             gray_policy,
             constants,
             rules,
-            sorted(library.clear),
+            sorted(library.clear_ops),
             sorted(protect),
             space,
         )
@@ -105,7 +106,7 @@ def policy(
 def keep(*names: str, by_type: bool = False) -> tuple[NodeRule, ...]:
     """Node rules that keep the authored type of nodes, by name or by op type."""
     kind = "type" if by_type else "name"
-    return tuple(NodeRule(kind, n, True, Place("keep.cfg", i + 1, 1)) for i, n in enumerate(names))  # type: ignore[arg-type]
+    return tuple(NodeRule(kind, n, True, FilePlace("keep.cfg", i + 1, 1)) for i, n in enumerate(names))  # type: ignore[arg-type]
 
 
 def customise(
@@ -113,7 +114,7 @@ def customise(
 ) -> NodeRule:
     """One line of a customize_dtypes file."""
     kind = "type" if by_type else "name"
-    return NodeRule(kind, name, False, Place("custom.cfg", 1, 1), tuple(inputs), tuple(outputs))  # type: ignore[arg-type]
+    return NodeRule(kind, name, False, FilePlace("custom.cfg", 1, 1), tuple(inputs), tuple(outputs))  # type: ignore[arg-type]
 
 
 def apply(original: onnx.ModelProto, rules: Policy, **options: object) -> onnx.ModelProto:

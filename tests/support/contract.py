@@ -40,7 +40,7 @@ def check_contract(
     before = onnx.load(original) if isinstance(original, str | Path) else original
     after = result if isinstance(result, onnx.ModelProto) else result.model
     low = {"float16": FLOAT16, "bfloat16": BFLOAT16}[plan.policy.mode.low] if plan else FLOAT16
-    cast_is_black = bool(plan) and plan.policy.lists.of("Cast") == "black"
+    cast_is_black = bool(plan) and plan.policy.lists.list_of("Cast") == "black"
     if plan:
         constants = plan.policy.constants
     old, new = View(before), View(after)

@@ -342,7 +342,7 @@ class Reference:
         """The list of a node's op type."""
         if self.policy.space == "ascend":
             return ascend_list(node, self.policy)
-        return self.policy.lists.of(node.op)
+        return self.policy.lists.list_of(node.op)
 
     def _between(self) -> Between:
         def color(node: Node) -> str:
@@ -352,7 +352,7 @@ class Reference:
             is_refused = listed == "white" and not self._can_be_low(node)
             return "end" if ends or is_kept or is_refused else listed
 
-        clear = self.policy.lists.library.clear
+        clear = self.policy.lists.library.clear_ops
         return Between(
             self.nodes,
             self.flow,

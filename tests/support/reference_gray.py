@@ -38,7 +38,7 @@ class Follower:
         value = seen_through_marked(value)
         node = value.producer
         own = types.get(value, value.elem)
-        if node is None or not node.is_user_cast or self.policy.lists.of("Cast") == "black":
+        if node is None or not node.is_user_cast or self.policy.lists.list_of("Cast") == "black":
             return own
         if node.scope.function() is not reader.scope.function():
             return own

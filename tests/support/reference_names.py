@@ -31,5 +31,5 @@ def names_of(node: Node) -> tuple[str, ...]:
 
 def ascend_list(node: Node, policy: Policy) -> str:
     """The list of a node, from the names that the library knows."""
-    lists = {policy.lists.of(name) for name in names_of(node) if policy.lists.knows(name)}
+    lists = {policy.lists.list_of(name) for name in names_of(node) if policy.lists.has_entry(name)}
     return next((name for name in ("black", "gray", "white") if name in lists), "gray")

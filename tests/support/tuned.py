@@ -8,9 +8,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 
-SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(folder("schemas").glob("*.json"))]
+SCHEMAS = [json.loads(path.read_text("utf-8")) for path in sorted(data_folder("schemas").glob("*.json"))]
 REGISTRY = Registry().with_resources((schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS)
 (SCHEMA,) = [schema for schema in SCHEMAS if schema["$id"] == "urn:mixlist:schema:tune:1"]
 

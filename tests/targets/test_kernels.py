@@ -14,7 +14,16 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from mixlist.targets import kernels
-from mixlist.targets.kernels import DATA, FLOATS, Kernel, Registry, has_low_kernel, read, registered, taken_from
+from mixlist.targets.kernels import (
+    DATA,
+    FLOATS,
+    Kernel,
+    Registry,
+    has_low_kernel,
+    kernel_release,
+    parse_registry,
+    read_registered_kernels,
+)
 
 TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "make_kernels.py"))
 CAN_BE_ASKED = set(onnxruntime.get_available_providers()) <= {"CPUExecutionProvider", "AzureExecutionProvider"}
@@ -47,7 +56,7 @@ def answers(registry: Registry) -> dict[tuple[Any, ...], bool]:
 
 
 def test_a_data_file_is_read() -> None:
-    registry = read(SMALL)
+    registry = parse_registry(SMALL)
     assert set(registry) == {("", "Two"), ("", "Whole"), ("my", "Two")}
     assert registry["", "Whole"] == ()
     old, new = registry["", "Two"]
@@ -62,7 +71,7 @@ def test_a_data_file_is_read() -> None:
 @asked
 def test_the_tools_file_answers_as_the_runtime_does(tmp_path: Path) -> None:
     data = json.loads(TOOL["text"](TOOL["make"]("cpu")))
-    live, written = registered("cpu"), read(data)
+    live, written = read_registered_kernels("cpu"), parse_registry(data)
     assert set(written) == set(live)
     assert data["source"] == f"onnxruntime {onnxruntime.__version__}"
     told = answers(live)
@@ -73,7 +82,7 @@ def test_the_tools_file_answers_as_the_runtime_does(tmp_path: Path) -> None:
 @asked
 def test_the_registry_answers_as_the_kernels_it_was_made_from() -> None:
     """Against the runtime's own objects: a kernel is told for a type exactly where one of them takes it."""
-    live = registered("cpu")
+    live = read_registered_kernels("cpu")
     raw = [k for k in state.get_all_opkernel_def() if k.provider == "CPUExecutionProvider"]
     assert {(k.domain, k.op_name) for k in raw} == set(live)
     for each in raw:
@@ -91,7 +100,7 @@ def test_the_file_for_the_cpu_is_what_its_release_says() -> None:
     data = json.loads((DATA / "kernels_cpu.json").read_text("utf-8"))
     if f" {onnxruntime.__version__} " not in f"{data['source']} ":
         pytest.skip(f"the file is of {data['source']}")
-    written, live = read(data), registered("cpu")
+    written, live = parse_registry(data), read_registered_kernels("cpu")
     assert {op: answers({op: written[op]}) for op in written} == {op: answers({op: live[op]}) for op in live}
 
 
@@ -113,7 +122,7 @@ def with_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("provider", ["cpu", "cuda"])
 def test_a_build_that_may_die_of_the_question_is_not_asked(with_cuda: None, provider: str) -> None:
     assert has_low_kernel(provider, "", "Relu", 17, "float", (0,))
-    assert taken_from(provider) == "onnxruntime-gpu 1.31.1 (CUDA 13.0)"
+    assert kernel_release(provider) == "onnxruntime-gpu 1.31.1 (CUDA 13.0)"
 
 
 # Read off the registry of onnxruntime-gpu 1.31.1 by eye: CUDA has no reductions to the extremes in bfloat16.

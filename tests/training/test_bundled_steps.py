@@ -13,9 +13,9 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 
-DATA = folder("demo_data")
+DATA = data_folder("demo_data")
 NAMES = ("cnn", "transformer")
 TOOLS = Path(__file__).parents[2] / "tools"
 

@@ -7,7 +7,7 @@ import pytest
 
 import mixlist
 from mixlist import training
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from tests.support.cuda import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing()}")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no CUDA here: {missing
 
 @pytest.mark.parametrize("network", ["cnn", "transformer"])
 def test_native_steps_learn_as_emulated_ones_do(network: str) -> None:
-    data = folder("demo_data")
+    data = data_folder("demo_data")
     with np.load(data / "digits_train.npz") as arrays:
         samples = dict(arrays)
     found = {

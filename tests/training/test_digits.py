@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.files.package_data import folder
+from mixlist.files.package_data import data_folder
 from mixlist.training import Settings, train
 
-DATA = folder("demo_data")
+DATA = data_folder("demo_data")
 CNN = Settings(lr=0.004, schedule="cosine", warmup_steps=20)
 TRANSFORMER = Settings("adamw", lr=0.006, schedule="cosine", warmup_steps=60, weight_decay=0.01)
 DYNAMIC = {"scaler": "mindspore", "scaler_parameters": {"init_loss_scale": 1024.0, "scale_window": 1000}}

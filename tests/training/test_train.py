@@ -146,7 +146,7 @@ def test_a_planted_overflow_is_refused_named_and_cured() -> None:
     assert {node.name for node in found.offenders} == {"energy"}
     assert found.offenders[0].kind == "overflow"
     cured = read_back(low_everywhere(), found.suggestion, "")
-    assert cured.lists.of("Mul") == "black"
+    assert cured.lists.list_of("Mul") == "black"
     again = run(planted(), cured, scaler_parameters={"init_scale": 1024.0})
     assert again.exception_rate == 0
     assert again.verdict == "pass", again.reasons

@@ -17,7 +17,7 @@ import pytest
 
 from mixlist.errors import FileError
 from mixlist.lists.library import Library
-from mixlist.lists.validate import validate_file
+from mixlist.lists.validate_file import validate_file
 from tests.support.systems import linux_only
 
 HERE = Path(__file__).parent
@@ -132,7 +132,7 @@ def test_sixty_megabytes_of_short_names(tmp_path: Path, name: str, count: int) -
     path.write_text(text)
     del names
     code = (
-        "import resource, sys; from mixlist.lists.validate import validate_file\n"
+        "import resource, sys; from mixlist.lists.validate_file import validate_file\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({10 * len(text) + (80 << 20)},) * 2)\n"
         "validate_file(sys.argv[1])"
     )

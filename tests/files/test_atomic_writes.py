@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mixlist.errors import FileError
-from mixlist.files.whole_writes import write_whole
+from mixlist.files.atomic_writes import write_atomically
 from tests.support.systems import posix_only
 
 
@@ -21,7 +21,7 @@ def test_a_pipe_takes_the_bytes_and_stays_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    write_whole(pipe, b"text")
+    write_atomically(pipe, b"text")
     reader.join(10)
     assert found == [b"text"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -30,4 +30,4 @@ def test_a_pipe_takes_the_bytes_and_stays_a_pipe(tmp_path: Path) -> None:
 
 def test_a_folder_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be written"):
-        write_whole(tmp_path, b"text")
+        write_atomically(tmp_path, b"text")

@@ -9,8 +9,8 @@ from typing import Literal
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.files.jsonc import Document, is_directory, parse, read_text, shown_path
-from mixlist.lists import edits, node_rules, ops_info
-from mixlist.lists.detect_kind import Kind, json_kind, text_kind
+from mixlist.lists import modify_mixlist, node_rules, ops_info
+from mixlist.lists.detect_kind import FileKind, json_kind, text_kind
 from mixlist.lists.library import Library
 
 
@@ -38,7 +38,7 @@ class FileReport:
 
 def validate_file(
     path: str | os.PathLike[str],
-    kind: Literal["auto"] | Kind = "auto",
+    kind: Literal["auto"] | FileKind = "auto",
     *,
     strict: bool = False,
     library: Library | None = None,
@@ -72,6 +72,6 @@ def validate_file(
 
 
 def _mixlist(document: Document, library: Library | None) -> list[Diagnostic]:
-    actions, findings = edits.inspect(document)
-    warnings = edits.gray_alone(actions) if library is None else edits.apply_edits(library, actions)[1]
+    edits, findings = modify_mixlist.inspect(document)
+    warnings = modify_mixlist.gray_alone(edits) if library is None else modify_mixlist.apply_edits(library, edits)[1]
     return [*findings, *warnings]

@@ -19,11 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mixlist.diagnostics import Diagnostic, findings_for
-from mixlist.errors import FileError
+from mixlist.diagnostics import Diagnostic, FilePlace, findings_for
+from mixlist.errors import FileError, raise_for_errors
 from mixlist.files.jsonc import Document, quoted, read
-from mixlist.lists.findings import stop_on_errors
-from mixlist.lists.library import Library, ListName, Lists, Move, Place
+from mixlist.lists.library import Library, ListName, Lists, Move
 from mixlist.lists.schema_check import check_structure
 from mixlist.lists.suggestions import did_you_mean
 
@@ -59,7 +58,7 @@ class Edit:
 
     op: str
     action: EditAction
-    place: Place
+    place: FilePlace
 
 
 _ByOp = dict[str, dict[EditAction, Edit]]
@@ -72,7 +71,7 @@ def read_edits(path: str | os.PathLike[str], *, strict: bool = False) -> tuple[t
     read, ListError (with every finding) if it is not a valid modify_mixlist.
     """
     edits, findings = inspect(read(path, strict=strict))
-    return edits, stop_on_errors(findings)
+    return edits, raise_for_errors(findings)
 
 
 def inspect(document: Document) -> tuple[tuple[Edit, ...], list[Diagnostic]]:
@@ -93,7 +92,7 @@ def _edits(document: Document) -> tuple[Edit, ...]:
         if isinstance(names, list):
             if len(names) + len(edits) > MAX_NAMES:
                 raise FileError(f"{document.path}: more than {MAX_NAMES:,} names, which no mixlist has")
-            places = [Place(document.path, *position) for position in document.places((top, inner))]
+            places = [FilePlace(document.path, *position) for position in document.places((top, inner))]
             edits += [Edit(op, action, place) for op, place in zip(names, places, strict=True) if isinstance(op, str)]
     return tuple(sorted(edits, key=lambda edit: (edit.place.line, edit.place.column)))
 
@@ -158,7 +157,7 @@ def apply_edits(library: Library, edits: Sequence[Edit]) -> tuple[Lists, list[Di
     by_op = _by_op(edits)
     moves: dict[str, Move] = {}
     for op, actions in by_op.items():
-        before = library.start(op)
+        before = library.list_of(op)
         after, decides = _move(before, actions)
         if after != before and decides:
             moves[op] = Move(op, before, after, decides.place)
@@ -192,21 +191,21 @@ def _unknown(library: Library, by_op: _ByOp) -> list[Diagnostic]:
 
 def _idle_removals(library: Library, by_op: _ByOp) -> list[Diagnostic]:
     def describe(edit: Edit) -> Diagnostic:
-        color, actual = edit.action.removeprefix("rm-"), library.start(edit.op)
+        color, actual = edit.action.removeprefix("rm-"), library.list_of(edit.op)
         message = f"this removal does nothing: {quoted(edit.op)} is {actual} in library {library.name}, not {color}"
         alone = actual != "gray" and not any(action.startswith("add-") for action in by_op[edit.op])
         hint = f"to make it gray, name it in {actual}-list to-remove" if alone else "remove this entry"
         return edit.place.finding("ML106", "warning", message, hint)
 
     removals = (edit for actions in by_op.values() for action, edit in actions.items() if action.startswith("rm-"))
-    return findings_for([e for e in removals if e.action != f"rm-{library.start(e.op)}"], describe)
+    return findings_for([e for e in removals if e.action != f"rm-{library.list_of(e.op)}"], describe)
 
 
 def gray_alone(edits: Iterable[Edit], library: Library | None = None) -> list[Diagnostic]:
     """Return a warning for each op type that gray-list to-add alone names, which needs no library to be wrong."""
 
     def describe(edit: Edit) -> Diagnostic:
-        actual = library.start(edit.op) if library else None
+        actual = library.list_of(edit.op) if library else None
         if actual == "gray":
             message, hint = f"gray-list to-add does nothing: {quoted(edit.op)} is gray already", "remove this entry"
         else:

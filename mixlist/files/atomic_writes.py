@@ -10,7 +10,7 @@ from mixlist.errors import FileError
 from mixlist.files.temporary_files import new_file
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace the file's content in one step; a reader sees the old content or the new.
 
     A symbolic link is followed, an existing file keeps its permissions and owner; a device or a pipe stays what it is
@@ -29,7 +29,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise FileError where ``write_whole`` would fail; a file is created in the folder, and removed."""
+    """Raise FileError where ``write_atomically`` would fail; a file is created in the folder, and removed."""
     if not _is_device(path):
         with new_file(path):
             return

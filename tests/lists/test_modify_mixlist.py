@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ListError
-from mixlist.lists.edits import LEGAL, apply_edits, read_edits
 from mixlist.lists.library import Library, ListName
+from mixlist.lists.modify_mixlist import LEGAL, apply_edits, read_edits
 from mixlist.lists.suggestions import closest
 
 Write = Callable[[str], Path]
@@ -77,7 +77,7 @@ def test_combination(fact: dict[str, Any], write: Write) -> None:
     assert not warnings
     for before, expected in fact["by_default_list"].items():
         lists, told = apply_edits(Library("lib", {"Op": before}), edits)
-        assert lists.of("Op") == expected["result"]
+        assert lists.list_of("Op") == expected["result"]
         assert ("ML106" in codes(told)) == expected["warns_remove_mismatch"]
         assert ("Op" in lists.moves) == (before != expected["result"])
 
@@ -98,7 +98,7 @@ def test_a_move_names_the_entry_that_decided(write: Write) -> None:
     assert (move.before, move.after) == ("white", "black")
     assert str(move.place) == f"{path}:2:28"
     assert lists.source("Relu") == f"{path}:2:38"
-    assert lists.of("Softmax") == "black" and lists.named == {"MatMul", "Relu"}
+    assert lists.list_of("Softmax") == "black" and lists.named_ops == {"MatMul", "Relu"}
 
 
 def test_removal_that_does_nothing(write: Write) -> None:
@@ -123,7 +123,7 @@ def test_unknown_op_names_the_nearest(write: Write) -> None:
     (found,) = warnings_of(path)
     assert found.code == "ML108" and found.hint is not None
     assert found.hint == "did you mean MatMul?"
-    assert apply_edits(LIBRARY, read_edits(path)[0])[0].of("Matmul") == "white"
+    assert apply_edits(LIBRARY, read_edits(path)[0])[0].list_of("Matmul") == "white"
 
 
 def test_unknown_removal_warns_of_both(write: Write) -> None:
@@ -135,7 +135,7 @@ def test_a_name_listed_twice_is_harmless(write: Write) -> None:
     (found,) = warnings_of(path)
     assert (found.code, found.severity, found.line, found.column) == ("ML105", "warning", 2, 1)
     assert "first at 1:28" in found.message
-    assert apply_edits(LIBRARY, read_edits(path)[0])[0].of("Relu") == "black"
+    assert apply_edits(LIBRARY, read_edits(path)[0])[0].list_of("Relu") == "black"
 
 
 def test_blanks_around_a_name(write: Write) -> None:
@@ -220,7 +220,7 @@ NAMES = ["A", "B", "C", "D"]
 def test_legal_edits_do_what_the_facts_say(before: dict[str, ListName], wanted: dict[str, list[str]]) -> None:
     """Rule S2.3: Removals act first, then additions."""
     from mixlist.files.jsonc import parse
-    from mixlist.lists.edits import inspect
+    from mixlist.lists.modify_mixlist import inspect
 
     content: dict[str, dict[str, list[str]]] = {}
     for op, actions in wanted.items():
@@ -235,6 +235,6 @@ def test_legal_edits_do_what_the_facts_say(before: dict[str, ListName], wanted: 
     for op in NAMES:
         start = before.get(op, "gray")
         if op in wanted:
-            assert lists.of(op) == by_actions[frozenset(wanted[op])]["by_default_list"][start]["result"]
+            assert lists.list_of(op) == by_actions[frozenset(wanted[op])]["by_default_list"][start]["result"]
         else:
-            assert lists.of(op) == start
+            assert lists.list_of(op) == start
