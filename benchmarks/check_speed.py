@@ -67,19 +67,21 @@ def _times(models: Mapping[str, Path]) -> None:
 def _contenders(path: Path, feed: Mapping[str, Any]) -> tuple[Callable[[], None], Callable[[], None]]:
     """What a check does with each batch, all tensors observed, and two runs of the model as it is."""
     import mixlist
-    from mixlist.checker.finding_rules import BatchRanges, classify
-    from mixlist.checker.model_pair import SessionConfig, make_pair
+    from mixlist.checker.finding_rules import BatchRanges, classify_outputs
+    from mixlist.checker.model_pair import SessionConfig, make_model_pair
     from mixlist.checker.operand_rules import classify_operands
 
-    pair = make_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", None, False))
+    pair = make_model_pair(path, mixlist.load_policy(), None, SessionConfig("cpu", None, False))
     session = _session(path.read_bytes())
 
     def observed() -> None:
         _, exact = pair.reference_observer.run(feed)
         _, ours = pair.mixed_observer.run(feed)
-        batch = BatchRanges(0, exact, ours, pair.low, False, converted=pair.converted(exact, ours))
-        classify(batch, pair.nodes, {})
-        classify_operands(batch, pair.readers, {})
+        batch = BatchRanges(
+            0, exact, ours, pair.low_type_of, False, conversion_ranges=pair.conversion_ranges(exact, ours)
+        )
+        classify_outputs(batch, pair.nodes, {})
+        classify_operands(batch, pair.conversion_readers, {})
 
     def plain() -> None:
         session.run(None, feed)

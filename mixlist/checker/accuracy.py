@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mixlist.checker.array_figures import Doubles, dot, has_classes, largest_ratio, leaves, ratio, same_largest
+from mixlist.checker.array_comparison import Doubles, dot, has_classes, largest_ratio, leaves, ratio, same_largest
 from mixlist.checker.result import OutputFinding
 from mixlist.option_fields import option
 
@@ -70,7 +70,7 @@ class Limits:
         None, "Share of rows whose largest element is at the same place.", "number", flag="--min-top1", least=0, most=1
     )
 
-    def asked(self) -> dict[str, float]:
+    def enabled(self) -> dict[str, float]:
         """The limits that are set, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
@@ -95,7 +95,7 @@ def failed_limits(finding: OutputFinding, limits: Limits, max_ignored: float = 1
     largest share of values that may be ignored (Rule S8.21).
     """
     failed = ["shape"] if "shape" in finding.failed_limits else []
-    asked = limits.asked()
+    asked = limits.enabled()
     for name, field in MEASURES.items():
         value = getattr(finding, field)
         if name in asked and value is not None:
@@ -120,7 +120,7 @@ class OutputAccuracy:
     def __init__(self, name: str, only: Limits | None = None, saturated: float = math.inf) -> None:
         self.name = name
         self._saturated = saturated
-        self._measured = frozenset(MEASURES if only is None else only.asked())
+        self._measured = frozenset(MEASURES if only is None else only.enabled())
         self._max_abs = self._max_rel = self._normalized = 0.0
         self._cosine = 1.0
         self._reference = 0.0  # sum of squares over all batches

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from mixlist.checker.finding_rules import Tally
+from mixlist.checker.finding_rules import FindingRecord
 from mixlist.checker.model_pair import ModelPair, ObservedModel
-from mixlist.checker.operand_rules import Operand, OperandTally, operand_count
-from mixlist.checker.result import Kind, ValueCounts
+from mixlist.checker.operand_rules import OperandKey, OperandRecord, operand_count
+from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.checker.value_counts import (
     LARGEST,
     NO_LARGEST,
     NO_SMALLEST,
     SMALLEST,
     Totals,
+    conversion_statistics,
     converted_counts,
     finding_count,
-    of_converted,
-    of_mixed,
-    of_reference,
-    smallest,
+    mixed_statistics,
+    reference_statistics,
+    smallest_nonzero,
     value_counts,
 )
 from mixlist.emulation.conversions import Conversion
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 Key = TypeVar("Key")
-_UNCOUNTED: tuple[Kind, ...] = ("intended", "refused")
+_UNCOUNTED: tuple[FindingKind, ...] = ("intended", "refused")
 
 
 class CountingSession:
@@ -96,8 +96,8 @@ class CountingSessions:
     ) -> None:
         first = next(iter(pair.low_types), types.FLOAT16)
         by_type: dict[int, list[TensorRef]] = {first: []}
-        for tensor in pair.low if tensors is None else tensors:
-            by_type.setdefault(pair.low.get(tensor, first), []).append(tensor)
+        for tensor in pair.low_type_of if tensors is None else tensors:
+            by_type.setdefault(pair.low_type_of.get(tensor, first), []).append(tensor)
         self._sessions = [
             CountingSession(model, statistics(elem), None if tensors is None and elem == first else of_type)
             for elem, of_type in by_type.items()
@@ -126,7 +126,10 @@ class ConvertedCount:
             group = groups.setdefault((conversion.in_reference, conversion.elem), {})
             group[conversion] = probe_in_original(pair, conversion)
         self._sessions = [
-            (CountingSession(pair.reference if there else pair.mixed, of_converted(elem), tensors.values()), tensors)
+            (
+                CountingSession(pair.reference if there else pair.mixed, conversion_statistics(elem), tensors.values()),
+                tensors,
+            )
             for (there, elem), tensors in groups.items()
         ]
 
@@ -170,8 +173,10 @@ class FullStatistics:
         pair = self._pair
         if self._sessions is None:
             self._sessions = (
-                CountingSessions(pair, pair.mixed, of_mixed, pair.low),
-                CountingSessions(pair, pair.reference, lambda elem: (*of_reference(elem), smallest()), None),
+                CountingSessions(pair, pair.mixed, mixed_statistics, pair.low_type_of),
+                CountingSessions(
+                    pair, pair.reference, lambda elem: (*reference_statistics(elem), smallest_nonzero()), None
+                ),
                 ConvertedCount(pair, pair.conversions),
             )
         mixed, reference, converted = self._sessions
@@ -179,19 +184,19 @@ class FullStatistics:
         for (tensor, name), least in self._reference.items():
             if name == SMALLEST and least < self.smallest.get(tensor, NO_SMALLEST):
                 self.smallest[tensor] = least
-        counted = {tensor: value_counts(tensor, self._mixed, self._reference) for tensor in pair.low}
+        counted = {tensor: value_counts(tensor, self._mixed, self._reference) for tensor in pair.low_type_of}
         for tensor, counts in counted.items():
             self.totals[tensor] = self.totals[tensor] + counts if tensor in self.totals else counts
         return counted
 
     def count_findings(
-        self, index: int, tallies: Mapping[TensorRef, Tally], operands: Mapping[Operand, OperandTally]
+        self, index: int, records: Mapping[TensorRef, FindingRecord], operands: Mapping[OperandKey, OperandRecord]
     ) -> None:
-        """Put the counts of the batch that was added last, the one of this index, into its tallies."""
-        for tensor, tally in tallies.items():
-            for kind, batches in tally.batches.items():
+        """Put the counts of the batch that was added last, the one of this index, into its records."""
+        for tensor, record in records.items():
+            for kind, batches in record.batches.items():
                 if batches[-1] == index and (tensor, "values") in self._mixed:
-                    tally.add_count(kind, finding_count(kind, tensor, self._mixed, self._reference))
+                    record.add_count(kind, finding_count(kind, tensor, self._mixed, self._reference))
         for operand in operands.values():
             for kind, batches in operand.batches.items():
                 if batches[-1] == index and operand.conversion in self.operands:
@@ -203,51 +208,51 @@ class FullStatistics:
             session.close()
 
 
-def count_findings(pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally]) -> None:
+def count_findings(pair: ModelPair, batches: Batches, records: Mapping[TensorRef, FindingRecord]) -> None:
     """Count the values behind the findings, in the first batch where each arose.
 
     Those of an intended finding are not worth two sessions: masked values are as many as the data masks. A refused run
     has no values.
     """
-    chosen = first_batches(tallies)
+    chosen = first_batches(records)
     if not chosen:
         return
     tensors = set[TensorRef]().union(*chosen.values())
-    mixed = CountingSessions(pair, pair.mixed, of_mixed, tensors)
-    reference = CountingSessions(pair, pair.reference, of_reference, tensors)
+    mixed = CountingSessions(pair, pair.mixed, mixed_statistics, tensors)
+    reference = CountingSessions(pair, pair.reference, reference_statistics, tensors)
     for index, feed in enumerate(islice(batches, max(chosen) + 1)):
         if index in chosen:
             totals = mixed.count(feed), reference.count(feed)
             for tensor in chosen[index]:
-                for kind, indices in tallies[tensor].batches.items():
+                for kind, indices in records[tensor].batches.items():
                     if index in indices and kind not in _UNCOUNTED:
-                        tallies[tensor].add_count(kind, finding_count(kind, tensor, *totals))
+                        records[tensor].add_count(kind, finding_count(kind, tensor, *totals))
     mixed.close()
     reference.close()
 
 
-def count_operands(pair: ModelPair, batches: Batches, tallies: Mapping[Operand, OperandTally]) -> None:
+def count_operands(pair: ModelPair, batches: Batches, records: Mapping[OperandKey, OperandRecord]) -> None:
     """Count the values behind the findings of converted inputs, in the first batch where each arose."""
-    chosen = first_batches(tallies)
+    chosen = first_batches(records)
     if not chosen:
         return
-    asked = (tallies[operand].conversion for operands in chosen.values() for operand in operands)
+    asked = (records[operand].conversion for operands in chosen.values() for operand in operands)
     session = ConvertedCount(pair, asked)
     for index, feed in enumerate(islice(batches, max(chosen) + 1)):
         counts = session.count(feed) if index in chosen else {}
         for operand in chosen.get(index, ()):
-            tally = tallies[operand]
-            for kind, indices in tally.batches.items():
-                if index in indices and kind not in _UNCOUNTED and tally.conversion in counts:
-                    tally.add_count(kind, operand_count(kind, counts[tally.conversion]))
+            record = records[operand]
+            for kind, indices in record.batches.items():
+                if index in indices and kind not in _UNCOUNTED and record.conversion in counts:
+                    record.add_count(kind, operand_count(kind, counts[record.conversion]))
     session.close()
 
 
-def first_batches(tallies: Mapping[Key, Tally]) -> dict[int, set[Key]]:
-    """Return by batch the keys of the tallies with a finding that first arose there, of a kind that is counted."""
+def first_batches(records: Mapping[Key, FindingRecord]) -> dict[int, set[Key]]:
+    """Return by batch the keys of the records with a finding that first arose there, of a kind that is counted."""
     chosen: dict[int, set[Key]] = {}
-    for key, tally in tallies.items():
-        for kind, indices in tally.batches.items():
+    for key, record in records.items():
+        for kind, indices in record.batches.items():
             if kind not in _UNCOUNTED:
                 chosen.setdefault(indices[0], set()).add(key)
     return chosen

@@ -7,8 +7,8 @@ limits are those of the Ascend documents.
 
 from __future__ import annotations
 
-DEFAULT_LIMIT = 0.005
-LARGE_BATCH_LIMIT = 0.001
+DEFAULT_RATE_LIMIT = 0.005
+LARGE_BATCH_RATE_LIMIT = 0.001
 
 
 def exception_rate(exceptions: int, total: int) -> float:
@@ -16,7 +16,7 @@ def exception_rate(exceptions: int, total: int) -> float:
     return exceptions / max(total, 1)
 
 
-def too_many(exceptions: int, total: int, limit: float) -> bool:
+def too_many_exceptions(exceptions: int, total: int, limit: float) -> bool:
     """Return whether the exception rate is at or above the limit; no exception is never too many."""
     return exceptions > 0 and exception_rate(exceptions, total) >= limit
 

@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mixlist.checker.result import Kind, ValueCounts
+from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode, InputTensor
@@ -36,13 +36,13 @@ from mixlist.patterns.masks import Mask, MaskLevels
 if TYPE_CHECKING:
     from mixlist.emulation.observer import Ranges
 
-EXCEPTIONS: tuple[Kind, ...] = ("overflow", "saturated")
+EXCEPTION_KINDS: tuple[FindingKind, ...] = ("overflow", "saturated")
 NEAR = 0.5  # of the largest finite value
 FLUSHED = 0.01  # of the values that are not zero in the reference: fewer are lost in rounding's own noise
 
 
 @dataclass
-class Tally:
+class FindingRecord:
     """The findings of one tensor over the batches: the batches of each kind, and the largest magnitudes.
 
     ``input``: the name of a tensor that the node reads converted, "" for its own output ``tensor``. A magnitude is NaN
@@ -52,12 +52,14 @@ class Tally:
     node: DataflowNode
     tensor: TensorRef
     input: str = ""
-    batches: dict[Kind, list[int]] = field(default_factory=dict)
+    batches: dict[FindingKind, list[int]] = field(default_factory=dict)
     reference: float = 0.0
     mixed: float = 0.0
     reference_number: float | None = None
     mixed_number: float | None = None
-    counts: dict[Kind, int] = field(default_factory=dict)  # values concerned in the worst batch, where they are counted
+    counts: dict[FindingKind, int] = field(
+        default_factory=dict
+    )  # values concerned in the worst batch, where they are counted
     first: bool = False  # in a batch the node is a first offender
 
     def see(self, reference: ObservedRange, mixed: ObservedRange) -> None:
@@ -75,13 +77,13 @@ class Tally:
         self.reference_number = max((n for n in (self.reference_number, reference) if n is not None), default=None)
         self.mixed_number = max((n for n in (self.mixed_number, mixed) if n is not None), default=None)
 
-    def add_batch(self, kind: Kind, index: int) -> None:
+    def add_batch(self, kind: FindingKind, index: int) -> None:
         """Add a finding in one batch; a second one of that kind changes nothing."""
         batches = self.batches.setdefault(kind, [])
         if batches[-1:] != [index]:
             batches.append(index)
 
-    def add_count(self, kind: Kind, count: int) -> None:
+    def add_count(self, kind: FindingKind, count: int) -> None:
         """Add how many values a finding concerns in one batch."""
         self.counts[kind] = max(count, self.counts.get(kind, 0))
 
@@ -103,13 +105,13 @@ class BatchRanges:
     index: int
     reference: Ranges
     mixed: Ranges
-    low: Mapping[TensorRef, int]
+    low_type_of: Mapping[TensorRef, int]
     saturate: bool
     masks: Mapping[TensorRef, Mask] = field(default_factory=dict)
     inputs: Ranges = field(default_factory=dict)
     lost: AbstractSet[TensorRef] = frozenset()
     counts: Mapping[TensorRef, ValueCounts] = field(default_factory=dict)
-    converted: Sequence[tuple[Conversion, ObservedRange]] = ()
+    conversion_ranges: Sequence[tuple[Conversion, ObservedRange]] = ()
     lost_operands: AbstractSet[Conversion] = frozenset()
     masked_operands: AbstractSet[Conversion] = frozenset()
     operand_counts: Mapping[Conversion, ValueCounts] = field(default_factory=dict)
@@ -139,7 +141,7 @@ class BatchRanges:
 
     def at_limit(self) -> Iterable[tuple[TensorRef, int, ObservedRange]]:
         """Yield the low tensors that are not finite, or at the limit where the accelerator saturates."""
-        for tensor, low in self.low.items():
+        for tensor, low in self.low_type_of.items():
             mixed = self.mixed.get(tensor)
             if mixed is None or not mixed.ran:
                 continue
@@ -163,11 +165,13 @@ class BatchRanges:
         return levels
 
 
-def classify(batch: BatchRanges, nodes: Iterable[DataflowNode], tallies: dict[TensorRef, Tally]) -> bool:
-    """Add the findings of one batch to the tallies; return whether it is an exception (Rule S8.14)."""
+def classify_outputs(
+    batch: BatchRanges, nodes: Iterable[DataflowNode], records: dict[TensorRef, FindingRecord]
+) -> bool:
+    """Add the findings of one batch to the records; return whether it is an exception (Rule S8.14)."""
     exception = False
     classifier = _Classifier(batch)
-    found: dict[TensorRef, Kind] = {}
+    found: dict[TensorRef, FindingKind] = {}
     for node in nodes:
         for slot in range(len(node.node.outputs)):
             tensor = TensorRef(*node.ref, slot)
@@ -175,21 +179,21 @@ def classify(batch: BatchRanges, nodes: Iterable[DataflowNode], tallies: dict[Te
             if reference is None or mixed is None or not mixed.ran:
                 continue
             kind = classifier.kind(node, tensor, reference, mixed)
-            tally = tallies.setdefault(tensor, Tally(node, tensor))
-            tally.see(reference, mixed)
+            record = records.setdefault(tensor, FindingRecord(node, tensor))
+            record.see(reference, mixed)
             if kind is not None:
                 found[tensor] = kind
     # Now that every tensor is classified, also those that loops and calls hand to nodes before their own.
     found |= classifier.origins_of_circles()
-    first = classifier.first_offenders(found, tallies)
+    first = classifier.first_offenders(found, records)
     for tensor, kind in found.items():
-        tally = tallies[tensor]
-        tally.add_batch(kind, batch.index)
-        exception |= kind in EXCEPTIONS
-        tally.first |= tensor in first
+        record = records[tensor]
+        record.add_batch(kind, batch.index)
+        exception |= kind in EXCEPTION_KINDS
+        record.first |= tensor in first
         more = kind == "preexisting" and tensor in batch.more_infinite
-        if more and any(classifier.is_spoiled(source.ref) for source in tally.node.inputs):
-            tally.add_batch("propagated", batch.index)
+        if more and any(classifier.is_spoiled(source.ref) for source in record.node.inputs):
+            record.add_batch("propagated", batch.index)
     return exception
 
 
@@ -206,10 +210,10 @@ class _Classifier:
 
     def kind(
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
-    ) -> Kind | None:
+    ) -> FindingKind | None:
         """Return the finding of a tensor, None for none."""
         if not mixed.finite:
-            kind: Kind | None = self._not_finite(node, tensor, reference, mixed)
+            kind: FindingKind | None = self._not_finite(node, tensor, reference, mixed)
         elif reference.finite:
             kind = self._finite(node, tensor, reference, mixed)
         elif tensor in self.batch.lost:
@@ -221,7 +225,7 @@ class _Classifier:
             self.intended.add(tensor)
         return kind
 
-    def origins_of_circles(self) -> dict[TensorRef, Kind]:
+    def origins_of_circles(self) -> dict[TensorRef, FindingKind]:
         """Return the overflows of tensors that only explain one another (Rule S8.6).
 
         The results of a function's call may be the arguments of its next call, and no range tells the calls apart.
@@ -229,19 +233,21 @@ class _Classifier:
         origins = _first_of_circles(self.spoiled_by)
         return {tensor: "overflow" for tensor in origins if tensor in self.overflows}
 
-    def first_offenders(self, found: Mapping[TensorRef, Kind], tallies: Mapping[TensorRef, Tally]) -> set[TensorRef]:
+    def first_offenders(
+        self, found: Mapping[TensorRef, FindingKind], records: Mapping[TensorRef, FindingRecord]
+    ) -> set[TensorRef]:
         """Return the tensors whose nodes are first offenders (Rules S8.5 and S8.7)."""
         first = {tensor for tensor, kind in found.items() if kind == "overflow"}
         saturated = [tensor for tensor, kind in found.items() if kind == "saturated"]
         saturated_by = {}
         for tensor in saturated:
-            sources = [s.ref for s in tallies[tensor].node.inputs if self._saturates(s, tensor, found)]
+            sources = [s.ref for s in records[tensor].node.inputs if self._saturates(s, tensor, found)]
             if sources:
                 saturated_by[tensor] = sources
         first.update(tensor for tensor in saturated if tensor not in saturated_by)
         return first | _first_of_circles(saturated_by)
 
-    def _saturates(self, source: InputTensor, output: TensorRef, found: Mapping[TensorRef, Kind]) -> bool:
+    def _saturates(self, source: InputTensor, output: TensorRef, found: Mapping[TensorRef, FindingKind]) -> bool:
         """Return whether an input was saturated when the output became so."""
         if found.get(source.ref) != "saturated":
             return False
@@ -256,7 +262,7 @@ class _Classifier:
 
     def _not_finite(
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
-    ) -> Kind:
+    ) -> FindingKind:
         """Decide what made a tensor of the mixed model infinite or NaN."""
         batch = self.batch
         sources = [source.ref for source in node.inputs if self._spoils(source, mixed)]
@@ -264,10 +270,10 @@ class _Classifier:
         lost = tensor in batch.lost
         new = lost and not batch.saturate
         # A mask that is infinite by design is infinite in the float32 nodes that it reaches, too.
-        levels = batch.mask_levels(tensor, batch.low.get(tensor, types.FLOAT16))
+        levels = batch.mask_levels(tensor, batch.low_type_of.get(tensor, types.FLOAT16))
         if reference.finite:
             new |= not _is_sentinel(reference, mixed, levels)
-            kind: Kind = "propagated" if explained else "intended"
+            kind: FindingKind = "propagated" if explained else "intended"
         else:
             new |= tensor in batch.changed or _is_new(reference, mixed, levels)
             kind = "saturated" if lost and batch.saturate else self._infinite_in_reference(node, reference)
@@ -281,9 +287,9 @@ class _Classifier:
 
     def _finite(
         self, node: DataflowNode, tensor: TensorRef, reference: ObservedRange, mixed: ObservedRange
-    ) -> Kind | None:
+    ) -> FindingKind | None:
         """Decide what a tensor without infinities suffers."""
-        batch, low = self.batch, self.batch.low.get(tensor)
+        batch, low = self.batch, self.batch.low_type_of.get(tensor)
         if low is None:
             return None
         limit = FINITE_MAX[low]
@@ -317,7 +323,7 @@ class _Classifier:
         assert output.first_nonfinite is not None
         return found.first_nonfinite + (1 if source.timing == "next" else 0) <= output.first_nonfinite
 
-    def _infinite_in_reference(self, node: DataflowNode, reference: ObservedRange) -> Kind:
+    def _infinite_in_reference(self, node: DataflowNode, reference: ObservedRange) -> FindingKind:
         """Tell a mask, which is infinite out of constants or of other masks, from other infinities."""
         if reference.nan:
             return "preexisting"

@@ -8,34 +8,36 @@ from dataclasses import replace
 
 from mixlist.checker.advice import Advisor
 from mixlist.checker.counting_sessions import FullStatistics
-from mixlist.checker.finding_rules import EXCEPTIONS, Tally
-from mixlist.checker.result import Kind, NodeError, NodeFinding, TensorRange
+from mixlist.checker.finding_rules import EXCEPTION_KINDS, FindingRecord
+from mixlist.checker.result import FindingKind, NodeError, NodeFinding, TensorRange
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
 
-ORDER: tuple[Kind, ...] = (
+ORDER: tuple[FindingKind, ...] = (
     "refused", "overflow", "saturated", "propagated", "underflow", "near-limit", "preexisting", "intended",
     "internal-risk",
 )  # fmt: skip
-FAILING: tuple[Kind, ...] = ("refused", "overflow", "saturated")  # kinds that fail a check
+FAILING_KINDS: tuple[FindingKind, ...] = ("refused", "overflow", "saturated")  # kinds that fail a check
 RangePairs = Mapping[TensorRef, tuple[ObservedRange, ObservedRange]]  # in the reference and in the mixed model
 
 
-def node_findings(advisor: Advisor, nodes: Sequence[DataflowNode], tallies: Iterable[Tally]) -> tuple[NodeFinding, ...]:
+def node_findings(
+    advisor: Advisor, nodes: Sequence[DataflowNode], records: Iterable[FindingRecord]
+) -> tuple[NodeFinding, ...]:
     """Return a finding per tensor and kind: by kind, the worst first, each in order of computation.
 
     ``nodes`` are those of the original in that order. The converted inputs of a node come before its outputs.
     """
     order = {node.ref: at for at, node in enumerate(nodes)}
-    tallies = sorted(tallies, key=lambda t: (order.get(t.tensor.producer, len(order)), not t.input, t.tensor.slot))
-    return tuple(_finding(tally, kind, advisor) for kind in ORDER for tally in tallies if kind in tally.batches)
+    records = sorted(records, key=lambda t: (order.get(t.tensor.producer, len(order)), not t.input, t.tensor.slot))
+    return tuple(_finding(record, kind, advisor) for kind in ORDER for record in records if kind in record.batches)
 
 
-def _finding(tally: Tally, kind: Kind, advisor: Advisor) -> NodeFinding:
-    node, ref = tally.node.node, tally.node.ref
-    value, decision = node.outputs[tally.tensor.slot] if node.outputs else None, advisor.decision(ref)
-    is_failing = kind in FAILING
+def _finding(record: FindingRecord, kind: FindingKind, advisor: Advisor) -> NodeFinding:
+    node, ref = record.node.node, record.node.ref
+    value, decision = node.outputs[record.tensor.slot] if node.outputs else None, advisor.decision(ref)
+    is_failing = kind in FAILING_KINDS
     source = None
     if is_failing:
         source = advisor.integer_source(ref) if kind == "refused" else advisor.low_source(ref)
@@ -44,20 +46,20 @@ def _finding(tally: Tally, kind: Kind, advisor: Advisor) -> NodeFinding:
         scope=ref.scope,
         name=ref.name,
         op_type=node.op_type,
-        tensor=tally.input or (value.name if value is not None else ""),
+        tensor=record.input or (value.name if value is not None else ""),
         kind=kind,
-        first=kind == "refused" or (tally.first and kind in EXCEPTIONS),
-        count=tally.counts.get(kind),
-        batches=tuple(tally.batches[kind]),
-        max_abs_fp32=tally.reference,
-        max_abs_low=tally.mixed if kind != "refused" else math.nan,
+        first=kind == "refused" or (record.first and kind in EXCEPTION_KINDS),
+        count=record.counts.get(kind),
+        batches=tuple(record.batches[kind]),
+        max_abs_fp32=record.reference,
+        max_abs_low=record.mixed if kind != "refused" else math.nan,
         list=decision.list if decision is not None else "none",
         source=decision.reason if decision is not None else "",
         suggestion=suggestion if is_failing else "",
         low_source=source,
-        input=tally.input,
-        max_number_fp32=_number(tally.reference, tally.reference_number),
-        max_number_low=_number(tally.mixed, tally.mixed_number) if kind != "refused" else None,
+        input=record.input,
+        max_number_fp32=_number(record.reference, record.reference_number),
+        max_number_low=_number(record.mixed, record.mixed_number) if kind != "refused" else None,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mixlist.checker.finding_rules import SENTINEL, Tally
+from mixlist.checker.finding_rules import SENTINEL, FindingRecord
 from mixlist.checker.layerwise import nodes_with_low_outputs
 from mixlist.checker.model_pair import ModelPair
 from mixlist.emulation.graph_statistics import Probe
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 def find_internal_risks(
-    pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally], steps: int | None
-) -> list[Tally]:
+    pair: ModelPair, batches: Batches, records: Mapping[TensorRef, FindingRecord], steps: int | None
+) -> list[FindingRecord]:
     """Return an ``internal-risk`` where an operator's function body passes the low range and its output does not.
 
-    Its magnitude in float32 is the largest inside the body. ``tallies``: the findings of outputs. Examines the first
+    Its magnitude in float32 is the largest inside the body. ``records``: the findings of outputs. Examines the first
     ``steps`` batches, None for all. Bodies that ONNX Runtime cannot run are left out.
     """
     nodes = {node.ref: node for node in pair.nodes}
-    low_nodes = {tensor.producer for tensor in pair.low}
+    low_nodes = {tensor.producer for tensor in pair.low_type_of}
     low = [n for n in pair.nodes if n.ref in low_nodes]
     if all(_body_version(n.node, n.graph.opsets.get(n.node.domain, 0)) is None for n in low):
         return []
@@ -55,21 +55,21 @@ def find_internal_risks(
     except ModelError:
         pair.warnings.append("ONNX Runtime does not take the operators' function bodies: no look inside operators")
         return []
-    risks: dict[TensorRef, Tally] = {}
+    risks: dict[TensorRef, FindingRecord] = {}
     tensors = dict.fromkeys(tensor for tensor, _ in made.outputs)
     for index, feed in enumerate(islice(batches, steps)):
         _, ranges = observer.run(feed)
         for tensor in tensors:
-            span, elem, node = ranges.get(tensor), pair.low.get(tensor), nodes[tensor.producer]
+            span, elem, node = ranges.get(tensor), pair.low_type_of.get(tensor), nodes[tensor.producer]
             if span is None or elem is None or not FINITE_MAX[elem] <= span.magnitude < SENTINEL:
                 continue  # beyond it is a mask on its way through
-            if any("intended" in tallies[s.ref].batches for s in node.inputs if s.ref in tallies):
+            if any("intended" in records[s.ref].batches for s in node.inputs if s.ref in records):
                 continue
             if node.node.op_type == "Softmax" and span.maximum < FINITE_MAX[elem]:
                 continue  # scores less the largest one: what falls to -inf is zero in the end, as it should be
-            output = tallies.get(tensor)
+            output = records.get(tensor)
             if output is None or output.mixed < math.inf:
-                risk = risks.setdefault(tensor, Tally(node, tensor))
+                risk = risks.setdefault(tensor, FindingRecord(node, tensor))
                 risk.reference = max(risk.reference, span.magnitude)
                 risk.mixed = output.mixed if output is not None else 0.0
                 risk.add_batch("internal-risk", index)

@@ -17,7 +17,7 @@ from mixlist.checker.counting_sessions import CountingSession
 from mixlist.checker.finding_rules import BatchRanges
 from mixlist.checker.model_pair import ObservedModel
 from mixlist.checker.operand_rules import converted_ranges
-from mixlist.checker.value_counts import FINITE, Totals, beyond, beyond_name, finite_values
+from mixlist.checker.value_counts import FINITE, Totals, count_beyond, count_beyond_name, count_finite
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SIGNS = (-1, 1)
 
 
-class GrowingCount:
+class HiddenValueCounter:
     """Counts, in one model, the finite values of tensors and the values beyond bounds.
 
     A session counts the tensors and bounds of all batches so far; a batch that needs others makes a new session.
@@ -56,7 +56,7 @@ class GrowingCount:
             self.close()
             self._tensors |= tensors  # the next batch mostly asks for the same
             self._bounds |= bounds
-            statistics = (finite_values(), *(beyond(bound) for bound in sorted(self._bounds)))
+            statistics = (count_finite(), *(count_beyond(bound) for bound in sorted(self._bounds)))
             self._session = CountingSession(self._model, statistics, self._tensors)
             self._counted = None
         if self._counted is None or self._counted[0] is not feed:
@@ -102,7 +102,7 @@ class _Limits:
         )
 
 
-class MaskedOverflowFinder:
+class HiddenOverflowFinder:
     """Finds values that overflow in tensors with masks or infinities (Rule S8.12).
 
     The values of a batch are counted only if a range may hide one. ``lows``: the low types of the mixed model. Without
@@ -117,11 +117,11 @@ class MaskedOverflowFinder:
         mixed: ObservedModel | None = None,
     ) -> None:
         self._nodes, self._lows = nodes, lows
-        self._reference = GrowingCount(reference)
-        self._mixed = GrowingCount(mixed) if mixed is not None else None
+        self._reference = HiddenValueCounter(reference)
+        self._mixed = HiddenValueCounter(mixed) if mixed is not None else None
         self._masks: dict[TensorRef, Mask] | None = None
 
-    def complete(self, feed: Feed, batch: BatchRanges, counted: Totals | None = None) -> BatchRanges:
+    def add_hidden_overflows(self, feed: Feed, batch: BatchRanges, counted: Totals | None = None) -> BatchRanges:
         """Return the batch with its masks, and with the overflows that its ranges do not show.
 
         ``counted``: the numbers of finite and infinite values in the mixed model, if this object does not count there.
@@ -154,7 +154,7 @@ class MaskedOverflowFinder:
 
     def _lost(self, feed: Feed, batch: BatchRanges) -> set[TensorRef]:
         """Return the tensors with a value that overflows and is not a mask's."""
-        limits = {t: _Limits(overflow_bound(batch.low[t]), levels) for t, levels in batch.ambiguous().items()}
+        limits = {t: _Limits(overflow_bound(batch.low_type_of[t]), levels) for t, levels in batch.ambiguous().items()}
         if not limits:
             return set()
         totals = self._reference.count(feed, limits.keys(), _bounds(limits.values()))
@@ -164,9 +164,9 @@ class MaskedOverflowFinder:
         """Return the conversions that lose a hidden value which is no mask's, and those that lose any (Rule S8.4)."""
         lost, masked = set[Conversion](), set[Conversion]()
         hidden = {r.conversion: _Limits(r.bound, r.levels) for r in converted_ranges(batch) if r.may_hide}
-        of_mixed = {c: self._mixed.tensor(c.probe) for c in hidden if self._mixed is not None and not c.in_reference}
-        of_reference = {c: c.source for c in hidden if c not in of_mixed and c.source is not None}
-        for model, tensors in ((self._mixed, of_mixed), (self._reference, of_reference)):
+        in_mixed = {c: self._mixed.tensor(c.probe) for c in hidden if self._mixed is not None and not c.in_reference}
+        of_reference = {c: c.source for c in hidden if c not in in_mixed and c.source is not None}
+        for model, tensors in ((self._mixed, in_mixed), (self._reference, of_reference)):
             if model is None or not tensors:
                 continue
             totals = model.count(feed, set(tensors.values()), _bounds(hidden[c] for c in tensors))
@@ -179,7 +179,7 @@ class MaskedOverflowFinder:
         spreads = batch.lost or batch.lost_operands or any(found.loses for found in converted_ranges(batch))
         limits = {}
         for tensor, mixed in batch.mixed.items():
-            span, low = batch.reference.get(tensor), batch.low.get(tensor, types.FLOAT16)
+            span, low = batch.reference.get(tensor), batch.low_type_of.get(tensor, types.FLOAT16)
             if span is None or mixed.finite:
                 continue
             spreads = spreads or span.finite
@@ -215,7 +215,7 @@ def _bounds(limits: Iterable[_Limits]) -> set[float]:
 
 
 def _counts(totals: Totals, tensor: TensorRef) -> Callable[[float], float]:
-    return lambda bound: totals.get((tensor, beyond_name(bound)), 0.0)
+    return lambda bound: totals.get((tensor, count_beyond_name(bound)), 0.0)
 
 
 def _numbers(totals: Totals, tensor: TensorRef) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from mixlist.checker.result import Task
+from mixlist.checker.result import TaskResult
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class TaskAccuracy:
         for at, of_model in enumerate(answers):
             self.right[at] += int(((of_model == labels) & counted).sum())
 
-    def result(self) -> Task:
+    def result(self) -> TaskResult:
         """Return the shares of right answers; 0 where there are no answers."""
         reference, mixed = (right / max(self.count, 1) for right in self.right)
-        return Task(reference, mixed, self.count, self.used)
+        return TaskResult(reference, mixed, self.count, self.used)
 
     def notes(self) -> tuple[str, ...]:
         """Return what the figures leave out, one sentence each."""

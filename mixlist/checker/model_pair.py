@@ -52,8 +52,8 @@ class SessionConfig:
     provider: str
     process: SessionProcess | None
     saturate: bool
-    wide: bool = False  # the reference in float64 where the operators allow it
-    quick: bool = False  # for few batches: sessions load as they are, since to optimize them would take longer
+    float64_reference: bool = False  # the reference in float64 where the operators allow it
+    skip_optimization: bool = False  # for few batches, where to optimize sessions takes longer than it saves
     weights: SharedWeights = field(default_factory=SharedWeights)
     workers: Workers | None = None  # sessions run there: every model is sent whole
 
@@ -81,7 +81,7 @@ class SessionConfig:
         raised = replace(original, proto=self.raised(replace(original, proto=instrumented.proto)))
         trim(raised.proto, [*outputs, *instrumented.widths])
         inputs = model_inputs(original.proto)
-        if not self.wide:
+        if not self.float64_reference:
             return Observer(instrumented, self._session(raised.proto, original), outputs, inputs)
         try:
             session = self.plain_session(widen(raised, computes_double), original)
@@ -113,7 +113,7 @@ class SessionConfig:
         return self._start(proto, loaded.folder, SessionOptions(provider=self.provider))
 
     def _start(self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False) -> Session:
-        options = replace(options, optimize=not self.quick, lean=True)
+        options = replace(options, optimize=not self.skip_optimization, lean=True)
         if self.workers is not None:
             return RemoteSession(proto, options, self.workers, folder)
         if self.process is not None:
@@ -184,12 +184,12 @@ class ModelPair:
     reference_observer: Observer
     mixed_observer: Observer
     nodes: list[DataflowNode]
-    low: dict[TensorRef, int]
+    low_type_of: dict[TensorRef, int]
     conversions: tuple[Conversion, ...]
-    readers: dict[NodeRef, DataflowNode]
+    conversion_readers: dict[NodeRef, DataflowNode]
     warnings: list[str] = field(default_factory=list)
 
-    def converted(self, reference: Ranges, mixed: Ranges) -> list[tuple[Conversion, ObservedRange]]:
+    def conversion_ranges(self, reference: Ranges, mixed: Ranges) -> list[tuple[Conversion, ObservedRange]]:
         """Return the conversions that one batch computes, each with the range of its tensor before the conversion.
 
         ``reference`` has the tensors of the original, ``mixed`` those of the mixed model.
@@ -204,7 +204,7 @@ class ModelPair:
     @property
     def low_types(self) -> tuple[int, ...]:
         """The low types of the mixed model's tensors and conversions, each once."""
-        return tuple(dict.fromkeys((*self.low.values(), *(conversion.elem for conversion in self.conversions))))
+        return tuple(dict.fromkeys((*self.low_type_of.values(), *(conversion.elem for conversion in self.conversions))))
 
     @property
     def largest_low(self) -> float:
@@ -224,7 +224,7 @@ class ModelPair:
 
 
 @no_collection()
-def make_pair(
+def make_model_pair(
     model: ModelSource | Loaded,
     policy: Policy,
     against: ModelSource | Loaded | None,
@@ -262,7 +262,7 @@ def make_pair(
     if not low and not conversions:
         warnings.append("no node is low: the mixed model is the original")
     nodes = trace_dataflow(main)
-    if config.wide and (note := describe_float32_nodes(nodes)):
+    if config.float64_reference and (note := describe_float32_nodes(nodes)):
         warnings.append(note)
     mixed_observer = config.observe_mixed(loaded, instrumented, _output_names(original))
     reason = rounding_problem()

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mixlist.checker.finding_rules import EXCEPTIONS, FLUSHED, BatchRanges, Tally, ends
-from mixlist.checker.result import Kind, ValueCounts
+from mixlist.checker.finding_rules import EXCEPTION_KINDS, FLUSHED, BatchRanges, FindingRecord, ends
+from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
@@ -19,11 +19,11 @@ from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, rounded
 from mixlist.patterns.masks import MaskLevels
 
-Operand = tuple[NodeRef, str]  # a node, and the name of a tensor that it reads converted
+OperandKey = tuple[NodeRef, str]  # a node, and the name of a tensor that it reads converted
 
 
 @dataclass
-class OperandTally(Tally):
+class OperandRecord(FindingRecord):
     """The findings of one converted input of a node over the batches."""
 
     conversion: Conversion = field(kw_only=True)
@@ -77,7 +77,7 @@ class ConvertedRange:
 def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
     """Return the ranges of a batch's conversions, with the levels from which values are a mask's."""
     found = []
-    for conversion, before in batch.converted:
+    for conversion, before in batch.conversion_ranges:
         source, elem = conversion.source, conversion.elem
         if source is not None and before.magnitude >= overflow_bound(elem):
             levels, hides_nothing = batch.mask_levels(source, elem), batch.hides_nothing(source, elem)
@@ -88,31 +88,31 @@ def converted_ranges(batch: BatchRanges) -> list[ConvertedRange]:
 
 
 def classify_operands(
-    batch: BatchRanges, nodes: Mapping[NodeRef, DataflowNode], tallies: dict[Operand, OperandTally]
+    batch: BatchRanges, nodes: Mapping[NodeRef, DataflowNode], records: dict[OperandKey, OperandRecord]
 ) -> bool:
-    """Add the findings of one batch to the tallies of every reader; return whether it is an exception (Rule S8.14)."""
+    """Add the findings of one batch to the records of every reader; return whether it is an exception (Rule S8.14)."""
     exception = False
     for found in converted_ranges(batch):
         kind = _kind(found, batch)
         if kind is None:
             continue
-        exception |= kind in EXCEPTIONS
+        exception |= kind in EXCEPTION_KINDS
         conversion = found.conversion
         for reader in conversion.readers:
             node = nodes.get(reader)
             if node is None:
                 continue
             tensor = TensorRef(*reader, 0)
-            tally = tallies.setdefault(
-                (reader, conversion.name), OperandTally(node, tensor, conversion.name, conversion=conversion)
+            record = records.setdefault(
+                (reader, conversion.name), OperandRecord(node, tensor, conversion.name, conversion=conversion)
             )
-            tally.first |= kind in EXCEPTIONS
-            tally.see(found.before, found.after(batch.saturate))
-            tally.add_batch(kind, batch.index)
+            record.first |= kind in EXCEPTION_KINDS
+            record.see(found.before, found.after(batch.saturate))
+            record.add_batch(kind, batch.index)
     return exception
 
 
-def _kind(found: ConvertedRange, batch: BatchRanges) -> Kind | None:
+def _kind(found: ConvertedRange, batch: BatchRanges) -> FindingKind | None:
     """Return the kind of a conversion's finding; None for none: values that are not finite before it are no finding."""
     if found.loses or found.conversion in batch.lost_operands:
         return "saturated" if batch.saturate else "overflow"
@@ -128,7 +128,7 @@ def _kind(found: ConvertedRange, batch: BatchRanges) -> Kind | None:
     return "underflow" if flushed else None
 
 
-def operand_count(kind: Kind, counts: ValueCounts) -> int:
+def operand_count(kind: FindingKind, counts: ValueCounts) -> int:
     """Return the number of values that a finding concerns; ``counts`` are those of the converted tensor."""
     if kind == "underflow":
         return counts.flushed or counts.subnormal

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mixlist.checker.accuracy import Limits
-from mixlist.checker.exception_rate import DEFAULT_LIMIT
+from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
@@ -20,7 +20,7 @@ from mixlist.targets.providers import ProviderOption
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from mixlist.checker.keywords import Model
+    from mixlist.checker.keyword_arguments import Model
     from mixlist.checker.label_accuracy import Labels
     from mixlist.runtime.subprocess_session import SessionProcess
 
@@ -46,7 +46,7 @@ class JudgingOptions(ProviderOption):
     )
     steps: int | None = option(None, "Stop after N batches.", "integer", least=1)
     max_exception_rate: float = option(
-        DEFAULT_LIMIT, "Share of batches with an overflow from which the check fails.", "number", least=0, most=1
+        DEFAULT_RATE_LIMIT, "Share of batches with an overflow from which the check fails.", "number", least=0, most=1
     )
     max_ignored: float = option(
         0.5,
@@ -120,7 +120,7 @@ class CheckOptions(JudgingOptions):
 
     def all_limits(self) -> dict[str, float]:
         """Return every limit that is set, by name, the exception rate among them."""
-        limits = {"exception_rate": self.max_exception_rate, **self.output_limits.asked()}
+        limits = {"exception_rate": self.max_exception_rate, **self.output_limits.enabled()}
         return limits | {"max_ignored": self.max_ignored}
 
     def of_emulation(self) -> CheckOptions:

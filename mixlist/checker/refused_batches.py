@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mixlist.checker.evidence import holds_only_nan
-from mixlist.checker.finding_rules import Tally
+from mixlist.checker.finding_rules import FindingRecord
 from mixlist.emulation.observer import Ranges
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import TensorRef
@@ -40,8 +40,8 @@ class RefusedBatches:
         self._nodes = nodes
         self._refusals: dict[int, Refusal] = {}  # by the index of the batch
 
-    def add(self, index: int, refused: RunRefused, reference: Ranges, tallies: dict[TensorRef, Tally]) -> None:
-        """Add a batch, and its finding to the tallies; ``reference`` are the ranges of the reference."""
+    def add(self, index: int, refused: RunRefused, reference: Ranges, records: dict[TensorRef, FindingRecord]) -> None:
+        """Add a batch, and its finding to the records; ``reference`` are the ranges of the reference."""
         refusal = self._refusals[index] = refused.refusal
         # An operator that ONNX Runtime made (a fusion), or one without a name, is in the reason alone.
         named = (n for n in self._nodes if n.ref.name == refusal.node and n.node.op_type == refusal.op_type)
@@ -49,10 +49,10 @@ class RefusedBatches:
         if node is None:
             return
         tensor = TensorRef(*node.ref, 0)
-        tally = tallies.setdefault(tensor, Tally(node, tensor))
-        tally.batches.setdefault("refused", []).append(index)
+        record = records.setdefault(tensor, FindingRecord(node, tensor))
+        record.batches.setdefault("refused", []).append(index)
         if tensor in reference:
-            tally.reference = max(tally.reference, reference[tensor].magnitude)
+            record.reference = max(record.reference, reference[tensor].magnitude)
 
     def reasons(self) -> list[str]:
         """Return why the check fails: one sentence, [] where no batch was refused."""

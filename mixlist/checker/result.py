@@ -10,7 +10,7 @@ from mixlist.files.strict_json import to_strict_json
 from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
 
 Verdict = Literal["pass", "fail", "inconclusive"]  # of check, tune and train (Rules S8.20, S8.21)
-Kind = Literal[
+FindingKind = Literal[
     "overflow",
     "propagated",
     "preexisting",
@@ -48,7 +48,7 @@ class NodeFinding(NodeResult):
     """
 
     tensor: str
-    kind: Kind
+    kind: FindingKind
     first: bool
     count: int | None
     batches: tuple[int, ...]
@@ -174,7 +174,7 @@ class NodeError(NodeResult):
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskResult:
     """Task accuracy with ``--labels``: share of right answers of the reference and of the mixed model.
 
     ``count``: labels that counted. ``used``: labels that had their samples, those of padding too.
@@ -187,7 +187,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EmulationComparison:
     """The result of the emulation on the CPU for a natively checked model; ``differences``: one sentence each."""
 
     verdict: Verdict
@@ -220,8 +220,8 @@ class CheckReport:
     outputs: tuple[OutputFinding, ...]
     tensors: tuple[TensorRange, ...] = ()
     layerwise: tuple[NodeError, ...] = ()
-    task: Task | None = None
-    emulated: Comparison | None = None
+    task: TaskResult | None = None
+    emulated: EmulationComparison | None = None
     warnings: tuple[str, ...] = ()
     next_command: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.accuracy import OutputAccuracy
 from mixlist.checker.advice import Advisor
-from mixlist.checker.compare import compare
 from mixlist.checker.counting_sessions import FullStatistics, count_findings, count_operands
 from mixlist.checker.evidence import holds_only_nan, missing_evidence
-from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many
-from mixlist.checker.finding_rules import BatchRanges, Tally, classify
+from mixlist.checker.exception_rate import describe_rate, exception_rate, too_many_exceptions
+from mixlist.checker.finding_rules import BatchRanges, FindingRecord, classify_outputs
 from mixlist.checker.findings import node_findings, tensor_ranges, with_advice
 from mixlist.checker.function_body_overflow import find_internal_risks
-from mixlist.checker.hidden_overflow import MaskedOverflowFinder
-from mixlist.checker.keywords import with_keywords
+from mixlist.checker.hidden_overflow import HiddenOverflowFinder
+from mixlist.checker.keyword_arguments import with_keywords
 from mixlist.checker.label_accuracy import TaskAccuracy
-from mixlist.checker.largest_numbers import find_largest_numbers
 from mixlist.checker.layerwise import rank_layers
-from mixlist.checker.model_pair import ModelPair, SessionConfig, make_pair
-from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
+from mixlist.checker.magnitudes_without_nan import find_largest_numbers
+from mixlist.checker.model_pair import ModelPair, SessionConfig, make_model_pair
+from mixlist.checker.native_comparison import compare_with_emulation
+from mixlist.checker.operand_rules import OperandKey, OperandRecord, classify_operands
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches, describe_batch
 from mixlist.checker.result import CheckReport, NodeError
@@ -47,7 +47,7 @@ from mixlist.runtime.subprocess_session import SessionProcess
 from mixlist.runtime.worker_process import WorkerDied
 
 if TYPE_CHECKING:
-    from mixlist.checker.keywords import Model
+    from mixlist.checker.keyword_arguments import Model
     from mixlist.runtime.session import Array, Feed
 
 Run = Callable[[], Observed]
@@ -86,12 +86,14 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
             workers = stack.enter_context(open_workers(options.jobs, options.scheduler, options.executor, most))
         with timer.phase("prepare"):
             process = _session_process(options, stack) if workers is None else None
-            wide = options.baseline == "float64"
-            config = SessionConfig(options.provider, process, options.saturate, wide, most < QUICK, workers=workers)
+            float64_reference = options.baseline == "float64"
+            config = SessionConfig(
+                options.provider, process, options.saturate, float64_reference, most < QUICK, workers=workers
+            )
             feeds = islice(batches, most)
             first = next(feeds, None)
             try:
-                pair = make_pair(original, policy, against, config, first)
+                pair = make_model_pair(original, policy, against, config, first)
             except WorkerDied as problem:  # while it loaded
                 return _report_without_batches(original.name, config, policy, options, [str(problem)])
         checking = _Check(pair, batches, most, timer, options)
@@ -102,7 +104,7 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
     if not options.compare_emulated:
         return report
     emulated = run_check(original, policy, batches, options.of_emulation())
-    return replace(report, emulated=compare(report, emulated))
+    return replace(report, emulated=compare_with_emulation(report, emulated))
 
 
 def _session_process(options: CheckOptions, stack: ExitStack) -> SessionProcess | None:
@@ -120,12 +122,12 @@ class _Check:
         saturated = pair.largest_low if options.saturate else math.inf
         names = pair.mixed_observer.output_names
         self.accuracies = [OutputAccuracy(name, saturated=saturated) for name in names]
-        self.tallies: dict[TensorRef, Tally] = {}
-        self.operands: dict[Operand, OperandTally] = {}
-        self.risks: list[Tally] = []
+        self.records: dict[TensorRef, FindingRecord] = {}
+        self.operands: dict[OperandKey, OperandRecord] = {}
+        self.risks: list[FindingRecord] = []
         self.ranges: dict[TensorRef, tuple[ObservedRange, ObservedRange]] = {}  # over all batches, in both models
         self.task = TaskAccuracy(options.labels) if options.labels is not None else None
-        self.masked_overflows = MaskedOverflowFinder(pair.nodes, frozenset(pair.low_types), pair.reference, pair.mixed)
+        self.masked_overflows = HiddenOverflowFinder(pair.nodes, frozenset(pair.low_types), pair.reference, pair.mixed)
         self.full_statistics = FullStatistics(pair) if options.full_statistics else None
         self.errors: tuple[NodeError, ...] = ()
         self.refused = RefusedBatches(pair.nodes)
@@ -161,26 +163,28 @@ class _Check:
             if holds_only_nan(feed):
                 self._ignore(reference_outputs, reference_outputs)
             else:
-                self.refused.add(index, refused, reference, self.tallies)
+                self.refused.add(index, refused, reference, self.records)
             return
         if holds_only_nan(feed):
             self._ignore(reference_outputs, mixed_outputs)
             return
-        converted = pair.converted(reference, mixed)
+        converted = pair.conversion_ranges(reference, mixed)
         mixed = pair.mixed.merge_specializations(mixed)
-        if pair.config.wide:
-            reference = {t: span.in_float32() if t in pair.low else span for t, span in reference.items()}
-        batch = BatchRanges(index, reference, mixed, pair.low, pair.config.saturate, converted=converted)
+        if pair.config.float64_reference:
+            reference = {t: span.in_float32() if t in pair.low_type_of else span for t, span in reference.items()}
+        batch = BatchRanges(
+            index, reference, mixed, pair.low_type_of, pair.config.saturate, conversion_ranges=converted
+        )
         with timer.phase("counts"):
-            batch = self.masked_overflows.complete(feed, batch)
+            batch = self.masked_overflows.add_hidden_overflows(feed, batch)
             if self.full_statistics is not None:
                 counts = self.full_statistics.add(feed)
                 batch = replace(batch, counts=counts, operand_counts=self.full_statistics.operands)
-        self.exceptions += classify(batch, pair.nodes, self.tallies) | classify_operands(
-            batch, pair.readers, self.operands
+        self.exceptions += classify_outputs(batch, pair.nodes, self.records) | classify_operands(
+            batch, pair.conversion_readers, self.operands
         )
         if self.full_statistics is not None:
-            self.full_statistics.count_findings(index, self.tallies, self.operands)
+            self.full_statistics.count_findings(index, self.records, self.operands)
         for tensor, span in reference.items():
             mixed_span = mixed.get(tensor)
             if mixed_span is not None and span.ran and mixed_span.ran:
@@ -210,18 +214,18 @@ class _Check:
         """Count values, look into operators and rank layers, as far as no session crashes."""
         if self.crash:
             return
-        pair, tallies = self.pair, self.tallies
+        pair, records = self.pair, self.records
         try:
             with self.timer.phase("second look"):
                 if self.full_statistics is None:
-                    count_findings(pair, self.batches, tallies)
+                    count_findings(pair, self.batches, records)
                     count_operands(pair, self.batches, self.operands)
-                find_largest_numbers(pair, self.batches, tallies, self.operands)
+                find_largest_numbers(pair, self.batches, records, self.operands)
                 looked_at = self.most if self.full_statistics is not None else 1
-                self.risks = find_internal_risks(pair, self.batches, tallies, looked_at)
+                self.risks = find_internal_risks(pair, self.batches, records, looked_at)
             steps = self.most if self.options.layerwise else RANKED if self._misses_outputs_alone() else 0
             if steps:
-                masks = {tensor for tensor, tally in tallies.items() if "intended" in tally.batches}
+                masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
                 self.errors = rank_layers(pair, self.batches, steps, masks)
         except (WorkerDied, RunRefused) as problem:
             pair.warnings.append(f"the look at the findings ended early: {problem}")
@@ -242,15 +246,15 @@ class _Check:
             if part is not None:
                 part.close()
 
-    def _all_tallies(self) -> Iterable[Tally]:
-        return (*self.operands.values(), *self.tallies.values(), *self.risks)
+    def _all_records(self) -> Iterable[FindingRecord]:
+        return (*self.operands.values(), *self.records.values(), *self.risks)
 
     def report(self, policy: Policy) -> CheckReport:
         """Return the verdict and everything behind it (Rules S8.20, S8.21)."""
         pair, options, task = self.pair, self.options, self.task
         outputs = tuple(a.finding(options.output_limits, options.max_ignored) for a in self.accuracies)
         reasons = [*([self.crash] if self.crash else ()), *self.refused.reasons()]
-        if too_many(self.exceptions, self.judged, options.max_exception_rate):
+        if too_many_exceptions(self.exceptions, self.judged, options.max_exception_rate):
             rate = describe_rate(self.exceptions, self.judged, options.max_exception_rate)
             reasons.append(f"{self.exceptions} of {self.judged} batches overflow: {rate}")
         reasons += [f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"]
@@ -258,14 +262,16 @@ class _Check:
         warnings = [*pair.warnings, *self.batches.notes]
         warnings += [note for part in (*self.accuracies, task) if part is not None for note in part.notes()]
         per_tensor = options.per_tensor or options.full_statistics
-        advisor = Advisor(pair.plan, pair.nodes, {tensor.producer for tensor, t in self.tallies.items() if t.batches})
+        advisor = Advisor(pair.plan, pair.nodes, {tensor.producer for tensor, t in self.records.items() if t.batches})
         return replace(
             _report_without_batches(pair.reference.loaded.name, pair.config, policy, options, reasons, gaps),
             batches=self.count,
             exception_rate=exception_rate(self.exceptions, self.judged),
-            nodes=node_findings(advisor, pair.nodes, self._all_tallies()),
+            nodes=node_findings(advisor, pair.nodes, self._all_records()),
             outputs=outputs,
-            tensors=tensor_ranges(pair.nodes, self.ranges, pair.low, self.full_statistics) if per_tensor else (),
+            tensors=tensor_ranges(pair.nodes, self.ranges, pair.low_type_of, self.full_statistics)
+            if per_tensor
+            else (),
             layerwise=with_advice(self.errors, advisor),
             task=task.result() if task is not None else None,
             warnings=tuple(warnings),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.checker.finding_rules import NEAR, SENTINEL
-from mixlist.checker.result import Kind, ValueCounts
+from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.graph_statistics import Statistic
 from mixlist.graph.naming import NewNames
 from mixlist.graph.refs import TensorRef
@@ -33,23 +33,23 @@ NO_LARGEST = -1.0  # of a tensor that holds nothing but NaN
 NO_SMALLEST = float.fromhex("0x1.fffffep127")  # float32's largest
 
 
-def of_mixed(low: int) -> tuple[Statistic, ...]:
+def mixed_statistics(low: int) -> tuple[Statistic, ...]:
     """Return the statistics of the mixed model: numbers of all values, and of those with a magnitude below a bound."""
     limit = FINITE_MAX[low]
     return (
         Statistic("values", 0.0, "ReduceSum", _size, types.DOUBLE),
-        below("zero", _FLOAT32_LOWEST_SUBNORMAL),
-        below("small", SMALLEST_NORMAL[low]),
-        below("far", NEAR * limit),
-        below("inside", limit),
-        finite_values(),
+        count_below("zero", _FLOAT32_LOWEST_SUBNORMAL),
+        count_below("small", SMALLEST_NORMAL[low]),
+        count_below("far", NEAR * limit),
+        count_below("inside", limit),
+        count_finite(),
     )
 
 
-def of_reference(low: int) -> tuple[Statistic, ...]:
+def reference_statistics(low: int) -> tuple[Statistic, ...]:
     """Return the statistics of the reference: numbers of zeros, of finite values, and of those that are no mask's."""
-    zero = below("zero", _FLOAT32_LOWEST_SUBNORMAL)
-    return zero, below("known", _known(low)), finite_values()
+    zero = count_below("zero", _FLOAT32_LOWEST_SUBNORMAL)
+    return zero, count_below("known", _known(low)), count_finite()
 
 
 def _known(low: int) -> float:
@@ -57,16 +57,16 @@ def _known(low: int) -> float:
     return SENTINEL if overflow_bound(low) < SENTINEL else math.inf
 
 
-def of_converted(low: int) -> tuple[Statistic, ...]:
+def conversion_statistics(low: int) -> tuple[Statistic, ...]:
     """Return the statistics of a tensor before its conversion: numbers of all values, and of those below a bound."""
     return (
         Statistic("values", 0.0, "ReduceSum", _size, types.DOUBLE),
-        below("zero", _FLOAT32_LOWEST_SUBNORMAL),
-        below("flushed", float(np.nextafter(np.float32(flush_bound(low)), np.float32(1)))),
-        below("small", SMALLEST_NORMAL[low]),
-        below("far", NEAR * FINITE_MAX[low]),
-        below("held", overflow_bound(low)),
-        below("known", _known(low)),
+        count_below("zero", _FLOAT32_LOWEST_SUBNORMAL),
+        count_below("flushed", float(np.nextafter(np.float32(flush_bound(low)), np.float32(1)))),
+        count_below("small", SMALLEST_NORMAL[low]),
+        count_below("far", NEAR * FINITE_MAX[low]),
+        count_below("held", overflow_bound(low)),
+        count_below("known", _known(low)),
     )
 
 
@@ -98,7 +98,7 @@ def value_counts(tensor: TensorRef, mixed: Totals, reference: Totals) -> ValueCo
     )
 
 
-def finding_count(kind: Kind, tensor: TensorRef, mixed: Totals, reference: Totals) -> int:
+def finding_count(kind: FindingKind, tensor: TensorRef, mixed: Totals, reference: Totals) -> int:
     """Return how many values of the tensor a finding concerns, in one batch."""
     counts = value_counts(tensor, mixed, reference)
     if kind == "underflow":
@@ -116,7 +116,7 @@ def finding_count(kind: Kind, tensor: TensorRef, mixed: Totals, reference: Total
     return max(0, counts.nonfinite - before) if kind == "propagated" else counts.nonfinite
 
 
-def below(name: str, bound: float) -> Statistic:
+def count_below(name: str, bound: float) -> Statistic:
     """Return the statistic of how many values have a magnitude below ``bound``; NaN is never below."""
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
@@ -127,7 +127,7 @@ def below(name: str, bound: float) -> Statistic:
     return Statistic(name, 0.0, "ReduceSum", build, types.DOUBLE)
 
 
-def finite_values() -> Statistic:
+def count_finite() -> Statistic:
     """Return the statistic of how many values are finite in float32, also of a float64 tensor."""
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
@@ -144,17 +144,17 @@ def finite_values() -> Statistic:
     return Statistic(FINITE, 0.0, "ReduceSum", build, types.DOUBLE)
 
 
-def numbers() -> tuple[Statistic, ...]:
+def finite_and_infinite_counts() -> tuple[Statistic, ...]:
     """Return the statistics of how many values are finite, and how many are an infinity of each sign."""
-    return finite_values(), beyond(-math.inf), beyond(math.inf)
+    return count_finite(), count_beyond(-math.inf), count_beyond(math.inf)
 
 
-def beyond_name(bound: float) -> str:
+def count_beyond_name(bound: float) -> str:
     """Return the name of the statistic ``beyond`` of a bound."""
     return f"beyond_{bound:.9g}"
 
 
-def beyond(bound: float) -> Statistic:
+def count_beyond(bound: float) -> Statistic:
     """Return the statistic of how many values are at least ``bound``, or at most ``bound`` if it is negative.
 
     An infinity may be beyond; NaN never is.
@@ -169,10 +169,10 @@ def beyond(bound: float) -> Statistic:
             *(_count_less(edge, wide, out, names) if bound > 0 else _count_less(wide, edge, out, names)),
         ]
 
-    return Statistic(beyond_name(bound), 0.0, "ReduceSum", build, types.DOUBLE)
+    return Statistic(count_beyond_name(bound), 0.0, "ReduceSum", build, types.DOUBLE)
 
 
-def smallest() -> Statistic:
+def smallest_nonzero() -> Statistic:
     """Return the statistic of the smallest magnitude that is not zero, ``NO_SMALLEST`` for none; NaN is left out."""
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
@@ -193,7 +193,7 @@ def smallest() -> Statistic:
     return Statistic(SMALLEST, math.inf, "ReduceMin", build, types.FLOAT)
 
 
-def largest() -> Statistic:
+def largest_magnitude() -> Statistic:
     """Return the statistic of the largest magnitude, ``NO_LARGEST`` for none; NaN is left out. Needs opset 9."""
 
     def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:

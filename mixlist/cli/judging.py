@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mixlist.checker.exception_rate import LARGE_BATCH_LIMIT
+from mixlist.checker.exception_rate import LARGE_BATCH_RATE_LIMIT
 from mixlist.cli.parameters import Given, keep_one
 from mixlist.errors import UsageError
 
@@ -18,7 +18,7 @@ def apply_large_batch(given: Given) -> None:
     message = "--large-batch and --max-exception-rate are two exception rates"
     keep_one(given, "large_batch", "max_exception_rate", message)
     if given.pop("large_batch"):
-        given["max_exception_rate"] = LARGE_BATCH_LIMIT
+        given["max_exception_rate"] = LARGE_BATCH_RATE_LIMIT
 
 
 def refuse_two_workplaces(given: Given) -> None:

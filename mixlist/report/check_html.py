@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from mixlist.checker.result import CheckReport, Kind
+from mixlist.checker.result import CheckReport, FindingKind
 from mixlist.report import check_view as words
 from mixlist.report import range_chart as chart
 from mixlist.report.html_page import Bar, bars, render_page
@@ -75,7 +75,7 @@ def _tensor_rows(
     report: CheckReport,
     spans: Sequence[chart.Span],
     drawn: chart.Scale,
-    kinds: Sequence[Kind | None],
+    kinds: Sequence[FindingKind | None],
     looks: Sequence[chart.Look],
 ) -> list[dict[str, object]]:
     return [
@@ -118,7 +118,7 @@ def _apart(places: dict[str, float]) -> dict[str, tuple[float, str]]:
     return shown
 
 
-def _look(kind: Kind | None, low: bool) -> chart.Look:
+def _look(kind: FindingKind | None, low: bool) -> chart.Look:
     if kind == "propagated":
         return "propagated"
     weight = words.KINDS[kind].weight if kind else "note"

@@ -11,7 +11,7 @@ from mixlist.checker.accuracy import Limits
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.result import (
     CheckReport,
-    Kind,
+    FindingKind,
     NodeError,
     NodeFinding,
     OutputFinding,
@@ -31,7 +31,7 @@ class Meaning:
 
 
 # In the order in which a reader wants them.
-KINDS: dict[Kind, Meaning] = {
+KINDS: dict[FindingKind, Meaning] = {
     "refused": Meaning("failing", "ONNX Runtime refuses to run it in the mixed model, and runs it in float32"),
     "overflow": Meaning(
         "failing", "finite in float32, not finite in low precision: an output with finite inputs, or a converted input"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from mixlist.checker.exception_rate import describe_rate, too_many
+from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
 from mixlist.report.number_text import figure, pluralize, share
 from mixlist.training.result import SeedRun, TrainReport
 
@@ -26,7 +26,7 @@ def exceptions(report: TrainReport) -> str:
     """Return the number and rate of steps with an exception; "" if they are a reason of the verdict already."""
     total = sum(len(run.mixed.loss) for run in report.runs)
     bad = sum(len(run.mixed.exceptions) for run in report.runs)
-    if too_many(bad, total, report.limit):
+    if too_many_exceptions(bad, total, report.limit):
         return ""
     tries = sum(run.mixed.tries for run in report.runs)
     again = f", {pluralize(tries, 'batch')} tried again" if tries else ""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from mixlist.checker.exception_rate import DEFAULT_LIMIT
+from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT
 from mixlist.errors import UsageError
 from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
@@ -65,7 +65,11 @@ class TrainOptions(ProviderOption):
         False, "A skipped step counts: the learning rate and Adam's correction go on, as in Keras.", "flag"
     )
     max_exception_rate: float = option(
-        DEFAULT_LIMIT, "Share of steps with an exception from which the verdict is fail.", "number", least=0, most=1
+        DEFAULT_RATE_LIMIT,
+        "Share of steps with an exception from which the verdict is fail.",
+        "number",
+        least=0,
+        most=1,
     )
     tolerance: float = option(0.005, "How much worse than in float32 the metric may be.", "number", least=0)
     trace_overflow: bool = option(

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from mixlist.checker.exception_rate import exception_rate
-from mixlist.checker.keywords import with_keywords
+from mixlist.checker.keyword_arguments import with_keywords
 from mixlist.lists.policy import Policy
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.phase_timer import PhaseTimer
@@ -24,7 +24,7 @@ from mixlist.training.step_session import StepSession, make_float32_session, mak
 from mixlist.training.verdict import diverged, failure_reasons, missing_comparisons
 
 if TYPE_CHECKING:
-    from mixlist.checker.keywords import Model
+    from mixlist.checker.keyword_arguments import Model
     from mixlist.runtime.session import Array
 
 PASSED = "exceptions, metric and its constancy are within their limits, and no training diverges"

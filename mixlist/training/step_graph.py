@@ -32,7 +32,7 @@ from mixlist.torch_export.step_format import (
 )
 
 if TYPE_CHECKING:
-    from mixlist.checker.keywords import Model
+    from mixlist.checker.keyword_arguments import Model
 
 Distribution: TypeAlias = Mapping[str, object]  # a JSON object of the metadata
 _DRAWING = operators(Trait.RANDOM) - {"Dropout"}  # a Dropout draws only where it trains

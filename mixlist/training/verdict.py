@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mixlist.checker.exception_rate import describe_rate, too_many
+from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
 from mixlist.training.result import SeedRun, spread
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def failure_reasons(
     runs = [run for run in finished if not _gap(run, metric)]
     stepped = [run.mixed for run in (*runs, *cut_off) if not run.float32.diverged]
     steps, exceptions = sum(len(curve.loss) for curve in stepped), sum(len(curve.exceptions) for curve in stepped)
-    if too_many(exceptions, steps, limit):
+    if too_many_exceptions(exceptions, steps, limit):
         rate = describe_rate(exceptions, steps, limit)
         failures.append(f"{exceptions} of {steps} steps have an exception: {rate}")
     for run in runs:

@@ -11,13 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from mixlist.checker.finding_rules import SENTINEL
-from mixlist.checker.findings import FAILING
+from mixlist.checker.findings import FAILING_KINDS
 from mixlist.checker.result import CheckReport
 from mixlist.cost.estimate import Costs
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeRef
 from mixlist.ops.low_precision import overflow_bound
+from mixlist.patterns.masks import SENTINEL
 from mixlist.tuner.candidates import Candidate
 
 _VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refused by ONNX Runtime"}
@@ -28,7 +28,7 @@ class CandidateRanking:
 
     def __init__(self, report: CheckReport, low: int, costs: Costs) -> None:
         bound = overflow_bound(low)
-        failing = [node for node in report.nodes if node.kind in FAILING]
+        failing = [node for node in report.nodes if node.kind in FAILING_KINDS]
         self.offenders = {node.ref: _VERBS[node.kind] for node in failing}
         # A high offender computes with what a low node made: the edit that may help is about that node.
         self.sources = {node.low_source.ref: node for node in failing if node.low_source is not None}

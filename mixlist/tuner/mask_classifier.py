@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mixlist.checker.finding_rules import EXCEPTIONS, BatchRanges, Tally, classify
-from mixlist.checker.hidden_overflow import MaskedOverflowFinder
+from mixlist.checker.finding_rules import EXCEPTION_KINDS, BatchRanges, FindingRecord, classify_outputs
+from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.model_pair import ObservedModel, SessionConfig
-from mixlist.checker.operand_rules import Operand, OperandTally, classify_operands
+from mixlist.checker.operand_rules import OperandKey, OperandRecord, classify_operands
 from mixlist.emulation.conversions import Conversion, observed_ref
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
@@ -46,7 +46,7 @@ class MaskClassifier:
         self.nodes = trace_dataflow(graph)
         self.masks = find_masks(self.nodes) if low == types.FLOAT16 else {}
         self._by_ref = {node.ref: node for node in self.nodes}
-        self._finder: MaskedOverflowFinder | None = None
+        self._finder: HiddenOverflowFinder | None = None
         self._ranged: frozenset[TensorRef] = frozenset()  # the tensors of the three that follow
         self._near: list[DataflowNode] = []  # the nodes that make such a tensor
         self._reads: list[_Read] = []
@@ -62,21 +62,21 @@ class MaskClassifier:
         if self._finder is None:  # it counts in the reference; a trial has no mixed model to count in
             observe = SessionConfig("cpu", None, self.saturate).observe_reference
             reference = ObservedModel(self.loaded, instrument(self.loaded.proto).probes, observe)
-            self._finder = MaskedOverflowFinder(self.nodes, {self.low}, reference)
+            self._finder = HiddenOverflowFinder(self.nodes, {self.low}, reference)
         reference_ranges, mixed_ranges = values.reference, values.mixed
         self._look_at(frozenset(reference_ranges))
         converted = [(c, mixed_ranges[c.probe]) for c in self._conversions(roundings) if mixed_ranges[c.probe].ran]
         batch = BatchRanges(
-            0, reference_ranges, mixed_ranges, self._low_types(main), self.saturate, converted=converted
+            0, reference_ranges, mixed_ranges, self._low_types(main), self.saturate, conversion_ranges=converted
         )
-        batch = self._finder.complete(feed, batch, values.counted)
-        operands: dict[Operand, OperandTally] = {}
-        tallies: dict[TensorRef, Tally] = {}
-        classify_operands(batch, self._by_ref, operands)
-        classify(batch, self._near, tallies)
-        for tally in (*operands.values(), *tallies.values()):
-            if not tally.batches.keys().isdisjoint(EXCEPTIONS):
-                return str(tally.tensor.producer)
+        batch = self._finder.add_hidden_overflows(feed, batch, values.counted)
+        operand_records: dict[OperandKey, OperandRecord] = {}
+        records: dict[TensorRef, FindingRecord] = {}
+        classify_operands(batch, self._by_ref, operand_records)
+        classify_outputs(batch, self._near, records)
+        for record in (*operand_records.values(), *records.values()):
+            if not record.batches.keys().isdisjoint(EXCEPTION_KINDS):
+                return str(record.tensor.producer)
         return ""
 
     def _look_at(self, tensors: frozenset[TensorRef]) -> None:

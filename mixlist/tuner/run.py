@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mixlist.checker.evidence import missing_evidence
-from mixlist.checker.keywords import with_keywords
+from mixlist.checker.keyword_arguments import with_keywords
 from mixlist.checker.label_accuracy import unused_labels_note
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
@@ -37,7 +37,7 @@ from mixlist.tuner.validation import Validation, describe_missing, split_batches
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
-    from mixlist.checker.keywords import Model
+    from mixlist.checker.keyword_arguments import Model
     from mixlist.graph.io import Loaded
     from mixlist.runtime.session import Feed
 

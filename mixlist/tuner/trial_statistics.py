@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mixlist.checker.result import TensorRange
-from mixlist.checker.value_counts import Totals, numbers
+from mixlist.checker.value_counts import Totals, finite_and_infinite_counts
 from mixlist.emulation.graph_statistics import SUM, Instrumented, Probe
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import RangeReader, Ranges
@@ -177,7 +177,7 @@ def add_statistics(
     ranged = instrument(summed.proto, wanted=is_ranged, own=own, cuts=cuts)
     instrumented = [summed, ranged]
     if unfinite:
-        instrumented.append(instrument(ranged.proto, numbers(), is_counted, own=own, cuts=cuts))
+        instrumented.append(instrument(ranged.proto, finite_and_infinite_counts(), is_counted, own=own, cuts=cuts))
     ends = [tuple(chain(*cut)) for cut in zip(*(each.parts for each in instrumented), strict=True)]
     sums = _sums(summed) | _sums(ranged)
     return instrumented[-1].proto, TrialStatistics(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mixlist.checker.accuracy import MEASURES, Limits, OutputAccuracy
-from mixlist.checker.exception_rate import too_many
+from mixlist.checker.exception_rate import too_many_exceptions
 from mixlist.checker.result import CheckReport
 from mixlist.tuner.trial_worker import Answers, BatchResult
 
@@ -21,7 +21,7 @@ class Goal:
 
     def first_counts(self, batches: int) -> bool:
         """Return whether one batch with an overflow, among so many, breaks the limit."""
-        return too_many(1, batches, self.exception_rate)
+        return too_many_exceptions(1, batches, self.exception_rate)
 
     def accuracy_reason(self, right: int, kept: int, count: int) -> str:
         """Return why too many right answers are lost, "" where they are not."""
@@ -61,7 +61,7 @@ class TrialVerdict:
             return Outcome(False, f"ONNX Runtime refuses it{which}, {batch.refusal}", index)
         if batch.overflow:
             self.overflows += 1
-            if too_many(self.overflows, self.batches, self.goal.exception_rate):
+            if too_many_exceptions(self.overflows, self.batches, self.goal.exception_rate):
                 share = f", in {self.overflows} or more of {self.batches} batches" if self.batches > 1 else ""
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index)
         right, kept, labels = batch.answers
@@ -93,7 +93,7 @@ def check_reasons(report: CheckReport, goal: Goal) -> tuple[str, ...]:
 
 def _broken_limits(output: OutputAccuracy, limits: Limits) -> str:
     finding = output.finding(limits)
-    asked = limits.asked()
+    asked = limits.enabled()
     values = {name: getattr(finding, field) for name, field in MEASURES.items()}
     broken = [f"{name} {values[name]:.3g} (limit {asked[name]:g})" for name in finding.failed_limits if name in asked]
     return f"output {output.name!r}: {', '.join(broken) or ', '.join(finding.failed_limits)}"

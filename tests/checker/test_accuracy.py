@@ -293,7 +293,7 @@ def test_default_limits_on_integers() -> None:
 
 def test_the_defaults_are_those_that_are_documented() -> None:
     """Rule S8.15: Outputs have limits."""
-    assert Limits().asked() == {"normalized": 1e-2, "cosine": 0.999}
+    assert Limits().enabled() == {"normalized": 1e-2, "cosine": 0.999}
 
 
 @given(st.lists(st.tuples(*[hnp.arrays(np.float32, (3, 4), elements=st.floats(width=32))] * 2), min_size=1, max_size=5))

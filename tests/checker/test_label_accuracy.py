@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixlist.checker.label_accuracy import TaskAccuracy, read_labels
-from mixlist.checker.result import Task
+from mixlist.checker.result import TaskResult
 from mixlist.errors import FileError, UsageError
 
 F32 = np.float32
@@ -25,7 +25,7 @@ def test_counts_right_answers_of_both_over_batches() -> None:
     task = TaskAccuracy(np.array([0, 1, 2, 3]))
     task.add({"y": scores(0, 1)}, {"y": scores(0, 2)})
     task.add({"y": scores(2, 0)}, {"y": scores(2, 0)})
-    assert task.result() == Task(reference=0.75, mixed=0.5, count=4, used=4)
+    assert task.result() == TaskResult(reference=0.75, mixed=0.5, count=4, used=4)
     assert task.notes() == ()
 
 
@@ -34,13 +34,13 @@ def test_the_output_that_fits_is_taken() -> None:
     image, two = np.zeros((2, 3, 8, 8), F32), scores(0, 1, classes=2)
     outputs = {"image": image, "two": two, "four": scores(3, 2), "parts": [image]}
     task.add(outputs, outputs)
-    assert task.result() == Task(1.0, 1.0, 2, 2)
+    assert task.result() == TaskResult(1.0, 1.0, 2, 2)
 
 
 def test_integer_outputs_are_answers() -> None:
     task = TaskAccuracy(np.array([7, 9]))
     task.add({"label": np.array([7, 8])}, {"label": np.array([7, 9])})
-    assert task.result() == Task(0.5, 1.0, 2, 2)
+    assert task.result() == TaskResult(0.5, 1.0, 2, 2)
 
 
 def test_labels_by_position_and_padding() -> None:
@@ -48,7 +48,7 @@ def test_labels_by_position_and_padding() -> None:
     tokens = scores(1, 2, 3).reshape(1, 3, 4)
     wrong = scores(1, 1, 1).reshape(1, 3, 4)
     task.add({"y": tokens}, {"y": wrong})
-    assert task.result() == Task(1.0, 0.5, 2, 1)
+    assert task.result() == TaskResult(1.0, 0.5, 2, 1)
 
 
 def test_nan_is_no_answer() -> None:
@@ -56,7 +56,7 @@ def test_nan_is_no_answer() -> None:
     mixed = scores(0)
     mixed[0, 0] = np.nan
     task.add({"y": scores(0)}, {"y": mixed})
-    assert task.result() == Task(1.0, 0.0, 1, 1)
+    assert task.result() == TaskResult(1.0, 0.0, 1, 1)
 
 
 def test_labels_left_over_are_told() -> None:

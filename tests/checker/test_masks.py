@@ -10,7 +10,7 @@ import pytest
 
 import mixlist
 from mixlist.checker.counting_sessions import CountingSession
-from mixlist.checker.hidden_overflow import GrowingCount
+from mixlist.checker.hidden_overflow import HiddenValueCounter
 from mixlist.checker.result import CheckReport
 from mixlist.graph.build import build_main
 from mixlist.graph.dataflow import trace_dataflow
@@ -172,8 +172,8 @@ def test_values_are_counted_only_where_they_may_hide_something(
 ) -> None:
     """Scores that are small cannot overflow beside a mask that is proven: no further run is needed."""
     asked: list[object] = []
-    count = GrowingCount.count
-    monkeypatch.setattr(GrowingCount, "count", lambda self, *which: (asked.append(which), count(self, *which))[1])
+    count = HiddenValueCounter.count
+    monkeypatch.setattr(HiddenValueCounter, "count", lambda self, *which: (asked.append(which), count(self, *which))[1])
     report = masked(
         "[w] w = Where(b, zero, k) [h] h = Abs(x) [a] a = Sub(w, h) [s] y = Softmax(a)", mask, [size, 1, 1, 1]
     )

@@ -123,7 +123,7 @@ def test_more_values_than_float32_counts() -> None:
     """2^24 + 3 ones: a sum of as many 1s in float32 stays at 2^24."""
     text = "g (float[N] x) => (float[1] y) { [i] i = Identity(x) y = ReduceMax<keepdims=1>(i) }"
     size = 2**24 + 3
-    made = instrument(model(text), value_counts.of_mixed(10), lambda probe: probe.tensor == "i")
+    made = instrument(model(text), value_counts.mixed_statistics(10), lambda probe: probe.tensor == "i")
     names = list(made.widths)
     told = LocalSession(make_session(made.proto)).run(names, {"x": np.full(size, 2.0, np.float32)})
     numbers = dict(zip(names, told, strict=True))

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mixlist.checker.exception_rate import DEFAULT_LIMIT, LARGE_BATCH_LIMIT
+from mixlist.checker.exception_rate import DEFAULT_RATE_LIMIT, LARGE_BATCH_RATE_LIMIT
 from tests.support.builders import HEAD
 from tests.support.rotary import ROTARY, late_positions
 
@@ -185,8 +185,8 @@ def test_per_tensor(run, planted: Path, data: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "rate"),
     [
-        ([], 1, DEFAULT_LIMIT),
-        (["--large-batch"], 1, LARGE_BATCH_LIMIT),
+        ([], 1, DEFAULT_RATE_LIMIT),
+        (["--large-batch"], 1, LARGE_BATCH_RATE_LIMIT),
         (["--max-exception-rate", "0.2"], 1, 0.2),
         (["--max-exception-rate", "0.21"], 0, 0.21),
     ],

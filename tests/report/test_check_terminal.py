@@ -129,7 +129,7 @@ def test_a_share_is_whole_only_where_it_is() -> None:
 def test_limits_are_told_as_the_options_that_set_them() -> None:
     from mixlist.checker.accuracy import Limits
 
-    every = {"exception_rate": 1.0, **Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).asked()}
+    every = {"exception_rate": 1.0, **Limits(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0).enabled()}
     assert words.limits_text(every) == [
         *("--max-exception-rate 1", "--max-abs-error 1", "--max-rel-error 1", "--max-normalized-error 1"),
         *("--min-cosine 1", "--min-snr 1", "--max-mismatch 1", "--min-top1 1"),

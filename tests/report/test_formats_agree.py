@@ -113,7 +113,7 @@ def test_nothing_is_looked_for_without_a_nan(monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*_: object) -> None:
         raise AssertionError("a session was made")
 
-    monkeypatch.setattr("mixlist.checker.largest_numbers.CountingSession", refuse)
+    monkeypatch.setattr("mixlist.checker.magnitudes_without_nan.CountingSession", refuse)
     text = "g (float[2] x) => (float[2] y) { [m] y = Mul(x, x) }"
     report = mixlist.check(model(text), policy(white=["Mul"]), [{"x": np.array([300, 1], F32)}])
     (found,) = report.nodes

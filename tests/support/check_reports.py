@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mixlist.checker.result import CheckReport, NodeError, NodeFinding, OutputFinding, Task, TensorRange, ValueCounts
+from mixlist.checker.result import (
+    CheckReport,
+    NodeError,
+    NodeFinding,
+    OutputFinding,
+    TaskResult,
+    TensorRange,
+    ValueCounts,
+)
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 SUGGESTION = '{"black-list": {"to-add": ["Pow"]}, "white-list": {"to-remove": ["Pow"]}}'
@@ -95,7 +103,7 @@ FAILING = CheckReport(
         tensor("/mask/Where_output_0", 0.0, minimum=-math.inf, low_minimum=-math.inf),
     ),
     layerwise=(NodeError("", "/mel/Pow", "Pow", math.inf), NodeError("", "/attn/Softmax", "Softmax", 3e-4)),
-    task=Task(0.9861, 0.9833, 360, 360),
+    task=TaskResult(0.9861, 0.9833, 360, 360),
     warnings=("12 of 400 values of 'mel' are NaN in the reference and do not count",),
     seconds={"resolve": 0.04, "prepare": 0.31, "reference": 1.2, "mixed": 2.3},
 )

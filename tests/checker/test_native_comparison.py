@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mixlist
-from mixlist.checker.compare import compare
+from mixlist.checker.native_comparison import compare_with_emulation
 from mixlist.checker.result import CheckReport
 from mixlist.errors import UsageError
 from tests.support.builders import model
@@ -22,13 +22,13 @@ def report() -> CheckReport:
 
 
 def test_the_same_findings_are_no_difference(report: CheckReport) -> None:
-    found = compare(report, report)
+    found = compare_with_emulation(report, report)
     assert (found.verdict, found.exception_rate, found.differences) == ("fail", 1.0, ())
 
 
 def test_a_finding_and_an_output_that_differ_are_told(report: CheckReport) -> None:
     outputs = tuple(replace(o, passed=True, normalized_error=1e-3) for o in report.outputs)
-    found = compare(replace(report, nodes=report.nodes[1:], outputs=outputs), report)
+    found = compare_with_emulation(replace(report, nodes=report.nodes[1:], outputs=outputs), report)
     assert found.differences == (
         "Mul_0: nothing natively, overflow emulated",
         "output 'y' keeps its limits natively alone: normalised error 0.001 natively, inf emulated",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mixlist.checker.result import CheckReport, Comparison
+from mixlist.checker.result import CheckReport, EmulationComparison
 from mixlist.graph.refs import NodeRef
 
 
-def compare(native: CheckReport, emulated: CheckReport) -> Comparison:
+def compare_with_emulation(native: CheckReport, emulated: CheckReport) -> EmulationComparison:
     """Compare two checks of one model, node by node and output by output."""
     differences = []
     native_kinds, emulated_kinds = _kinds(native), _kinds(emulated)
@@ -19,7 +19,7 @@ def compare(native: CheckReport, emulated: CheckReport) -> Comparison:
             verb = "keeps" if output.passed else "misses"
             errors = f"{_text(output.normalized_error)} natively, {_text(other_output.normalized_error)} emulated"
             differences.append(f"output {output.name!r} {verb} its limits natively alone: normalised error {errors}")
-    return Comparison(emulated.verdict, emulated.exception_rate, tuple(differences))
+    return EmulationComparison(emulated.verdict, emulated.exception_rate, tuple(differences))
 
 
 def _kinds(report: CheckReport) -> dict[NodeRef, str]:

@@ -12,10 +12,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mixlist.checker.counting_sessions import CountingSession, first_batches, probe_in_original
-from mixlist.checker.finding_rules import Tally
+from mixlist.checker.finding_rules import FindingRecord
 from mixlist.checker.model_pair import ModelPair
-from mixlist.checker.operand_rules import ConvertedRange, Operand, OperandTally
-from mixlist.checker.value_counts import LARGEST, Totals, largest
+from mixlist.checker.operand_rules import ConvertedRange, OperandKey, OperandRecord
+from mixlist.checker.value_counts import LARGEST, Totals, largest_magnitude
 from mixlist.emulation.graph_statistics import has_where
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.refs import TensorRef
@@ -25,23 +25,26 @@ if TYPE_CHECKING:
 
 
 def find_largest_numbers(
-    pair: ModelPair, batches: Batches, tallies: Mapping[TensorRef, Tally], operands: Mapping[Operand, OperandTally]
+    pair: ModelPair,
+    batches: Batches,
+    records: Mapping[TensorRef, FindingRecord],
+    operands: Mapping[OperandKey, OperandRecord],
 ) -> None:
-    """Put the largest magnitudes without NaN into the tallies that hold a NaN.
+    """Put the largest magnitudes without NaN into the records that hold a NaN.
 
     Do nothing below opset 9, which has no operator to replace NaN.
     """
-    outputs = first_batches({tensor: tally for tensor, tally in tallies.items() if tally.holds_nan})
-    inputs = first_batches({operand: tally for operand, tally in operands.items() if tally.holds_nan})
+    outputs = first_batches({tensor: record for tensor, record in records.items() if record.holds_nan})
+    inputs = first_batches({operand: record for operand, record in operands.items() if record.holds_nan})
     if not (outputs or inputs) or not all(has_where(model.loaded.proto) for model in (pair.reference, pair.mixed)):
         return
     in_reference = set[TensorRef]().union(*outputs.values())
     in_mixed = set(in_reference)
-    for operand in set[Operand]().union(*inputs.values()):
+    for operand in set[OperandKey]().union(*inputs.values()):
         conversion = operands[operand].conversion
         (in_reference if conversion.in_reference else in_mixed).add(probe_in_original(pair, conversion))
     sessions = [
-        CountingSession(model, (largest(),), tensors) if tensors else None
+        CountingSession(model, (largest_magnitude(),), tensors) if tensors else None
         for model, tensors in ((pair.reference, in_reference), (pair.mixed, in_mixed))
     ]
     for index, feed in enumerate(islice(batches, max((*outputs, *inputs)) + 1)):
@@ -49,7 +52,7 @@ def find_largest_numbers(
             continue
         reference, mixed = (session.count(feed) if session is not None else {} for session in sessions)
         for tensor in outputs.get(index, ()):
-            tallies[tensor].see_numbers(_number(tensor, reference), _number(tensor, mixed))
+            records[tensor].see_numbers(_number(tensor, reference), _number(tensor, mixed))
         for operand in inputs.get(index, ()):
             _see_operand(pair, operands[operand], reference, mixed)
     for session in sessions:
@@ -57,12 +60,12 @@ def find_largest_numbers(
             session.close()
 
 
-def _see_operand(pair: ModelPair, tally: OperandTally, reference: Totals, mixed: Totals) -> None:
-    conversion = tally.conversion
+def _see_operand(pair: ModelPair, record: OperandRecord, reference: Totals, mixed: Totals) -> None:
+    conversion = record.conversion
     before = _number(probe_in_original(pair, conversion), reference if conversion.in_reference else mixed)
     if before is not None:
         span = ObservedRange(-before, before, nan=False, first_nonfinite=0 if math.isinf(before) else None)
-        tally.see_numbers(before, ConvertedRange(conversion, span).after(pair.config.saturate).magnitude)
+        record.see_numbers(before, ConvertedRange(conversion, span).after(pair.config.saturate).magnitude)
 
 
 def _number(tensor: TensorRef, totals: Totals) -> float | None:
