@@ -161,13 +161,13 @@ def _fetch(path: Path, feed: Mapping[str, Any]) -> None:
     """Both runs of a check by the plain method: every tensor of the original and of the mixed model is an output."""
     import mixlist
     from mixlist.emulation.emulate import emulate
-    from mixlist.graph.io import load
+    from mixlist.graph.load import load_model
 
-    loaded = load(path)
+    loaded = load_model(path)
     plan = mixlist.resolve(loaded, mixlist.load_policy())
     mixed = mixlist.rewrite(loaded, plan).model
     exact = _session(_all_outputs(loaded.proto)).run(None, feed)
-    ours = _session(_all_outputs(emulate(load(mixed)))).run(None, feed)
+    ours = _session(_all_outputs(emulate(load_model(mixed)))).run(None, feed)
     assert len(exact) and len(ours)  # both are held, to be compared
 
 

@@ -99,7 +99,7 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
     """Medians of SEARCHES rounds of both kinds, and of some trials by each peer; ``failure``: what stops occ."""
     import mixlist
     from mixlist.emulation.emulate import emulate
-    from mixlist.graph.io import load
+    from mixlist.graph.load import load_model
     from mixlist.resolver import Resolver
     from mixlist.tuner.candidates import policy_of
 
@@ -122,7 +122,7 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
         for kind, choice, low in found["choices"]:
             start = time.perf_counter()
             mixed = mixlist.rewrite(resolver.loaded, resolver.plan(policy_of(policy, choice))).model
-            _run(emulate(load(mixed)).SerializeToString(), feeds)
+            _run(emulate(load_model(mixed)).SerializeToString(), feeds)
             took(f"session, {kind}", start)
             for what, seconds in (peer.attempt(low, feeds) if peer is not None else {}).items():
                 times.setdefault(f"{what}, {kind}", []).append(seconds)

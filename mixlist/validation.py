@@ -21,7 +21,7 @@ from mixlist.lists.policy import Policy
 from mixlist.lists.validate_file import FileReport, validate_file
 
 if TYPE_CHECKING:
-    from mixlist.graph.protos import ModelSource
+    from mixlist.graph.proto_types import ModelSource
 
 
 def validate(

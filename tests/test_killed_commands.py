@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mixlist.graph.data_files import locations
+from mixlist.graph.data_files import referenced_data_files
 from tests.support.builders import model
 from tests.support.external_models import write_external
 from tests.support.killed_runs import KillCampaign, KilledCommand
@@ -42,7 +42,7 @@ def _apply(work: Path) -> KilledCommand:
         shutil.copytree(work / "old", folder, copy_function=os.link, dirs_exist_ok=True)
 
     def check_killed(folder: Path) -> str:
-        named = locations(folder / "o.onnx")
+        named = referenced_data_files(folder / "o.onnx")
         return "" if named and all((folder / name).is_file() for name in named) else f"o.onnx names {named}"
 
     return KilledCommand("apply", ["apply", work / "in1.onnx", "-o", "o.onnx", "--force"], prepare, check_killed)

@@ -17,7 +17,7 @@ import pytest
 from mixlist import cli
 from mixlist.errors import FileError, ModelError
 from mixlist.files.jsonc import read_bytes
-from mixlist.graph.io import load
+from mixlist.graph.load import load_model
 
 ROOT = Path(__file__).parents[1]
 WRITING = (
@@ -116,4 +116,4 @@ def test_a_folder_is_told_as_one_where_opening_it_lacks_permission(
     with pytest.raises(FileError, match="is a directory, a file is needed"):
         read_bytes(tmp_path)
     with pytest.raises((FileError, ModelError), match="is a directory, not an ONNX model"):
-        load(tmp_path)
+        load_model(tmp_path)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mixlist.graph.build import build_main
-from mixlist.graph.io import Loaded
+from mixlist.graph.build import build_graph
+from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Node
 from mixlist.graph.traversal import linked_scopes, reachable_graphs
 from mixlist.ops import types
@@ -11,13 +11,13 @@ from mixlist.ops.low_precision import LOW
 from mixlist.targets.kernels import has_low_kernel
 
 
-def low_coverage(model: Loaded, provider: str) -> tuple[int, int]:
+def low_coverage(model: LoadedModel, provider: str) -> tuple[int, int]:
     """Count the nodes that compute in float16 or bfloat16, and those of them with a kernel of that type.
 
     Subgraphs and functions count; Casts, calls and control flow do not. Raises UsageError if the installed ONNX Runtime
     has no such provider.
     """
-    main = build_main(model.proto, show_marked=True)
+    main = build_graph(model.proto, show_marked=True)
     has_kernel = [
         _has_kernel(node, elem, graph.opsets.get(node.domain, 1), provider)
         for graph in reachable_graphs(main)

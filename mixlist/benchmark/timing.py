@@ -24,7 +24,7 @@ from mixlist.benchmark.result import BenchReport, Contender
 from mixlist.errors import FileError, ModelError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
-from mixlist.graph.io import Loaded, load
+from mixlist.graph.load import LoadedModel, load_model
 from mixlist.lists.policy import Policy
 from mixlist.ops.shape_inference import refuse_expansion
 from mixlist.progress import ProgressCallback, ProgressCounter
@@ -41,10 +41,10 @@ from mixlist.targets.providers import PROVIDERS
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.graph.protos import ModelSource
+    from mixlist.graph.proto_types import ModelSource
     from mixlist.runtime.session import Feed
 
-    Rival: TypeAlias = Policy | Plan | ModelSource | Loaded
+    Rival: TypeAlias = Policy | Plan | ModelSource | LoadedModel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +55,7 @@ _PROFILED_RUNS = 5  # of each
 
 
 def bench(
-    model: ModelSource | Loaded,
+    model: ModelSource | LoadedModel,
     policy_or_other: Rival,
     batches: object,
     *,
@@ -88,9 +88,9 @@ def bench(
     return run_bench(model, policy_or_other, batches, options)
 
 
-def run_bench(model: ModelSource | Loaded, other: Rival, batches: object, options: BenchOptions) -> BenchReport:
+def run_bench(model: ModelSource | LoadedModel, other: Rival, batches: object, options: BenchOptions) -> BenchReport:
     """Do what ``bench`` says, with its options in one object."""
-    original = load(model)
+    original = load_model(model)
     refuse_expansion(original.proto)
     data = as_batches(batches, original.proto)
     feeds = list(islice(data, options.rounds))
@@ -106,7 +106,7 @@ def run_bench(model: ModelSource | Loaded, other: Rival, batches: object, option
 class _Entry:
     """One of the two models: its process and what was measured."""
 
-    def __init__(self, name: str, loaded: Loaded, model: Path | ModelProto) -> None:
+    def __init__(self, name: str, loaded: LoadedModel, model: Path | ModelProto) -> None:
         self.name = name
         self.loaded = loaded
         self.model = model
@@ -140,18 +140,18 @@ class _Comparison:
         self.notes: list[str] = []
         self.entries: list[_Entry] = []
 
-    def enter(self, original: Loaded, policy_or_other: Rival) -> tuple[str, ...]:
+    def enter(self, original: LoadedModel, policy_or_other: Rival) -> tuple[str, ...]:
         """Make the entries of both models; return the warnings of the resolution."""
         self.entries.append(_Entry(original.name, original, _source(original)))
         if isinstance(policy_or_other, Policy | Plan):
             plan = policy_or_other if isinstance(policy_or_other, Plan) else resolve(original, policy_or_other)
             result = rewrite(plan.solution.loaded, plan)
             result.save(self.home / "mixed.onnx")  # converts its constants, as ``apply`` does
-            mixed = load(self.home / "mixed.onnx")
+            mixed = load_model(self.home / "mixed.onnx")
             # Not the file, which is removed: if ONNX Runtime dies of the model, its session keeps a copy.
             self.entries.append(_Entry(f"{original.name}, mixed", mixed, mixed.proto))
             return tuple(warning.without_severity for warning in result.warnings)
-        other = load(policy_or_other)
+        other = load_model(policy_or_other)
         refuse_expansion(other.proto)
         self.entries.append(_Entry(other.name, other, _source(other)))
         return ()
@@ -267,7 +267,7 @@ class _Comparison:
         )
 
 
-def _source(loaded: Loaded) -> Path | ModelProto:
+def _source(loaded: LoadedModel) -> Path | ModelProto:
     """Return the model's own file, or the message where there is none or its data cannot be read where it lies."""
     if loaded.path is not None and readable_in_place(loaded.proto, loaded.folder):
         return loaded.path

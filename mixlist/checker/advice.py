@@ -12,7 +12,7 @@ from functools import cached_property
 
 from mixlist.checker.result import LowSource
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.model import Node, floats_of
+from mixlist.graph.model import Node, float_values
 from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -138,7 +138,7 @@ def _makes_integers(node: Node) -> bool:
 
     A shape does not depend on the values. Integers of 8 bits do not count: they are quantized values.
     """
-    if node.op_type in _YIELDS_SHAPE or not floats_of(node.inputs):
+    if node.op_type in _YIELDS_SHAPE or not float_values(node.inputs):
         return False
     return any(value is not None and types.element(value.type) in _INTEGERS for value in node.outputs)
 

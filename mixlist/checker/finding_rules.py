@@ -27,7 +27,7 @@ from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode, InputTensor
 from mixlist.graph.refs import TensorRef
-from mixlist.graph.weights import is_external, pieces
+from mixlist.graph.weights import is_external, read_pieces
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound
 from mixlist.patterns.masks import SENTINEL as SENTINEL
@@ -387,6 +387,8 @@ def _has_infinite_constant(node: DataflowNode) -> bool:
         tensor = value.tensor if value is not None else None
         if tensor is None or value is None or is_external(tensor) or types.element(value.type) not in types.FLOATS:
             continue
-        if any(math.isinf(number) for part in pieces(tensor, None) if part.size for number in (part.min(), part.max())):
+        if any(
+            math.isinf(number) for part in read_pieces(tensor, None) if part.size for number in (part.min(), part.max())
+        ):
             return True
     return False

@@ -19,10 +19,10 @@ from mixlist.emulation.graph_statistics import Probe
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.packing import Result
 from mixlist.errors import ModelError
-from mixlist.graph.build import bind, build_main
+from mixlist.graph.build import build_graph, resolve_attribute_references
 from mixlist.graph.model import Node
 from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.graph.traversal import bodies
+from mixlist.graph.traversal import bodies_of
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX
 from mixlist.ops.schema import find_schema
@@ -46,7 +46,7 @@ def find_internal_risks(
     low = [n for n in pair.nodes if n.ref in low_nodes]
     if all(_body_version(n.node, n.graph.opsets.get(n.node.domain, 0)) is None for n in low):
         return []
-    mixed_nodes = nodes_with_low_outputs(build_main(pair.mixed.loaded.proto))
+    mixed_nodes = nodes_with_low_outputs(build_graph(pair.mixed.loaded.proto))
     made = _BodyInstrumenter(pair.config.raised(pair.reference.loaded), mixed_nodes).run()
     if not made.outputs:
         return []
@@ -113,7 +113,7 @@ class _BodyInstrumenter(Instrumenter):
         nodes, inner = [], []
         floats = _float_tensors(body)
         for inside in body.node:
-            copy = bind(inside, attributes)
+            copy = resolve_attribute_references(inside, attributes)
             copy.name = self.new.make(f"{target.name}_body")
             for slot, name in enumerate(inside.input):
                 copy.input[slot] = names.get(name, "") if name else ""
@@ -149,7 +149,7 @@ def function_body(node: Node, target: NodeProto, opset: int) -> FunctionProto | 
     from onnx import FunctionProto, TypeProto
 
     native, version = _native_schema(node), _body_version(node, opset)
-    if version is None or bodies(target):
+    if version is None or bodies_of(target):
         return None
     body = FunctionProto()
     try:

@@ -14,10 +14,10 @@ from mixlist.lists.policy import Policy, require_policy
 from mixlist.option_fields import field_signature
 
 if TYPE_CHECKING:
-    from mixlist.graph.io import Loaded
-    from mixlist.graph.protos import ModelSource
+    from mixlist.graph.load import LoadedModel
+    from mixlist.graph.proto_types import ModelSource
 
-    Model: TypeAlias = ModelSource | Loaded
+    Model: TypeAlias = ModelSource | LoadedModel
 
 Keywords = ParamSpec("Keywords")
 Options = TypeVar("Options")

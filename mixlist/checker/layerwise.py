@@ -20,11 +20,11 @@ from mixlist.checker.result import NodeError
 from mixlist.emulation.graph_statistics import Probe, Statistic, has_where
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.packing import Result
-from mixlist.graph.build import build_main
-from mixlist.graph.constness import is_random
-from mixlist.graph.messages import copied
+from mixlist.graph.build import build_graph
+from mixlist.graph.constants_and_shapes import is_random
 from mixlist.graph.model import Graph, Node
-from mixlist.graph.naming import label, node_ref
+from mixlist.graph.naming import display_name, node_ref
+from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import types
@@ -48,7 +48,7 @@ _STATISTICS = tuple(Statistic(name, 0.0, "ReduceSum", _unused, types.DOUBLE) for
 
 def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set[TensorRef]) -> tuple[NodeError, ...]:
     """Return the nodes by the error that each adds over the first ``steps`` batches; ``masks`` are left out."""
-    low_nodes = nodes_with_low_outputs(build_main(pair.mixed.loaded.proto))
+    low_nodes = nodes_with_low_outputs(build_graph(pair.mixed.loaded.proto))
     made = _LayerwiseInstrumenter(pair.config.raised(pair.reference.loaded), low_nodes, masks).run()
     observer = pair.observe_on_cpu(made)
     sums: dict[TensorRef, _Sums] = {}
@@ -135,8 +135,8 @@ class _LayerwiseInstrumenter(Instrumenter):
         """Return the outputs of the node's rounded copy, which is added once."""
         if id(node) in self.copies:
             return self.copies[id(node)]
-        copy = copied(target)
-        copy.name = self.new.make(f"{label(node)}_twin")
+        copy = copy_message(target)
+        copy.name = self.new.make(f"{display_name(node)}_twin")
         for slot, name in enumerate(target.input):
             elem = mixed.types[slot] if slot < len(mixed.types) else types.UNKNOWN
             if name and isinstance(elem, int) and elem in LOW and node.types[slot] == types.FLOAT:

@@ -17,13 +17,13 @@ from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer, Ranges
 from mixlist.emulation.shared_weights import SharedWeights
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.build import build_main
+from mixlist.graph.build import build_graph
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
-from mixlist.graph.gc_pause import no_collection
-from mixlist.graph.io import Loaded, load
+from mixlist.graph.gc_pause import pause_gc
+from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import POLICY_KEY, Graph
 from mixlist.graph.naming import node_ref
-from mixlist.graph.prune import trim
+from mixlist.graph.prune import prune_model
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import Policy
@@ -41,7 +41,7 @@ from mixlist.runtime.subprocess_session import SessionProcess, SubprocessSession
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from mixlist.graph.protos import ModelSource
+    from mixlist.graph.proto_types import ModelSource
     from mixlist.runtime.session import Feed
 
 
@@ -67,19 +67,19 @@ class SessionConfig:
         """Return whether the provider refuses to reduce an empty tensor."""
         return self.provider == "cuda"
 
-    def observe_mixed(self, mixed: Loaded, instrumented: Instrumented, outputs: list[str]) -> Observer:
+    def observe_mixed(self, mixed: LoadedModel, instrumented: Instrumented, outputs: list[str]) -> Observer:
         """Load the mixed model with its statistics: emulated in float32, or as it is (Rule S8.2)."""
         if self.mode == "native":
             return Observer(instrumented, self._session(instrumented.proto, mixed), outputs)
         loaded = replace(mixed, proto=instrumented.proto)
         proto = emulate(loaded, saturate=self.saturate, outside=self._is_shared(mixed))
-        trim(proto, [*outputs, *instrumented.widths])
+        prune_model(proto, [*outputs, *instrumented.widths])
         return Observer(instrumented, self._session(proto, mixed), outputs, model_inputs(mixed.proto))
 
-    def observe_reference(self, original: Loaded, instrumented: Instrumented, outputs: list[str]) -> Observer:
+    def observe_reference(self, original: LoadedModel, instrumented: Instrumented, outputs: list[str]) -> Observer:
         """Load the original with its statistics, in float32 or float64."""
         raised = replace(original, proto=self.raised(replace(original, proto=instrumented.proto)))
-        trim(raised.proto, [*outputs, *instrumented.widths])
+        prune_model(raised.proto, [*outputs, *instrumented.widths])
         inputs = model_inputs(original.proto)
         if not self.float64_reference:
             return Observer(instrumented, self._session(raised.proto, original), outputs, inputs)
@@ -92,24 +92,24 @@ class SessionConfig:
             ) from None
         return Observer(instrumented, session, outputs, inputs, wide=True)
 
-    def plain_session(self, proto: ModelProto, loaded: Loaded) -> Session:
+    def plain_session(self, proto: ModelProto, loaded: LoadedModel) -> Session:
         """Return a session of a float32 graph on the CPU."""
         return self._start(proto, loaded.folder, SessionOptions(), wait=True)
 
-    def share(self, loaded: Loaded, clamp: bool = False) -> Loaded:
+    def share(self, loaded: LoadedModel, clamp: bool = False) -> LoadedModel:
         """Return the model with its large weights where all sessions find them; ``clamp``: what conversions do."""
         return self.weights.share(loaded, raised=self.mode == "emulated", clamp=clamp)
 
-    def raised(self, loaded: Loaded) -> ModelProto:
+    def raised(self, loaded: LoadedModel) -> ModelProto:
         """Return the float32 graph of a model, exact: the model itself where it is one."""
         if self._is_shared(loaded) and not holds_low(loaded.proto):
             return loaded.proto
         return raise_low(loaded, outside=self._is_shared(loaded))
 
-    def _is_shared(self, loaded: Loaded) -> bool:
+    def _is_shared(self, loaded: LoadedModel) -> bool:
         return loaded.folder == self.weights.folder
 
-    def _session(self, proto: ModelProto, loaded: Loaded) -> Session:
+    def _session(self, proto: ModelProto, loaded: LoadedModel) -> Session:
         return self._start(proto, loaded.folder, SessionOptions(provider=self.provider))
 
     def _start(self, proto: ModelProto, folder: Path | None, options: SessionOptions, *, wait: bool = False) -> Session:
@@ -137,9 +137,9 @@ class ObservedModel:
     ``instrument``.
     """
 
-    loaded: Loaded
+    loaded: LoadedModel
     probes: Sequence[Probe]
-    observe: Callable[[Loaded, Instrumented, list[str]], Observer]
+    observe: Callable[[LoadedModel, Instrumented, list[str]], Observer]
     original_scopes: Mapping[str, str] = field(default_factory=dict)
     guard: bool = False
     read: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
@@ -223,11 +223,11 @@ class ModelPair:
         self.mixed_observer.close()
 
 
-@no_collection()
+@pause_gc()
 def make_model_pair(
-    model: ModelSource | Loaded,
+    model: ModelSource | LoadedModel,
     policy: Policy,
-    against: ModelSource | Loaded | None,
+    against: ModelSource | LoadedModel | None,
     config: SessionConfig,
     first: Feed | None = None,
 ) -> ModelPair:
@@ -235,7 +235,7 @@ def make_model_pair(
 
     The reference begins with the batch ``first`` while the mixed model is made, if it runs in another process.
     """
-    original = load(model)
+    original = load_model(model)
     shared = config.share(original)
     instrumented = instrument(shared.proto, guard=config.guard)
     reference = ObservedModel(shared, instrumented.probes, config.observe_reference, guard=config.guard)
@@ -253,10 +253,10 @@ def make_model_pair(
                 "check its original with --against"
             )
     else:
-        plan, loaded = None, load(against)
+        plan, loaded = None, load_model(against)
         _check_outputs(original, loaded)
     loaded = config.share(loaded, clamp=policy.constants == "clamp")
-    main = build_main(original.proto)
+    main = build_graph(original.proto)
     mixed, instrumented, conversions = _observe_mixed(loaded, main, config)
     low = {mixed.in_original(p.ref): p.elem for p in mixed.probes if p.elem in LOW}
     if not low and not conversions:
@@ -300,7 +300,7 @@ def _readers(
 
 
 def _observe_mixed(
-    loaded: Loaded, original: Graph, config: SessionConfig
+    loaded: LoadedModel, original: Graph, config: SessionConfig
 ) -> tuple[ObservedModel, Instrumented, tuple[Conversion, ...]]:
     """Return the mixed model, itself with its probes, and its conversions."""
     scopes = _original_scopes(loaded.proto)
@@ -312,11 +312,11 @@ def _observe_mixed(
     return replace(mixed, probes=instrumented.probes, read=conversions.probes), instrumented, conversions.found
 
 
-def _output_names(loaded: Loaded) -> list[str]:
+def _output_names(loaded: LoadedModel) -> list[str]:
     return [output.name for output in loaded.proto.graph.output]
 
 
-def _check_outputs(original: Loaded, mixed: Loaded) -> None:
+def _check_outputs(original: LoadedModel, mixed: LoadedModel) -> None:
     """Raise UsageError if the mixed model lacks an output of the original."""
     missing = [name for name in _output_names(original) if name not in _output_names(mixed)]
     if missing:

@@ -33,9 +33,9 @@ from mixlist.checker.result import CheckReport, NodeError
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observed
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.io import load
+from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
-from mixlist.graph.type_hints import hinted
+from mixlist.graph.type_hints import add_type_hints
 from mixlist.lists.policy import Policy
 from mixlist.ops.shape_inference import refuse_expansion
 from mixlist.progress import ProgressCounter
@@ -73,9 +73,9 @@ def check(model: Model, policy: Policy, data: object, options: CheckOptions) -> 
 def run_check(model: Model, policy: Policy, data: object, options: CheckOptions) -> CheckReport:
     """Do what ``check`` says, with its options in one object."""
     timer = PhaseTimer()
-    original = hinted(load(model), options.type_hints)
+    original = add_type_hints(load_model(model), options.type_hints)
     refuse_expansion(original.proto)
-    against = hinted(load(options.against), options.type_hints) if options.against is not None else None
+    against = add_type_hints(load_model(options.against), options.type_hints) if options.against is not None else None
     if against is not None:
         refuse_expansion(against.proto)
     batches = as_batches(data, original.proto)

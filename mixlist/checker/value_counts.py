@@ -18,7 +18,7 @@ import numpy as np
 from mixlist.checker.finding_rules import NEAR, SENTINEL
 from mixlist.checker.result import FindingKind, ValueCounts
 from mixlist.emulation.graph_statistics import Statistic
-from mixlist.graph.naming import NewNames
+from mixlist.graph.naming import NameGenerator
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, flush_bound, overflow_bound
@@ -119,7 +119,7 @@ def finding_count(kind: FindingKind, tensor: TensorRef, mixed: Totals, reference
 def count_below(name: str, bound: float) -> Statistic:
     """Return the statistic of how many values have a magnitude below ``bound``; NaN is never below."""
 
-    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
         edge = names.make(f"{out}_bound")
         return [*nodes, names.constant(edge, types.FLOAT, [], [bound]), *_count_less(size, edge, out, names)]
@@ -130,7 +130,7 @@ def count_below(name: str, bound: float) -> Statistic:
 def count_finite() -> Statistic:
     """Return the statistic of how many values are finite in float32, also of a float64 tensor."""
 
-    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
         half, edge, less = (names.make(f"{out}_{part}") for part in ("half", "bound", "less"))
         return [  # float32 has no least number that is too large, but half of it is 2^127
@@ -161,7 +161,7 @@ def count_beyond(bound: float) -> Statistic:
     """
     inner = float(np.nextafter(np.float32(bound), np.float32(0)))
 
-    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         wide, edge = (names.make(f"{out}_{part}") for part in ("wide", "bound"))
         return [
             names.cast(tensor, wide, types.FLOAT),
@@ -175,7 +175,7 @@ def count_beyond(bound: float) -> Statistic:
 def smallest_nonzero() -> Statistic:
     """Return the statistic of the smallest magnitude that is not zero, ``NO_SMALLEST`` for none; NaN is left out."""
 
-    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
         edge, most = names.make(f"{out}_bound"), names.make(f"{out}_most")
         yes, one, far, rest = (names.make(f"{out}_{part}") for part in ("yes", "one", "far", "rest"))
@@ -196,7 +196,7 @@ def smallest_nonzero() -> Statistic:
 def largest_magnitude() -> Statistic:
     """Return the statistic of the largest magnitude, ``NO_LARGEST`` for none; NaN is left out. Needs opset 9."""
 
-    def build(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+    def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
         nan, least, rest = (names.make(f"{out}_{part}") for part in ("nan", "least", "rest"))
         return [
@@ -210,12 +210,12 @@ def largest_magnitude() -> Statistic:
     return Statistic(LARGEST, NO_LARGEST, "ReduceMax", build, types.FLOAT)
 
 
-def _size(tensor: str, out: str, _: int, names: NewNames) -> list[NodeProto]:
+def _size(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
     count = names.make(f"{out}_int64")
     return [names.node("Size", [tensor], count), names.cast(count, out, types.DOUBLE)]
 
 
-def _count_less(one: str, other: str, out: str, names: NewNames) -> list[NodeProto]:
+def _count_less(one: str, other: str, out: str, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that count the values of ``one`` that are less than those of ``other``; a NaN is not."""
     less, number = names.make(f"{out}_yes"), names.make(f"{out}_one")
     return [
@@ -225,7 +225,7 @@ def _count_less(one: str, other: str, out: str, names: NewNames) -> list[NodePro
     ]
 
 
-def _magnitude(tensor: str, out: str, names: NewNames) -> tuple[list[NodeProto], str]:
+def _magnitude(tensor: str, out: str, names: NameGenerator) -> tuple[list[NodeProto], str]:
     """Return nodes that compute the magnitudes in float32, and their tensor; ONNX Runtime merges equal ones."""
     wide, size = names.make(f"{out}_wide"), names.make(f"{out}_abs")
     return [names.cast(tensor, wide, types.FLOAT), names.node("Abs", [wide], size)], size

@@ -17,7 +17,7 @@ from mixlist.cli.options import PLAN_OPTIONS, resolve_watched, take_policy, take
 from mixlist.cli.parameters import CONFIG, MODEL, OUTPUT_OR_DASH, PathType
 
 if TYPE_CHECKING:
-    from mixlist.graph.io import Loaded
+    from mixlist.graph.load import LoadedModel
     from mixlist.rewriter import RewriteResult
 
 
@@ -84,8 +84,8 @@ def command(
       mixlist apply model.onnx -o mixed.onnx --ops-info ascend910b --dry-run
       mixlist apply model.onnx -o mixed.onnx --precision-mode-v2 mixed_bfloat16 --report done.json
     """
-    from mixlist.graph.save import inputs_of
-    from mixlist.graph.traversal import nodes
+    from mixlist.graph.save import files_of_model
+    from mixlist.graph.traversal import nodes_in_model
     from mixlist.report import apply_terminal, terminal
     from mixlist.report.progress import bar
     from mixlist.rewriter import rewrite_in_place
@@ -93,7 +93,7 @@ def command(
     out = Path(output)
     policy, hints = take_policy(given), take_type_hints(given)
     source = load_model(model)
-    before, inputs = Counter(node.op_type for node in nodes(source.proto)), inputs_of(source)
+    before, inputs = Counter(node.op_type for node in nodes_in_model(source.proto)), files_of_model(source)
     plan = resolve_watched(_prepared(source, inline_functions, opset), policy, hints)
     result = rewrite_in_place(plan, keep_io_types, keep_io)
     written: tuple[Path, ...] = ()
@@ -104,7 +104,7 @@ def command(
     if report is not None:
         _write_report(report, result)
     sizes = _bytes(inputs), None if dry_run else _bytes(written)
-    after = Counter(node.op_type for node in nodes(result.proto))
+    after = Counter(node.op_type for node in nodes_in_model(result.proto))
     apply_terminal.write_summary(plan, result, (before, after), sizes, sys.stderr)
     if plan.policy.mode.low == "bfloat16" and result.low:
         from mixlist.targets.kernels import find_nodes_without_low_kernel
@@ -113,9 +113,9 @@ def command(
         sys.stderr.write(f"{missing} of them have no bfloat16 kernel in ONNX Runtime's CPU provider\n")
 
 
-def _prepared(source: Loaded, inline: bool, opset: int | None) -> Loaded:
+def _prepared(source: LoadedModel, inline: bool, opset: int | None) -> LoadedModel:
     """The model with its functions inlined and at another opset, where that is asked for, and said."""
-    from mixlist.graph.convert import convert_opset, inline_functions
+    from mixlist.graph.onnx_conversion import convert_opset, inline_functions
 
     proto = source.proto
     if inline and proto.functions:

@@ -21,7 +21,7 @@ from mixlist.report import terminal
 
 if TYPE_CHECKING:
     from mixlist.diagnostics import Diagnostic
-    from mixlist.graph.io import Loaded
+    from mixlist.graph.load import LoadedModel
     from mixlist.resolver.plan import Plan
 
 
@@ -74,7 +74,7 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
             raise ModelError(f"{contender.name}: {contender.failure}")
 
 
-def _models(model: str, other: str | None, given: Given) -> tuple[Loaded, Plan | Loaded]:
+def _models(model: str, other: str | None, given: Given) -> tuple[LoadedModel, Plan | LoadedModel]:
     """Return the original, and the plan that makes it mixed, or the other model."""
     if other is None:
         plan = resolve_watched(load_model(model), take_policy(given), take_type_hints(given))
@@ -87,7 +87,7 @@ def _models(model: str, other: str | None, given: Given) -> tuple[Loaded, Plan |
     return load_model(model), load_model(other)
 
 
-def _write_estimate(original: Loaded, rival: Plan | Loaded, data: DataOptions, form: str) -> None:
+def _write_estimate(original: LoadedModel, rival: Plan | LoadedModel, data: DataOptions, form: str) -> None:
     from mixlist.benchmark.result import estimate_json
     from mixlist.cost.estimate import estimate_work
     from mixlist.report import bench_terminal, json_output

@@ -20,7 +20,7 @@ from mixlist.cli.outputs import write_report
 from mixlist.cli.parameters import CONFIG, MODEL
 
 if TYPE_CHECKING:
-    from mixlist.graph.io import Loaded
+    from mixlist.graph.load import LoadedModel
 
 
 @click.command(
@@ -82,7 +82,7 @@ def command(model: str, labels: str | None, form: str, html: str | None, **given
     return int(report.verdict != "pass")
 
 
-def _tune_command(source: Loaded) -> str:
+def _tune_command(source: LoadedModel) -> str:
     """Return the command line of ``tune`` for the same model, data and limits.
 
     Only rules of nodes raise what the model has in a low type itself.

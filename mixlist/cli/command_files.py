@@ -23,7 +23,7 @@ from mixlist.files.jsonc import is_directory
 from mixlist.lists import presets
 
 if TYPE_CHECKING:
-    from mixlist.graph.io import Loaded
+    from mixlist.graph.load import LoadedModel
 
 _BATCHES = ("*.npz", "*.npy", "*.pb", "*/*.pb")  # the files that ``runtime.data_files`` reads in a folder
 _MODELS = "mixlist.models"  # the key in a context's ``meta`` of models that were loaded to find their weights
@@ -105,12 +105,12 @@ def check_files(context: click.Context) -> None:
         _refuse_weights(replaced, inputs, context)
 
 
-def load_model(path: str) -> Loaded:
+def load_model(path: str) -> LoadedModel:
     """Load a model for the running command, unless it was loaded to find its weights."""
-    from mixlist.graph.io import load
+    from mixlist.graph.load import load_model
 
-    models: dict[str, Loaded] = click.get_current_context().meta.get(_MODELS, {})
-    return models.pop(path, None) or load(path)
+    models: dict[str, LoadedModel] = click.get_current_context().meta.get(_MODELS, {})
+    return models.pop(path, None) or load_model(path)
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
@@ -183,17 +183,17 @@ def _refuse_inputs(outputs: Iterable[_Output], inputs: Iterable[_Named]) -> None
 
 def _refuse_weights(outputs: Iterable[_Output], inputs: Iterable[_Named], context: click.Context) -> None:
     """Raise UsageError for an output that is a file of a model's weights."""
-    from mixlist.graph.io import load
-    from mixlist.graph.save import inputs_of
+    from mixlist.graph.load import load_model
+    from mixlist.graph.save import files_of_model
 
     by_identity = {_identity(output.status): output for output in outputs}
-    models: dict[str, Loaded] = context.meta.setdefault(_MODELS, {})
+    models: dict[str, LoadedModel] = context.meta.setdefault(_MODELS, {})
     for named in inputs:
         if named.type.use == "reads model":
-            loaded = load(named.path)
+            loaded = load_model(named.path)
             if isinstance(named.parameter, click.Argument):  # the command gets it from ``load_model``
                 models[named.path] = loaded
-            for path in inputs_of(loaded):
+            for path in files_of_model(loaded):
                 if output := by_identity.get(_identity(_status(path))):
                     raise _would_replace(output, f"weights of {named.label} in {path}")
 

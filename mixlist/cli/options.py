@@ -14,7 +14,7 @@ from mixlist.lists.options import PolicyOptions
 from mixlist.report.terminal import warn
 
 if TYPE_CHECKING:
-    from mixlist.graph.io import Loaded
+    from mixlist.graph.load import LoadedModel
     from mixlist.lists.policy import Policy
     from mixlist.resolver.plan import Plan
 
@@ -79,7 +79,7 @@ def take_type_hints(given: Given) -> dict[str, str] | None:
     return hints
 
 
-def resolve_watched(model: str | Loaded, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
+def resolve_watched(model: str | LoadedModel, policy: Policy, type_hints: Mapping[str, str] | None) -> Plan:
     """Do what ``mixlist.resolve`` does, with a progress bar for large weights."""
     import mixlist
     from mixlist.report.progress import bar

@@ -20,18 +20,18 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.cost.operation_counts import UnknownShapeError, count_flops, is_matrix_operator
-from mixlist.graph.build import bind, build_main
-from mixlist.graph.io import Loaded, load
-from mixlist.graph.model import Graph, Node, Scope, Value, floats_of
+from mixlist.graph.build import build_graph, resolve_attribute_references
+from mixlist.graph.load import LoadedModel, load_model
+from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeResult
-from mixlist.graph.shape_propagation import Shape, Sizes, sizes_in_function, sizes_of
+from mixlist.graph.shape_propagation import KnownShapes, Shape, propagate_shapes, propagate_shapes_in_function
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
-    from mixlist.graph.protos import ModelSource
+    from mixlist.graph.proto_types import ModelSource
     from mixlist.resolver.decisions import GraphSolution
 
 _VIEWS = operators(Trait.VIEWS)
@@ -69,7 +69,7 @@ class Costs:
     """
 
     graph: Graph
-    sizes: Sizes
+    sizes: KnownShapes
     nodes: dict[int, NodeCost] = field(default_factory=dict)
     calls: dict[int, Costs] = field(default_factory=dict)
     assumptions: list[str] = field(default_factory=list)
@@ -124,22 +124,22 @@ class Work:
 
 
 def estimate_work(
-    model: ModelSource | Loaded, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
+    model: ModelSource | LoadedModel, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
 ) -> Work:
     """Return the estimated work of one model.
 
     ``dims`` gives the sizes of symbolic dimensions, ``inputs`` whole input shapes by input name. Raises what ``load``
     raises.
     """
-    loaded = load(model)
-    return _sum_up(loaded.name, estimate_costs(build_main(loaded.proto, show_marked=True), dims, inputs))
+    loaded = load_model(model)
+    return _sum_up(loaded.name, estimate_costs(build_graph(loaded.proto, show_marked=True), dims, inputs))
 
 
 def estimate_costs(
     graph: Graph, dims: Mapping[str, int] | None = None, inputs: Mapping[str, Shape] | None = None
 ) -> Costs:
     """Return the cost of each node of a main graph. For the graph of a Plan, pass ``plan.solution.graph``."""
-    return _Estimator().estimate(graph, sizes_of(graph, dims or {}, inputs or {}), {}, 1)
+    return _Estimator().estimate(graph, propagate_shapes(graph, dims or {}, inputs or {}), {}, 1)
 
 
 def compute_low_share(main: GraphSolution, low_type: str, costs: Costs) -> float | None:
@@ -204,7 +204,7 @@ class _Estimator:
     def __init__(self) -> None:
         self.counted_weights: set[Value] = set()
 
-    def estimate(self, graph: Graph, sizes: Sizes, weights: PassedWeights, runs: int) -> Costs:
+    def estimate(self, graph: Graph, sizes: KnownShapes, weights: PassedWeights, runs: int) -> Costs:
         """Return the costs of a main graph, or of one call of a function, that is run ``runs`` times."""
         costs = Costs(graph, sizes)
         self._add_scope(costs, graph.root, weights, runs)
@@ -216,7 +216,7 @@ class _Estimator:
             if node.function is not None:
                 # Every call gets costs of its own: shapes depend on the arguments.
                 passed = _passed_weights(node.function, node, weights)
-                sizes = sizes_in_function(node.function, node, costs.sizes)
+                sizes = propagate_shapes_in_function(node.function, node, costs.sizes)
                 costs.calls[node.id] = self.estimate(node.function, sizes, passed, runs)
             elif node.bodies:
                 for body, iterations in self._bodies_that_run(costs, node, weights):
@@ -267,7 +267,7 @@ class _Estimator:
             return NodeCost(unknown="its shapes and attributes do not fit its definition")
         return NodeCost(flops, flops if elem in LOW else 0, moved, matrix=is_matrix and elem is not None)
 
-    def _bytes(self, node: Node, sizes: Sizes, weights: PassedWeights, runs: int) -> int:
+    def _bytes(self, node: Node, sizes: KnownShapes, weights: PassedWeights, runs: int) -> int:
         """Return the bytes that a node reads and writes in all its runs; a weight counts for the first reader only."""
         standard = node.domain == ""
         if standard and node.op_type in _VIEWS:
@@ -308,7 +308,7 @@ def _computed_in(node: Node) -> int | None:
     may have another type. A node without a float input has the type of its first float output.
     """
     variable_inputs = [value for value in node.inputs if value is not None and not value.constant]
-    floats = floats_of((*variable_inputs, *node.inputs, *node.outputs))
+    floats = float_values((*variable_inputs, *node.inputs, *node.outputs))
     return types.element(floats[0].type) if floats else None
 
 
@@ -327,11 +327,11 @@ def _node_flops(costs: Costs, node: Node) -> int:
         raise UnknownShapeError
     inputs, outputs = ([shapes[v] if v is not None else None for v in slots] for slots in (node.inputs, node.outputs))
     # An attribute of a function's node may refer to an attribute of the function: the call has the value.
-    proto = bind(node.proto, costs.graph.attributes) if costs.graph.path else node.proto
+    proto = resolve_attribute_references(node.proto, costs.graph.attributes) if costs.graph.path else node.proto
     return count_flops(node.domain, node.op_type, {a.name: a for a in proto.attribute}, inputs, outputs)
 
 
-def _size(value: Value, sizes: Sizes) -> int:
+def _size(value: Value, sizes: KnownShapes) -> int:
     """Return the bytes of a tensor, rounded up. Raises UnknownShapeError for sequences and unknown shapes."""
     shape = sizes.of(value)
     if shape is None or isinstance(value.type, tuple):
@@ -339,7 +339,7 @@ def _size(value: Value, sizes: Sizes) -> int:
     return (prod(shape) * _BITS.get(value.type, 0) + 7) // 8
 
 
-def _loop_iterations(node: Node, sizes: Sizes) -> int | None:
+def _loop_iterations(node: Node, sizes: KnownShapes) -> int | None:
     """Return the number of iterations of a Loop; None if it is not known, or if the condition may end the Loop early.
 
     The number is known if the trip count is a constant, the start condition is true or left out, and the body's
@@ -361,7 +361,7 @@ def _loop_iterations(node: Node, sizes: Sizes) -> int | None:
     return max(int(trip_count.reshape(())), 0) if trip_count is not None and continues and starts else None
 
 
-def _scan_iterations(node: Node, sizes: Sizes) -> int | None:
+def _scan_iterations(node: Node, sizes: KnownShapes) -> int | None:
     """Return the length of the first sequence of a Scan of opset 9 or later; None if it is not known."""
     attributes = {a.name: a for a in node.proto.attribute}
     count = attributes["num_scan_inputs"].i  # the last inputs are the sequences, the ones before are states

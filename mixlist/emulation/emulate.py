@@ -16,14 +16,28 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mixlist.graph.build import build_main
-from mixlist.graph.io import Loaded
-from mixlist.graph.messages import NodeOrder, copied, reorder
+from mixlist.graph.build import build_graph
+from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.naming import NewNames, names_in
+from mixlist.graph.naming import NameGenerator, names_in
+from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
 from mixlist.graph.save import set_inline
-from mixlist.graph.traversal import is_graph, nodes, reachable_graphs, scope_messages, scopes, tensors
-from mixlist.graph.weights import element_count, held_array, is_external, pieces, raise_outside, stored_type
+from mixlist.graph.traversal import (
+    is_graph,
+    nodes_in_model,
+    protos_by_scope,
+    reachable_graphs,
+    scopes_in_model,
+    tensors_in_model,
+)
+from mixlist.graph.weights import (
+    declare_stored_type,
+    embedded_array,
+    is_external,
+    read_pieces,
+    stored_element_count,
+    stored_type,
+)
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, LOW
 from mixlist.ops.schema import TYPE_ATTRIBUTES
@@ -34,14 +48,14 @@ from mixlist.rewriter.tensor_conversion import inline_external_data, stream_tens
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
 _SHORT = 1024  # elements of a constant that inference may want to read: sizes, scales, bounds
 _TYPED = TYPE_ATTRIBUTES - {"to"}  # what Cast and BitCast make is not raised by their attribute
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
 
-def emulate(loaded: Loaded, *, saturate: bool = False, outside: bool = False) -> ModelProto:
+def emulate(loaded: LoadedModel, *, saturate: bool = False, outside: bool = False) -> ModelProto:
     """A new ModelProto: float32 throughout, rounded wherever ``loaded`` is low.
 
     With ``saturate`` a value beyond the range becomes the largest finite one, as on accelerators that saturate.
@@ -50,19 +64,19 @@ def emulate(loaded: Loaded, *, saturate: bool = False, outside: bool = False) ->
     return Emulation(loaded, rounding=True, saturate=saturate, outside=outside).run()
 
 
-def raise_low(loaded: Loaded, *, outside: bool = False) -> ModelProto:
+def raise_low(loaded: LoadedModel, *, outside: bool = False) -> ModelProto:
     """A new ModelProto with every low-precision node raised to float32, its weights exact; ``outside`` as above."""
     return Emulation(loaded, rounding=False, outside=outside).run()
 
 
 def holds_low(model: ModelProto) -> bool:
     """Return whether anything in a model may be of a low type: tensors, declarations, types in attributes."""
-    if model.graph.sparse_initializer or any(tensor.data_type in LOW for tensor in tensors(model)):
+    if model.graph.sparse_initializer or any(tensor.data_type in LOW for tensor in tensors_in_model(model)):
         return True
-    infos = chain(model.graph.input, model.graph.output, *(scope.value_info for scope in scopes(model)))
+    infos = chain(model.graph.input, model.graph.output, *(scope.value_info for scope in scopes_in_model(model)))
     if any(types.element(types.from_proto(info.type)) in LOW for info in infos):
         return True
-    for node in nodes(model):
+    for node in nodes_in_model(model):
         for attribute in node.attribute:
             if attribute.i in LOW and (node.domain or attribute.name in TYPE_ATTRIBUTES):
                 return True
@@ -71,7 +85,7 @@ def holds_low(model: ModelProto) -> bool:
     return False
 
 
-def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> ModelProto:
+def widen(loaded: LoadedModel, runs: Callable[[Node], bool]) -> ModelProto:
     """A new ModelProto in float64 wherever the operators allow it and ``runs`` says that float64 is computed.
 
     What stays float32 stands between Casts; the graph's float inputs and outputs are float64.
@@ -83,7 +97,7 @@ def widen(loaded: Loaded, runs: Callable[[Node], bool]) -> ModelProto:
 class Emulation:
     """One rewriting of a model; ``_node`` and ``run`` may be replaced to do more with each node."""
 
-    loaded: Loaded
+    loaded: LoadedModel
     rounding: bool
     saturate: bool = False
     raised: frozenset[int] = LOW
@@ -92,16 +106,18 @@ class Emulation:
     outside: bool = False
 
     def __post_init__(self) -> None:
-        self.proto = copied(self.loaded.proto)
-        self.graph = build_main(self.proto, show_marked=True)
+        self.proto = copy_message(self.loaded.proto)
+        self.graph = build_graph(self.proto, show_marked=True)
         functions = self.proto.functions
-        self.new = NewNames(chain(names_in(self.proto.graph, *functions), (function.name for function in functions)))
+        self.new = NameGenerator(
+            chain(names_in(self.proto.graph, *functions), (function.name for function in functions))
+        )
         self.specialized: dict[Graph, FunctionProto] = {}  # one for each body: its types depend on the call
 
     def run(self) -> ModelProto:
         """Rewrite the main graph and a copy of each function body; return the model."""
         for body in reachable_graphs(self.graph)[1:]:
-            function = copied(body.function)
+            function = copy_message(body.function)
             if any(other.function is body.function for other in self.specialized):
                 function.name = self.new.make(function.name)
             self.specialized[body] = function
@@ -109,7 +125,7 @@ class Emulation:
         for body, function in self.specialized.items():
             self._rewrite(body, function)
         called = [body.function for body in self.specialized]
-        kept = [copied(f) for f in self.proto.functions if not any(f is original for original in called)]
+        kept = [copy_message(f) for f in self.proto.functions if not any(f is original for original in called)]
         del self.proto.functions[:]
         self.proto.functions.extend([*self.specialized.values(), *kept])
         if not self.outside:
@@ -124,11 +140,11 @@ class Emulation:
 
     def _rewrite(self, graph: Graph, message: ScopeProto) -> None:
         """Rewrite the message of a graph: bodies first, since they read the weights of outer scopes as authored."""
-        for scope, proto in reversed(scope_messages(graph.root, message).items()):
+        for scope, proto in reversed(protos_by_scope(graph.root, message).items()):
             self._scope(graph, scope, proto)
 
     def _scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
-        keys: list[NodeOrder | None] = [None] * len(proto.node)
+        keys: list[SortKey | None] = [None] * len(proto.node)
         added: list[NodeProto] = []
         for place, node in enumerate(scope.nodes):
             before, after = self._node(graph, node, proto.node[node.position])
@@ -137,7 +153,7 @@ class Emulation:
             keys += [(place, 1, order) for order in range(len(after))]
             added += before + after
         proto.node.extend(added)
-        reorder(proto.node, keys)
+        reorder_messages(proto.node, keys)
         infos = [*proto.value_info]
         if is_graph(proto):
             infos += [*proto.input, *proto.output]
@@ -154,12 +170,12 @@ class Emulation:
         """The same numbers in the wider type: exact."""
         import numpy as np
 
-        if self.outside and raise_outside(tensor, self.target):
+        if self.outside and declare_stored_type(tensor, self.target):
             return
         wide = np.float64 if self.target == types.DOUBLE else np.float32
         if is_external(tensor) and stored_type(tensor) != tensor.data_type:  # to be converted on the way
             set_inline(tensor, b"".join(stream_tensor(tensor, self.loaded.folder, False, {})))
-        data = b"".join(p.astype(wide).tobytes() for p in pieces(tensor, self.loaded.folder))
+        data = b"".join(p.astype(wide).tobytes() for p in read_pieces(tensor, self.loaded.folder))
         tensor.data_type = self.target
         set_inline(tensor, data)
 
@@ -262,9 +278,9 @@ class Emulation:
         from onnx import TensorProto, helper, numpy_helper
 
         tensor = value.tensor
-        if not isinstance(tensor, TensorProto) or is_external(tensor) or element_count(tensor) > _SHORT:
+        if not isinstance(tensor, TensorProto) or is_external(tensor) or stored_element_count(tensor) > _SHORT:
             return None
-        plain = held_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
+        plain = embedded_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
         return self.new.node("Constant", [], name, value=numpy_helper.from_array(plain))
 
     def _raise_attributes(self, node: Node, target: NodeProto) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mixlist.graph.naming import NewNames
+from mixlist.graph.naming import NameGenerator
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-Build = Callable[[str, str, int, NewNames], "list[NodeProto]"]  # (tensor, out, elem, names) -> nodes
+Build = Callable[[str, str, int, NameGenerator], "list[NodeProto]"]  # (tensor, out, elem, names) -> nodes
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from mixlist.emulation.graph_statistics import RANGE, Instrumented, Place, Probe, Statistic
 from mixlist.emulation.packing import Packed, Result, add_output, join_rows, neutral, pack
 from mixlist.emulation.safe_reductions import guarded
-from mixlist.graph.build import build_main
-from mixlist.graph.messages import NodeOrder, copied, reorder
+from mixlist.graph.build import build_graph
 from mixlist.graph.model import FunctionKey, Graph, Node, Scope, function_key
-from mixlist.graph.naming import NewNames, label, names_in, scope_path
+from mixlist.graph.naming import NameGenerator, display_name, names_in, scope_path
+from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
@@ -34,7 +34,7 @@ from mixlist.ops.traits import Trait, operators
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
 _SAME_VALUES = operators(Trait.SAME_VALUES)
 _OBSERVED = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE})
@@ -77,9 +77,9 @@ class Instrumenter:
     read: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
 
     def __post_init__(self, model: ModelProto) -> None:
-        self.proto = copied(model)
-        self.graph = build_main(self.proto)
-        self.new = NewNames(names_in(self.proto.graph, *self.proto.functions))
+        self.proto = copy_message(model)
+        self.graph = build_graph(self.proto)
+        self.new = NameGenerator(names_in(self.proto.graph, *self.proto.functions))
         self.made = Instrumented(self.proto)
         self.handed: dict[FunctionKey, tuple[int, list[Packed]]] = {}  # a function's own outputs, and what it adds
 
@@ -131,11 +131,11 @@ class Instrumenter:
             added.append((node.position, behind))
         part, last = pack(results, handed, opset, self.new)
         added.append((count, last))
-        keys: list[NodeOrder] = [(position, 0, 0) for position in range(count)]
+        keys: list[SortKey] = [(position, 0, 0) for position in range(count)]
         for position, made in added:
             proto.node.extend(made)
             keys += [(position, 1, order) for order in range(len(made))]
-        reorder(proto.node, keys)
+        reorder_messages(proto.node, keys)
         return packed + part
 
     def _probes(self, node: Node, path: str, known: dict[str, TensorRef]) -> Iterator[Probe]:
@@ -147,7 +147,7 @@ class Instrumenter:
         for slot, value in enumerate(node.outputs):
             if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED:
                 continue
-            ref = TensorRef(path, label(node), slot)
+            ref = TensorRef(path, display_name(node), slot)
             source = None if self.own(ref) else _source(node, known)
             known[value.name] = source or ref
             probe = Probe(ref, value.file_name, node.op_type, value.type, source)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.emulation.graph_statistics import Statistic
 from mixlist.emulation.safe_reductions import float_constant
-from mixlist.graph.naming import NewNames
+from mixlist.graph.naming import NameGenerator
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
 
@@ -41,7 +41,7 @@ class Packed:
 
 
 def pack(
-    results: Iterable[Result], inner: Iterable[Packed], opset: int, names: NewNames
+    results: Iterable[Result], inner: Iterable[Packed], opset: int, names: NameGenerator
 ) -> tuple[list[Packed], list[NodeProto]]:
     """Pack the statistics of a scope, its own and those of its bodies, into as few tensors as possible.
 
@@ -70,7 +70,7 @@ def pack(
     return packed, nodes
 
 
-def _vector(scalars: list[str], opset: int, names: NewNames, nodes: list[NodeProto]) -> str:
+def _vector(scalars: list[str], opset: int, names: NameGenerator, nodes: list[NodeProto]) -> str:
     """Add the nodes that make a vector of scalars, and return its name. A sequence takes two; it is new in opset 11."""
     out = names.make(f"{scalars[0]}_packed")
     if opset >= 11:
@@ -84,14 +84,14 @@ def _vector(scalars: list[str], opset: int, names: NewNames, nodes: list[NodePro
     return out
 
 
-def neutral(body: GraphProto, packed: Packed, names: NewNames) -> str:
+def neutral(body: GraphProto, packed: Packed, names: NameGenerator) -> str:
     """Let a body make the neutral elements of a statistic, and return the tensor's name."""
     out = names.make(f"{packed.name}_neutral")
     body.node.extend(float_constant(out, packed.elem, [len(packed.refs)], packed.statistic.neutral, names))
     return out
 
 
-def join_rows(op_type: str, rows: str, out: str, opset: int, names: NewNames) -> list[NodeProto]:
+def join_rows(op_type: str, rows: str, out: str, opset: int, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that reduce over the first axis; the axes are an input since opset 13 (ReduceSum) or 18."""
     if opset < (13 if op_type == "ReduceSum" else 18):
         return [names.node(op_type, [rows], out, axes=[0], keepdims=0)]

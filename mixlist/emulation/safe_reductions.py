@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from mixlist.graph.naming import NewNames
+from mixlist.graph.naming import NameGenerator
 from mixlist.ops import types
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _NEUTRAL = {"ReduceMin": float("inf"), "ReduceMax": float("-inf"), "ReduceL1": 0
 
 
 def guarded(
-    nodes: list[NodeProto], out: str, elem: int, names: NewNames, columns: int | None = None
+    nodes: list[NodeProto], out: str, elem: int, names: NameGenerator, columns: int | None = None
 ) -> list[NodeProto]:
     """Return ``nodes`` where the one that makes ``out`` reduces at least one value, of the element type ``elem``.
 
@@ -41,7 +41,7 @@ def guarded(
     return made
 
 
-def float_constant(out: str, elem: int, dims: list[int], number: float, names: NewNames) -> list[NodeProto]:
+def float_constant(out: str, elem: int, dims: list[int], number: float, names: NameGenerator) -> list[NodeProto]:
     """Return the nodes that make a tensor of one number in a float type."""
     single = out if elem == types.FLOAT else names.make(f"{out}_float")
     constant = names.constant(single, types.FLOAT, dims, [number] * prod(dims))

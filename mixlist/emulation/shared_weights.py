@@ -12,10 +12,10 @@ from itertools import count
 from typing import IO, TYPE_CHECKING
 
 from mixlist.files.scratch_folder import ScratchFolder, report_write_errors
-from mixlist.graph.io import Loaded
-from mixlist.graph.messages import copy_fields
+from mixlist.graph.load import LoadedModel
+from mixlist.graph.proto_edits import copy_fields
 from mixlist.graph.save import set_external
-from mixlist.graph.weights import EXACT, PENDING, byte_size, declared_size, is_external, stored_type
+from mixlist.graph.weights import LOSSLESS, STORED_TYPE, declared_byte_size, is_external, stored_byte_size, stored_type
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.tensor_conversion import inline_external_data, numpy_type, stream_tensor
@@ -36,7 +36,7 @@ class SharedWeights:
         self.folder = self._scratch.path
         self._numbers = count(1)  # of the files
 
-    def share(self, loaded: Loaded, raised: bool, clamp: bool = False) -> Loaded:
+    def share(self, loaded: LoadedModel, raised: bool, clamp: bool = False) -> LoadedModel:
         """Return the model with its large initializers in this folder, and no data elsewhere.
 
         Pending conversions are done (``clamp``: into the finite range). With ``raised``, weights of a low type are
@@ -57,17 +57,17 @@ class SharedWeights:
                 made.name, made.data_type = tensor.name, tensor.data_type
                 made.dims.extend(tensor.dims)
                 data = stream_tensor(tensor, loaded.folder, clamp, {})
-                if declared_size(tensor) < LARGE:
+                if declared_byte_size(tensor) < LARGE:
                     made.raw_data = b"".join(data)
                 else:
                     _put(made, data, file, path.name, raised and tensor.data_type in LOW)
         return replace(loaded, proto=slim, folder=self.folder)
 
-    def _stays(self, tensor: TensorProto, loaded: Loaded) -> bool:
+    def _stays(self, tensor: TensorProto, loaded: LoadedModel) -> bool:
         """Return whether a tensor is small, or in this folder already in the type that it is declared with."""
         if is_external(tensor):
             return loaded.folder == self.folder and stored_type(tensor) == tensor.data_type
-        return tensor.data_type == _STRING or byte_size(tensor) < LARGE
+        return tensor.data_type == _STRING or stored_byte_size(tensor) < LARGE
 
 
 def _put(made: TensorProto, data: Iterator[bytes], file: IO[bytes], location: str, raised: bool) -> None:
@@ -80,5 +80,5 @@ def _put(made: TensorProto, data: Iterator[bytes], file: IO[bytes], location: st
         file.write(np.frombuffer(piece, numpy_type(made.data_type)).astype(np.float32).data if raised else piece)
     set_external(made, location, start, file.tell() - start)
     if raised:
-        made.external_data.add(key=PENDING, value=str(types.FLOAT))
-        made.external_data.add(key=EXACT, value="1")
+        made.external_data.add(key=STORED_TYPE, value=str(types.FLOAT))
+        made.external_data.add(key=LOSSLESS, value="1")

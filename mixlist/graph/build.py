@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
-from mixlist.graph.constness import is_constant, is_from_shape, is_random
-from mixlist.graph.link import DEEPEST, called, domain_of, link, new_value, reads
-from mixlist.graph.messages import OLDEST_OPSET, copied
+from mixlist.graph.constants_and_shapes import is_constant, is_from_shape, is_random
+from mixlist.graph.link import MAX_NESTING, add_value, canonical_domain, describe_node, link_scope, values_read_by
 from mixlist.graph.model import Graph, Node, Scope, Value, function_key
+from mixlist.graph.proto_edits import OLDEST_OPSET, copy_message
 from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.graph.type_unification import unify_types
 from mixlist.ops import types
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto
 
 
-def build_main(model: ModelProto, hints: dict[str, types.Type] | None = None, *, show_marked: bool = False) -> Graph:
+def build_graph(model: ModelProto, hints: dict[str, types.Type] | None = None, *, show_marked: bool = False) -> Graph:
     """The Graph of a ModelProto's main graph; ``hints`` are types of tensors that nothing in the model tells.
 
     With ``show_marked`` the Casts that mixlist made are nodes like all others; else what reads them reads their source.
@@ -50,9 +50,9 @@ def build_function(
     ``attributes`` are those of the call, by name, with the function's defaults. ``results`` are the types that the
     caller proves of outputs whose types the body does not tell.
     """
-    if depth > DEEPEST:
+    if depth > MAX_NESTING:
         raise ModelError(
-            f"function {function.domain}:{function.name} calls itself, or functions nest deeper than {DEEPEST}",
+            f"function {function.domain}:{function.name} calls itself, or functions nest deeper than {MAX_NESTING}",
             hint="ONNX forbids recursive functions; inline some of them",
         )
     graph = Graph(
@@ -68,7 +68,7 @@ def build_function(
     )
     for index, name in enumerate(function.input):
         given = call.inputs[index] if index < len(call.inputs) else None
-        value = new_value(graph, graph.root, name, "input" if given is not None else "absent")
+        value = add_value(graph, graph.root, name, "input" if given is not None else "absent")
         graph.root.inputs.append(value)
         if given is not None:
             value.type, value.constant, value.from_shape = call.types[index], given.constant, given.from_shape
@@ -77,7 +77,7 @@ def build_function(
 
 
 def _fill(graph: Graph, depth: int = 0, results: tuple[types.Type, ...] = ()) -> None:
-    link(graph, graph.root, depth)
+    link_scope(graph, graph.root, depth)
     _type_scope(graph, graph.root, depth)
     graph.has_undeclared = unify_types(graph, lambda node: _retype(graph, node, depth), results)
     if graph.has_undeclared:
@@ -90,7 +90,7 @@ def _opsets(imports: Iterable[OperatorSetIdProto], function: str = "") -> dict[s
 
     ``function`` names the function whose imports these are, "" for those of the model.
     """
-    versions = {domain_of(entry.domain): entry.version for entry in imports}
+    versions = {canonical_domain(entry.domain): entry.version for entry in imports}
     if versions.get("", OLDEST_OPSET) < OLDEST_OPSET:
         what = f"function {function}" if function else "the model"
         remedy = (
@@ -175,7 +175,7 @@ def _type_node(graph: Graph, node: Node) -> None:
     attributed = key_of(proto)
     references = bool(attributed) and bool(graph.path) and any(a.ref_attr_name for a in proto.attribute)
     if references:
-        proto = bind(proto, graph.attributes)
+        proto = resolve_attribute_references(proto, graph.attributes)
         attributed = key_of(proto)
     key = (node.op_type, node.domain, inputs, present, attributed)
     signature = graph.signatures.get(key)
@@ -204,7 +204,7 @@ def _signature(
     if node.op_type == "Constant" and node.domain == "":
         _refuse_arity(node, 0, 1)
         if not node.proto.attribute:
-            raise ModelError(f"{called(node)} has no value")
+            raise ModelError(f"{describe_node(node)} has no value")
         return Signature(None, (), (types.UNKNOWN,), (), fixed=True, reads_any=False)
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
@@ -220,7 +220,7 @@ def _refuse_arity(node: Node, inputs: int, outputs: int) -> None:
     """Raise ModelError for a node with fewer inputs or outputs than its schema needs."""
     if len(node.inputs) < inputs or len(node.outputs) < outputs:
         found = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
-        raise ModelError(f"{called(node)} has {found}, its schema needs {inputs} and {outputs}")
+        raise ModelError(f"{describe_node(node)} has {found}, its schema needs {inputs} and {outputs}")
 
 
 def _refuse_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
@@ -230,16 +230,18 @@ def _refuse_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
         attribute = given.get(name)
         if attribute is None:
             if formal.required:
-                raise ModelError(f"{called(node)} has no attribute {name!r}, which its schema requires")
+                raise ModelError(f"{describe_node(node)} has no attribute {name!r}, which its schema requires")
         elif attribute.type not in (0, formal.type.value):  # 0: files of the first versions say no kind
-            raise ModelError(f"attribute {name!r} of {called(node)} is no {formal.type.name}, as its schema wants it")
+            raise ModelError(
+                f"attribute {name!r} of {describe_node(node)} is no {formal.type.name}, as its schema wants it"
+            )
         elif name in schema.fixing and attribute.i not in types.elements():
-            raise ModelError(f"attribute {name!r} of {called(node)} is {attribute.i}, which is no type of ONNX")
+            raise ModelError(f"attribute {name!r} of {describe_node(node)} is {attribute.i}, which is no type of ONNX")
 
 
-def bind(proto: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
+def resolve_attribute_references(proto: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
     """Return a copy of a function body's node in which references to the function's attributes are replaced."""
-    copy = copied(proto)
+    copy = copy_message(proto)
     del copy.attribute[:]
     for name, attribute in _resolved(proto, attributes):
         copy.attribute.add().CopyFrom(attribute)
@@ -287,7 +289,7 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
         _type_scope(graph, body, depth)
     _type_outputs(graph, node)
     inside = (inner for body in node.bodies.values() for scope in linked_scopes(body) for inner in scope.nodes)
-    constant = all(v.constant for v in reads(node)) and not any(map(is_random, inside))
+    constant = all(v.constant for v in values_read_by(node)) and not any(map(is_random, inside))
     _flag_outputs(node, constant, False)
 
 

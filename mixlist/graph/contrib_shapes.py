@@ -23,7 +23,7 @@ _AS_FIRST_INPUT = _SKIP | {"BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGe
 _STANDARD = {"FusedConv": ("Conv", 3), "FusedGemm": ("Gemm", 3), "GemmFastGelu": ("MatMul", 2)}  # and inputs it takes
 
 
-def stand_in(node: NodeProto) -> bool:
+def replace_with_standard_node(node: NodeProto) -> bool:
     """Turn a NodeProto into a standard one whose output has the same shape; False where there is none."""
     op = node.op_type
     if len(node.output) > 1:
@@ -63,7 +63,7 @@ def _become(
     node.CopyFrom(made)
 
 
-def output_shapes(node: NodeProto, inputs: Shapes) -> list[Shape | None]:
+def infer_output_shapes(node: NodeProto, inputs: Shapes) -> list[Shape | None]:
     """The shapes of a com.microsoft node's outputs for those of its inputs, as far as there is a rule; else nothing."""
     rule = _RULES.get(node.op_type) if node.domain == DOMAIN else None
     attributes = {a.name: a for a in node.attribute}

@@ -17,7 +17,7 @@ CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class LinkSource:
     """One place that hands a value to a link: input ``slot`` of ``node``, or output ``slot`` of a body."""
 
     value: Value
@@ -35,7 +35,7 @@ class Link:
     """
 
     targets: tuple[Value, ...]
-    reads: tuple[Read, ...]
+    reads: tuple[LinkSource, ...]
 
 
 def scan_layout(node: Node) -> tuple[int, int]:
@@ -70,11 +70,11 @@ def output_types(node: Node) -> list[types.Type]:
     return yielded
 
 
-def links(node: Node) -> Iterator[Link]:
+def links_of(node: Node) -> Iterator[Link]:
     """Every link of a control-flow node."""
     if node.op_type == "If":
         for k, out in enumerate(node.outputs):  # branches have to agree on an output without a name too
-            reads = tuple(Read(b.outputs[k], node, b, k) for b in node.bodies.values())
+            reads = tuple(LinkSource(b.outputs[k], node, b, k) for b in node.bodies.values())
             yield Link((out,) if out is not None else (), reads)
     elif node.op_type == "Loop":
         yield from _state_links(node, first=2, skip=1, states=len(node.inputs) - 2)
@@ -91,13 +91,13 @@ def links(node: Node) -> Iterator[Link]:
             yield from _copy(node, k, target)
         for k, out in enumerate(node.outputs):
             if out is not None:
-                yield Link((out,), (Read(body.outputs[k], node, body, k),))
+                yield Link((out,), (LinkSource(body.outputs[k], node, body, k),))
 
 
 def _copy(node: Node, slot: int, target: Value) -> Iterator[Link]:
     source = node.inputs[slot]
     if source is not None:
-        yield Link((target,), (Read(source, node, None, slot),))
+        yield Link((target,), (LinkSource(source, node, None, slot),))
 
 
 def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Link]:
@@ -105,16 +105,16 @@ def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Lin
     body = node.bodies["body"]
     for k in range(states):
         init = node.inputs[first + k]
-        reads = [] if init is None else [Read(init, node, None, first + k, votes=not init.constant)]
-        reads.append(Read(body.outputs[k + skip], node, body, k + skip))
+        reads = [] if init is None else [LinkSource(init, node, None, first + k, votes=not init.constant)]
+        reads.append(LinkSource(body.outputs[k + skip], node, body, k + skip))
         targets = (body.inputs[k + 2 * skip], *node.outputs[k : k + 1])
         yield Link(tuple(target for target in targets if target is not None), tuple(reads))
     for k, out in enumerate(node.outputs[states:], states):
         if out is not None:
-            yield Link((out,), (Read(body.outputs[k + skip], node, body, k + skip),))
+            yield Link((out,), (LinkSource(body.outputs[k + skip], node, body, k + skip),))
 
 
-def check_shape(node: Node) -> str | None:
+def find_mismatch(node: Node) -> str | None:
     """Return the error in the numbers of inputs and outputs of a control-flow node and its bodies; None without one."""
     for name in ("then_branch", "else_branch") if node.op_type == "If" else ("body",):
         if name not in node.bodies:

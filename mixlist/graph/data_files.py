@@ -17,13 +17,13 @@ from typing import IO, TYPE_CHECKING, Self
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.files.temporary_files import NewFile
-from mixlist.graph.traversal import tensors
-from mixlist.graph.weights import climbs
+from mixlist.graph.traversal import tensors_in_model
+from mixlist.graph.weights import leaves_folder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-SEARCHED = 2 * 2**30  # bytes of models that are searched for a name
+MAX_SEARCHED_BYTES = 2 * 2**30  # bytes of models that are searched for a name
 _LARGE = 2**18  # bytes from which another thread computes the checksum
 _STEM_BYTES = 200  # of the model's name, so that the data file's name fits into 255 bytes
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\/:*?"<>|]|\.{2,}')  # on Windows, or in a location
@@ -66,7 +66,7 @@ class ChecksumWriter:
         return self._sha256.hexdigest()
 
 
-def place(new: NewFile, model: str, checksum: str) -> str:
+def place_data_file(new: NewFile, model: str, checksum: str) -> str:
     """Name a new data file after ``model``, the name of its model, and after its content; return the name.
 
     A file of that name with the same bytes is used as it is. One with other bytes stays, and the name gets a number.
@@ -87,20 +87,20 @@ def _stem(model: str) -> str:
     return text.encode()[:_STEM_BYTES].decode("utf-8", "ignore")
 
 
-def locations(path: Path) -> set[str]:
+def referenced_data_files(path: Path) -> set[str]:
     """Return the data files that the model at a path names; an empty set for a large file, or one without a model."""
     try:
-        data = path.read_bytes() if path.stat().st_size <= SEARCHED // 32 else b""
+        data = path.read_bytes() if path.stat().st_size <= MAX_SEARCHED_BYTES // 32 else b""
     except OSError:
         return set()
     model = _parsed(data) if b"location" in data else None  # most models have their weights inside
     if model is None:
         return set()
-    entries = (entry for tensor in tensors(model) for entry in tensor.external_data)
+    entries = (entry for tensor in tensors_in_model(model) for entry in tensor.external_data)
     return {entry.value for entry in entries if entry.key == "location"}
 
 
-def remove_unused(
+def remove_unused_data_files(
     model: Path, current: str | None, named_before: Iterable[str], inputs: Iterable[Path], is_locked: bool
 ) -> list[Diagnostic]:
     """Remove the data files of the model that was replaced; return a warning for each that has to stay.
@@ -112,7 +112,7 @@ def remove_unused(
     folder = model.parent
     own = re.compile(re.escape(_stem(model.name)) + _MARK)
     entries = _entries(folder)
-    candidates = {normpath(name) for name in named_before if not climbs(name)}
+    candidates = {normpath(name) for name in named_before if not leaves_folder(name)}
     candidates |= {entry.name for entry in entries or () if own.fullmatch(entry.name)}
     used = {_identity(path) for path in inputs}
     old = [
@@ -154,7 +154,7 @@ class _Uses:
                 continue
             size = _size(entry)
             total += size
-            if total > SEARCHED:
+            if total > MAX_SEARCHED_BYTES:
                 self.unclear = f"the models of the folder are too large to search ({entry.name})"
                 return
             if size:  # neither a folder nor a pipe

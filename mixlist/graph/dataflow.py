@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mixlist.graph.control_flow import CONTROL_FLOW, links
+from mixlist.graph.control_flow import CONTROL_FLOW, links_of
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import node_ref, output_ref
 from mixlist.graph.refs import NodeRef, TensorRef
@@ -59,7 +59,7 @@ class _Tracer:
                 self.feeds.setdefault(target, []).append((source, "before"))
 
     def _links(self, node: Node) -> None:
-        for link in links(node):
+        for link in links_of(node):
             for target in link.targets:
                 inside = target.scope.owner is node
                 for read in link.reads:

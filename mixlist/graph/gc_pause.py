@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """The collector pauses; afterwards it is as it was.
 
     A graph of 100,000 nodes is over a million objects that refer to each other and all live until the end: each

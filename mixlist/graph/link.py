@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.graph import control_flow
-from mixlist.graph.model import MARK, Graph, Kind, Node, Scope, Value
+from mixlist.graph.model import CAST_MARK, Graph, Node, Scope, Value, ValueKind
 from mixlist.graph.traversal import is_graph
 from mixlist.ops import types
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from mixlist.graph.protos import ConstantProto
+    from mixlist.graph.proto_types import ConstantProto
 
-DEEPEST = 100  # scopes in scopes and functions in functions; protobuf itself stops at 100 nested messages
+MAX_NESTING = 100  # scopes in scopes and functions in functions; protobuf itself stops at 100 nested messages
 
 
 # --- register -----------------------------------------------------------------------------------
 
 
-def new_value(graph: Graph, scope: Scope, name: str, kind: Kind) -> Value:
+def add_value(graph: Graph, scope: Scope, name: str, kind: ValueKind) -> Value:
     """Define a value in a scope."""
     value = Value(len(graph.values), name, name, scope, kind)
     graph.values.append(value)
@@ -38,7 +38,7 @@ def _register(graph: Graph, scope: Scope) -> None:
         for info in proto.input:
             if info.name in scope.values:
                 raise ModelError(f"graph input {info.name!r} is defined twice")
-            value = new_value(graph, scope, info.name, "input")
+            value = add_value(graph, scope, info.name, "input")
             value.type = types.from_proto(info.type)
             scope.inputs.append(value)
         for tensor in proto.initializer:
@@ -50,15 +50,17 @@ def _register(graph: Graph, scope: Scope) -> None:
     for position, node_proto in enumerate(proto.node):
         if position in scope.marked:
             continue
-        node = Node(-1, scope, position, node_proto, node_proto.op_type, domain_of(node_proto.domain))
+        node = Node(-1, scope, position, node_proto, node_proto.op_type, canonical_domain(node_proto.domain))
         scope.nodes.append(node)
         for slot, name in enumerate(node_proto.output):
             if not name:
                 node.outputs.append(None)
                 continue
             if name in scope.values:
-                raise ModelError(f"tensor {name!r} is defined twice in one graph, the second time by {called(node)}")
-            value = new_value(graph, scope, name, "node")
+                raise ModelError(
+                    f"tensor {name!r} is defined twice in one graph, the second time by {describe_node(node)}"
+                )
+            value = add_value(graph, scope, name, "node")
             value.producer, value.out = node, slot
             node.outputs.append(value)
     for position in sorted(scope.marked):
@@ -68,7 +70,7 @@ def _register(graph: Graph, scope: Scope) -> None:
 def _initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, elem: int) -> None:
     value = scope.values.get(name)
     if value is None:
-        value = new_value(graph, scope, name, "initializer")
+        value = add_value(graph, scope, name, "initializer")
         value.type = elem
     elif value.kind == "input":
         value.kind = "overridable"
@@ -102,7 +104,7 @@ def _marked_casts(scope: Scope) -> set[int]:
 
 
 def _mark(proto: NodeProto) -> str:
-    return next((p.value for p in proto.metadata_props if p.key == MARK), "")
+    return next((p.value for p in proto.metadata_props if p.key == CAST_MARK), "")
 
 
 def _alias(graph: Graph, scope: Scope, cast: NodeProto) -> None:
@@ -119,7 +121,7 @@ def _alias(graph: Graph, scope: Scope, cast: NodeProto) -> None:
 # --- link ---------------------------------------------------------------------------------------
 
 
-def link(graph: Graph, scope: Scope, depth: int) -> None:
+def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
     """Fill a scope and everything below: values, nodes and their edges, sorted."""
     _register(graph, scope)
     values = scope.values
@@ -132,7 +134,8 @@ def link(graph: Graph, scope: Scope, depth: int) -> None:
             value = values.get(name) or _outer(scope, name)
             if value is None:
                 raise ModelError(
-                    f"{called(node)} reads {name!r}, which nothing defines", hint="check the model with onnx.checker"
+                    f"{describe_node(node)} reads {name!r}, which nothing defines",
+                    hint="check the model with onnx.checker",
                 )
             inputs.append(value if value.kind != "absent" else None)
             made = value.producer
@@ -160,19 +163,19 @@ def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
             graph.unlinked.extend(attribute.graphs)
         if attribute.type != attribute.GRAPH:
             continue
-        if depth > DEEPEST:
-            raise ModelError(f"subgraphs nest deeper than {DEEPEST} at {called(node)}")
+        if depth > MAX_NESTING:
+            raise ModelError(f"subgraphs nest deeper than {MAX_NESTING} at {describe_node(node)}")
         body = Scope(attribute.g, scope, node, attribute.name)
         node.bodies[attribute.name] = body
-        link(graph, body, depth + 1)
+        link_scope(graph, body, depth + 1)
         for value in body.captures:
             made = value.producer
             if made is not None and value.scope is scope and made.position >= node.position:
                 scope.sorted = False
     if node.op_type in control_flow.CONTROL_FLOW and node.domain == "":
-        wrong = control_flow.check_shape(node)
+        wrong = control_flow.find_mismatch(node)
         if wrong:
-            raise ModelError(f"{called(node)} {wrong}", hint="check the model with onnx.checker")
+            raise ModelError(f"{describe_node(node)} {wrong}", hint="check the model with onnx.checker")
 
 
 def _link_outputs(scope: Scope) -> None:
@@ -186,7 +189,7 @@ def _link_outputs(scope: Scope) -> None:
     scope.output_types = declared or [types.UNKNOWN] * len(scope.outputs)
 
 
-def reads(node: Node) -> list[Value]:
+def values_read_by(node: Node) -> list[Value]:
     """All that a node reads: its inputs, and what its bodies capture."""
     captured = [v for body in node.bodies.values() for v in body.captures]
     return [v for v in node.inputs if v is not None] + captured
@@ -194,13 +197,13 @@ def reads(node: Node) -> list[Value]:
 
 def _sort(scope: Scope) -> None:
     """Stable topological order: among the nodes that are ready the first of the file goes first."""
-    makers = {n: {v.producer for v in reads(n) if v.producer and v.scope is scope} for n in scope.nodes}
+    makers = {n: {v.producer for v in values_read_by(n) if v.producer and v.scope is scope} for n in scope.nodes}
     sorter = TopologicalSorter(makers)
     try:
         sorter.prepare()
     except CycleError as error:
         cycle = sorted(set(error.args[1]), key=lambda node: node.position)
-        raise ModelError(f"the graph has a cycle through {', '.join(map(called, cycle[:5]))}") from None
+        raise ModelError(f"the graph has a cycle through {', '.join(map(describe_node, cycle[:5]))}") from None
     ready: list[tuple[int, Node]] = []  # no two nodes have one position
     scope.nodes = []
     while sorter.is_active():
@@ -211,11 +214,11 @@ def _sort(scope: Scope) -> None:
         sorter.done(node)
 
 
-def domain_of(name: str) -> str:
+def canonical_domain(name: str) -> str:
     """A domain's canonical spelling: "" for ``ai.onnx``."""
     return "" if name == "ai.onnx" else name
 
 
-def called(node: Node) -> str:
+def describe_node(node: Node) -> str:
     """A node as error messages name it."""
     return f"node {node.proto.name!r} ({node.op_type})" if node.proto.name else f"an unnamed {node.op_type} node"

@@ -18,12 +18,12 @@ from mixlist.ops.signature import Signature
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
-    from mixlist.graph.protos import ConstantProto, ScopeProto
+    from mixlist.graph.proto_types import ConstantProto, ScopeProto
 
-MARK = "pkg.mixlist.cast"  # metadata key of a Cast that mixlist made; its value is what the Cast serves
+CAST_MARK = "pkg.mixlist.cast"  # metadata key of a Cast that mixlist made; its value is what the Cast serves
 POLICY_KEY = "pkg.mixlist.policy"  # model metadata: the digest of the policy that was applied
 FunctionKey = tuple[str, str, str]  # domain, name, overload
-Kind = Literal["input", "overridable", "initializer", "node", "absent"]
+ValueKind = Literal["input", "overridable", "initializer", "node", "absent"]
 
 
 def function_key(function: FunctionProto) -> FunctionKey:
@@ -45,7 +45,7 @@ class Value:
     name: str
     file_name: str
     scope: Scope
-    kind: Kind
+    kind: ValueKind
     type: types.Type = types.UNKNOWN
     producer: Node | None = None
     out: int = 0
@@ -57,7 +57,7 @@ class Value:
         return f"<Value {self.name}: {types.type_name(self.type)}>"
 
 
-def floats_of(values: Iterable[Value | None]) -> list[Value]:
+def float_values(values: Iterable[Value | None]) -> list[Value]:
     """Return the values that hold floats: tensors, sequences and optionals, without the holes."""
     return [value for value in values if value is not None and types.element(value.type) in types.FLOATS]
 
@@ -151,6 +151,6 @@ class Graph:
     @cached_property
     def ranks(self) -> dict[str, int]:
         """Number of dimensions by tensor name in the main graph, where the model declares or ONNX infers it."""
-        from mixlist.graph.shapes import infer_ranks
+        from mixlist.graph.inferred_shapes import infer_ranks
 
         return {} if self.path else infer_ranks(self.model)

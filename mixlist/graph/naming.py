@@ -14,15 +14,15 @@ from mixlist.graph.traversal import is_graph, scopes_in
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
 
-def label(node: Node) -> str:
+def display_name(node: Node) -> str:
     """A node's name, or ``OpType_k`` where it has none (Rule S6.4); never written to a file."""
-    return node.proto.name or labels(node.scope)[node]
+    return node.proto.name or display_names(node.scope)[node]
 
 
-def labels(scope: Scope) -> dict[Node, str]:
+def display_names(scope: Scope) -> dict[Node, str]:
     """The display names of a scope's unnamed nodes.
 
     k counts the unnamed nodes of a type in topological order and skips names already taken.
@@ -42,20 +42,20 @@ def scope_path(graph: Graph, scope: Scope) -> str:
     """``""`` for the main graph, ``If_0/then_branch`` for a subgraph, below a function's own path."""
     if scope.owner is None:
         return graph.path
-    return qualified_name(scope_path(graph, scope.owner.scope), f"{label(scope.owner)}/{scope.attribute}")
+    return qualified_name(scope_path(graph, scope.owner.scope), f"{display_name(scope.owner)}/{scope.attribute}")
 
 
 def node_ref(graph: Graph, node: Node) -> NodeRef:
     """Return the identity of a node of a Graph."""
-    return NodeRef(scope_path(graph, node.scope), label(node))
+    return NodeRef(scope_path(graph, node.scope), display_name(node))
 
 
 def output_ref(graph: Graph, node: Node, slot: int) -> TensorRef:
     """Return the identity of output ``slot`` of a node of a Graph."""
-    return TensorRef(scope_path(graph, node.scope), label(node), slot)
+    return TensorRef(scope_path(graph, node.scope), display_name(node), slot)
 
 
-class NewNames:
+class NameGenerator:
     """Names that no tensor or node of any scope of a model has, and nodes with such names."""
 
     def __init__(self, taken: Iterable[str]) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mixlist.graph.messages import M, reorder
-from mixlist.graph.traversal import bodies, nodes_in, scopes_in
+from mixlist.graph.proto_edits import MessageT, reorder_messages
+from mixlist.graph.traversal import bodies_of, nodes_in, scopes_in
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import GraphProto, ModelProto, NodeProto
 
 
-def trim(proto: ModelProto, outputs: Iterable[str]) -> None:
+def prune_model(proto: ModelProto, outputs: Iterable[str]) -> None:
     """Reduce a model in place to what the ``outputs`` of its main graph need."""
     graph, asked = proto.graph, set(outputs)
     if not asked:
@@ -25,7 +25,7 @@ def trim(proto: ModelProto, outputs: Iterable[str]) -> None:
     needed, nodes = set(asked), []
     for node in reversed(graph.node):
         if any(name in needed for name in node.output):
-            needed.update(reads(node))
+            needed.update(names_read_by(node))
             nodes.append(node)
     if len(nodes) < len(graph.node):
         _keep(graph.node, nodes[::-1])
@@ -39,7 +39,7 @@ def _skip_identities(graph: GraphProto) -> None:
     An Identity stays if it makes an output of the graph, or if a body has a tensor of the same name.
     """
     outputs = {output.name for output in graph.output}
-    inner = scopes_in(*(body for node in graph.node for body in bodies(node)))
+    inner = scopes_in(*(body for node in graph.node for body in bodies_of(node)))
     for body in inner:  # the names of its own tensors
         outputs.update(info.name for info in body.input)
         outputs.update(tensor.name for tensor in body.initializer)
@@ -59,7 +59,7 @@ def _skip_identities(graph: GraphProto) -> None:
 
 def _rename(node: NodeProto, sources: dict[str, str]) -> None:
     """Let a node, and all in its bodies, read other tensors: ``sources`` by the name that is read now."""
-    inner = bodies(node)
+    inner = bodies_of(node)
     for reader in (node, *nodes_in(*inner)):
         for slot, name in enumerate(reader.input):
             if name in sources:
@@ -69,16 +69,16 @@ def _rename(node: NodeProto, sources: dict[str, str]) -> None:
             output.name = sources.get(output.name, output.name)
 
 
-def reads(node: NodeProto) -> Iterator[str]:
+def names_read_by(node: NodeProto) -> Iterator[str]:
     """Yield the names that a node and its bodies read; those of a body's own tensors among them."""
     yield from node.input
-    for body in scopes_in(*bodies(node)):
+    for body in scopes_in(*bodies_of(node)):
         yield from (output.name for output in body.output)
         for inside in body.node:
             yield from inside.input
 
 
-def _keep(messages: RepeatedCompositeFieldContainer[M], kept: Iterable[M]) -> None:
+def _keep(messages: RepeatedCompositeFieldContainer[MessageT], kept: Iterable[MessageT]) -> None:
     """Keep some of the messages of a repeated field, in their order."""
     stay = {id(message) for message in kept}
-    reorder(messages, [(0, 0, 0) if id(message) in stay else None for message in messages])
+    reorder_messages(messages, [(0, 0, 0) if id(message) in stay else None for message in messages])

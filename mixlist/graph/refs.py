@@ -26,15 +26,15 @@ class NodeRef(NamedTuple):
         return qualified_name(self.scope, self.name)
 
 
-def typed_names(ref: NodeRef) -> tuple[str, ...]:
+def accepted_names(ref: NodeRef) -> tuple[str, ...]:
     """Return the texts that name a node in node rules and ``--explain``: ``NAME`` in any scope, and one for its scope.
 
     ``scope/NAME`` is the latter in a body or function, ``./NAME`` in the main graph (Rule S6.5).
     """
-    return ref.name, only_name(ref)
+    return ref.name, scoped_name(ref)
 
 
-def only_name(ref: NodeRef) -> str:
+def scoped_name(ref: NodeRef) -> str:
     """Return the text that names a node in its scope only."""
     return qualified_name(ref.scope or ".", ref.name)
 
@@ -45,8 +45,8 @@ def unique_names(refs: Iterable[NodeRef]) -> dict[NodeRef, str]:
     That is its name, or ``scope/NAME`` or ``./NAME`` (Rules S6.4 and S6.5). ``refs`` holds each node of a model once.
     """
     nodes = list(refs)
-    uses = Counter(text for ref in nodes for text in typed_names(ref))
-    texts = ((ref, next((text for text in typed_names(ref) if uses[text] == 1), "")) for ref in nodes)
+    uses = Counter(text for ref in nodes for text in accepted_names(ref))
+    texts = ((ref, next((text for text in accepted_names(ref) if uses[text] == 1), "")) for ref in nodes)
     return {ref: text for ref, text in texts if text}
 
 

@@ -24,23 +24,23 @@ from mixlist.files.folder_lock import lock_folders
 from mixlist.files.scratch_folder import report_write_errors
 from mixlist.files.temporary_files import new_file
 from mixlist.graph import data_files, weights
-from mixlist.graph.io import Loaded
-from mixlist.graph.messages import copied
-from mixlist.graph.traversal import tensors
+from mixlist.graph.load import LoadedModel
+from mixlist.graph.proto_edits import copy_message
+from mixlist.graph.traversal import tensors_in_model
 from mixlist.progress import ProgressCounter
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 INLINE_LIMIT = 2**31 - 2**20  # bytes of a protobuf message, with room for what is not counted
-SMALLEST = 1024  # tensors below this stay in the model
+MIN_EXTERNAL_BYTES = 1024  # tensors below this stay in the model
 _PAGE = 4096  # large tensors start on a page, so that a runtime can map them
 
 Convert = Callable[["TensorProto"], Iterator[bytes]]
 
 
 @dataclass(frozen=True)
-class Options:
+class SaveOptions:
     """Choose how a model is saved.
 
     ``external_data``: ``auto`` (as in the input, or where the model outgrows protobuf), ``yes`` or ``no``. ``private``:
@@ -54,7 +54,7 @@ class Options:
     warnings: list[Diagnostic] = dataclasses.field(default_factory=list)
 
 
-def check_target(path: Path, loaded: Loaded, force: bool) -> None:
+def check_target(path: Path, loaded: LoadedModel, force: bool) -> None:
     """Refuse a target that is the input or a data file of it, that exists (without ``force``), or has no folder."""
     if path.is_dir():
         raise FileError(f"{path} is a directory", hint="name a file to write")
@@ -62,34 +62,38 @@ def check_target(path: Path, loaded: Loaded, force: bool) -> None:
         raise FileError(f"the folder {path.parent} does not exist", hint="make it first")
     if not path.exists():
         return
-    for source in inputs_of(loaded):
+    for source in files_of_model(loaded):
         if source.exists() and path.samefile(source):
             raise UsageError(f"the output {path} is the input itself ({source})", hint="write to another file")
     if not force:
         raise UsageError(f"{path} exists", hint="use --force to replace it")
 
 
-def inputs_of(loaded: Loaded) -> list[Path]:
+def files_of_model(loaded: LoadedModel) -> list[Path]:
     """The model's file and its data files."""
     found = [] if loaded.path is None else [loaded.path]
     if loaded.folder is not None:
-        outside = filter(weights.is_external, tensors(loaded.proto))
+        outside = filter(weights.is_external, tensors_in_model(loaded.proto))
         locations = [weights.external_entries(tensor).get("location") for tensor in outside]
-        found += [loaded.folder / location for location in locations if location and not weights.climbs(location)]
+        found += [
+            loaded.folder / location for location in locations if location and not weights.leaves_folder(location)
+        ]
     return list(dict.fromkeys(found))
 
 
-def content_digest(loaded: Loaded) -> str:
+def content_digest(loaded: LoadedModel) -> str:
     """A SHA-256 of the model and the files of its weights."""
     found = hashlib.sha256(loaded.proto.SerializeToString(deterministic=True))
-    for path in inputs_of(loaded):
+    for path in files_of_model(loaded):
         if path != loaded.path and path.is_file():
             with path.open("rb") as file:
                 found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()
 
 
-def save(proto: ModelProto, path: Path, loaded: Loaded, convert: Convert, options: Options) -> tuple[Path, ...]:
+def save_model(
+    proto: ModelProto, path: Path, loaded: LoadedModel, convert: Convert, options: SaveOptions
+) -> tuple[Path, ...]:
     """Write ``proto`` to ``path``; ``convert`` yields an external tensor's bytes as the model declares them.
 
     Returns the files written: the model's and, where there is one, its data file.
@@ -121,25 +125,25 @@ def _stored(proto: ModelProto, wish: str) -> Iterator[TensorProto]:
     inline_size, some_external = 0, True
     if wish == "auto":
         some_external = False
-        for tensor in tensors(proto):
+        for tensor in tensors_in_model(proto):
             inline_size += len(tensor.raw_data)
             some_external = some_external or weights.is_external(tensor)
     everything = wish == "yes" or inline_size > INLINE_LIMIT
     if not everything and not some_external:
         return  # the usual case: one pass is enough
-    for tensor in tensors(proto):
-        if weights.is_external(tensor) or (everything and _size(tensor) >= SMALLEST):
+    for tensor in tensors_in_model(proto):
+        if weights.is_external(tensor) or (everything and _size(tensor) >= MIN_EXTERNAL_BYTES):
             yield tensor
 
 
 def _size(tensor: TensorProto) -> int:
-    return 0 if tensor.data_type == 8 else weights.byte_size(tensor)  # 8: strings cannot lie outside
+    return 0 if tensor.data_type == 8 else weights.stored_byte_size(tensor)  # 8: strings cannot lie outside
 
 
 @contextmanager
 def _restored(held: list[TensorProto]) -> Iterator[None]:
     """Whatever happens, the tensors are afterwards what they were."""
-    before = [copied(tensor) for tensor in held]
+    before = [copy_message(tensor) for tensor in held]
     try:
         yield
     finally:
@@ -156,7 +160,7 @@ def set_inline(tensor: TensorProto, data: bytes) -> None:
 
 
 def _save_external(
-    proto: ModelProto, held: list[TensorProto], path: Path, loaded: Loaded, convert: Convert, options: Options
+    proto: ModelProto, held: list[TensorProto], path: Path, loaded: LoadedModel, convert: Convert, options: SaveOptions
 ) -> Path:
     """Write the data file and the model to a folder that other processes use; return the path of the data file."""
     # A name that does not exist yet: where the model is a link, its data lie in the folder in which it is opened.
@@ -169,7 +173,7 @@ def _save_external(
             new.file.flush()
             os.fsync(new.file.fileno())
         with lock_folders([path.parent]) as is_locked:
-            location = data_files.place(new, path.name, writer.checksum())
+            location = data_files.place_data_file(new, path.name, writer.checksum())
             for tensor, (start, length) in zip(held, spans, strict=True):
                 set_external(tensor, location, start, length)
             _replace_model(_bytes_of(proto, path), path, loaded, location, is_locked, options)
@@ -177,7 +181,7 @@ def _save_external(
 
 
 def _save_private(
-    proto: ModelProto, held: list[TensorProto], path: Path, loaded: Loaded, convert: Convert, options: Options
+    proto: ModelProto, held: list[TensorProto], path: Path, loaded: LoadedModel, convert: Convert, options: SaveOptions
 ) -> Path:
     """Write the data file and the model to a folder of this process; return the path of the data file."""
     place = path.with_name(f"{path.name}.data")
@@ -204,7 +208,7 @@ def _write_tensors(
             file.write(bytes(-file.tell() % _PAGE))
         start = file.tell()
         made = convert(tensor)
-        for piece in weights.ahead(made) if _size(tensor) > weights.PIECE else made:
+        for piece in weights.prefetch(made) if _size(tensor) > weights.PIECE_BYTES else made:
             file.write(piece)
             if progress is not None:
                 progress.add(len(piece))
@@ -221,7 +225,7 @@ def set_external(tensor: TensorProto, location: str, offset: int, length: int) -
     tensor.ClearField("raw_data")
 
 
-def _save_inline(data: bytes, path: Path, loaded: Loaded, options: Options) -> None:
+def _save_inline(data: bytes, path: Path, loaded: LoadedModel, options: SaveOptions) -> None:
     """Write a model that holds all of its weights."""
     if options.private or not path.exists():
         write_atomically(path, data)
@@ -231,13 +235,13 @@ def _save_inline(data: bytes, path: Path, loaded: Loaded, options: Options) -> N
 
 
 def _replace_model(
-    data: bytes, path: Path, loaded: Loaded, location: str | None, is_locked: bool, options: Options
+    data: bytes, path: Path, loaded: LoadedModel, location: str | None, is_locked: bool, options: SaveOptions
 ) -> None:
     """Write the model file, then remove the data file of the model that it replaces, if nothing names it any more."""
-    named_before = data_files.locations(path) if path.exists() else None
+    named_before = data_files.referenced_data_files(path) if path.exists() else None
     write_atomically(path, data)
     if named_before is not None:
-        kept = data_files.remove_unused(path, location, named_before, inputs_of(loaded), is_locked)
+        kept = data_files.remove_unused_data_files(path, location, named_before, files_of_model(loaded), is_locked)
         options.warnings.extend(kept)
 
 

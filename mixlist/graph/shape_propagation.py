@@ -16,12 +16,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.build import bind
-from mixlist.graph.contrib_shapes import DOMAIN, output_shapes, stand_in
-from mixlist.graph.messages import copied
+from mixlist.graph.build import resolve_attribute_references
+from mixlist.graph.contrib_shapes import DOMAIN, infer_output_shapes, replace_with_standard_node
+from mixlist.graph.inferred_shapes import copy_without_weights, dimensions_in, remove_value_infos
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.shapes import dims_in, forget_declared, without_weights
-from mixlist.graph.traversal import nodes_in, scope_messages
+from mixlist.graph.proto_edits import copy_message
+from mixlist.graph.traversal import nodes_in, protos_by_scope
 from mixlist.ops import types
 from mixlist.ops.shape_inference import follow_shapes, infer_shapes
 from mixlist.ops.traits import Trait, operators
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 Shape = tuple[int, ...]
-SMALL = 4096  # elements: what shapes, axes and index tables hold
+MAX_KNOWN_ELEMENTS = 4096  # elements: what shapes, axes and index tables hold
 _LARGEST = 2**16  # elements that are computed to find out that a result is not small
 _LINEAR = frozenset(
     {"Compress", "Concat", "GatherElements", "Reshape", "ScatterElements", "ScatterND", "Slice", "Split"}
@@ -52,12 +52,12 @@ class _Shared:
     too much memory or time once, and is not tried again.
     """
 
-    bodies: dict[Hashable, Sizes] = field(default_factory=dict)
+    bodies: dict[Hashable, KnownShapes] = field(default_factory=dict)
     exhausted: bool = False
 
 
 @dataclass
-class Sizes:
+class KnownShapes:
     """Shapes by Value, and the elements of small tensors that are known, for one graph and the scopes in it.
 
     ``shared`` belongs to all graphs of one model.
@@ -72,17 +72,17 @@ class Sizes:
         return self.shapes.get(value) if value is not None else None
 
 
-def sizes_of(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> Sizes:
+def propagate_shapes(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> KnownShapes:
     """The shapes in a main graph.
 
     ``dims`` gives symbolic dimensions their size, by name or as ``input.axis``; ``inputs`` has whole input shapes.
     """
-    scratch = without_weights(graph.model)
+    scratch = copy_without_weights(graph.model)
     _bind(scratch.graph, dims, inputs)
     return _settle(graph, scratch, _Shared())
 
 
-def sizes_in_function(body: Graph, call: Node, outer: Sizes) -> Sizes:
+def propagate_shapes_in_function(body: Graph, call: Node, outer: KnownShapes) -> KnownShapes:
     """Return the shapes in a function's body for the arguments of one call; calls with equal arguments share them."""
     bodies = outer.shared.bodies
     arguments = [(outer.of(value), *_elements(outer.known.get(value))) for value in call.inputs if value is not None]
@@ -97,11 +97,11 @@ def _elements(array: Array | None) -> tuple[str, bytes]:
     return ("", b"") if array is None else (str(array.dtype), array.tobytes())
 
 
-def _sizes_in_body(body: Graph, call: Node, outer: Sizes) -> Sizes:
+def _sizes_in_body(body: Graph, call: Node, outer: KnownShapes) -> KnownShapes:
     from onnx import helper, numpy_helper
 
     function = body.function
-    nodes = [bind(node, body.attributes) for node in function.node]
+    nodes = [resolve_attribute_references(node, body.attributes) for node in function.node]
     values, constants = [], []
     for name, given in zip_longest(function.input, call.inputs[: len(function.input)]):  # None: a hole, or left out
         if given in outer.known:
@@ -114,7 +114,7 @@ def _sizes_in_body(body: Graph, call: Node, outer: Sizes) -> Sizes:
     return _settle(body, scratch, outer.shared)
 
 
-def _argument(name: str, value: Value, given: Value | None, outer: Sizes) -> ValueInfoProto:
+def _argument(name: str, value: Value, given: Value | None, outer: KnownShapes) -> ValueInfoProto:
     from onnx import ValueInfoProto, helper
 
     if isinstance(value.type, tuple) or value.type == types.UNKNOWN:
@@ -136,7 +136,7 @@ def _bind(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, Shape
             if size is not None:
                 sizes[dim.dim_param] = dim.dim_value = size
     sizes.pop("", None)
-    for dim in dims_in(graph):
+    for dim in dimensions_in(graph):
         if dim.dim_param in sizes:
             dim.dim_value = sizes[dim.dim_param]
 
@@ -144,12 +144,12 @@ def _bind(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, Shape
 # --- inferring and folding, in turn ---
 
 
-def _settle(graph: Graph, scratch: ModelProto, shared: _Shared) -> Sizes:
+def _settle(graph: Graph, scratch: ModelProto, shared: _Shared) -> KnownShapes:
     folding = _Folding(graph, scratch)
     model = None
     for _ in range(_PASSES):
         model = _infer(scratch, model if model is not scratch else None, shared)
-        inferred = scope_messages(graph.root, model.graph)
+        inferred = protos_by_scope(graph.root, model.graph)
         if not folding.run(inferred):
             break
     return _collect(inferred, folding.known, shared)
@@ -162,8 +162,8 @@ def _infer(scratch: ModelProto, earlier: ModelProto | None, shared: _Shared) -> 
     """
     inferred = _attempt(scratch, earlier, shared)
     if inferred is None:  # of the declared shapes one may be wrong: then without them
-        bare = copied(scratch)
-        forget_declared(bare.graph)
+        bare = copy_message(scratch)
+        remove_value_infos(bare.graph)
         inferred = _attempt(bare, earlier, shared)
     return scratch if inferred is None else inferred  # shapes that inference cannot tell are reported as unknown
 
@@ -203,9 +203,9 @@ class _Folding:
         self.known: dict[Scope, dict[str, Array]] = {}
         self.functions = {(f.domain, f.name) for f in scratch.functions}
         self.posing: set[str] = set()  # outputs of stand-ins: of the right shape, not of the right value
-        self.scratch = scope_messages(graph.root, scratch.graph)
+        self.scratch = protos_by_scope(graph.root, scratch.graph)
         for node in nodes_in(scratch.graph):
-            if (node.domain, node.op_type) not in self.functions and stand_in(node):
+            if (node.domain, node.op_type) not in self.functions and replace_with_standard_node(node):
                 self.posing.add(node.output[0])
 
     def run(self, inferred: dict[Scope, GraphProto]) -> bool:
@@ -231,7 +231,7 @@ class _Folding:
             for body in inner.values():
                 learnt |= self._scope(body, inferred, values, shapes)
             if node.domain == DOMAIN and (node.domain, node.op_type) not in self.functions:
-                stated = output_shapes(node, [shapes.get(name) for name in node.input])
+                stated = infer_output_shapes(node, [shapes.get(name) for name in node.input])
                 like = helper.make_tensor_value_info("", types.FLOAT, None)
                 learnt |= _declare(scratch, node, [(like, shape) for shape in stated], shapes)
             if node.op_type == "If" and node.domain in ("", "ai.onnx"):
@@ -242,7 +242,7 @@ class _Folding:
                     learnt |= _declare(scratch, node, [(out, inside.get(out.name)) for out in branch.output], shapes)
             if len(node.output) == 1 and node.output[0] not in own:
                 result = self._value(node, values, shapes)
-                if result is not None and result.size <= SMALL:
+                if result is not None and result.size <= MAX_KNOWN_ELEMENTS:
                     own[node.output[0]] = values[node.output[0]] = result
                     if node.op_type != "Constant":
                         _make_constant(node, result)
@@ -315,12 +315,12 @@ def _stays_small(node: NodeProto, given: list[Array | None]) -> bool:
     if first is None:
         return False
     if node.op_type == "ConstantOfShape":
-        return bool(np.prod(first.astype(np.float64)) <= SMALL)
+        return bool(np.prod(first.astype(np.float64)) <= MAX_KNOWN_ELEMENTS)
     if node.op_type == "Range":
         start, limit, delta = (float(v) if v is not None else 0.0 for v in given)
-        return bool(delta) and (limit - start) / delta <= SMALL
+        return bool(delta) and (limit - start) / delta <= MAX_KNOWN_ELEMENTS
     if node.op_type in ("Expand", "Tile") and given[1] is not None:
-        return bool(first.size * np.prod(np.maximum(given[1].astype(np.float64), 1)) <= SMALL)
+        return bool(first.size * np.prod(np.maximum(given[1].astype(np.float64), 1)) <= MAX_KNOWN_ELEMENTS)
     arrays = [array for array in given if array is not None]
     if node.op_type in _LINEAR or prod(array.size for array in arrays) <= _LARGEST:
         return True
@@ -357,13 +357,13 @@ def _array(tensor: TensorProto) -> Array | None:
     from onnx import numpy_helper
 
     with suppress(Exception):  # beside the model, or of a type that numpy lacks
-        return numpy_helper.to_array(tensor) if prod(tensor.dims) <= SMALL else None
+        return numpy_helper.to_array(tensor) if prod(tensor.dims) <= MAX_KNOWN_ELEMENTS else None
     return None
 
 
-def _collect(inferred: dict[Scope, GraphProto], known: dict[Scope, dict[str, Array]], shared: _Shared) -> Sizes:
+def _collect(inferred: dict[Scope, GraphProto], known: dict[Scope, dict[str, Array]], shared: _Shared) -> KnownShapes:
     """Return what was learnt, by the Values of the linked graph."""
-    sizes = Sizes(shared=shared)
+    sizes = KnownShapes(shared=shared)
     for scope, message in inferred.items():
         for name, shape in _shapes(message).items():
             if name in scope.values:

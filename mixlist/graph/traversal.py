@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from mixlist.graph.model import Graph, Scope
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
 _GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS
 _TENSOR, _TENSORS, _SPARSE, _SPARSES = 4, 9, 11, 12  # TENSOR, TENSORS, SPARSE_TENSOR and SPARSE_TENSORS
@@ -33,12 +33,12 @@ def _graphs(attribute: AttributeProto) -> Sequence[GraphProto]:
     return attribute.graphs if attribute.type == _GRAPHS else ()
 
 
-def bodies(node: NodeProto) -> list[GraphProto]:
+def bodies_of(node: NodeProto) -> list[GraphProto]:
     """Return the graphs in a node's attributes."""
     return [graph for attribute in node.attribute for graph in _graphs(attribute)]
 
 
-def walk(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | AttributeProto]:
+def walk_messages(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | AttributeProto]:
     """Yield the scopes, nodes and attributes in ``roots``, each right before what is in it."""
     from onnx import AttributeProto, NodeProto
 
@@ -68,30 +68,30 @@ def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]:
     """Yield ``roots`` and all bodies in them, a scope before the bodies of its nodes."""
     from onnx import AttributeProto, NodeProto
 
-    return (message for message in walk(*roots) if not isinstance(message, (NodeProto, AttributeProto)))
+    return (message for message in walk_messages(*roots) if not isinstance(message, (NodeProto, AttributeProto)))
 
 
 def nodes_in(*roots: ScopeProto) -> Iterator[NodeProto]:
     """Yield the nodes of ``roots`` and of all bodies in them, a node right before those of its bodies."""
     from onnx import NodeProto
 
-    return (message for message in walk(*roots) if isinstance(message, NodeProto))
+    return (message for message in walk_messages(*roots) if isinstance(message, NodeProto))
 
 
-def tensors(model: ModelProto) -> Iterator[TensorProto]:
+def tensors_in_model(model: ModelProto) -> Iterator[TensorProto]:
     """Yield every tensor that can lie in another file: initializers of all graphs, and attributes of nodes."""
     from onnx import AttributeProto, GraphProto
 
     training = [graph for info in model.training_info for graph in (info.initialization, info.algorithm)]
-    for message in walk(model.graph, *model.functions, *training):
+    for message in walk_messages(model.graph, *model.functions, *training):
         if isinstance(message, GraphProto):
             yield from message.initializer
             yield from _parts(message.sparse_initializer)
         elif isinstance(message, AttributeProto):
-            yield from attribute_tensors(message)
+            yield from tensors_in_attribute(message)
 
 
-def attribute_tensors(attribute: AttributeProto) -> Iterable[TensorProto]:
+def tensors_in_attribute(attribute: AttributeProto) -> Iterable[TensorProto]:
     """Return the tensors in an attribute, without those of its bodies; of a sparse one, its values and its indices."""
     kind = attribute.type
     if kind not in _WITH_TENSORS:  # nearly all
@@ -109,12 +109,12 @@ def _parts(sparse_tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]
         yield sparse.indices
 
 
-def scopes(model: ModelProto) -> Iterator[ScopeProto]:
+def scopes_in_model(model: ModelProto) -> Iterator[ScopeProto]:
     """Yield the main graph, the functions, and all bodies in them; not the graphs for training."""
     return scopes_in(model.graph, *model.functions)
 
 
-def nodes(model: ModelProto) -> Iterator[NodeProto]:
+def nodes_in_model(model: ModelProto) -> Iterator[NodeProto]:
     """Yield the nodes of the main graph, of the functions, and of all bodies in them."""
     return nodes_in(model.graph, *model.functions)
 
@@ -132,10 +132,10 @@ def linked_scopes(root: Scope) -> Iterator[Scope]:
 
 
 @overload
-def scope_messages(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]: ...
+def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]: ...
 @overload
-def scope_messages(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]: ...
-def scope_messages(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProto]:
+def protos_by_scope(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]: ...
+def protos_by_scope(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProto]:
     """Return each scope below ``root`` with its message in ``message``, which is a copy of the root's message."""
     messages: dict[Scope, ScopeProto] = {root: message}
     for scope in linked_scopes(root):

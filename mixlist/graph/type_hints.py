@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mixlist.graph.io import Loaded
-from mixlist.graph.messages import copied
-from mixlist.graph.traversal import is_graph, scopes
+from mixlist.graph.load import LoadedModel
+from mixlist.graph.proto_edits import copy_message
+from mixlist.graph.traversal import is_graph, scopes_in_model
 from mixlist.ops import types
 
 if TYPE_CHECKING:
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
 
-def hinted(loaded: Loaded, type_hints: Mapping[str, str] | None) -> Loaded:
+def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) -> LoadedModel:
     """The model with a value_info for each tensor of ``type_hints`` (tensor name to ``float32``, ...) that has none.
 
     ``loaded`` stays as it is; without hints it comes back. A name means that tensor in every scope, as for
@@ -24,8 +24,8 @@ def hinted(loaded: Loaded, type_hints: Mapping[str, str] | None) -> Loaded:
     if not type_hints:
         return loaded
     hints = {name: types.parse_name(text) for name, text in type_hints.items()}
-    proto = copied(loaded.proto)
-    for scope in scopes(proto):
+    proto = copy_message(loaded.proto)
+    for scope in scopes_in_model(proto):
         _declare(scope, hints)
     return replace(loaded, proto=proto)
 

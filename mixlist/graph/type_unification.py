@@ -77,7 +77,7 @@ def _proofs(node: Node) -> Iterator[Proof]:
     elif not node.domain and node.op_type == "SequenceMap":
         yield from _proofs_by_elements(node)
     elif not node.domain and node.op_type in ("If", "Loop", "Scan"):
-        for link in control_flow.links(node):
+        for link in control_flow.links_of(node):
             values = [*link.targets, *(read.value for read in link.reads)]
             known = {value.type for value in values} - {types.UNKNOWN}
             if len(known) == 1:

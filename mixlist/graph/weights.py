@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import TensorProto
 
-    from mixlist.graph.protos import ConstantProto
+    from mixlist.graph.proto_types import ConstantProto
 
-Piece = TypeVar("Piece")
-PIECE = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
+PieceT = TypeVar("PieceT")
+PIECE_BYTES = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
-OWN_KEYS = "pkg.mixlist."  # begins the external_data keys that mixlist adds to models in memory, never to files
-PENDING = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
-EXACT = "pkg.mixlist.exact"  # external_data key beside PENDING: the conversion changes no number
+MIXLIST_KEYS = "pkg.mixlist."  # begins the external_data keys that mixlist adds to models in memory, never to files
+STORED_TYPE = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
+LOSSLESS = "pkg.mixlist.exact"  # external_data key beside PENDING: the conversion changes no number
 
 
 def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:
@@ -38,14 +38,14 @@ def is_external(constant: ConstantProto) -> TypeGuard[TensorProto]:
 def stored_type(tensor: TensorProto) -> int:
     """The element type of the bytes as they lie: the declared one unless a conversion is pending."""
     entries = tensor.external_data if is_external(tensor) else ()
-    return next((int(entry.value) for entry in entries if entry.key == PENDING), tensor.data_type)
+    return next((int(entry.value) for entry in entries if entry.key == STORED_TYPE), tensor.data_type)
 
 
-def raise_outside(tensor: TensorProto, elem: int) -> bool:
+def declare_stored_type(tensor: TensorProto, elem: int) -> bool:
     """Declare an external tensor as the type in which its numbers lie, if that is ``elem`` and they are the same."""
-    if stored_type(tensor) != elem or all(entry.key != EXACT for entry in tensor.external_data):
+    if stored_type(tensor) != elem or all(entry.key != LOSSLESS for entry in tensor.external_data):
         return False
-    for entry in [entry for entry in tensor.external_data if entry.key in (PENDING, EXACT)]:
+    for entry in [entry for entry in tensor.external_data if entry.key in (STORED_TYPE, LOSSLESS)]:
         tensor.external_data.remove(entry)
     tensor.data_type = elem
     return True
@@ -69,7 +69,7 @@ def external_entries(tensor: TensorProto) -> dict[str, str]:
     return entries
 
 
-def external(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
+def locate_external_data(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     """Return the data file of an external tensor, and the offset and number of its bytes in the file.
 
     Raises ModelError or FileError naming the tensor and the path.
@@ -83,7 +83,7 @@ def external(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
             f"tensor {tensor.name!r} lies in {location!r}, beside a model that has no path",
             hint="give the model as a path",
         )
-    if climbs(location):
+    if leaves_folder(location):
         raise ModelError(
             f"external tensor {tensor.name!r} points out of the model's folder: {location!r}",
             hint="external data must lie in the model's folder or below",
@@ -101,25 +101,27 @@ def external(tensor: TensorProto, folder: Path | None) -> tuple[Path, int, int]:
     size = status.st_size
     try:
         offset = int(entries.get("offset") or 0)
-        length = int(entries["length"]) if entries.get("length") else byte_size(tensor)
+        length = int(entries["length"]) if entries.get("length") else stored_byte_size(tensor)
     except ValueError:
         raise ModelError(f"external tensor {tensor.name!r} has an offset or length that is no number") from None
     if offset < 0 or length < 0 or offset + length > size:
         raise FileError(
             f"{path} is truncated: tensor {tensor.name!r} needs bytes {offset} to {offset + length} of {size}"
         )
-    if length != byte_size(tensor):
-        raise ModelError(f"external tensor {tensor.name!r} has {length} bytes, its shape needs {byte_size(tensor)}")
+    if length != stored_byte_size(tensor):
+        raise ModelError(
+            f"external tensor {tensor.name!r} has {length} bytes, its shape needs {stored_byte_size(tensor)}"
+        )
     return path, offset, length
 
 
-def climbs(location: str) -> bool:
+def leaves_folder(location: str) -> bool:
     """Return True if a location leaves the folder (absolute, with a drive, or through ``..``), or is no path at all."""
     first = normpath(location.replace("\\", "/")).partition("/")[0]  # "" for an absolute path
     return first in ("..", "") or location[1:2] == ":" or "\0" in location
 
 
-def element_count(constant: ConstantProto) -> int:
+def stored_element_count(constant: ConstantProto) -> int:
     """Return the number of elements that a TensorProto, a Constant's attribute or a sparse tensor stores."""
     from onnx import AttributeProto, SparseTensorProto
 
@@ -130,54 +132,56 @@ def element_count(constant: ConstantProto) -> int:
     return prod(constant.dims)
 
 
-def covers_all(constant: ConstantProto) -> bool:
+def stores_all_elements(constant: ConstantProto) -> bool:
     """Return whether a constant stores all of its elements: a sparse tensor leaves out zeros."""
     from onnx import SparseTensorProto
 
     return not isinstance(constant, SparseTensorProto) or prod(constant.dims) == prod(constant.values.dims)
 
 
-def byte_size(tensor: TensorProto) -> int:
+def stored_byte_size(tensor: TensorProto) -> int:
     """Bytes that the dense values of a tensor take where they lie now."""
     return _bytes_as(tensor, stored_type(tensor))
 
 
-def declared_size(tensor: TensorProto) -> int:
+def declared_byte_size(tensor: TensorProto) -> int:
     """Bytes that the dense values of a tensor take in the type that the model declares."""
     return _bytes_as(tensor, tensor.data_type)
 
 
 def _bytes_as(tensor: TensorProto, elem: int) -> int:
     bits = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}.get(elem) or 8 * _numpy_type(tensor, elem).itemsize
-    return (element_count(tensor) * bits + 7) // 8
+    return (stored_element_count(tensor) * bits + 7) // 8
 
 
-def pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.generic]]:
+def read_pieces(constant: ConstantProto, folder: Path | None) -> Iterator[NDArray[np.generic]]:
     """Yield the values as flat arrays of at most PIECE bytes, in the constant's own dtype (bfloat16 by ml_dtypes)."""
     import numpy as np
     from onnx import AttributeProto, SparseTensorProto
 
     if isinstance(constant, SparseTensorProto):
-        yield from pieces(constant.values, folder)
+        yield from read_pieces(constant.values, folder)
     elif isinstance(constant, AttributeProto):
         yield np.array(constant.floats if constant.name == "value_floats" else [constant.f], np.float32)
     elif is_external(constant):
         read, dtype = _read(constant, folder), _numpy_type(constant, stored_type(constant))
-        for data in ahead(read) if byte_size(constant) > PIECE else read:
+        for data in prefetch(read) if stored_byte_size(constant) > PIECE_BYTES else read:
             yield np.frombuffer(data, dtype)
     elif constant.HasField("raw_data"):
         data = constant.raw_data
-        if len(data) != byte_size(constant):
-            raise ModelError(f"tensor {constant.name!r} has {len(data)} bytes, its shape needs {byte_size(constant)}")
+        if len(data) != stored_byte_size(constant):
+            raise ModelError(
+                f"tensor {constant.name!r} has {len(data)} bytes, its shape needs {stored_byte_size(constant)}"
+            )
         flat = np.frombuffer(data, _numpy_type(constant, stored_type(constant)))
-        step = max(PIECE // flat.itemsize, 1)
+        step = max(PIECE_BYTES // flat.itemsize, 1)
         for start in range(0, flat.size, step):
             yield flat[start : start + step]
     else:
-        yield held_array(constant).reshape(-1)
+        yield embedded_array(constant).reshape(-1)
 
 
-def raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
+def read_raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     """The bytes of any TensorProto's values as they lie, at most PIECE at a time."""
     if is_external(tensor):
         yield from _read(tensor, folder)
@@ -186,10 +190,10 @@ def raw_pieces(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     else:
         from onnx import numpy_helper
 
-        yield numpy_helper.from_array(held_array(tensor)).raw_data
+        yield numpy_helper.from_array(embedded_array(tensor)).raw_data
 
 
-def held_array(tensor: TensorProto) -> NDArray[np.generic]:
+def embedded_array(tensor: TensorProto) -> NDArray[np.generic]:
     """Return the values of a tensor that holds them itself; raises ModelError if they do not fit its type and shape."""
     from onnx import numpy_helper
 
@@ -199,7 +203,7 @@ def held_array(tensor: TensorProto) -> NDArray[np.generic]:
         raise ModelError(f"tensor {tensor.name!r} is damaged: {error}") from None
 
 
-def ahead(made: Iterator[Piece]) -> Iterator[Piece]:
+def prefetch(made: Iterator[PieceT]) -> Iterator[PieceT]:
     """The same pieces, each made by another thread while the one before it is used.
 
     Reading, numpy, ONNX Runtime and writing all leave the interpreter to others meanwhile. An error comes where
@@ -216,15 +220,15 @@ def ahead(made: Iterator[Piece]) -> Iterator[Piece]:
 
 def _read(tensor: TensorProto, folder: Path | None) -> Iterator[bytes]:
     """Yield the bytes of an external tensor as they lie, PIECE at a time."""
-    path, offset, length = external(tensor, folder)
+    path, offset, length = locate_external_data(tensor, folder)
     try:
         opened = path.open("rb")
     except OSError as problem:
         raise FileError(f"cannot read the data of tensor {tensor.name!r} in {path}: {problem.strerror}") from None
     with opened as file:
         file.seek(offset)
-        for start in range(0, length, PIECE):
-            size = min(length - start, PIECE)
+        for start in range(0, length, PIECE_BYTES):
+            size = min(length - start, PIECE_BYTES)
             data = file.read(size)
             if len(data) < size:
                 raise FileError(f"{path} ended while tensor {tensor.name!r} was read")

@@ -11,9 +11,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mixlist.graph.build import bind
+from mixlist.graph.build import resolve_attribute_references
 from mixlist.graph.model import Node
-from mixlist.graph.weights import covers_all, element_count, pieces
+from mixlist.graph.weights import read_pieces, stored_element_count, stores_all_elements
 from mixlist.ops import types
 from mixlist.ops.shape_inference import infer_shapes
 from mixlist.patterns.call_frames import CallFrames, FrameValue
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import ModelProto, NodeProto
 
-    from mixlist.graph.protos import ConstantProto
+    from mixlist.graph.proto_types import ConstantProto
 
     Array = NDArray[np.generic]
 
@@ -148,12 +148,12 @@ class ConstantEvaluator:
         import numpy as np
         from onnx import helper
 
-        count = element_count(tensor)
+        count = stored_element_count(tensor)
         if count > _LARGEST_STORED:
             raise UnknownValueError(f"initializers of more than {_LARGEST_STORED} elements are not evaluated")
-        if not covers_all(tensor):
+        if not stores_all_elements(tensor):
             raise UnknownValueError("sparse tensors are not evaluated")
-        flat = [*pieces(tensor, self._folder)]
+        flat = [*read_pieces(tensor, self._folder)]
         whole = np.concatenate(flat) if len(flat) > 1 else flat[0] if flat else None
         dims = getattr(tensor, "dims", None)
         if dims is None:  # an attribute of a Constant: value_float or value_floats
@@ -166,7 +166,9 @@ class ConstantEvaluator:
 
 def _bound(node: Node, at: FrameValue) -> NodeProto:
     """Return the message of a node; in the body of a function its references to attributes are replaced."""
-    return bind(node.proto, at.frame.function.attributes) if at.frame is not None else node.proto
+    return (
+        resolve_attribute_references(node.proto, at.frame.function.attributes) if at.frame is not None else node.proto
+    )
 
 
 def _in_slots(node: Node, inputs: list[Array]) -> list[Array | None]:

@@ -20,8 +20,8 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mixlist.graph.model import Value, floats_of
-from mixlist.graph.weights import covers_all, pieces
+from mixlist.graph.model import Value, float_values
+from mixlist.graph.weights import read_pieces, stores_all_elements
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW, flush_bound, overflow_bound
 from mixlist.ops.traits import Trait, operators
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mixlist.graph.protos import ConstantProto
+    from mixlist.graph.proto_types import ConstantProto
 
 
 _MOVERS = operators(Trait.MOVES_VALUES)
@@ -182,8 +182,8 @@ class ConstantRanges:
     def _of_tensor(self, tensor: ConstantProto) -> ConstantRange:
         found = self._scanned.get(id(tensor))
         if found is None:
-            known = _range_of_pieces(pieces(tensor, self.folder), self._progress)
-            known = known if covers_all(tensor) else known.union(_ZERO)
+            known = _range_of_pieces(read_pieces(tensor, self.folder), self._progress)
+            known = known if stores_all_elements(tensor) else known.union(_ZERO)
             found = self._scanned[id(tensor)] = (tensor, known)
         return found[1]
 
@@ -207,7 +207,7 @@ def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
     node = value.producer
     if node is None or node.op_type not in movers or node.domain or node.function is not None:
         return []
-    return floats_of(node.inputs)
+    return float_values(node.inputs)
 
 
 def _range_of_pieces(parts: Iterable[NDArray[np.generic]], progress: ProgressCounter | None = None) -> ConstantRange:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
-from mixlist.graph.model import Node, Value, floats_of
+from mixlist.graph.model import Node, Value, float_values
 from mixlist.ops import types
 from mixlist.ops.low_precision import rounded_if_held
 from mixlist.ops.traits import Trait, operators
@@ -82,7 +82,7 @@ class _Bounds:
         node = value.producer
         if node is None or not node.is_plain:
             return None
-        if node.op_type == "Cast" and not floats_of(node.inputs):
+        if node.op_type == "Cast" and not float_values(node.inputs):
             return _ZERO_TO_ONE if all(v is not None and v.type in _INDICATORS for v in node.inputs) else None
         if node.op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Cast", "Min", "Max") or node.op_type in _MOVERS:
             return self._result(node)
@@ -90,7 +90,7 @@ class _Bounds:
 
     def _result(self, node: Node) -> Interval | None:
         """Return the interval of a node's result from those of its float inputs."""
-        read = [self.of(value) for value in floats_of(node.inputs)]
+        read = [self.of(value) for value in float_values(node.inputs)]
         bounds = [interval for interval in read if interval is not None]
         if len(bounds) < len(read) or not bounds:
             return None

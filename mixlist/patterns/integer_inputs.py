@@ -13,12 +13,18 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.graph.control_flow import CONTROL_FLOW, links
+from mixlist.graph.control_flow import CONTROL_FLOW, links_of
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref
-from mixlist.graph.shape_propagation import SMALL, Shape, Sizes, sizes_in_function, sizes_of
+from mixlist.graph.shape_propagation import (
+    MAX_KNOWN_ELEMENTS,
+    KnownShapes,
+    Shape,
+    propagate_shapes,
+    propagate_shapes_in_function,
+)
 from mixlist.graph.traversal import reachable_graphs
-from mixlist.graph.weights import element_count, held_array, is_external
+from mixlist.graph.weights import embedded_array, is_external, stored_element_count
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.positions import all_plans, find_positions
@@ -95,9 +101,9 @@ def find_integer_ranges(proto: ModelProto, shapes: Mapping[str, Shape]) -> dict[
 
     An input of which the graph says nothing is left out. Raises ModelError for a graph that cannot be linked.
     """
-    from mixlist.graph.build import build_main
+    from mixlist.graph.build import build_graph
 
-    uses = _Uses(build_main(proto), shapes)
+    uses = _Uses(build_graph(proto), shapes)
     found = {}
     for value in uses.main.root.inputs:
         if value.name in shapes and value.type in types.INTEGERS:
@@ -128,7 +134,7 @@ class _Uses:
         for graph in reachable_graphs(main):
             for node in graph.order:
                 self._add_node(graph, node)
-        self._sizes: dict[Graph, Sizes] = {}
+        self._sizes: dict[Graph, KnownShapes] = {}
 
     def _add_node(self, graph: Graph, node: Node) -> None:
         if node.function is not None:
@@ -139,7 +145,7 @@ class _Uses:
             for inner, result in zip(body.outputs, node.outputs, strict=False):
                 self._hand(inner, result)
         elif node.bodies and node.op_type in CONTROL_FLOW and not node.domain:
-            for link in links(node):
+            for link in links_of(node):
                 for target in link.targets:
                     for read in link.reads:
                         self._hand(read.value, target)
@@ -237,14 +243,14 @@ class _Uses:
             return set()
         return {int(number) for number in array.reshape(-1).tolist() if np.isfinite(number) and number == int(number)}
 
-    def sizes(self, graph: Graph) -> Sizes:
+    def sizes(self, graph: Graph) -> KnownShapes:
         """Return the shapes and small values in a graph, for a function in its first call."""
         if graph not in self._sizes:
             if graph is self.main:
-                self._sizes[graph] = sizes_of(graph, {}, self.shapes)
+                self._sizes[graph] = propagate_shapes(graph, {}, self.shapes)
             else:
                 caller, call = self.calls[graph]
-                self._sizes[graph] = sizes_in_function(graph, call, self.sizes(caller))
+                self._sizes[graph] = propagate_shapes_in_function(graph, call, self.sizes(caller))
         return self._sizes[graph]
 
 
@@ -293,6 +299,6 @@ def _small_constant(value: Value) -> NDArray[np.generic] | None:
     from onnx import TensorProto
 
     tensor = value.tensor
-    if not isinstance(tensor, TensorProto) or is_external(tensor) or element_count(tensor) > SMALL:
+    if not isinstance(tensor, TensorProto) or is_external(tensor) or stored_element_count(tensor) > MAX_KNOWN_ELEMENTS:
         return None
-    return held_array(tensor)
+    return embedded_array(tensor)

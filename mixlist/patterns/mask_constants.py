@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mixlist.graph.model import Node, Value
-from mixlist.graph.weights import element_count, held_array, is_external
+from mixlist.graph.weights import embedded_array, is_external, stored_element_count
 from mixlist.ops import types
 from mixlist.patterns.factor_bounds import RangeOf
 from mixlist.patterns.mask_plan import MaskGroup
@@ -23,15 +23,15 @@ def is_reducible(value: Value) -> bool:
     tensor = value.tensor
     if tensor is None or value.kind == "overridable" or value.type != types.FLOAT:
         return False
-    return element_count(tensor) <= MOST_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
+    return stored_element_count(tensor) <= MOST_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
 
 
 def filled_mask(node: Node) -> float | None:
     """Return the magnitude of the mask that a ConstantOfShape makes; None if it makes none."""
     values = [attribute.t for attribute in node.proto.attribute if attribute.name == "value"]
-    if any(is_external(value) or element_count(value) != 1 for value in values):
+    if any(is_external(value) or stored_element_count(value) != 1 for value in values):
         return None
-    magnitude = abs(float(held_array(values[0]).flat[0])) if values else 0.0
+    magnitude = abs(float(embedded_array(values[0]).flat[0])) if values else 0.0
     return magnitude if LEAST <= magnitude < float("inf") else None
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.model import Graph, Node, Value, floats_of
+from mixlist.graph.model import Graph, Node, Value, float_values
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
-from mixlist.graph.weights import is_external, pieces
+from mixlist.graph.weights import is_external, read_pieces
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import origins
 
@@ -179,7 +179,7 @@ def _ends(reader: Node, ending: set[Value]) -> bool:
 
 def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | None:
     """Return the mask in a node's output: one that the node reads, or one that its constant makes."""
-    read = floats_of(node.inputs)
+    read = float_values(node.inputs)
     if node.op_type == "Mul":
         levels = _NO_LEVELS
         for value in read:
@@ -205,7 +205,7 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
 
 def _variables(graph: Graph, value: Value) -> list[TensorRef]:
     """Return the tensors that are moved into a value, without constants; the value itself if none is a constant."""
-    moved = floats_of(origins(value, _MOVERS))
+    moved = float_values(origins(value, _MOVERS))
     if not any(origin.constant for origin in moved):
         return [_key(graph, value)]
     return [_key(graph, origin) for origin in moved if not origin.constant]
@@ -214,9 +214,9 @@ def _variables(graph: Graph, value: Value) -> list[TensorRef]:
 def _constant_levels(value: Value) -> MaskLevels:
     """Return the levels of a constant that may be a mask; infinite ones for other values and external constants."""
     lowest = largest = 0.0
-    for origin in floats_of(origins(value, _MOVERS)):
+    for origin in float_values(origins(value, _MOVERS)):
         if origin.tensor is not None and not is_external(origin.tensor):
-            for piece in pieces(origin.tensor, None):
+            for piece in read_pieces(origin.tensor, None):
                 if piece.size:
                     lowest, largest = min(lowest, float(piece.min())), max(largest, float(piece.max()))
     size = max(-lowest, largest)

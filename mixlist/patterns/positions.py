@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mixlist.graph.constness import is_random
-from mixlist.graph.control_flow import CONTROL_FLOW, Link, links
-from mixlist.graph.model import Graph, Node, Scope, Value, floats_of
+from mixlist.graph.constants_and_shapes import is_random
+from mixlist.graph.control_flow import CONTROL_FLOW, Link, links_of
+from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import types
@@ -152,7 +152,7 @@ class _Walk:
             if not node.bodies:
                 yield node
                 continue
-            own = list(links(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
+            own = list(links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
             for link in own:
                 for read in link.reads:
                     if read.value.scope is read.body and _is_float(read.value):
@@ -196,7 +196,7 @@ class _Walk:
     def _evaluate_call(self, node: Node, function: Graph) -> list[Value]:
         arguments = [self._kind(v) if v is not None and _is_float(v) else _FIXED for v in node.inputs]
         callee = self.callees[node] = self.shared.walk(function, tuple(arguments))
-        integers = self._first_integers(floats_of(node.inputs))
+        integers = self._first_integers(float_values(node.inputs))
         if integers is None:  # the body makes floats of them
             integers = next((v for v in node.inputs if v is not None and not v.constant), None)
         changed = []
@@ -307,7 +307,7 @@ class _Trace:
             self.wanted.setdefault(node, {})[value.out] = reader
             self._go_back_through_call(node)
             return
-        floats = floats_of(node.inputs)
+        floats = float_values(node.inputs)
         if node.op_type == "Cast" and not node.domain and not floats:
             self.plan.sources[node] = reader
             return

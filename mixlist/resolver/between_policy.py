@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from mixlist.graph.model import Node, Value, floats_of
+from mixlist.graph.model import Node, Value, float_values
 from mixlist.resolver.control_flow_types import takes_type
 from mixlist.resolver.decisions import UNDECIDED
 from mixlist.resolver.sequence_groups import is_container
@@ -87,7 +87,7 @@ def _neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges,
     for node in graph.order:
         if not node.bodies and node.signature is not None:
             reader = stand_ins.get(node.id, node.id)
-            edges += [(_producers(v.id, made_by, feeds), reader) for v in floats_of(node.inputs)]
+            edges += [(_producers(v.id, made_by, feeds), reader) for v in float_values(node.inputs)]
     readers: Edges = {}
     producers: Edges = {}
     for makers, reader in edges:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from mixlist.graph.control_flow import Link
-from mixlist.graph.io import Loaded
+from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
@@ -108,7 +108,7 @@ class ModelSolution:
     ``solutions``: first that of the main graph, then one per specialization of a function, in order of first call.
     """
 
-    loaded: Loaded
+    loaded: LoadedModel
     graph: Graph
     policy: Policy
     low: int

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 
 from mixlist.errors import UsageError
 from mixlist.graph.model import Node, Scope, Value
-from mixlist.graph.naming import label, scope_path
-from mixlist.graph.refs import NodeRef, only_name, typed_names
+from mixlist.graph.naming import display_name, scope_path
+from mixlist.graph.refs import NodeRef, accepted_names, scoped_name
 from mixlist.graph.traversal import linked_scopes
 from mixlist.resolver.decisions import Decision, GraphSolution, ModelSolution, find_precision
 from mixlist.resolver.reasons import ReasonWriter, find_rule, shown_type
@@ -40,7 +40,7 @@ def _named(decisions: Sequence[Decision], name: str) -> Decision:
     """Return the decision for the node that a text names (Rules S6.4, S6.5)."""
     by_name: dict[str, list[Decision]] = {}
     for decision in decisions:
-        for typed in typed_names(decision.ref):
+        for typed in accepted_names(decision.ref):
             by_name.setdefault(typed, []).append(decision)
     named = by_name.get(name, [])
     if not named:
@@ -49,9 +49,9 @@ def _named(decisions: Sequence[Decision], name: str) -> Decision:
         raise UsageError(
             f"no node is called {name!r}", hint=f"did you mean {', '.join(near)}?" if near else "see mixlist resolve"
         )
-    in_one_scope = [decision for decision in named if only_name(decision.ref) == name]
+    in_one_scope = [decision for decision in named if scoped_name(decision.ref) == name]
     if not in_one_scope and len({decision.scope for decision in named}) > 1:
-        places = ", ".join(only_name(decision.ref) for decision in named)
+        places = ", ".join(scoped_name(decision.ref) for decision in named)
         raise UsageError(f"several nodes are called {name!r}", hint=f"say which: {places}")
     return (in_one_scope or named)[0]
 
@@ -63,7 +63,7 @@ def _callers(resolved: ModelSolution) -> dict[GraphSolution, list[str]]:
         for node in solution.graph.order:
             callee = solution.callees.get(node.id)
             if callee is not None and callee.number:
-                call = NodeRef(_scope_path(solution, node.scope), label(node))
+                call = NodeRef(_scope_path(solution, node.scope), display_name(node))
                 callers.setdefault(callee, []).append(str(call))
     return callers
 
@@ -78,7 +78,7 @@ def _decisions(resolved: ModelSolution, solution: GraphSolution, callers: tuple[
     """Yield the decisions for one graph, in topological order of each scope."""
     reasons, deciders = ReasonWriter(resolved, solution), _deciders(solution)
     paths = {scope: _scope_path(solution, scope) for scope in linked_scopes(solution.graph.root)}
-    names: dict[Node | Value, str] = {n: label(n) for scope in paths for n in scope.nodes}
+    names: dict[Node | Value, str] = {n: display_name(n) for scope in paths for n in scope.nodes}
     names.update((value, value.name) for value in solution.graph.root.inputs)
     refs: dict[Node | Value, NodeRef] = {}
     for scope, path in paths.items():

@@ -32,8 +32,8 @@ from weakref import WeakKeyDictionary
 from mixlist.diagnostics import Diagnostic
 from mixlist.errors import ListError
 from mixlist.graph.model import Graph, Node, Scope
-from mixlist.graph.naming import label, scope_path
-from mixlist.graph.refs import NodeRef, typed_names
+from mixlist.graph.naming import display_name, scope_path
+from mixlist.graph.refs import NodeRef, accepted_names
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
@@ -172,7 +172,7 @@ class _ScopeNodes:
         self.path, self.nodes = scope_path(graph, scope), scope.nodes
         self.by_name: dict[str, list[Node]] = {}
         for node in scope.nodes:
-            for name in typed_names(NodeRef(self.path, label(node))):
+            for name in accepted_names(NodeRef(self.path, display_name(node))):
                 self.by_name.setdefault(name, []).append(node)
 
     def matching(self, pattern: re.Pattern[str]) -> list[Node]:
@@ -218,7 +218,7 @@ def _without_effect(rule: NodeRule, message: str) -> Diagnostic:
 
 
 def _shown(graph: Graph, node: Node) -> str:
-    return f"node {NodeRef(scope_path(graph, node.scope), label(node))} ({node.op_type})"
+    return f"node {NodeRef(scope_path(graph, node.scope), display_name(node))} ({node.op_type})"
 
 
 def _wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.graph.gc_pause import no_collection
+from mixlist.graph.gc_pause import pause_gc
 from mixlist.lists.policy import Policy
 from mixlist.resolver.decisions import Decision, ModelSolution
 from mixlist.resolver.describe_decisions import chain, describe
@@ -33,7 +33,7 @@ class Plan:
     @cached_property
     def nodes(self) -> tuple[Decision, ...]:
         """Return the decision for every node of every scope."""
-        with no_collection():
+        with pause_gc():
             return describe(self.solution)
 
     @cached_property

@@ -7,7 +7,7 @@ producer that it follows, the node that decided, and the schema's refusal, if an
 from __future__ import annotations
 
 from mixlist.graph.model import Node, Value
-from mixlist.graph.naming import label
+from mixlist.graph.naming import display_name
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.ops import types
 from mixlist.ops.low_precision import EXACT_INTEGERS
@@ -112,7 +112,7 @@ class ReasonWriter:
         if source is None:
             return f"{kept} ({number})"
         maker = source.producer or source.scope.owner
-        made_by = f" of {label(maker)}" if maker is not None else ""
+        made_by = f" of {display_name(maker)}" if maker is not None else ""
         decided = f", which {follows[1]} decided" if follows and follows[0] != follows[1] else ""
         return f"{kept}, the type of {source.name!r}{made_by}{decided} ({number})"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.graph.build import build_main
-from mixlist.graph.gc_pause import no_collection
-from mixlist.graph.io import Loaded, load
+from mixlist.graph.build import build_graph
+from mixlist.graph.gc_pause import pause_gc
+from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import POLICY_KEY
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops import types
@@ -27,7 +27,7 @@ from mixlist.resolver.position_protection import position_warnings
 from mixlist.resolver.solver import ModelSolver
 
 if TYPE_CHECKING:
-    from mixlist.graph.protos import ModelSource
+    from mixlist.graph.proto_types import ModelSource
 
 _SHOWN = 5  # names in a warning
 
@@ -38,24 +38,24 @@ class Resolver:
     Arguments and errors are those of ``resolve``.
     """
 
-    @no_collection()
+    @pause_gc()
     def __init__(
         self,
-        model: ModelSource | Loaded,
+        model: ModelSource | LoadedModel,
         *,
         type_hints: Mapping[str, str] | None = None,
         progress: ProgressCallback | None = None,
     ) -> None:
-        self.loaded = load(model)
+        self.loaded = load_model(model)
         hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
-        self.graph = build_main(self.loaded.proto, hints)
+        self.graph = build_graph(self.loaded.proto, hints)
         self.ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
 
     def incremental_solver(self, policy: Policy) -> IncrementalSolver:
         """Return a solver for many policies that differ little from this one."""
         return IncrementalSolver(self.graph, policy, self.ranges)
 
-    @no_collection()
+    @pause_gc()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
         facts, rules = Classifier(policy), NodeRules(policy)
@@ -69,7 +69,7 @@ class Resolver:
 
 
 def resolve(
-    model: ModelSource | Loaded,
+    model: ModelSource | LoadedModel,
     policy: Policy,
     *,
     type_hints: Mapping[str, str] | None = None,

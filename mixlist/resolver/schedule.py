@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mixlist.graph.control_flow import Link, links
+from mixlist.graph.control_flow import Link, links_of
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.sequence_groups import SequenceGroup, is_container
@@ -30,7 +30,7 @@ class Schedule:
             if not node.bodies:
                 self.steps.append(node)
                 continue
-            own = list(links(node)) if is_control_flow(node) else []
+            own = list(links_of(node)) if is_control_flow(node) else []
             self.links.extend(own)
             if node.op_type != "If":
                 if self.first_repeated is None:

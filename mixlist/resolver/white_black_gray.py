@@ -18,8 +18,8 @@ Rule S4.9: Lists move slots between float32 and the low type only.
 
 from __future__ import annotations
 
-from mixlist.graph.messages import standard_opset
 from mixlist.graph.model import Graph, Node, Value
+from mixlist.graph.proto_edits import standard_opset
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.ops.signature import Assignment, Signature

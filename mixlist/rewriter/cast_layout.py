@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Node, Scope, Value
-from mixlist.graph.naming import NewNames, names_in
+from mixlist.graph.naming import NameGenerator, names_in
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.cast_look_through import looked_through
@@ -72,7 +72,7 @@ class Layout:
 
 
 def lay_out(
-    solution: GraphSolution, new: NewNames, cast_is_black: bool, low: int, keep: KeepTypes | None = None
+    solution: GraphSolution, new: NameGenerator, cast_is_black: bool, low: int, keep: KeepTypes | None = None
 ) -> Layout:
     """Choose the Casts, conversions and names for one graph; ``keep`` is None for a function's body."""
     return _Chooser(solution, new, cast_is_black, low).run(keep)
@@ -100,7 +100,7 @@ def _names_in_training(model: ModelProto) -> set[str]:
 
 
 class _Chooser:
-    def __init__(self, solution: GraphSolution, new: NewNames, cast_is_black: bool, low: int) -> None:
+    def __init__(self, solution: GraphSolution, new: NameGenerator, cast_is_black: bool, low: int) -> None:
         self.solution = solution
         self.decided_types = solution.decided_types
         self.new = new

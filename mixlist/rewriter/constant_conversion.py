@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.graph.messages import M, copied
 from mixlist.graph.model import Scope, Value
-from mixlist.graph.naming import NewNames, label
+from mixlist.graph.naming import NameGenerator, display_name
+from mixlist.graph.proto_edits import MessageT, copy_message
 from mixlist.graph.traversal import is_graph
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.rewriter.cast_layout import Layout
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import NodeProto, SparseTensorProto, TensorProto
 
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
     NewConstants = dict[Scope, list[tuple[Value, NodeProto]]]  # with the constant that each holds in another type
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def convert_constants(
     layout: Layout,
     messages: Mapping[Scope, ScopeProto],
-    new: NewNames,
+    new: NameGenerator,
     clamp: bool,
     folder: Path | None,
     reports: dict[Hashable, ConstantReport],
@@ -50,7 +50,7 @@ def convert_constants(
         if value.producer is not None:
             node = message.node[value.producer.position]
             if not in_place:
-                node = copied(node)
+                node = copy_message(node)
                 node.name, node.output[0] = new.make(f"Constant_{item.name}"), item.name
                 nodes.setdefault(value.scope, []).append((value, node))
             _set_constant(node, converted)
@@ -67,7 +67,7 @@ def convert_constants(
     return nodes
 
 
-def _put(initializers: RepeatedCompositeFieldContainer[M], position: int | None, converted: M) -> None:
+def _put(initializers: RepeatedCompositeFieldContainer[MessageT], position: int | None, converted: MessageT) -> None:
     """Put an initializer in the place of another, or behind all."""
     (initializers.add() if position is None else initializers[position]).CopyFrom(converted)
 
@@ -93,7 +93,7 @@ def sensitive_readers(solution: GraphSolution, layout: Layout) -> Iterator[tuple
         if node.op_type in _SENSITIVE:
             for value in node.inputs:
                 for name in converted.get(value, ()):
-                    yield name, f"{node.op_type} {label(node)}"
+                    yield name, f"{node.op_type} {display_name(node)}"
 
 
 def constant_warnings(reports: Iterable[ConstantReport], sensitive: dict[str, str]) -> Iterator[Diagnostic]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.graph.messages import NodeOrder, reorder
-from mixlist.graph.model import MARK, Node, Scope, Value
+from mixlist.graph.model import CAST_MARK, Node, Scope, Value
+from mixlist.graph.proto_edits import SortKey, reorder_messages
 from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.ops import types
 from mixlist.resolver.decisions import GraphSolution
@@ -15,7 +15,7 @@ from mixlist.rewriter.cast_layout import Layout, NewCast
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, ValueInfoProto
 
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
 
 class Emitter:
@@ -78,7 +78,7 @@ class Emitter:
             self._retype_outputs(scope, proto)
         produced = {c.name: c for c in self.layout.casts.get(scope, ())}
         by_name = scope.values if not self.renames else {self.layout.name(v): v for v in scope.values.values()}
-        order: list[NodeOrder | None] = []
+        order: list[SortKey | None] = []
         for index, info in enumerate(proto.value_info):
             cast, known = produced.get(info.name), by_name.get(info.name)
             order.append((index, 0, 0) if cast is not None or known is not None else None)
@@ -87,7 +87,7 @@ class Emitter:
             elif known is not None:
                 _set_type(info, self._final(known))
         if None in order:  # stale: it names a tensor that is not there
-            reorder(proto.value_info, order)
+            reorder_messages(proto.value_info, order)
 
     def _retype_outputs(self, scope: Scope, proto: GraphProto) -> None:
         casts = {c.name: c.elem for c in self.layout.casts.get(scope, ())}
@@ -121,7 +121,7 @@ class Emitter:
         moved = [n for n in self.layout.moved if n.scope is scope]
         if scope.sorted and not (casts or scope.marked or constants or moved):
             return
-        keys: list[NodeOrder | None] = [None] * len(proto.node)
+        keys: list[SortKey | None] = [None] * len(proto.node)
         place = {node: index for index, node in enumerate(scope.nodes)}
         for node, index in place.items():
             keys[node.position] = (index, 0, 0)
@@ -133,10 +133,10 @@ class Emitter:
         for order, (value, made) in enumerate(constants):
             proto.node.add().CopyFrom(made)
             keys.append(self._after(place, value, 1, order))
-        reorder(proto.node, keys)
+        reorder_messages(proto.node, keys)
 
     @staticmethod
-    def _after(place: dict[Node, int], value: Value | None, rank: int, order: int) -> NodeOrder:
+    def _after(place: dict[Node, int], value: Value | None, rank: int, order: int) -> SortKey:
         """Right after the node that makes ``value``; before all nodes where no node of this scope does."""
         maker = value.producer if value is not None else None
         return (place.get(maker, -1) if maker is not None else -1, rank, order)
@@ -158,10 +158,10 @@ def _add_cast(node: NodeProto, cast: NewCast, source: str) -> None:
     node.input.append(source)
     node.output.append(cast.name)
     node.attribute.add(name="to", i=cast.elem, type=2)
-    node.metadata_props.add(key=MARK, value="output" if cast.output else "tensor")
+    node.metadata_props.add(key=CAST_MARK, value="output" if cast.output else "tensor")
 
 
 def _unmark(cast: NodeProto) -> None:
     """Take the mark from a Cast that mixlist made and somebody put to another use: it is the user's now."""
-    for position in reversed([i for i, p in enumerate(cast.metadata_props) if p.key == MARK]):
+    for position in reversed([i for i, p in enumerate(cast.metadata_props) if p.key == CAST_MARK]):
         del cast.metadata_props[position]

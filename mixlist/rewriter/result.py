@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixlist.diagnostics import Diagnostic
-from mixlist.graph.io import Loaded
-from mixlist.graph.save import Options, save, set_inline
-from mixlist.graph.traversal import tensors
-from mixlist.graph.weights import declared_size, is_external, stored_type
+from mixlist.graph.load import LoadedModel
+from mixlist.graph.save import SaveOptions, save_model, set_inline
+from mixlist.graph.traversal import tensors_in_model
+from mixlist.graph.weights import declared_byte_size, is_external, stored_type
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.rewriter.constant_conversion import constant_warnings
 from mixlist.rewriter.tensor_conversion import ConstantReport, external_tensor_key, stream_tensor
@@ -30,7 +30,7 @@ class RewriteResult:
     converted constant; ``counts`` the nodes by precision; ``low`` of ``eligible`` nodes are low.
     """
 
-    loaded: Loaded
+    loaded: LoadedModel
     proto: ModelProto = field(repr=False)
     casts_inserted: int
     counts: dict[str, int]
@@ -86,14 +86,14 @@ class RewriteResult:
         ``external_data``: ``auto``, ``yes`` or ``no`` as on the command line; ``progress`` gets a
         Progress that counts the bytes written.
         """
-        options = Options(force, external_data, ProgressCounter(progress, "bytes"))
-        written = save(self.proto, Path(path), self.loaded, self._stream, options)
+        options = SaveOptions(force, external_data, ProgressCounter(progress, "bytes"))
+        written = save_model(self.proto, Path(path), self.loaded, self._stream, options)
         self._save_warnings = options.warnings
         return written
 
     def streamed_bytes(self) -> int:
         """Return the number of bytes of external data that ``save`` writes."""
-        return sum(declared_size(t) for t in self._external(pending_only=False))
+        return sum(declared_byte_size(t) for t in self._external(pending_only=False))
 
     def _stream(self, tensor: TensorProto) -> Iterator[bytes]:
         return stream_tensor(tensor, self.loaded.folder, self._clamp, self._reports)
@@ -106,7 +106,7 @@ class RewriteResult:
     @cached_property
     def _outside(self) -> list[TensorProto]:
         """The tensors that lie in other files until ``_take_in`` is called."""
-        return [t for t in tensors(self.proto) if is_external(t)]
+        return [t for t in tensors_in_model(self.proto) if is_external(t)]
 
     def _take_in(self, pending_only: bool = False) -> None:
         for tensor in self._external(pending_only):

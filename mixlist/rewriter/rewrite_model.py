@@ -7,13 +7,13 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.gc_pause import no_collection
-from mixlist.graph.io import Loaded, is_unchanged, load
-from mixlist.graph.messages import copied, standard_opset
-from mixlist.graph.model import MARK, POLICY_KEY
-from mixlist.graph.naming import NewNames, names_in
-from mixlist.graph.shapes import correct_shapes
-from mixlist.graph.traversal import nodes_in, scope_messages
+from mixlist.graph.gc_pause import pause_gc
+from mixlist.graph.inferred_shapes import correct_shapes
+from mixlist.graph.load import LoadedModel, is_unchanged, load_model
+from mixlist.graph.model import CAST_MARK, POLICY_KEY
+from mixlist.graph.naming import NameGenerator, names_in
+from mixlist.graph.proto_edits import copy_message, standard_opset
+from mixlist.graph.traversal import nodes_in, protos_by_scope
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.resolver import ModelSolution, Plan
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import FunctionProto, ModelProto, OperatorSetIdProto
 
-    from mixlist.graph.protos import ModelSource, ScopeProto
+    from mixlist.graph.proto_types import ModelSource, ScopeProto
 
 
-@no_collection()
+@pause_gc()
 def rewrite(
-    model: ModelSource | Loaded, plan: Plan, *, keep_io_types: bool = True, keep_io: Iterable[str] = ()
+    model: ModelSource | LoadedModel, plan: Plan, *, keep_io_types: bool = True, keep_io: Iterable[str] = ()
 ) -> RewriteResult:
     """Rewrite ``model`` so that every node has the precision that ``plan`` decided (docs/semantics.md, S7).
 
@@ -46,10 +46,10 @@ def rewrite(
         raise TypeError(f"plan is a {type(plan).__name__}: pass the Plan that mixlist.resolve(model, policy) returns")
     loaded = _same_model(model, plan.solution)
     keep = _keep(plan.solution, keep_io_types, keep_io)
-    return _rewrite(plan, loaded, copied(plan.solution.loaded.proto), keep)
+    return _rewrite(plan, loaded, copy_message(plan.solution.loaded.proto), keep)
 
 
-@no_collection()
+@pause_gc()
 def rewrite_in_place(plan: Plan, keep_io_types: bool = True, keep_io: Iterable[str] = ()) -> RewriteResult:
     """Do what ``rewrite`` does, without a copy: for a model that ``resolve`` loaded and that is not used again."""
     loaded = plan.solution.loaded
@@ -64,11 +64,11 @@ def _keep(resolved: ModelSolution, keep_io_types: bool, keep_io: Iterable[str]) 
     return KeepTypes(keep_io_types, names)
 
 
-def _same_model(model: ModelSource | Loaded, resolved: ModelSolution) -> Loaded:
+def _same_model(model: ModelSource | LoadedModel, resolved: ModelSolution) -> LoadedModel:
     """The model that the plan was made for, checked by what it holds; a file that nobody changed is not read again."""
     if is_unchanged(model, resolved.loaded):
         return resolved.loaded
-    loaded = load(model)
+    loaded = load_model(model)
     if loaded.proto is resolved.loaded.proto:
         return loaded
     mine, theirs = loaded.proto.graph, resolved.loaded.proto.graph
@@ -79,10 +79,10 @@ def _same_model(model: ModelSource | Loaded, resolved: ModelSolution) -> Loaded:
     return loaded
 
 
-def _rewrite(plan: Plan, loaded: Loaded, model: ModelProto, keep: KeepTypes) -> RewriteResult:
+def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, keep: KeepTypes) -> RewriteResult:
     """Rewrite ``model``, a copy of the model that the plan was made for or that model itself."""
     resolved = plan.solution
-    new, names = NewNames(_taken(resolved)), FunctionNames(resolved)
+    new, names = NameGenerator(_taken(resolved)), FunctionNames(resolved)
     clamp = resolved.policy.constants == "clamp"
     casts = 0
     reports: dict[Hashable, ConstantReport] = {}
@@ -93,7 +93,7 @@ def _rewrite(plan: Plan, loaded: Loaded, model: ModelProto, keep: KeepTypes) -> 
         scope = function or model.graph
         layout = lay_out(solution, new, resolved.cast_is_black, resolved.low, None if function else keep)
         casts += sum(map(len, layout.casts.values()))
-        messages = scope_messages(solution.graph.root, scope)
+        messages = protos_by_scope(solution.graph.root, scope)
         constants = convert_constants(layout, messages, new, clamp, loaded.folder, reports)
         sensitive.update(sensitive_readers(solution, layout))
         Emitter(solution, layout, names.calls(solution)).emit(messages, constants)
@@ -148,7 +148,7 @@ def _import_opset(
         imports.add(domain="", version=version)
     elif not _same_operator("Cast", own.version, version):
         nodes = (node for node in nodes_in(scope) if node.domain in ("", "ai.onnx"))
-        before = (node for node in nodes if not any(entry.key == MARK for entry in node.metadata_props))
+        before = (node for node in nodes if not any(entry.key == CAST_MARK for entry in node.metadata_props))
         if all(_same_operator(node.op_type, own.version, version) for node in before):
             own.version = version
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mixlist.graph.messages import copied
-from mixlist.graph.model import MARK, FunctionKey, function_key
+from mixlist.graph.model import CAST_MARK, FunctionKey, function_key
 from mixlist.graph.naming import names_in
+from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.traversal import is_graph, nodes_in, scopes_in
 from mixlist.resolver import ModelSolution
 from mixlist.resolver.decisions import GraphSolution
@@ -36,7 +36,7 @@ class FunctionNames:
     def fresh(self, solution: GraphSolution) -> FunctionProto:
         """Return a copy of the function's message, under the specialisation's name."""
         original = solution.graph.function
-        function = copied(original)
+        function = copy_message(original)
         if function.name != self._names[solution]:
             function.name = self._names[solution]
             function.metadata_props.add(key=ORIGIN, value=original.name)
@@ -55,7 +55,7 @@ def replace_functions(model: ModelProto, resolved: ModelSolution, emitted: dict[
     for solution, function in emitted.items():
         specialised.setdefault(function_key(solution.graph.function), []).append(function)
     originals = resolved.loaded.proto.functions
-    groups = [specialised.get(function_key(original)) or [copied(original)] for original in originals]
+    groups = [specialised.get(function_key(original)) or [copy_message(original)] for original in originals]
     known = [set(names_in(original)) - set(_names_of_casts(original)) for original in originals]
     functions = _shared(model, groups, known)
     del model.functions[:]
@@ -85,7 +85,7 @@ def _shared(model: ModelProto, groups: list[list[FunctionProto]], known: list[se
 
 def _digest(function: FunctionProto, known: set[str]) -> bytes:
     """Return the content of a function as bytes, without its name, and with the names that mixlist made numbered."""
-    bare = copied(function)
+    bare = copy_message(function)
     bare.name = ""
     bare.ClearField("metadata_props")
     fresh = dict.fromkeys(name for name in names_in(bare) if name and name not in known)
@@ -96,7 +96,7 @@ def _digest(function: FunctionProto, known: set[str]) -> bytes:
 def _names_of_casts(function: FunctionProto) -> Iterator[str]:
     """Yield the names that mixlist made up for its Casts when it wrote the function before."""
     for node in nodes_in(function):
-        if any(p.key == MARK for p in node.metadata_props):
+        if any(p.key == CAST_MARK for p in node.metadata_props):
             yield from (node.name, *node.output)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from mixlist.errors import ModelError
-from mixlist.graph.messages import copied
+from mixlist.graph.proto_edits import copy_message
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, flush_bound, overflow_bound
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, SparseTensorProto, TensorProto
     from onnxruntime import InferenceSession
 
-    from mixlist.graph.protos import ConstantProto
+    from mixlist.graph.proto_types import ConstantProto
 
 
 @dataclass
@@ -131,7 +131,7 @@ def converted_tensor(
     from mixlist.graph import weights
 
     if isinstance(tensor, SparseTensorProto):
-        sparse = copied(tensor)
+        sparse = copy_message(tensor)
         values, report = converted_tensor(tensor.values, elem, clamp, name, limit, folder)
         assert isinstance(values, TensorProto)
         sparse.values.CopyFrom(values)
@@ -145,11 +145,11 @@ def converted_tensor(
     if weights.is_external(tensor) and not limit:
         made.data_location = TensorProto.EXTERNAL
         made.external_data.extend(tensor.external_data)
-        made.external_data.add(key=weights.PENDING, value=str(tensor.data_type))
+        made.external_data.add(key=weights.STORED_TYPE, value=str(tensor.data_type))
         return made, None
     report = ConstantReport(name)
-    many = weights.element_count(tensor) >= _MANY
-    found = weights.pieces(tensor, folder)
+    many = weights.stored_element_count(tensor) >= _MANY
+    found = weights.read_pieces(tensor, folder)
     if limit:
         found = (reduce_piece(piece, limit, report) for piece in found)
     parts = [convert_piece(piece, elem, clamp, report, many).tobytes() for piece in found]
@@ -177,11 +177,11 @@ def stream_tensor(
     from mixlist.graph import weights
 
     if weights.stored_type(tensor) == tensor.data_type:
-        yield from weights.raw_pieces(tensor, folder)
+        yield from weights.read_raw_pieces(tensor, folder)
         return
     report = ConstantReport(tensor.name)
-    many = weights.element_count(tensor) >= _MANY
-    for piece in weights.pieces(tensor, folder):
+    many = weights.stored_element_count(tensor) >= _MANY
+    for piece in weights.read_pieces(tensor, folder):
         yield convert_piece(piece, tensor.data_type, clamp, report, many).tobytes()
     reports[external_tensor_key(tensor)] = report
 
@@ -189,9 +189,9 @@ def stream_tensor(
 def inline_external_data(proto: ModelProto, folder: Path | None, clamp: bool = False) -> None:
     """Set everything inline, in place, that lies in other files of ``folder``; what is pending is converted."""
     from mixlist.graph import save, weights
-    from mixlist.graph.traversal import tensors
+    from mixlist.graph.traversal import tensors_in_model
 
-    for tensor in tensors(proto):
+    for tensor in tensors_in_model(proto):
         if weights.is_external(tensor):
             save.set_inline(tensor, b"".join(stream_tensor(tensor, folder, clamp, {})))
 

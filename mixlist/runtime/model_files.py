@@ -19,16 +19,16 @@ def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
 
     ``folder`` is where the model's external data lies now. ``proto`` is left as it is. Raises FileError and ModelError.
     """
-    from mixlist.graph.io import Loaded
-    from mixlist.graph.save import Options, save
+    from mixlist.graph.load import LoadedModel
+    from mixlist.graph.save import SaveOptions, save_model
     from mixlist.rewriter.tensor_conversion import stream_tensor
 
     path = home / "model.onnx"
     large = outgrows_protobuf(proto)
     if large or external_tensors(proto):
-        loaded = Loaded(proto, "model", None, folder, "proto")
-        options = Options(external_data="yes" if large else "auto", private=True)
-        save(proto, path, loaded, lambda tensor: stream_tensor(tensor, folder, False, {}), options)
+        loaded = LoadedModel(proto, "model", None, folder, "proto")
+        options = SaveOptions(external_data="yes" if large else "auto", private=True)
+        save_model(proto, path, loaded, lambda tensor: stream_tensor(tensor, folder, False, {}), options)
     else:
         write_scratch(path, proto.SerializeToString())
     return path
@@ -37,18 +37,20 @@ def write_model(proto: ModelProto, home: Path, folder: Path | None) -> Path:
 def outgrows_protobuf(proto: ModelProto) -> bool:
     """Return True if the weights inside the model are too large for one protobuf message."""
     from mixlist.graph.save import INLINE_LIMIT
-    from mixlist.graph.traversal import tensors
-    from mixlist.graph.weights import declared_size, is_external
+    from mixlist.graph.traversal import tensors_in_model
+    from mixlist.graph.weights import declared_byte_size, is_external
 
-    return sum(declared_size(tensor) for tensor in tensors(proto) if not is_external(tensor)) > INLINE_LIMIT
+    return (
+        sum(declared_byte_size(tensor) for tensor in tensors_in_model(proto) if not is_external(tensor)) > INLINE_LIMIT
+    )
 
 
 def external_tensors(proto: ModelProto) -> list[TensorProto]:
     """Return the tensors whose data lie in other files."""
-    from mixlist.graph.traversal import tensors
+    from mixlist.graph.traversal import tensors_in_model
     from mixlist.graph.weights import is_external
 
-    return [tensor for tensor in tensors(proto) if is_external(tensor)]
+    return [tensor for tensor in tensors_in_model(proto) if is_external(tensor)]
 
 
 def readable_in_place(proto: ModelProto, folder: Path | None) -> bool:
@@ -56,7 +58,7 @@ def readable_in_place(proto: ModelProto, folder: Path | None) -> bool:
 
     Raises FileError for data that are missing or truncated.
     """
-    from mixlist.graph.weights import external as location
+    from mixlist.graph.weights import locate_external_data as location
     from mixlist.graph.weights import stored_type
 
     home = folder.resolve() if folder is not None else None

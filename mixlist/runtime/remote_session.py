@@ -65,12 +65,12 @@ class RemoteSession(Session):
 
 def _with_weights(proto: ModelProto, folder: Path | None) -> ModelProto:
     """Return the model with all its data inside."""
-    from mixlist.graph.messages import copied
+    from mixlist.graph.proto_edits import copy_message
     from mixlist.rewriter.tensor_conversion import inline_external_data
 
     if not external_tensors(proto):
         return proto
-    whole: ModelProto = copied(proto)
+    whole: ModelProto = copy_message(proto)
     inline_external_data(whole, folder)
     return whole
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.errors import ModelError
-from mixlist.graph.io import Loaded, load
-from mixlist.graph.traversal import nodes
+from mixlist.graph.load import LoadedModel, load_model
+from mixlist.graph.traversal import nodes_in_model
 from mixlist.ops import types
 from mixlist.ops.shape_inference import refuse_expansion
 from mixlist.ops.traits import Trait, operators
@@ -53,7 +53,7 @@ class Parameter:
 class StepGraph:
     """A step graph that can be trained. ``batch``, ``buffers`` and ``random`` are its other inputs."""
 
-    loaded: Loaded
+    loaded: LoadedModel
     parameters: tuple[Parameter, ...]
     batch_inputs: tuple[Input, ...]
     buffers: tuple[Parameter, ...]
@@ -74,7 +74,7 @@ class StepGraph:
 
 def read_step(model: Model) -> StepGraph:
     """Return the parts of a step graph; raises ModelError that names what is missing, and what ``load`` raises."""
-    loaded = load(model)
+    loaded = load_model(model)
     refuse_expansion(loaded.proto)
     inputs = {each.name: each for each in model_inputs(loaded.proto)}
     outputs = [output.name for output in loaded.proto.graph.output]
@@ -170,9 +170,9 @@ def _check_outputs(graph: StepGraph) -> None:
             )
 
 
-def _check_drawing(loaded: Loaded) -> None:
+def _check_drawing(loaded: LoadedModel) -> None:
     """Raise ModelError for a node that draws random numbers itself."""
-    for node in nodes(loaded.proto):
+    for node in nodes_in_model(loaded.proto):
         trains = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
         if node.domain in ("", "ai.onnx") and (node.op_type in _DRAWING or trains):
             raise ModelError(

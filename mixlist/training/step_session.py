@@ -14,8 +14,8 @@ import numpy as np
 
 from mixlist.emulation.emulate import emulate, raise_low
 from mixlist.errors import ModelError
-from mixlist.graph.messages import copied
-from mixlist.graph.prune import trim
+from mixlist.graph.proto_edits import copy_message
+from mixlist.graph.prune import prune_model
 from mixlist.lists.policy import Policy
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
@@ -105,8 +105,8 @@ class StepSession:
     def outputs(self, feed: Feed, names: Sequence[str]) -> Outputs:
         """Run the forward pass alone, for evaluation; ``names`` must be the same in every call."""
         if self._evaluation is None:
-            forward = copied(self._proto)
-            trim(forward, names)
+            forward = copy_message(self._proto)
+            prune_model(forward, names)
             self._evaluation = self._load(forward)
         return self._evaluation.run(list(names), self._fed(feed, 1.0))
 

@@ -13,13 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mixlist.emulation.emulate import Emulation
-from mixlist.graph.io import Loaded
-from mixlist.graph.messages import copied
+from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Scope, Value
-from mixlist.graph.naming import labels, node_ref, scope_path
+from mixlist.graph.naming import display_names, node_ref, scope_path
+from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef
 from mixlist.graph.traversal import is_graph
-from mixlist.graph.weights import element_count, is_external, pieces
+from mixlist.graph.weights import is_external, read_pieces, stored_element_count
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW
 from mixlist.rewriter.tensor_conversion import ConstantReport, convert_piece, reduce_piece
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
 SMALL = 2**10  # elements up to which a constant is repeated in a branch: some kernels want theirs as constants
 Gate = tuple[RoundingPoint, Rounding]
@@ -76,7 +76,7 @@ class GateBuilder(Emulation):
     """
 
     def __init__(
-        self, loaded: Loaded, wanted: Mapping[RoundingPoint, Sequence[Rounding]], *, clamp: bool, saturate: bool
+        self, loaded: LoadedModel, wanted: Mapping[RoundingPoint, Sequence[Rounding]], *, clamp: bool, saturate: bool
     ) -> None:
         super().__init__(loaded, rounding=False, saturate=saturate)
         self.wanted = wanted
@@ -107,7 +107,7 @@ class GateBuilder(Emulation):
     # --- what is gated ---
 
     def _scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
-        labels(scope)  # now: gates take the names of nodes away, and those decide what others are called
+        display_names(scope)  # now: gates take the names of nodes away, and those decide what others are called
         super()._scope(graph, scope, proto)
         if not is_graph(proto):  # the calls of a function round its outputs
             return
@@ -141,7 +141,7 @@ class GateBuilder(Emulation):
             return before, after
         if any(v is not None and not isinstance(v.type, int) for v in node.outputs):
             return [*before, *self._gate_reads(point, variants, node, target)], after
-        plain = copied(target)
+        plain = copy_message(target)
         nodes = [*before, plain, *after]
         otherwise = self._branch(graph, node, nodes, plain, None)
         for rounding in variants:
@@ -158,7 +158,7 @@ class GateBuilder(Emulation):
         """Add a copy of the function for this call, with the flags of its gates as further inputs."""
         body = node.function
         assert body is not None
-        message = copied(body.function)
+        message = copy_message(body.function)
         message.name = target.op_type = self.new.make(message.name)
         first, self.calls = len(self.gates), (*self.calls, ref)
         self._rewrite(body, message)
@@ -220,7 +220,7 @@ class GateBuilder(Emulation):
         names: dict[str, str] = {}
         inside: list[NodeProto] = []
         for made in nodes:
-            copy = copied(made)
+            copy = copy_message(made)
             copy.name = self.new.make(made.name or made.op_type)
             if made is plain:
                 self.origins[copy.name] = node_ref(graph, node)
@@ -267,7 +267,7 @@ class GateBuilder(Emulation):
 
         tensor = value.tensor
         if isinstance(tensor, TensorProto | AttributeProto) and value.kind != "overridable":
-            if element_count(tensor) <= SMALL or (limit and in_function):
+            if stored_element_count(tensor) <= SMALL or (limit and in_function):
                 name = self.new.make(f"{value.name}_here")
                 nodes.append(self._constant(tensor, elem, name, limit))
                 return name
@@ -343,7 +343,7 @@ class GateBuilder(Emulation):
         else:
             dims, is_low = [len(tensor.floats)] if tensor.name == "value_floats" else [], False
         report = ConstantReport("")
-        parts = [np.asarray(p) for p in pieces(tensor, self.loaded.folder)]
+        parts = [np.asarray(p) for p in read_pieces(tensor, self.loaded.folder)]
         if limit:
             parts = [reduce_piece(p, limit, report) for p in parts]
         if elem:

@@ -12,10 +12,10 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.cost.estimate import Costs
-from mixlist.graph.messages import standard_opset
 from mixlist.graph.model import Graph, Node, Value, function_key
-from mixlist.graph.prune import reads
-from mixlist.graph.traversal import bodies, nodes_in
+from mixlist.graph.proto_edits import standard_opset
+from mixlist.graph.prune import names_read_by
+from mixlist.graph.traversal import bodies_of, nodes_in
 from mixlist.ops import types
 from mixlist.tuner.gated_graph import GatedGraph
 
@@ -130,7 +130,7 @@ class _Splitter:
         self.nodes = [node for node in nodes if not gated.constants.issuperset(filter(None, node.output))]
         self.constant = {name: node for node in nodes for name in node.output if name in gated.constants}
         self.order = {id(node): at for at, node in enumerate(nodes)}
-        self.reads = {id(node): tuple(filter(None, reads(node))) for node in nodes}
+        self.reads = {id(node): tuple(filter(None, names_read_by(node))) for node in nodes}
         self.functions = {function_key(function): function for function in gated.proto.functions}
         self.inputs = {info.name: info for info in graph.input}
         self.weights = {tensor.name: tensor for tensor in graph.initializer}
@@ -200,7 +200,7 @@ class _Splitter:
     def _functions(self, nodes: list[NodeProto]) -> list[FunctionProto]:
         """Return the functions that nodes call, directly or not."""
         found: dict[tuple[str, str, str], FunctionProto] = {}
-        waiting = [*nodes, *nodes_in(*(body for node in nodes for body in bodies(node)))]
+        waiting = [*nodes, *nodes_in(*(body for node in nodes for body in bodies_of(node)))]
         while waiting:
             node = waiting.pop()
             key = node.domain, node.op_type, node.overload

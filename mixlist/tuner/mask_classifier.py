@@ -13,7 +13,7 @@ from mixlist.checker.operand_rules import OperandKey, OperandRecord, classify_op
 from mixlist.emulation.conversions import Conversion, observed_ref
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
-from mixlist.graph.io import Loaded
+from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Value
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
@@ -41,7 +41,7 @@ class _Read:
 class MaskClassifier:
     """The nodes and masks of a model, and the overflows in its ambiguous ranges. ``low``: the low type."""
 
-    def __init__(self, loaded: Loaded, graph: Graph, low: int, saturate: bool) -> None:
+    def __init__(self, loaded: LoadedModel, graph: Graph, low: int, saturate: bool) -> None:
         self.loaded, self.low, self.saturate = loaded, low, saturate
         self.nodes = trace_dataflow(graph)
         self.masks = find_masks(self.nodes) if low == types.FLOAT16 else {}

@@ -8,9 +8,9 @@ shared parts included, and six times in each worker.
 from __future__ import annotations
 
 from mixlist.errors import UsageError
-from mixlist.graph.io import Loaded
-from mixlist.graph.traversal import tensors
-from mixlist.graph.weights import declared_size, element_count
+from mixlist.graph.load import LoadedModel
+from mixlist.graph.traversal import tensors_in_model
+from mixlist.graph.weights import declared_byte_size, stored_element_count
 from mixlist.ops.low_precision import LOW
 from mixlist.runtime.casts import STRING
 from mixlist.runtime.free_memory import free_memory, gigabytes
@@ -19,7 +19,7 @@ SEARCH, WORKER = 8, 5  # times the weights in float32: less than was measured, s
 _SMALL = 64 << 20  # bytes of weights that fit everywhere
 
 
-def refuse_too_large(loaded: Loaded, workers: int) -> None:
+def refuse_too_large(loaded: LoadedModel, workers: int) -> None:
     """Raise UsageError if tuning with so many worker processes on this machine needs more memory than is free."""
     weights = weight_bytes(loaded)
     if weights < _SMALL:
@@ -37,10 +37,12 @@ def refuse_too_large(loaded: Loaded, workers: int) -> None:
     )
 
 
-def weight_bytes(loaded: Loaded) -> int:
+def weight_bytes(loaded: LoadedModel) -> int:
     """Return the bytes of the model's constants when those of a low type are float32."""
-    numbers = [tensor for tensor in tensors(loaded.proto) if tensor.data_type != STRING]
-    return sum(4 * element_count(each) if each.data_type in LOW else declared_size(each) for each in numbers)
+    numbers = [tensor for tensor in tensors_in_model(loaded.proto) if tensor.data_type != STRING]
+    return sum(
+        4 * stored_element_count(each) if each.data_type in LOW else declared_byte_size(each) for each in numbers
+    )
 
 
 def _needed(weights: int, workers: int) -> int:

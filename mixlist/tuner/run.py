@@ -38,7 +38,7 @@ from mixlist.version import __version__
 
 if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
-    from mixlist.graph.io import Loaded
+    from mixlist.graph.load import LoadedModel
     from mixlist.runtime.session import Feed
 
 SEARCHES = 5  # each but the first after a final check that did not agree
@@ -114,7 +114,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
         return _validated(report, validation, loaded, policy, options, goal)
 
 
-def _check_in_float32(loaded: Loaded, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:
+def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:
     """Return a check of the original against itself, where the mixed model did not run on all batches.
 
     Raises ModelError if the model does not run in float32 either.
@@ -127,7 +127,7 @@ def _check_in_float32(loaded: Loaded, policy: Policy, batches: Batches, options:
 
 
 def _search_key(
-    loaded: Loaded, policy: Policy, feeds: Sequence[Feed], goal: Goal, options: TuneOptions
+    loaded: LoadedModel, policy: Policy, feeds: Sequence[Feed], goal: Goal, options: TuneOptions
 ) -> dict[str, str]:
     """Return what the outcomes of trials depend on, each as a digest or text."""
     import onnxruntime
@@ -143,7 +143,7 @@ def _search_key(
 
 
 def _validated(
-    report: TuneReport, validation: Validation, loaded: Loaded, policy: Policy, options: TuneOptions, goal: Goal
+    report: TuneReport, validation: Validation, loaded: LoadedModel, policy: Policy, options: TuneOptions, goal: Goal
 ) -> TuneReport:
     """Return the report with the verdict on data that the search did not see (Rules S9.10 and S9.14)."""
     report = replace(report, held_out=validation.held_out)
@@ -165,7 +165,7 @@ def _validated(
 
 
 def _validated_list(
-    found: TunedList, validation: Validation, loaded: Loaded, policy: Policy, options: TuneOptions, goal: Goal
+    found: TunedList, validation: Validation, loaded: LoadedModel, policy: Policy, options: TuneOptions, goal: Goal
 ) -> TunedList:
     """Return the other result with the check on that data; it is not recommended if that fails or is interrupted."""
     try:

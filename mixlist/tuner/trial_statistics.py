@@ -26,7 +26,7 @@ from mixlist.emulation.graph_statistics import SUM, Instrumented, Probe
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import RangeReader, Ranges
 from mixlist.graph.dataflow import DataflowNode
-from mixlist.graph.model import Node, Value, floats_of
+from mixlist.graph.model import Node, Value, float_values
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.ops import types
 from mixlist.ops.low_precision import FINITE_MAX, overflow_bound
@@ -233,7 +233,7 @@ class _Magnitudes:
         A value-preserving operator can overflow when its float32 input is rounded first.
         """
         op_type = node.node.op_type
-        if node.node.domain or not all(self._is_safe(value) for value in floats_of(node.node.inputs)):
+        if node.node.domain or not all(self._is_safe(value) for value in float_values(node.node.inputs)):
             return False
         if op_type in _BOUNDED or (op_type in _VALUE_PRESERVING and node.ref not in self.near):
             return True

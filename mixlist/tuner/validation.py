@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from mixlist.checker.label_accuracy import Labels
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import run_check
-from mixlist.graph.io import Loaded
+from mixlist.graph.load import LoadedModel
 from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.tuner.options import TuneOptions
@@ -33,7 +33,7 @@ class Validation:
     held_out: tuple[str, ...] = ()
     labels: Labels | None = None
 
-    def check(self, loaded: Loaded, tuned: Policy, options: TuneOptions) -> CheckReport:
+    def check(self, loaded: LoadedModel, tuned: Policy, options: TuneOptions) -> CheckReport:
         """Check a result on all of the data."""
         return run_check(loaded, tuned, self.batches, replace(options.of_check(), labels=self.labels, steps=None))
 
@@ -43,7 +43,7 @@ class Validation:
         return tuple(f"on {where}: {reason}" for reason in check_reasons(report, goal))
 
 
-def split_batches(batches: Batches, loaded: Loaded, options: TuneOptions) -> tuple[Batches, Validation | None]:
+def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> tuple[Batches, Validation | None]:
     """Return the batches of the search, and the data of the validation: None where there is none."""
     count = min(len(batches), options.steps or len(batches))
     kept = count // PART if count >= LEAST and options.holdout else 0

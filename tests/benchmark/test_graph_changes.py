@@ -9,7 +9,7 @@ import pytest
 
 from mixlist.benchmark.graph_changes import graph_changes
 from mixlist.benchmark.kernel_coverage import low_coverage
-from mixlist.graph.io import load
+from mixlist.graph.load import load_model
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.session import SessionOptions
 from mixlist.targets.kernels import has_low_kernel
@@ -94,7 +94,7 @@ def test_low_nodes_and_their_kernels() -> None:
         has_low_kernel("cpu", "", "Identity", 17, "float16", (0,)),
         has_low_kernel("cpu", "", "Equal", 17, "float16", ()),
     ]
-    assert low_coverage(load(made), "cpu") == (3, sum(kernels))
+    assert low_coverage(load_model(made), "cpu") == (3, sum(kernels))
 
 
 def test_low_nodes_inside_bodies_and_functions() -> None:
@@ -107,4 +107,4 @@ def test_low_nodes_inside_bodies_and_functions() -> None:
         f (p) => (q) { q = Exp (p) }""",
         check=False,
     )
-    assert low_coverage(load(made), "cpu")[0] == 3
+    assert low_coverage(load_model(made), "cpu")[0] == 3

@@ -11,7 +11,7 @@ from mixlist.checker.model_pair import SessionConfig
 from mixlist.checker.result import CheckReport
 from mixlist.emulation.instrument import instrument
 from mixlist.files.package_data import data_folder
-from mixlist.graph.io import load
+from mixlist.graph.load import load_model
 from tests.support.builders import model
 from tests.support.cuda import missing
 from tests.support.planted_models import PLANTED, Planted
@@ -57,7 +57,7 @@ def test_planted(case: Planted, provider: str) -> None:
 def test_ranges_of_low_tensors(provider: str, low: str, values: list[float]) -> None:
     number, kind = LOW[low]
     text = f"g (float[N] x) => (float[N] y) {{ h = Cast<to={number}>(x) [m] n = Neg(h) y = Cast<to=1>(n) }}"
-    loaded = load(model(text))
+    loaded = load_model(model(text))
     observer = SessionConfig(provider, None, False).observe_mixed(loaded, instrument(loaded.proto), ["y"])
     _, ranges = observer.run({"x": np.array(values, np.float32)})
     observer.close()

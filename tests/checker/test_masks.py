@@ -12,7 +12,7 @@ import mixlist
 from mixlist.checker.counting_sessions import CountingSession
 from mixlist.checker.hidden_overflow import HiddenValueCounter
 from mixlist.checker.result import CheckReport
-from mixlist.graph.build import build_main
+from mixlist.graph.build import build_graph
 from mixlist.graph.dataflow import trace_dataflow
 from mixlist.patterns.masks import find_masks
 from tests.support.builders import model, policy
@@ -200,5 +200,5 @@ def test_a_session_counts_a_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_masks_are_proven() -> None:
     """Rule S8.12: A mask is proven from the graph."""
     text = f"{HEAD.replace('MASK', '-1e9')}{{ {WRITTEN['moved']} }}"
-    found = find_masks(trace_dataflow(build_main(model(text))))
+    found = find_masks(trace_dataflow(build_graph(model(text))))
     assert {key.node: mask.levels.negative for key, mask in found.items()} == {"w": 5e8, "u": 5e8, "a": 5e8, "e": 5e8}

@@ -289,7 +289,7 @@ def test_a_place_that_cannot_be_written_stops_before_the_run(
     def refuse(*_: object) -> None:
         raise AssertionError("the model was read")
 
-    monkeypatch.setattr("mixlist.graph.io._load_path", refuse)
+    monkeypatch.setattr("mixlist.graph.load._load_path", refuse)
     monkeypatch.setattr("mixlist.training.run.run_train", refuse)
     ran = run(*(each.format("/proc/new") for each in arguments))
     assert (ran.status, ran.out) == (2, "")
@@ -304,7 +304,7 @@ def test_a_name_that_cannot_be_is_told_before_the_run(
 ) -> None:
     """The name of the partial list is longer than that of the list."""
     monkeypatch.chdir(files)
-    monkeypatch.setattr("mixlist.graph.io._load_path", lambda _: pytest.fail("the model was read"))
+    monkeypatch.setattr("mixlist.graph.load._load_path", lambda _: pytest.fail("the model was read"))
     command = "tune" if "{stem}" in written else "apply"
     ran = run(command, "model.onnx", *written.format("a" * 300, stem="a" * 245).split())
     assert (ran.status, ran.out) == (2, "")

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mixlist
 from mixlist.cost.estimate import Work, compute_low_share, estimate_costs, estimate_work
 from mixlist.files.package_data import data_folder
-from mixlist.graph.build import build_main
+from mixlist.graph.build import build_graph
 from tests.support.builders import keep, model, policy
 
 DIGITS = data_folder("demo_data") / "digits.onnx"
@@ -361,7 +361,7 @@ def test_sequences_are_named() -> None:
 )
 def test_small_tensors_that_make_a_large_one_are_not_computed(text: str, size: int) -> None:
     """3 GB and 0.1 GB: what shapes are computed of is small, and so are its results."""
-    graph = build_main(model(text))
+    graph = build_graph(model(text))
     tracemalloc.start()
     try:
         shape = estimate_costs(graph).sizes.shapes[graph.root.outputs[0]]

@@ -10,7 +10,7 @@ import onnx
 
 from mixlist import load_policy
 from mixlist.emulation.emulate import emulate
-from mixlist.graph.io import load
+from mixlist.graph.load import load_model
 from mixlist.resolver import resolve
 from mixlist.rewriter import rewrite
 from tests.support.builders import model
@@ -23,7 +23,7 @@ def test_external_weights_that_wait_for_their_conversion_are_rounded(tmp_path: P
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     path = tmp_path / "m.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
-    loaded = load(path)
+    loaded = load_model(path)
     mixed = rewrite(loaded, resolve(loaded, load_policy()))
     made = emulate(replace(loaded, proto=mixed.proto))
     found = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import mixlist
 from mixlist.emulation import shared_weights
 from mixlist.emulation.emulate import emulate
-from mixlist.graph.io import Loaded, load
+from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.weights import is_external
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
@@ -58,10 +58,10 @@ def test_a_low_weight_is_raised_where_it_lies(monkeypatch: pytest.MonkeyPatch) -
     model = two_layers(onnx.TensorProto.FLOAT16)
     before = model.SerializeToString()
     weights = shared_weights.SharedWeights()
-    slim = weights.share(load(model), raised=True)
+    slim = weights.share(load_model(model), raised=True)
     assert model.SerializeToString() == before
     assert all(is_external(t) and t.data_type == onnx.TensorProto.FLOAT16 for t in slim.proto.graph.initializer)
-    outside, inside = emulate(slim, outside=True), emulate(load(model))
+    outside, inside = emulate(slim, outside=True), emulate(load_model(model))
     for tensor, other in zip(outside.graph.initializer, inside.graph.initializer, strict=True):
         assert tensor.data_type == onnx.TensorProto.FLOAT
         got = numpy_helper.to_array(tensor, base_dir=str(weights.folder))
@@ -96,7 +96,7 @@ def test_weights_of_external_data_are_rounded(
 def test_nothing_stays_behind() -> None:
     weights = shared_weights.SharedWeights()
     folder = weights.folder
-    weights.share(load(two_layers()), raised=False)
+    weights.share(load_model(two_layers()), raised=False)
     assert any(folder.iterdir())
     del weights
     assert not folder.exists()
@@ -106,7 +106,7 @@ def test_nothing_stays_behind() -> None:
 def test_the_model_of_a_crash_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_weights, "LARGE", 1)
     model, weights = two_layers(), shared_weights.SharedWeights()
-    slim: Loaded = weights.share(load(model), raised=False)
+    slim: LoadedModel = weights.share(load_model(model), raised=False)
     with SessionProcess() as process, pytest.raises(Crashed) as error:
         session = SubprocessSession(slim.proto, folder=slim.folder, process=process)
         os.kill(session.pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ from onnx import helper
 
 import mixlist
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.build import build_main
+from mixlist.graph.build import build_graph
 from mixlist.ops import types
 from tests.support.builders import model, policy
 
@@ -24,7 +24,7 @@ def test_unsorted_nodes_are_sorted_stably() -> None:
     nodes = list(proto.graph.node)
     del proto.graph.node[:]
     proto.graph.node.extend([nodes[2], nodes[1], nodes[0]])
-    graph = build_main(proto)
+    graph = build_graph(proto)
     assert [n.proto.name for n in graph.order] == ["b", "a", "c"]
     written = mixlist.rewrite(proto, mixlist.resolve(proto, policy(white=["Exp"]))).model
     onnx.checker.check_model(written, full_check=True)
@@ -42,7 +42,7 @@ def test_unsorted_nodes_are_sorted_stably() -> None:
 def test_what_is_no_graph_is_refused(text: str, message: str) -> None:
     proto = onnx.parser.parse_model(HEAD + f"g (float[4] x) => (float[4] y) {{ {text} }}")
     with pytest.raises(ModelError, match=message):
-        build_main(proto)
+        build_graph(proto)
 
 
 def test_recursive_functions_are_refused() -> None:
@@ -51,7 +51,7 @@ def test_recursive_functions_are_refused() -> None:
         <domain: "f", opset_import: ["" : 17, "f" : 1]> F (a) => (b) { b = f.F(a) }"""
     )
     with pytest.raises(ModelError, match="function f:F calls itself"):
-        build_main(proto)
+        build_graph(proto)
 
 
 def test_an_unknown_operator_stays_as_authored_and_its_neighbours_are_rewritten() -> None:

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 from mixlist.cost.estimate import estimate_work
 from mixlist.files.package_data import data_folder
-from mixlist.graph.build import build_main
-from mixlist.graph.shape_propagation import sizes_of
+from mixlist.graph.build import build_graph
+from mixlist.graph.shape_propagation import propagate_shapes
 from mixlist.runtime.inference_session import open_session
 
 F32, I32 = np.float32, np.int32
@@ -75,16 +75,16 @@ def test_rules_agree_with_the_runtime(case: tuple[Any, ...]) -> None:
             pytest.skip(str(problem).splitlines()[0])
         raise
     expected = {o.name: v.shape for o, v in zip(session.get_outputs(), session.run(None, feed), strict=True)}
-    graph = build_main(made)
-    sizes = sizes_of(graph, {}, {})
+    graph = build_graph(made)
+    sizes = propagate_shapes(graph, {}, {})
     found = {name: sizes.of(graph.root.values[name]) for name in expected}
     assert found == expected
 
 
 def test_what_has_no_rule_stays_unknown() -> None:
     made, _ = of_case("FusedMatMul", [(7, 2, 5), (2, 7, 3)], 1, {"transBatchA": 1})
-    graph = build_main(made)
-    assert sizes_of(graph, {}, {}).of(graph.root.values["o0"]) is None
+    graph = build_graph(made)
+    assert propagate_shapes(graph, {}, {}).of(graph.root.values["o0"]) is None
 
 
 def test_what_onnx_runtime_fused_costs_what_it_was_made_of(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_stand_ins_are_no_values() -> None:
     g () => (float[M] y) <float[1] two = {2}>
     { a = com.microsoft.QuickGelu (two)  n = Cast <to = 7> (a)  y = ConstantOfShape (n) }"""
     made = onnx.parser.parse_model(text)
-    graph = build_main(made)
-    sizes = sizes_of(graph, {}, {})
+    graph = build_graph(made)
+    sizes = propagate_shapes(graph, {}, {})
     assert sizes.of(graph.root.values["a"]) == (1,)
     assert graph.root.values["a"] not in sizes.known
     assert sizes.of(graph.root.values["y"]) is None
@@ -126,8 +126,8 @@ def test_grouped_attention(packed: bool) -> None:
     feed["i5"][:], feed["i6"][:] = 4, 5  # the last place that counts, and how many there are
     names = [output.name for output in made.graph.output]
     results = dict(zip(names, open_session(made.SerializeToString()).run(names, feed), strict=True))
-    graph = build_main(made)
-    assert sizes_of(graph, {}, {}).of(graph.root.values["o0"]) == results["y_o0"].shape
+    graph = build_graph(made)
+    assert propagate_shapes(graph, {}, {}).of(graph.root.values["o0"]) == results["y_o0"].shape
     for name in ("o1", "o2"):  # the cache's size is data; a model that declares it lets the node be counted
         made.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, results[f"y_{name}"].shape))
     assert estimate_work(made).matrix_flops == 2 * 2 * 4 * 5 * 5 * 8

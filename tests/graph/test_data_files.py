@@ -152,7 +152,7 @@ def test_more_models_than_can_be_searched_keep_the_data(
     apply(sources[0], out)
     old = data_of(out)
     shutil.copy(sources[0], tmp_path / "out" / "large.onnx")
-    monkeypatch.setattr(data_files, "SEARCHED", 100)
+    monkeypatch.setattr(data_files, "MAX_SEARCHED_BYTES", 100)
     (note,) = notes(apply(sources[1], out, force=True))
     assert old.is_file() and "too large to search" in note
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from mixlist.graph.gc_pause import no_collection
+from mixlist.graph.gc_pause import pause_gc
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -14,7 +14,7 @@ def test_the_collector_is_afterwards_what_it_was(enabled: bool) -> None:
     before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:
-        with pytest.raises(KeyError), no_collection():
+        with pytest.raises(KeyError), pause_gc():
             assert not gc.isenabled()
             raise KeyError
         assert gc.isenabled() is enabled

@@ -7,7 +7,7 @@ import pytest
 from onnx import parser
 
 from mixlist.emulation.emulate import holds_low
-from mixlist.graph.prune import trim
+from mixlist.graph.prune import prune_model
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2] x, bool c) => (float[2] y, float[2] z) <float[2] w = {1, 2}, float[2] v = {3, 4}> {
@@ -19,7 +19,7 @@ g (float[2] x, bool c) => (float[2] y, float[2] z) <float[2] w = {1, 2}, float[2
 def trimmed(text: str, *outputs: str) -> onnx.ModelProto:
     """The model, trimmed and checked."""
     model = parser.parse_model(text)
-    trim(model, outputs)
+    prune_model(model, outputs)
     onnx.checker.check_model(model)
     return model
 
@@ -44,7 +44,7 @@ def test_an_identity_that_is_an_output_stays() -> None:
 
 def test_a_name_that_a_body_has_too_is_not_touched() -> None:
     model = parser.parse_model(TEXT.replace("u = Mul(b, v)", "a = Neg(x) u = Mul(a, v)"))
-    trim(model, ["y", "z"])
+    prune_model(model, ["y", "z"])
     assert model.graph.node[0].output[0] == "a"
     (branch,) = [a.g for a in model.graph.node[2].attribute if a.name == "then_branch"]
     assert list(branch.node[1].input) == ["a", "v"]

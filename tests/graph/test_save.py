@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 import mixlist
 from mixlist.errors import FileError, MixlistError, ModelError, UsageError
 from mixlist.graph import save, weights
-from mixlist.graph.io import load
-from mixlist.graph.traversal import tensors
+from mixlist.graph.load import load_model
+from mixlist.graph.traversal import tensors_in_model
 from mixlist.progress import Progress
 from tests.support.external_models import write_external
 
@@ -95,7 +95,7 @@ def test_large_tensors_start_on_a_page(tmp_path: Path) -> None:
     source = write_model(tmp_path, size=1024)
     apply(source, tmp_path / "o.onnx")
     for tensor in onnx.load(tmp_path / "o.onnx", load_external_data=False).graph.initializer:
-        _, offset, length = weights.external(tensor, tmp_path)
+        _, offset, length = weights.locate_external_data(tensor, tmp_path)
         assert length < 2**20 or offset % 4096 == 0
 
 
@@ -108,10 +108,10 @@ def test_the_model_property_holds_its_weights(tmp_path: Path) -> None:
 
 
 def test_pieces_are_bounded_inside_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "PIECE", 1000)
+    monkeypatch.setattr(weights, "PIECE_BYTES", 1000)
     source = write_model(tmp_path)
     tensor = onnx.load(source, load_external_data=False).graph.initializer[0]
-    sizes = [p.nbytes for p in weights.pieces(tensor, tmp_path)]
+    sizes = [p.nbytes for p in weights.read_pieces(tensor, tmp_path)]
     assert sum(sizes) == 64 * 64 * 4 and max(sizes) <= 1000
     apply(source, tmp_path / "o.onnx")
     assert np.array_equal(arrays(tmp_path / "o.onnx")["W"], arrays(source)["W"].astype(np.float16))
@@ -262,19 +262,19 @@ def test_tensors_of_training_graphs_and_of_lists_move_along(tmp_path: Path) -> N
     made = onnx.load(tmp_path / "elsewhere" / "o.onnx", load_external_data=False)
     for tensor in (made.training_info[0].initialization.initializer[0], made.graph.node[-1].attribute[0].tensors[0]):
         assert (
-            b"".join(weights.raw_pieces(tensor, tmp_path / "elsewhere"))
+            b"".join(weights.read_raw_pieces(tensor, tmp_path / "elsewhere"))
             == arrays(tmp_path / "elsewhere" / "o.onnx")["B"].tobytes()
         )
 
 
 def test_the_digest_of_a_model_takes_its_weights_in(tmp_path: Path) -> None:
     path = write_model(tmp_path)
-    before = save.content_digest(load(path))
-    assert save.content_digest(load(path)) == before
+    before = save.content_digest(load_model(path))
+    assert save.content_digest(load_model(path)) == before
     data = bytearray((tmp_path / "m.data").read_bytes())
     data[5] ^= 1
     (tmp_path / "m.data").write_bytes(data)
-    assert save.content_digest(load(path)) != before
+    assert save.content_digest(load_model(path)) != before
 
 
 # --- every tensor that can lie in another file, and entries that two readers could understand differently ---
@@ -336,9 +336,9 @@ def test_every_tensor_moves_along_with_its_model(held: tuple[Path, bytes]) -> No
     apply(source, out)
     source.with_name("far.data").unlink()
     saved = onnx.load(out, load_external_data=False)
-    (tensor,) = (tensor for tensor in tensors(saved) if weights.is_external(tensor))
+    (tensor,) = (tensor for tensor in tensors_in_model(saved) if weights.is_external(tensor))
     assert {entry.key for entry in tensor.external_data} == {"location", "offset", "length"}
-    stored = b"".join(weights.raw_pieces(tensor, out.parent))
+    stored = b"".join(weights.read_raw_pieces(tensor, out.parent))
     assert stored in (data, np.frombuffer(data, np.float32).astype(np.float16).tobytes())
 
 
@@ -346,7 +346,7 @@ def test_an_entry_that_is_there_twice_is_refused_wherever_it_is(held: tuple[Path
     """The guard of the input's files and every reader would have to choose the same one."""
     source, _ = held
     model = onnx.load(source, load_external_data=False)
-    (tensor,) = (tensor for tensor in tensors(model) if weights.is_external(tensor))
+    (tensor,) = (tensor for tensor in tensors_in_model(model) if weights.is_external(tensor))
     tensor.external_data.add(key="location", value="o.onnx")
     source.write_bytes(model.SerializeToString())
     with pytest.raises(ModelError, match=r"has the key 'location' twice: 'far\.data' and 'o\.onnx'"):

@@ -15,14 +15,23 @@ from mixlist.benchmark.graph_changes import graph_changes
 from mixlist.emulation.emulate import emulate
 from mixlist.emulation.instrument import instrument
 from mixlist.errors import ModelError
-from mixlist.graph.build import build_main
-from mixlist.graph.io import load
+from mixlist.graph.build import build_graph
+from mixlist.graph.inferred_shapes import copy_without_weights
+from mixlist.graph.load import load_model
 from mixlist.graph.naming import names_in
-from mixlist.graph.prune import reads
-from mixlist.graph.shape_propagation import sizes_of
-from mixlist.graph.shapes import without_weights
-from mixlist.graph.traversal import bodies, linked_scopes, nodes, nodes_in, scope_messages, scopes, scopes_in, tensors
-from mixlist.graph.type_hints import hinted
+from mixlist.graph.prune import names_read_by
+from mixlist.graph.shape_propagation import propagate_shapes
+from mixlist.graph.traversal import (
+    bodies_of,
+    linked_scopes,
+    nodes_in,
+    nodes_in_model,
+    protos_by_scope,
+    scopes_in,
+    scopes_in_model,
+    tensors_in_model,
+)
+from mixlist.graph.type_hints import add_type_hints
 from mixlist.training.step_graph import read_step
 from tests.support.builders import model, policy
 from tests.support.training_network import classifier
@@ -58,7 +67,7 @@ def body(name: str, made: str) -> GraphProto:
 def example(made: str = "b") -> ModelProto:
     """TEXT, with two bodies in an attribute of type GRAPHS of each of HOLDERS; they make tensors called ``made``."""
     proto = model(TEXT, check=False)
-    for node in list(nodes(proto)):
+    for node in list(nodes_in_model(proto)):
         if node.name in HOLDERS:
             graphs = [body(f"{node.name}_{k}", made if k == 0 else f"{made}_{k}") for k in range(2)]
             node.attribute.append(helper.make_attribute("several", graphs))
@@ -67,7 +76,7 @@ def example(made: str = "b") -> ModelProto:
 
 def by_name(proto: ModelProto, name: str) -> onnx.NodeProto:
     """The node with this name."""
-    return next(node for node in nodes(proto) if node.name == name)
+    return next(node for node in nodes_in_model(proto) if node.name == name)
 
 
 # --- the walks ---
@@ -75,13 +84,13 @@ def by_name(proto: ModelProto, name: str) -> onnx.NodeProto:
 
 def test_bodies_of_both_kinds_come_in_the_order_of_the_file() -> None:
     proto = example()
-    assert [graph.name for graph in bodies(by_name(proto, "choose"))] == ["choose_0", "choose_1"]
-    assert [graph.name for graph in bodies(by_name(proto, "if"))] == ["t", "f"]
+    assert [graph.name for graph in bodies_of(by_name(proto, "choose"))] == ["choose_0", "choose_1"]
+    assert [graph.name for graph in bodies_of(by_name(proto, "if"))] == ["t", "f"]
     main = ["g", "choose_0", "choose_0_deep", "choose_1", "choose_1_deep", "t", "inner_0", "inner_0_deep"]
     main += ["inner_1", "inner_1_deep", "f"]
     assert [scope.name for scope in scopes_in(proto.graph)] == main
     function = ["F", "fc_0", "fc_0_deep", "fc_1", "fc_1_deep"]
-    assert [scope.name for scope in scopes(proto)] == [*main, *function]
+    assert [scope.name for scope in scopes_in_model(proto)] == [*main, *function]
     named = [node.name for node in nodes_in(proto.graph) if node.name]
     assert named[:6] == ["e", "choose", "choose_0_add", "choose_0_choose", "choose_1_add", "choose_1_choose"]
     assert named[-4:] == ["u", "v", "call", "l"]
@@ -89,7 +98,7 @@ def test_bodies_of_both_kinds_come_in_the_order_of_the_file() -> None:
 
 def test_a_model_without_nodes_has_one_scope() -> None:
     proto = ModelProto()
-    assert len(list(scopes(proto))) == 1 and not list(nodes(proto))
+    assert len(list(scopes_in_model(proto))) == 1 and not list(nodes_in_model(proto))
 
 
 def nested(depth: int, several: bool) -> ModelProto:
@@ -109,16 +118,16 @@ def nested(depth: int, several: bool) -> ModelProto:
 @pytest.mark.parametrize("several", [False, True])
 def test_a_deeply_nested_model(several: bool) -> None:
     proto = nested(30, several)  # protobuf reads messages nested up to 100 deep: three for each body
-    assert [scope.name for scope in scopes(proto)] == [str(level) for level in reversed(range(30))]
-    assert [node.name for node in nodes(proto)] == [f"n{level}" for level in reversed(range(30))]
+    assert [scope.name for scope in scopes_in_model(proto)] == [str(level) for level in reversed(range(30))]
+    assert [node.name for node in nodes_in_model(proto)] == [f"n{level}" for level in reversed(range(30))]
     assert {f"y{level}" for level in range(30)} <= set(names_in(proto.graph))
 
 
 def test_linked_scopes_and_their_messages() -> None:
     proto = example()
-    graph = build_main(proto)
+    graph = build_graph(proto)
     copy = ModelProto.FromString(proto.SerializeToString())
-    messages = scope_messages(graph.root, copy.graph)
+    messages = protos_by_scope(graph.root, copy.graph)
     assert [message.name for message in messages.values()] == ["g", "t", "f"]
     assert list(messages) == list(linked_scopes(graph.root))
     assert all(message is not scope.proto and message == scope.proto for scope, message in messages.items())
@@ -130,16 +139,16 @@ def test_linked_scopes_and_their_messages() -> None:
 def test_counts() -> None:
     proto = example()
     each = len(["add", "choose", "deep"])
-    assert len(list(nodes(proto))) == 8 + 3 + 2 * each * len(HOLDERS)
+    assert len(list(nodes_in_model(proto))) == 8 + 3 + 2 * each * len(HOLDERS)
     changes = graph_changes(proto, proto)
-    assert changes.nodes == len(list(nodes(proto))) == changes.optimised_nodes + 3 + 2 * each
+    assert changes.nodes == len(list(nodes_in_model(proto))) == changes.optimised_nodes + 3 + 2 * each
 
 
 @pytest.mark.parametrize("taken", ["e_float32", "s_float32"])  # in the main graph, in the function
 def test_a_new_tensor_is_not_called_as_one_in_a_body(taken: str) -> None:
     def made(proto: ModelProto) -> set[str]:
         found = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model
-        return {name for node in nodes(found) if node.op_type == "Cast" for name in node.output}
+        return {name for node in nodes_in_model(found) if node.op_type == "Cast" for name in node.output}
 
     assert taken in made(example())
     assert not {taken, f"{taken}_1", f"{taken}_deep"} & made(example(taken))
@@ -150,7 +159,7 @@ def test_a_new_tensor_is_not_called_as_one_in_a_body(taken: str) -> None:
 def test_a_statistic_is_not_called_as_a_tensor_in_a_body(used: str) -> None:
     def made(proto: ModelProto) -> set[str]:
         low = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model
-        rounded = emulate(load(low))
+        rounded = emulate(load_model(low))
         assert holders(rounded) == holders(proto)
         return {name for node in instrument(rounded).proto.graph.node for name in node.output}
 
@@ -160,37 +169,39 @@ def test_a_statistic_is_not_called_as_a_tensor_in_a_body(used: str) -> None:
 
 def holders(proto: ModelProto) -> dict[str, list[str]]:
     """The bodies of the nodes with an attribute of type GRAPHS."""
-    return {node.name: [graph.name for graph in bodies(node)] for node in nodes(proto) if node.name in HOLDERS}
+    return {
+        node.name: [graph.name for graph in bodies_of(node)] for node in nodes_in_model(proto) if node.name in HOLDERS
+    }
 
 
 def test_weights_in_bodies_go_out_and_come_back(tmp_path: Path) -> None:
     proto = example()
     names = sorted(f"{holder}_{k}_weight" for holder in HOLDERS for k in range(2))
-    assert sorted(tensor.name for tensor in tensors(proto)) == names
-    for tensor in tensors(proto):  # large enough to leave the model
+    assert sorted(tensor.name for tensor in tensors_in_model(proto)) == names
+    for tensor in tensors_in_model(proto):  # large enough to leave the model
         tensor.CopyFrom(numpy_helper.from_array(np.full(1024, len(tensor.name), np.float32), tensor.name))
     (tmp_path / "far").mkdir()
     mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).save(tmp_path / "far" / "out.onnx", external_data="yes")
     outside = onnx.load(tmp_path / "far" / "out.onnx", load_external_data=False)
-    assert all(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors(outside))
+    assert all(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors_in_model(outside))
     far = tmp_path / "far" / "out.onnx"
     mixlist.rewrite(far, mixlist.resolve(far, DECIDED)).save(tmp_path / "near.onnx", external_data="no")
-    inside = list(tensors(onnx.load(tmp_path / "near.onnx", load_external_data=False)))
+    inside = list(tensors_in_model(onnx.load(tmp_path / "near.onnx", load_external_data=False)))
     assert sorted(tensor.name for tensor in inside) == names
     assert all((numpy_helper.to_array(tensor) == len(tensor.name)).all() for tensor in inside)
 
 
 def declare(proto: ModelProto) -> None:
     """Declare a shape in every scope."""
-    for scope in scopes(proto):
+    for scope in scopes_in_model(proto):
         scope.value_info.append(helper.make_tensor_value_info("declared", TensorProto.FLOAT, [-1, "n"]))
 
 
 def test_a_copy_for_shape_inference_has_no_declared_shapes_in_bodies() -> None:
     proto = example()
     declare(proto)
-    assert all(not scope.value_info for scope in scopes_in(without_weights(proto, keep_declared=False).graph))
-    for scope in scopes_in(without_weights(proto).graph):
+    assert all(not scope.value_info for scope in scopes_in(copy_without_weights(proto, keep_declared=False).graph))
+    for scope in scopes_in(copy_without_weights(proto).graph):
         (info,) = scope.value_info
         assert not info.type.tensor_type.shape.dim[0].HasField("dim_value")
 
@@ -198,14 +209,14 @@ def test_a_copy_for_shape_inference_has_no_declared_shapes_in_bodies() -> None:
 def test_shapes_are_found_beside_bodies() -> None:
     proto = example()
     declare(proto)
-    graph = build_main(proto)
-    sizes = sizes_of(graph, {"n": 3}, {})
+    graph = build_graph(proto)
+    sizes = propagate_shapes(graph, {"n": 3}, {})
     assert {name: sizes.of(graph.root.values[name]) for name in ("x", "e", "q")} == {"x": (4,), "e": (4,), "q": None}
 
 
 def test_type_hints_are_declared_in_bodies() -> None:
-    found = hinted(load(example()), {"b_deep": "float16", "b": "float32"}).proto
-    told = {scope.name: sorted(info.name for info in scope.value_info) for scope in scopes(found)}
+    found = add_type_hints(load_model(example()), {"b_deep": "float16", "b": "float32"}).proto
+    told = {scope.name: sorted(info.name for info in scope.value_info) for scope in scopes_in_model(found)}
     for holder in HOLDERS:
         assert told[f"{holder}_0"] == ["b"] and told[f"{holder}_1"] == []
     assert told["g"] == [] and told["fc_0_deep"] == []  # a graph's output has a type already
@@ -214,15 +225,15 @@ def test_type_hints_are_declared_in_bodies() -> None:
 @pytest.mark.parametrize("place", ["inner_1_deep", "fc_0"])
 def test_a_tensor_that_cannot_be_is_refused_in_a_body(place: str) -> None:
     proto = example()
-    graph = next(scope for scope in scopes(proto) if scope.name == place)
+    graph = next(scope for scope in scopes_in_model(proto) if scope.name == place)
     assert isinstance(graph, GraphProto)
     graph.initializer.append(TensorProto(name="bad", data_type=99))
     with pytest.raises(ModelError, match="'bad' has element type 99"):
-        load(proto)
+        load_model(proto)
 
 
 def test_what_a_node_reads_inside_its_bodies() -> None:
-    assert {"e", "x", "b", "choose_0_weight", "b_1_deep"} <= set(reads(by_name(example(), "choose")))
+    assert {"e", "x", "b", "choose_0_weight", "b_1_deep"} <= set(names_read_by(by_name(example(), "choose")))
 
 
 def in_graphs(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -250,7 +261,7 @@ def test_a_step_graph_draws_nothing_in_bodies(add: Callable[[ModelProto, onnx.No
 @pytest.mark.parametrize(("op_type", "opset"), [("Neg", 19), ("Reshape", 18)])  # Reshape and Cast are other ones in 19
 def test_a_function_keeps_its_opset_for_what_its_bodies_hold(op_type: str, opset: int) -> None:
     proto = example()
-    deepest = next(scope for scope in scopes(proto) if scope.name == "fc_1_deep")
+    deepest = next(scope for scope in scopes_in_model(proto) if scope.name == "fc_1_deep")
     deepest.node.append(helper.make_node(op_type, ["x"], ["more"]))
     (function,) = mixlist.rewrite(proto, mixlist.resolve(proto, DECIDED)).model.functions
     assert [o.version for o in function.opset_import if not o.domain] == [opset]

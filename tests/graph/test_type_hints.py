@@ -9,8 +9,8 @@ import pytest
 import mixlist
 from mixlist.checker.result import CheckReport
 from mixlist.errors import UsageError
-from mixlist.graph.io import load
-from mixlist.graph.type_hints import hinted
+from mixlist.graph.load import load_model
+from mixlist.graph.type_hints import add_type_hints
 from tests.support.builders import model, policy
 
 # Operators of ONNX Runtime that it runs and gives no schema of: nothing but a hint tells the type of `a`.
@@ -51,13 +51,13 @@ def test_hints_reach_every_scope_and_leave_what_is_declared() -> None:
       y = If(c) <then_branch = t () => (float[2] u) { a = my.Op(e) u = Neg(a) },
                  else_branch = o () => (float[2] v) { v = Neg(x) }> }
     <domain: "f", opset_import: ["" : 17, "my" : 1]> F (p) => (q) { a = my.Op(p) q = Neg(a) }""")
-    told = hinted(load(proto), {"a": "float32", "d": "float32"}).proto
+    told = add_type_hints(load_model(proto), {"a": "float32", "d": "float32"}).proto
     branch = told.graph.node[2].attribute[0].g
     assert [i.name for i in branch.value_info] == [i.name for i in told.functions[0].value_info] == ["a"]
     assert branch.value_info[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     assert not told.graph.value_info and not proto.functions[0].value_info
-    loaded = load(proto)
-    assert hinted(loaded, {}) is loaded
+    loaded = load_model(proto)
+    assert add_type_hints(loaded, {}) is loaded
 
 
 def test_a_function_argument_whose_type_is_undecided_at_first() -> None:

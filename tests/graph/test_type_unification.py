@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from mixlist.graph import build, type_unification
-from mixlist.graph.build import build_main
+from mixlist.graph.build import build_graph
 from mixlist.graph.model import Graph, Node
 from mixlist.ops import types
 from tests.support.builders import model
@@ -20,7 +20,7 @@ WEIGHT = "<float[2,2] w = {1,2,3,4}, int64 n = {3}, bool go = {1}>"
 
 def types_in(text: str, hints: dict[str, types.Type] | None = None) -> dict[str, str]:
     """The types by tensor name, of the main graph, its bodies and the functions that it calls."""
-    return type_names(build_main(model(HEAD + text, check=False), hints))
+    return type_names(build_graph(model(HEAD + text, check=False), hints))
 
 
 def type_names(graph: Graph) -> dict[str, str]:
@@ -127,7 +127,7 @@ def test_a_node_without_a_float_output_learns_what_the_caller_proves() -> None:
     """Rule S4.39: Unknown types are unified first."""
     text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
     <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { q = c.Foo(p) e = Equal(q, q) }"""
-    function = build_main(model(HEAD + text, check=False)).order[0].function
+    function = build_graph(model(HEAD + text, check=False)).order[0].function
     assert function is not None and function.order[1].types == (types.FLOAT, types.FLOAT)
 
 
@@ -136,7 +136,7 @@ def test_an_operator_whose_inference_crashes_without_types_is_read_by_its_schema
     head = '<ir_version: 10, opset_import: ["" : 21, "c" : 1, "ai.onnx.ml" : 3]>'
     text = """g (float[2,2] x) => (y) { u = c.Foo(x) e = EyeLike<dtype = 1>(u) m = RegexFullMatch<pattern = "a">(u)
       d = ai.onnx.ml.DictVectorizer<string_vocabulary = ["a"]>(u) y = Not(m) }"""
-    found = type_names(build_main(model(head + text, check=False)))
+    found = type_names(build_graph(model(head + text, check=False)))
     assert (found["e"], found["d"], found["m"], found["y"]) == ("unknown", "unknown", "bool", "bool")
 
 
@@ -152,7 +152,7 @@ def test_an_operator_of_onnx_runtime_in_the_standard_domain_has_a_schema(version
     """Rule S4.39: Unknown types are unified first."""
     head = f'<ir_version: 7, opset_import: ["" : {version}, "c" : 1]>'
     text = "g (float[2,4] x, float[4] s) => (y) { u = c.Foo(x) a = SimplifiedLayerNormalization(u, s) y = Neg(a) }"
-    graph = build_main(model(head + text, check=False))
+    graph = build_graph(model(head + text, check=False))
     found = type_names(graph)
     assert (found["a"], found["y"]) == ("float32", "float32")
     assert graph.order[1].signature is not None and graph.order[1].signature.schema is not None
@@ -178,7 +178,7 @@ def custom_inputs(original: onnx.ModelProto) -> onnx.ModelProto:
 @given(cases())
 def test_what_is_proven_is_true(case: Case) -> None:
     """Rule S4.39: a proven type is the one that the value has where every type is known."""
-    true, proven = type_names(build_main(case.model)), type_names(build_main(custom_inputs(case.model)))
+    true, proven = type_names(build_graph(case.model)), type_names(build_graph(custom_inputs(case.model)))
     wrong = {name: (proven[name], true[name]) for name in true if proven.get(name) not in ("unknown", true[name])}
     assert not wrong
 
@@ -204,6 +204,6 @@ def test_the_time_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
         return type_unification.unify_types(graph, counted, results)
 
     monkeypatch.setattr(build, "unify_types", count)
-    built = build_main(onnx.helper.make_model(graph, opset_imports=imports))
+    built = build_graph(onnx.helper.make_model(graph, opset_imports=imports))
     assert all(value.type == types.FLOAT for value in built.values)
     assert len(visits) <= 4 * length

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from mixlist.graph.weights import ahead
+from mixlist.graph.weights import prefetch
 
 
 def test_the_pieces_come_in_order() -> None:
-    assert list(ahead(iter(range(100)))) == list(range(100))
-    assert list(ahead(iter(()))) == []
+    assert list(prefetch(iter(range(100)))) == list(range(100))
+    assert list(prefetch(iter(()))) == []
 
 
 def test_an_error_comes_where_its_piece_would_have_come() -> None:
@@ -22,7 +22,7 @@ def test_an_error_comes_where_its_piece_would_have_come() -> None:
         yield 1
         raise OSError("gone")
 
-    pieces = ahead(broken())
+    pieces = prefetch(broken())
     assert next(pieces) == 1
     with pytest.raises(OSError, match="gone"):
         next(pieces)
@@ -31,7 +31,7 @@ def test_an_error_comes_where_its_piece_would_have_come() -> None:
 
 def test_whoever_stops_early_leaves_no_thread() -> None:
     before = threading.active_count()
-    for piece in ahead(iter(range(10))):
+    for piece in prefetch(iter(range(10))):
         if piece == 3:
             break
     assert threading.active_count() == before

@@ -14,8 +14,8 @@ from onnx import ModelProto, helper, shape_inference
 import mixlist
 from mixlist.cost.estimate import estimate_work
 from mixlist.errors import ModelError
-from mixlist.graph.convert import inline_functions
-from mixlist.graph.shapes import infer_ranks
+from mixlist.graph.inferred_shapes import infer_ranks
+from mixlist.graph.onnx_conversion import inline_functions
 from mixlist.ops import shape_inference as guarded
 from mixlist.ops.shape_inference import EXPANDED, follow_shapes, refuse_expansion
 from tests.support.builders import model
@@ -37,9 +37,9 @@ IN_BODY = f"""g (float[{LONG}] x, bool c) => (float16[a] y) {{ y = If (c) <
 
 RUN = """
 from mixlist.cost.estimate import estimate_costs
-from mixlist.graph.build import build_main
-from mixlist.graph.io import load
-graph = build_main(load(sys.argv[1]).proto)
+from mixlist.graph.build import build_graph
+from mixlist.graph.load import load_model
+graph = build_graph(load_model(sys.argv[1]).proto)
 print(estimate_costs(graph).sizes.shapes[graph.root.outputs[0]])
 """
 

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 import mixlist
 from mixlist.emulation.emulate import emulate
-from mixlist.graph.io import load
+from mixlist.graph.load import load_model
 from mixlist.lists.policy import Policy
 from tests.resolver.test_incremental_solver import Both
 from tests.support.attention import Attention, attention, attentions, mask_policies
@@ -414,7 +414,7 @@ def test_a_decoder_as_torch_exports_it(made_by: str, softmax: str) -> None:
     lists = {"white": [*WHITE, "Softmax"]} if softmax == "white" else {"white": WHITE, "black": ["Softmax"]}
     for protect in (["masks"], []):
         mixed = mixlist.rewrite(proto, mixlist.resolve(proto, policy(**lists, protect=protect))).model
-        assert not_a_number(run_ort(emulate(load(mixed)), feed)) == (not protect)
+        assert not_a_number(run_ort(emulate(load_model(mixed)), feed)) == (not protect)
 
 
 @PROFILE
@@ -424,7 +424,7 @@ def test_no_row_becomes_nan(drawn: Attention, rules: Policy) -> None:
     if not_a_number(run_ort(drawn.model, drawn.feed)):
         return  # two masks of float32's lowest value are -infinity in float32 already
     mixed = mixlist.rewrite(drawn.model, mixlist.resolve(drawn.model, rules)).model
-    assert not not_a_number(run_ort(emulate(load(mixed)), drawn.feed))
+    assert not not_a_number(run_ort(emulate(load_model(mixed)), drawn.feed))
     check_idempotent(mixed, lambda before: mixlist.rewrite(before, mixlist.resolve(before, rules)).model)
 
 
@@ -516,7 +516,7 @@ def test_a_mask_is_followed_through_functions(way: str, low: bool, protect: list
     feed = {"s": np.ones((1, 2, 4, 4), np.float32), "mask": np.zeros(4, bool)}
     assert not not_a_number(run_ort(before, feed))
     mixed = mixlist.rewrite(before, made).model
-    assert not_a_number(run_ort(emulate(load(mixed)), feed)) == (not protect and "constant" not in way)
+    assert not_a_number(run_ort(emulate(load_model(mixed)), feed)) == (not protect and "constant" not in way)
     assert {d.op_type: d.precision for d in made.nodes}["Softmax"] == ("float16" if low and not protect else "float32")
     codes = {warning.code for warning in made.warnings}
     assert codes == (set() if protect else {"ML508"})

@@ -10,7 +10,7 @@ import pytest
 
 import mixlist
 from mixlist.emulation.emulate import emulate
-from mixlist.graph.io import load
+from mixlist.graph.load import load_model
 from mixlist.lists.policy import Constants, Policy
 from mixlist.resolver.plan import Plan
 from tests.support.builders import model, policy
@@ -35,7 +35,7 @@ def decided(text: str, rules: Policy) -> Plan:
         feed = {"s": np.ones(4, np.float32), "mask": np.zeros(4, bool)}
         mixed = mixlist.rewrite(proto, found).model
         check_idempotent(mixed, lambda before: mixlist.rewrite(before, mixlist.resolve(before, rules)).model)
-        for original, result in zip(run_ort(proto, feed), run_ort(emulate(load(mixed)), feed), strict=True):
+        for original, result in zip(run_ort(proto, feed), run_ort(emulate(load_model(mixed)), feed), strict=True):
             assert not np.isnan(original).any() and not np.isnan(result).any()
     return mixlist.resolve(model(text), rules)
 

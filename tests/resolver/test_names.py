@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 import mixlist
 from mixlist.errors import UsageError
-from mixlist.graph.refs import only_name
+from mixlist.graph.refs import scoped_name
 from mixlist.graph.traversal import nodes_in
 from mixlist.resolver import Plan
 from tests.support.builders import customise, keep, model, policy
@@ -114,7 +114,7 @@ def test_explain_ends_where_follows_says(case: Case) -> None:
         rules = policy(white=["MatMul", "Exp", "Mul"], black=["Add"], gray_policy=gray_policy)  # type: ignore[arg-type]
         found = mixlist.resolve(case.model, rules)
         for node in found.nodes:
-            chain = found.explain(only_name(node.ref))
+            chain = found.explain(scoped_name(node.ref))
             assert chain[0] is node
             if node.decider is not None:
                 assert chain[-1].ref == node.decider and node.follows[1] == chain[-1].name

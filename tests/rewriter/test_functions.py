@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 import mixlist
-from mixlist.graph.convert import inline_functions
+from mixlist.graph.onnx_conversion import inline_functions
 from tests.support.builders import customise, model, policy
 from tests.support.contract import check_contract, check_idempotent
 from tests.support.rewriter_cases import Case, case

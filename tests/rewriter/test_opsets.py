@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 import mixlist
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph import convert
-from mixlist.graph.convert import convert_opset, inline_functions
+from mixlist.graph import onnx_conversion
+from mixlist.graph.onnx_conversion import convert_opset, inline_functions
 from mixlist.ops.schema import next_opset_allowing
 from tests.support.builders import model, policy
 from tests.support.contract import check_contract
@@ -77,7 +77,7 @@ def test_functions_below_opset_7_are_refused_and_named() -> None:
 @pytest.mark.parametrize(("opset", "hint"), [(5, "export"), (11, "leave --inline-functions out")])
 def test_a_function_that_onnx_cannot_convert(opset: int, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hints do not lead in a circle. Models with external data are not checked before."""
-    monkeypatch.setattr(convert, "_refuse_invalid", lambda _: None)
+    monkeypatch.setattr(onnx_conversion, "_refuse_invalid", lambda _: None)
     body = 'b = Cast<to="FLOAT">(c)' if opset == 5 else "b = Selu(c)"
     proto = model(OLD_FUNCTION.replace("OPSET", str(opset)).replace("BODY", body), check=False)
     if opset == 11:  # onnx's converter would drop it in silence

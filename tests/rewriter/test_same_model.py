@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_an_unchanged_file_is_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = mixlist.resolve(path, mixlist.load_policy())
-    monkeypatch.setattr("mixlist.graph.io._load_path", pytest.fail)
+    monkeypatch.setattr("mixlist.graph.load._load_path", pytest.fail)
     first, second = mixlist.rewrite(path, plan), mixlist.rewrite(str(path), plan)
     assert first.model == second.model
     assert first.model is not second.model

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 import mixlist
 from mixlist.errors import UsageError
-from mixlist.graph.io import load
+from mixlist.graph.load import load_model
 from mixlist.runtime import free_memory as memory
 from mixlist.tuner import memory_estimate
 from mixlist.tuner.memory_estimate import weight_bytes
@@ -31,9 +31,9 @@ def large(folder: Path, elem: int = TensorProto.FLOAT) -> Path:
 
 
 def test_weights_are_counted_in_float32(tmp_path: Path) -> None:
-    assert weight_bytes(load(large(tmp_path))) == 4 * 2**30
-    assert weight_bytes(load(large(tmp_path, TensorProto.FLOAT16))) == 4 * 2**30
-    assert weight_bytes(load(large(tmp_path, TensorProto.INT8))) == 2**30
+    assert weight_bytes(load_model(large(tmp_path))) == 4 * 2**30
+    assert weight_bytes(load_model(large(tmp_path, TensorProto.FLOAT16))) == 4 * 2**30
+    assert weight_bytes(load_model(large(tmp_path, TensorProto.INT8))) == 2**30
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Rule S4.3: *shape arithmetic* is what comes from Shape and Size through Casts an
 
 from __future__ import annotations
 
-from mixlist.graph.model import Node, floats_of
+from mixlist.graph.model import Node, float_values
 from mixlist.ops.traits import Trait, operators
 
 _RANDOM = operators(Trait.RANDOM)
@@ -36,8 +36,8 @@ def is_from_shape(node: Node) -> bool:
     if node.op_type in _YIELDS_SHAPE and node.domain == "":
         return True
     shaped = False
-    floats = floats_of(node.inputs)
-    if not floats and node.op_type != "Cast" and floats_of(node.outputs):
+    floats = float_values(node.inputs)
+    if not floats and node.op_type != "Cast" and float_values(node.outputs):
         return False  # ConstantOfShape, RandomNormal ...: made after a shape, not of it
     for value in floats or node.inputs:
         if value is None:

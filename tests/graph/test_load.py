@@ -9,8 +9,8 @@ import pytest
 from onnx import AttributeProto, GraphProto, ModelProto
 
 from mixlist.errors import FileError, ModelError
-from mixlist.graph.io import LARGEST, load
-from mixlist.graph.nesting import nests_too_deeply
+from mixlist.graph.load import MAX_FILE_BYTES, load_model
+from mixlist.graph.message_nesting import nests_too_deeply
 from tests.support.builders import model
 
 
@@ -39,7 +39,7 @@ def test_bodies_that_nest_too_deeply(tmp_path: Path, depth: int, op_type: str, a
     path = tmp_path / "deep.onnx"
     path.write_bytes(nested(depth, op_type, attribute))
     with pytest.raises(ModelError, match=r"nests bodies of If, Loop or Scan too deeply: .* which are 33 bodies"):
-        load(path)
+        load_model(path)
 
 
 def test_the_deepest_model_that_protobuf_reads() -> None:
@@ -57,7 +57,7 @@ def test_a_damaged_model_is_no_deep_one(tmp_path: Path) -> None:
     path = tmp_path / "cut.onnx"
     path.write_bytes(nested(20)[:-200])
     with pytest.raises(ModelError, match="is not an ONNX model, or it is truncated"):
-        load(path)
+        load_model(path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes in folders")
@@ -65,15 +65,15 @@ def test_models_must_be_regular_files(tmp_path: Path) -> None:
     """A pipe without a writer waits for ever, and a device has no end."""
     os.mkfifo(tmp_path / "pipe.onnx")
     with pytest.raises(FileError, match=r"pipe.onnx is a named pipe, and a regular file is needed"):
-        load(tmp_path / "pipe.onnx")
+        load_model(tmp_path / "pipe.onnx")
     with pytest.raises(FileError, match="/dev/zero is a device, and a regular file is needed"):
-        load("/dev/zero")
+        load_model("/dev/zero")
 
 
 def test_a_model_beyond_two_gibibytes_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     with path.open("wb") as file:
-        file.truncate(LARGEST + 1)  # without content, so that it takes no space where files may have holes
+        file.truncate(MAX_FILE_BYTES + 1)  # without content, so that it takes no space where files may have holes
     with pytest.raises(ModelError, match=r"has 2.0 GiB; protobuf reads models up to 2 GiB") as error:
-        load(path)
+        load_model(path)
     assert error.value.hint == "export the model with its weights as external data"

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import ModelProto
 
-M = TypeVar("M", bound="Message")
-NodeOrder = tuple[int, int, int]
+MessageT = TypeVar("MessageT", bound="Message")
+SortKey = tuple[int, int, int]
 OLDEST_OPSET = 7  # of the standard domain (Rule S7.15)
 
 
-def copied(message: M) -> M:
+def copy_message(message: MessageT) -> MessageT:
     """Return a message of its own with the same content."""
     copy = type(message)()
     copy.CopyFrom(message)
@@ -33,7 +33,7 @@ def copy_fields(source: Message, target: Message, *left_out: str) -> None:
             setattr(target, field.name, value)
 
 
-def reorder(messages: RepeatedCompositeFieldContainer[M], keys: Sequence[NodeOrder | None]) -> None:
+def reorder_messages(messages: RepeatedCompositeFieldContainer[MessageT], keys: Sequence[SortKey | None]) -> None:
     """Sort a repeated field in place by the keys of its messages, and remove those whose key is None."""
     last = (len(keys) + 1, 0, 0)
     next_keys = iter([last if key is None else key for key in keys])

@@ -7,19 +7,19 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.traversal import attribute_tensors, is_graph, walk
-from mixlist.graph.weights import OWN_KEYS, external_entries
+from mixlist.graph.traversal import is_graph, tensors_in_attribute, walk_messages
+from mixlist.graph.weights import MIXLIST_KEYS, external_entries
 from mixlist.ops import types
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 
-    from mixlist.graph.protos import ScopeProto
+    from mixlist.graph.proto_types import ScopeProto
 
 _NEWEST = 2**31 - 1  # a version is read as a 32-bit integer by onnx
 
 
-def refuse_damage(model: ModelProto, what: str) -> None:
+def refuse_damaged_model(model: ModelProto, what: str) -> None:
     """Raise ModelError for names that are not UTF-8, for versions, element types and dimensions that cannot be.
 
     protobuf hands a text that is not UTF-8 out as bytes. ``what`` names the model in the message.
@@ -60,7 +60,7 @@ def _refuse_entries(tensor: TensorProto) -> None:
     """Raise ModelError if an external tensor has a key twice, or one that only mixlist writes, in memory."""
     if tensor.external_data:
         for key in external_entries(tensor):
-            if key.startswith(OWN_KEYS):
+            if key.startswith(MIXLIST_KEYS):
                 raise ModelError(
                     f"external tensor {tensor.name!r} has the key {key!r}, which no file may have",
                     hint="write the model again without it",
@@ -72,7 +72,7 @@ def _texts(model: ModelProto) -> Iterator[str | bytes]:
     from onnx import AttributeProto, NodeProto
 
     yield from (opset.domain for opset in _opset_imports(model))
-    for message in walk(model.graph, *model.functions):
+    for message in walk_messages(model.graph, *model.functions):
         if isinstance(message, NodeProto):
             _refuse_repeated_attributes(message)
             yield from (message.name, message.op_type, message.domain, message.overload)
@@ -80,7 +80,7 @@ def _texts(model: ModelProto) -> Iterator[str | bytes]:
             yield from message.output
         elif isinstance(message, AttributeProto):
             yield from (message.name, message.ref_attr_name)
-            for tensor in attribute_tensors(message):
+            for tensor in tensors_in_attribute(message):
                 _refuse_entries(tensor)
         else:
             yield message.name

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
-from mixlist.graph.nesting import DEEPEST, nests_too_deeply
-from mixlist.graph.validation import refuse_damage
+from mixlist.graph.damaged_models import refuse_damaged_model
+from mixlist.graph.message_nesting import MAX_DEPTH, nests_too_deeply
 
 if TYPE_CHECKING:
     import onnx_ir
     from onnx import ModelProto
 
-    from mixlist.graph.protos import ModelSource
+    from mixlist.graph.proto_types import ModelSource
 
 
-LARGEST = 2**31 - 1  # bytes of a file that protobuf reads
+MAX_FILE_BYTES = 2**31 - 1  # bytes of a file that protobuf reads
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model as protobuf; ``folder`` is where its external data lies, None for a model without a path.
 
     ``kind`` is what the caller gave: a path, a ModelProto or an onnx_ir.Model.
@@ -37,28 +37,28 @@ class Loaded:
     stamp: tuple[int, ...] = ()  # of the file when it was read, () without a path
 
 
-def load(model: ModelSource | Loaded) -> Loaded:
+def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
     """Take a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; weights in other files are not read yet.
 
     A model that is loaded already comes back as it is.
 
     Raises FileError where there is no readable file and ModelError where it is no ONNX model.
     """
-    if isinstance(model, Loaded):
+    if isinstance(model, LoadedModel):
         return model
     if isinstance(model, str | os.PathLike):
         return _load_path(Path(model))
     from onnx import ModelProto
 
     if isinstance(model, ModelProto):
-        refuse_damage(model, "the model")
-        return Loaded(model, model.graph.name or "model", None, None, "proto")
+        refuse_damaged_model(model, "the model")
+        return LoadedModel(model, model.graph.name or "model", None, None, "proto")
     if type(model).__module__.startswith("onnx_ir"):
         return _load_ir(model)
     raise ModelError(f"a model is a path, an onnx.ModelProto or an onnx_ir.Model, not {type(model).__name__}")
 
 
-def is_unchanged(model: ModelSource | Loaded, loaded: Loaded) -> bool:
+def is_unchanged(model: ModelSource | LoadedModel, loaded: LoadedModel) -> bool:
     """Return True if ``model`` is the path that ``loaded`` came from, and the file has not changed since."""
     if not loaded.stamp or not isinstance(model, str | os.PathLike) or Path(model) != loaded.path:
         return False
@@ -72,14 +72,14 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _load_path(path: Path) -> Loaded:
+def _load_path(path: Path) -> LoadedModel:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
     from onnx import ModelProto
 
     try:
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
-            if status.st_size > LARGEST:
+            if status.st_size > MAX_FILE_BYTES:
                 raise ModelError(
                     f"{path} has {status.st_size / 2**30:.1f} GiB; protobuf reads models up to 2 GiB",
                     hint="export the model with its weights as external data",
@@ -95,8 +95,8 @@ def _load_path(path: Path) -> Loaded:
     except DecodeError:
         if nests_too_deeply(data):
             raise ModelError(
-                f"{path} nests bodies of If, Loop or Scan too deeply: protobuf reads {DEEPEST} messages in each other,"
-                f" which are {DEEPEST // 3} bodies",
+                f"{path} nests bodies of If, Loop or Scan too deeply: protobuf reads up to {MAX_DEPTH} nested"
+                f" messages, which are {MAX_DEPTH // 3} bodies",
                 hint="export the model with fewer control-flow nodes inside each other",
             ) from None
         raise ModelError(
@@ -104,14 +104,14 @@ def _load_path(path: Path) -> Loaded:
         ) from None
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
-    refuse_damage(model, str(path))
-    return Loaded(model, str(path), path, path.parent, "path", stamp)
+    refuse_damaged_model(model, str(path))
+    return LoadedModel(model, str(path), path, path.parent, "path", stamp)
 
 
-def _load_ir(model: onnx_ir.Model) -> Loaded:
+def _load_ir(model: onnx_ir.Model) -> LoadedModel:
     import onnx_ir
 
     constants = [value.const_value for value in model.graph.initializers.values()]
     folders = [Path(c.base_dir) for c in constants if isinstance(c, onnx_ir.ExternalTensor)]
     folder = folders[0] if folders else None
-    return Loaded(onnx_ir.to_proto(model), model.graph.name or "model", None, folder, "ir")
+    return LoadedModel(onnx_ir.to_proto(model), model.graph.name or "model", None, folder, "ir")

@@ -13,8 +13,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError, UsageError
-from mixlist.graph.messages import OLDEST_OPSET
-from mixlist.graph.traversal import tensors
+from mixlist.graph.proto_edits import OLDEST_OPSET
+from mixlist.graph.traversal import tensors_in_model
 from mixlist.graph.weights import is_external
 from mixlist.ops.shape_inference import refuse_expansion
 
@@ -143,7 +143,7 @@ def _refuse_invalid(model: ModelProto) -> None:
     from onnx import checker
 
     refuse_expansion(model)
-    if any(is_external(tensor) for tensor in tensors(model)):
+    if any(is_external(tensor) for tensor in tensors_in_model(model)):
         return
     try:
         checker.check_model(model)

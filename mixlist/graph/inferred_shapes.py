@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mixlist.graph.messages import copy_fields
+from mixlist.graph.proto_edits import copy_fields
 from mixlist.graph.traversal import scopes_in
-from mixlist.graph.weights import element_count, is_external
+from mixlist.graph.weights import is_external, stored_element_count
 from mixlist.ops.shape_inference import follow_shapes
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _contradict(declared: TypeProto.Tensor, truth: TypeProto.Tensor) -> bool:
 
 def _inferred(model: ModelProto, keep_declared: bool) -> ModelProto:
     """A copy of the model without large weights, after ONNX's shape inference; as it was where that fails."""
-    bare = without_weights(model, keep_declared)
+    bare = copy_without_weights(model, keep_declared)
     try:
         return follow_shapes(bare).model
     except MemoryError:
@@ -58,7 +58,7 @@ def _inferred(model: ModelProto, keep_declared: bool) -> ModelProto:
         return bare
 
 
-def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto:
+def copy_without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto:
     """A copy in which large initializers are graph inputs of their type and shape: what shape inference needs.
 
     The nodes stay where they are. ``keep_declared`` false leaves out every ``value_info``.
@@ -71,31 +71,31 @@ def without_weights(model: ModelProto, keep_declared: bool = True) -> ModelProto
     copy_fields(model.graph, graph, "initializer", "sparse_initializer", *(() if keep_declared else ("value_info",)))
     given = {i.name for i in graph.input}
     for tensor in model.graph.initializer:
-        if not is_external(tensor) and element_count(tensor) <= _SMALL:
+        if not is_external(tensor) and stored_element_count(tensor) <= _SMALL:
             graph.initializer.add().CopyFrom(tensor)  # a shape, an axis: inference reads it
         elif tensor.name not in given:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     if not keep_declared:
-        forget_declared(graph)
-    for dim in dims_in(graph):
+        remove_value_infos(graph)
+    for dim in dimensions_in(graph):
         if dim.dim_value < 0:  # some exporters write a dynamic one so: onnx aborts on it at a Slice
             dim.ClearField("dim_value")
     return bare
 
 
-def forget_declared(graph: GraphProto) -> None:
+def remove_value_infos(graph: GraphProto) -> None:
     """Drop every value_info of a graph and of the bodies in it."""
     for scope in scopes_in(graph):
         del scope.value_info[:]
 
 
-def infos_in(graph: GraphProto) -> Iterator[ValueInfoProto]:
+def value_infos_in(graph: GraphProto) -> Iterator[ValueInfoProto]:
     """Yield what a graph and the bodies in it declare: inputs, outputs and value_infos."""
     for scope in scopes_in(graph):
         yield from (*scope.input, *scope.output, *scope.value_info)
 
 
-def dims_in(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
+def dimensions_in(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
     """Yield every dimension of the tensors that a graph and the bodies in it declare."""
-    for info in infos_in(graph):
+    for info in value_infos_in(graph):
         yield from info.type.tensor_type.shape.dim

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mixlist.graph.shapes import infer_ranks
+from mixlist.graph.inferred_shapes import infer_ranks
 from mixlist.ops.shape_inference import follow_shapes
 from tests.support.builders import model
 from tests.support.systems import linux_only
@@ -37,7 +37,7 @@ def test_values_of_shapes_are_followed() -> None:
 def test_a_long_vector_costs_nothing(text: str) -> None:
     """onnx makes 7 GB of each of these."""
     code = (
-        "import sys, resource, onnx; from mixlist.graph.shapes import infer_ranks; "
+        "import sys, resource, onnx; from mixlist.graph.inferred_shapes import infer_ranks; "
         "resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)); "
         "assert infer_ranks(onnx.parser.parse_model(sys.argv[1]))['y'] == 1"
     )
@@ -51,7 +51,8 @@ def test_a_negative_dimension_is_unknown() -> None:
     text = """g (float[4,4] x) => (float[a,b] y) <int64[1] s = {1}, int64[1] e = {-1}, int64[1] axis = {0}> {
         y = Slice(x, s, e, axis) }"""
     code = (
-        "import sys, onnx; from mixlist.graph.shapes import infer_ranks; m = onnx.parser.parse_model(sys.argv[1]); "
+        "import sys, onnx; from mixlist.graph.inferred_shapes import infer_ranks; "
+        "m = onnx.parser.parse_model(sys.argv[1]); "
         "m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1; assert infer_ranks(m)['y'] == 2"
     )
     whole = '<ir_version: 8, opset_import: ["" : 17]> ' + text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-DEEPEST = 100  # messages in messages that protobuf reads; a body in a body is three of them
+MAX_DEPTH = 100  # messages in messages that protobuf reads; a body in a body is three of them
 _VARINT, _EIGHT_BYTES, _MESSAGE, _FOUR_BYTES = 0, 1, 2, 5  # wire types; the others are not in use
 _MOST = 10_000_000  # fields that are looked at
 
@@ -19,7 +19,7 @@ def nests_too_deeply(data: bytes) -> bool:
         if not pending:
             return False
         at, end, kind, depth = pending.pop()
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             return True
         if at >= end:
             continue
