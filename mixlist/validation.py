@@ -91,9 +91,9 @@ def _rewind_standard_input(*paths: ListPath | None) -> None:
 def _doubts(policy: Policy, model: ModelSource | None) -> Sequence[Diagnostic]:
     """Return the findings about the names of a policy, against its library alone or against a model."""
     if model is None:
-        from mixlist.ops.crosscheck import cross_check
+        from mixlist.ops.name_warnings import find_name_warnings
 
-        return cross_check(policy)
+        return find_name_warnings(policy)
     from mixlist.resolver import resolve
 
     try:

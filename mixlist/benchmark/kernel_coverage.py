@@ -7,7 +7,7 @@ from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Node
 from mixlist.graph.traversal import linked_scopes, reachable_graphs
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.targets.kernels import has_low_kernel
 
 
@@ -33,7 +33,7 @@ def _low_type(node: Node) -> int | None:
     if node.bodies or node.function is not None or (node.op_type in ("Cast", "Constant") and not node.domain):
         return None
     elements = (types.element(value.type) for value in (*node.outputs, *node.inputs) if value is not None)
-    return next((elem for elem in elements if elem in LOW), None)
+    return next((elem for elem in elements if elem in LOW_TYPES), None)
 
 
 def _has_kernel(node: Node, elem: int, opset: int, provider: str) -> bool:

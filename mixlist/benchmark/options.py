@@ -13,7 +13,7 @@ from mixlist.option_fields import option
 from mixlist.progress import ProgressCallback
 from mixlist.targets.providers import ProviderOption
 
-CONTENDERS = ("original", "other")  # the names of the two models in file names
+PROFILE_NAMES = ("original", "other")  # the names of the two models in file names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class BenchOptions(ProviderOption):
         "Keep ONNX Runtime's profiles in this folder.",
         "output folder",
         flag="--profile",
-        files=tuple(f"{name}.json" for name in CONTENDERS),
+        files=tuple(f"{name}.json" for name in PROFILE_NAMES),
     )
     progress: ProgressCallback | None = None
 

@@ -39,7 +39,7 @@ class Ratio:
         return self.high < 1 or self.low > 1
 
 
-def spread(seconds: Sequence[float]) -> Spread:
+def compute_spread(seconds: Sequence[float]) -> Spread:
     """Return the spread of at least one timing."""
     import numpy as np
 
@@ -47,7 +47,7 @@ def spread(seconds: Sequence[float]) -> Spread:
     return Spread(float(median), float(q1), float(q3), float(min(seconds)), len(seconds))
 
 
-def ratio(original: Sequence[float], other: Sequence[float]) -> Ratio:
+def compute_ratio(original: Sequence[float], other: Sequence[float]) -> Ratio:
     """Return the ratio of two equally long lists of timings, pair by pair."""
     import numpy as np
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Contender:
+class TimedModel:
     """One of the two models: how fast it ran, what it took, and what really ran.
 
     ``seconds``: per run. ``host_memory``: the most resident bytes that loading and running it added to a process of its
@@ -52,8 +52,8 @@ class BenchReport:
     repeats: int
     batches: int
     transfers: bool
-    original: Contender
-    other: Contender
+    original: TimedModel
+    other: TimedModel
     ratio: Ratio | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = ()

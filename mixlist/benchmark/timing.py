@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from mixlist.benchmark.graph_changes import GraphChanges, graph_changes
 from mixlist.benchmark.kernel_coverage import low_coverage
-from mixlist.benchmark.options import CONTENDERS, BenchOptions
-from mixlist.benchmark.paired_statistics import ratio, spread
-from mixlist.benchmark.result import BenchReport, Contender
+from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
+from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
+from mixlist.benchmark.result import BenchReport, TimedModel
 from mixlist.errors import FileError, ModelError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.lists.policy import Policy
-from mixlist.ops.shape_inference import refuse_expansion
+from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
@@ -91,7 +91,7 @@ def bench(
 def run_bench(model: ModelSource | LoadedModel, other: Rival, batches: object, options: BenchOptions) -> BenchReport:
     """Do what ``bench`` says, with its options in one object."""
     original = load_model(model)
-    refuse_expansion(original.proto)
+    refuse_large_expansion(original.proto)
     data = as_batches(batches, original.proto)
     feeds = list(islice(data, options.rounds))
     with ScratchFolder() as home:
@@ -152,7 +152,7 @@ class _Comparison:
             self.entries.append(_Entry(f"{original.name}, mixed", mixed, mixed.proto))
             return tuple(warning.without_severity for warning in result.warnings)
         other = load_model(policy_or_other)
-        refuse_expansion(other.proto)
+        refuse_large_expansion(other.proto)
         self.entries.append(_Entry(other.name, other, _source(other)))
         return ()
 
@@ -208,7 +208,7 @@ class _Comparison:
 
     def look(self) -> None:
         """Run a few batches of each once more, with a profile and the optimized graph written."""
-        for place, entry in zip(CONTENDERS, self.entries, strict=True):
+        for place, entry in zip(PROFILE_NAMES, self.entries, strict=True):
             folder = self.home / f"{place}-profile"
             folder.mkdir()
             try:
@@ -248,18 +248,18 @@ class _Comparison:
             transfers=self.transfers,
             original=original,
             other=other,
-            ratio=None if original.failure or other.failure else ratio(times[0], times[1]),
+            ratio=None if original.failure or other.failure else compute_ratio(times[0], times[1]),
             notes=(*self.notes, *_notes(options.provider, original, other)),
             warnings=warnings,
         )
 
-    def _contender(self, entry: _Entry) -> Contender:
+    def _contender(self, entry: _Entry) -> TimedModel:
         low, covered = low_coverage(entry.loaded, self.options.provider)
-        return Contender(
+        return TimedModel(
             name=entry.name,
             low_nodes=low,
             low_kernels=covered,
-            seconds=spread(entry.times) if entry.times else None,
+            seconds=compute_spread(entry.times) if entry.times else None,
             host_memory=entry.memory,
             graph=entry.graph,
             profile=entry.profile,
@@ -284,7 +284,7 @@ def _keep(folder: Path, profiles: Path, name: str) -> None:
         raise FileError(f"cannot write the profiles to {profiles}: {problem.strerror}") from None
 
 
-def _notes(provider: str, original: Contender, other: Contender) -> Iterator[str]:
+def _notes(provider: str, original: TimedModel, other: TimedModel) -> Iterator[str]:
     """Yield what one must know to read the figures."""
     if provider == "cpu":
         yield (

@@ -15,7 +15,7 @@ from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.model import Node, float_values
 from mixlist.graph.refs import NodeRef, unique_names
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver import Decision, Plan
 from mixlist.resolver.classification import Classifier, find_rank
@@ -144,7 +144,7 @@ def _makes_integers(node: Node) -> bool:
 
 
 def _is_low(decision: Decision) -> bool:
-    return types.ELEMENT.get(decision.precision) in LOW
+    return types.ELEMENT_BY_NAME.get(decision.precision) in LOW_TYPES
 
 
 def _without_specialization(node: NodeRef) -> NodeRef:

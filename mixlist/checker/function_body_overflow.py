@@ -129,7 +129,7 @@ class _BodyInstrumenter(Instrumenter):
 def _native_schema(node: Node) -> Any:
     """Return onnx's OpSchema of a node's operator, whose type stubs lack what it says of functions; None for none."""
     schema = node.signature.schema if node.signature is not None else None
-    return schema.native if schema is not None else None
+    return schema.onnx_schema if schema is not None else None
 
 
 def _body_version(node: Node, opset: int) -> int | None:

@@ -28,7 +28,7 @@ from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -82,7 +82,7 @@ def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
         for node in graph.order:
             if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
                 continue
-            if any(v is not None and types.element(v.type) in LOW for v in node.outputs):
+            if any(v is not None and types.element(v.type) in LOW_TYPES for v in node.outputs):
                 nodes.setdefault(node_ref(graph, node), node)
     return nodes
 
@@ -106,7 +106,7 @@ class _LayerwiseInstrumenter(Instrumenter):
         if probe.elem != types.FLOAT or slot >= len(mixed.outputs):
             return [], []
         value = mixed.outputs[slot]
-        if value is None or types.element(value.type) not in LOW:
+        if value is None or types.element(value.type) not in LOW_TYPES:
             return [], []
         nodes: list[NodeProto] = []
         rounded = self._rounded(self._copy(node, target, mixed, nodes)[slot], types.element(value.type), nodes)
@@ -139,7 +139,7 @@ class _LayerwiseInstrumenter(Instrumenter):
         copy.name = self.new.make(f"{display_name(node)}_twin")
         for slot, name in enumerate(target.input):
             elem = mixed.types[slot] if slot < len(mixed.types) else types.UNKNOWN
-            if name and isinstance(elem, int) and elem in LOW and node.types[slot] == types.FLOAT:
+            if name and isinstance(elem, int) and elem in LOW_TYPES and node.types[slot] == types.FLOAT:
                 copy.input[slot] = self._rounded(name, elem, nodes)
         for slot, name in enumerate(target.output):
             if name:

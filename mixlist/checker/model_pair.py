@@ -27,7 +27,7 @@ from mixlist.graph.prune import prune_model
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import Policy
-from mixlist.ops.low_precision import FINITE_MAX, LOW
+from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.executors import Workers
@@ -258,7 +258,7 @@ def make_model_pair(
     loaded = config.share(loaded, clamp=policy.constants == "clamp")
     main = build_graph(original.proto)
     mixed, instrumented, conversions = _observe_mixed(loaded, main, config)
-    low = {mixed.in_original(p.ref): p.elem for p in mixed.probes if p.elem in LOW}
+    low = {mixed.in_original(p.ref): p.elem for p in mixed.probes if p.elem in LOW_TYPES}
     if not low and not conversions:
         warnings.append("no node is low: the mixed model is the original")
     nodes = trace_dataflow(main)

@@ -16,7 +16,7 @@ from mixlist.emulation.conversions import Conversion
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.dataflow import DataflowNode
 from mixlist.graph.refs import NodeRef, TensorRef
-from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, rounded
+from mixlist.ops.low_precision import FINITE_MAX, SMALLEST_NORMAL, overflow_bound, round_to_low_type
 from mixlist.patterns.masks import MaskLevels
 
 OperandKey = tuple[NodeRef, str]  # a node, and the name of a tensor that it reads converted
@@ -67,7 +67,7 @@ class ConvertedRange:
     def after(self, saturate: bool) -> ObservedRange:
         """Return the range of the tensor when it is converted."""
         before, elem = self.before, self.conversion.elem
-        least, most = rounded(before.minimum, elem), rounded(before.maximum, elem)
+        least, most = round_to_low_type(before.minimum, elem), round_to_low_type(before.maximum, elem)
         if saturate:
             least, most = (max(-FINITE_MAX[elem], min(FINITE_MAX[elem], end)) for end in (least, most))
         infinite = before.nan or math.isinf(least) or math.isinf(most)

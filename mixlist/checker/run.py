@@ -37,7 +37,7 @@ from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.type_hints import add_type_hints
 from mixlist.lists.policy import Policy
-from mixlist.ops.shape_inference import refuse_expansion
+from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.progress import ProgressCounter
 from mixlist.runtime.executors import open_workers
 from mixlist.runtime.feeds import Batches, as_batches
@@ -74,10 +74,10 @@ def run_check(model: Model, policy: Policy, data: object, options: CheckOptions)
     """Do what ``check`` says, with its options in one object."""
     timer = PhaseTimer()
     original = add_type_hints(load_model(model), options.type_hints)
-    refuse_expansion(original.proto)
+    refuse_large_expansion(original.proto)
     against = add_type_hints(load_model(options.against), options.type_hints) if options.against is not None else None
     if against is not None:
-        refuse_expansion(against.proto)
+        refuse_large_expansion(against.proto)
     batches = as_batches(data, original.proto)
     most = min(len(batches), options.steps if options.steps is not None else len(batches))
     with ExitStack() as stack:

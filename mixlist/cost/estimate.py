@@ -27,7 +27,7 @@ from mixlist.graph.naming import node_ref
 from mixlist.graph.refs import NodeResult
 from mixlist.graph.shape_propagation import KnownShapes, Shape, propagate_shapes, propagate_shapes_in_function
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class _Estimator:
             return NodeCost(unknown="its shapes are not known")
         except (LookupError, ValueError, TypeError, ZeroDivisionError):  # a formula met a node that is not valid
             return NodeCost(unknown="its shapes and attributes do not fit its definition")
-        return NodeCost(flops, flops if elem in LOW else 0, moved, matrix=is_matrix and elem is not None)
+        return NodeCost(flops, flops if elem in LOW_TYPES else 0, moved, matrix=is_matrix and elem is not None)
 
     def _bytes(self, node: Node, sizes: KnownShapes, weights: PassedWeights, runs: int) -> int:
         """Return the bytes that a node reads and writes in all its runs; a weight counts for the first reader only."""

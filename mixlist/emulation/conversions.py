@@ -17,7 +17,7 @@ from mixlist.graph.naming import node_ref, output_ref, scope_path
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class _Finder:
         for graph in reachable_graphs(mixed):
             for node in graph.order:
                 for slot, value in enumerate(node.inputs):
-                    if value is not None and node.types[slot] in LOW:
+                    if value is not None and node.types[slot] in LOW_TYPES:
                         self._read(graph, node, slot, value)
                 for body in node.bodies.values():
                     for value, wanted in zip(body.outputs, body.yields, strict=True):
-                        if wanted in LOW and _differs(value, wanted):
+                        if wanted in LOW_TYPES and _differs(value, wanted):
                             self._add(graph, body, value, wanted, node)
         found = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
         return Conversions(tuple(found), self.probes)
@@ -113,7 +113,7 @@ class _Finder:
     def _add_declared(self, graph: Graph, value: Value, wanted: int, node: Node) -> None:
         """Add a graph input that the mixed model declares low, and the original does not."""
         slot, authored = self._original_inputs.get(value.name, (0, wanted))
-        if authored in types.LISTED and authored != wanted:
+        if authored in types.MIXABLE and authored != wanted:
             ref = TensorRef("", "", slot)
             self._put(Conversion(value.name, wanted, ref, ref, (), in_reference=True), graph, node)
 
@@ -169,6 +169,6 @@ def observed_ref(graph: Graph, value: Value) -> TensorRef | None:
 
 def _differs(value: Value, wanted: types.Type) -> bool:
     """Return whether a value is a tensor of another float type, and no constant that is stored in both types."""
-    if value.type not in types.LISTED or value.type == wanted:
+    if value.type not in types.MIXABLE or value.type == wanted:
         return False
     return value.tensor is None or value.kind == "overridable"

@@ -39,7 +39,7 @@ from mixlist.graph.weights import (
     stored_type,
 )
 from mixlist.ops import types
-from mixlist.ops.low_precision import FINITE_MAX, LOW
+from mixlist.ops.low_precision import FINITE_MAX, LOW_TYPES
 from mixlist.ops.schema import TYPE_ATTRIBUTES
 from mixlist.ops.signature import Signature
 from mixlist.ops.traits import Trait, operators
@@ -71,14 +71,14 @@ def raise_low(loaded: LoadedModel, *, outside: bool = False) -> ModelProto:
 
 def holds_low(model: ModelProto) -> bool:
     """Return whether anything in a model may be of a low type: tensors, declarations, types in attributes."""
-    if model.graph.sparse_initializer or any(tensor.data_type in LOW for tensor in tensors_in_model(model)):
+    if model.graph.sparse_initializer or any(tensor.data_type in LOW_TYPES for tensor in tensors_in_model(model)):
         return True
     infos = chain(model.graph.input, model.graph.output, *(scope.value_info for scope in scopes_in_model(model)))
-    if any(types.element(types.from_proto(info.type)) in LOW for info in infos):
+    if any(types.element(types.from_proto(info.type)) in LOW_TYPES for info in infos):
         return True
     for node in nodes_in_model(model):
         for attribute in node.attribute:
-            if attribute.i in LOW and (node.domain or attribute.name in TYPE_ATTRIBUTES):
+            if attribute.i in LOW_TYPES and (node.domain or attribute.name in TYPE_ATTRIBUTES):
                 return True
             if attribute.type in (attribute.SPARSE_TENSOR, attribute.TYPE_PROTO):
                 return True
@@ -90,7 +90,7 @@ def widen(loaded: LoadedModel, runs: Callable[[Node], bool]) -> ModelProto:
 
     What stays float32 stands between Casts; the graph's float inputs and outputs are float64.
     """
-    return Emulation(loaded, rounding=False, raised=types.LISTED, target=types.DOUBLE, runs=runs).run()
+    return Emulation(loaded, rounding=False, raised=types.MIXABLE, target=types.DOUBLE, runs=runs).run()
 
 
 @dataclass(eq=False)
@@ -100,7 +100,7 @@ class Emulation:
     loaded: LoadedModel
     rounding: bool
     saturate: bool = False
-    raised: frozenset[int] = LOW
+    raised: frozenset[int] = LOW_TYPES
     target: int = types.FLOAT
     runs: Callable[[Node], bool] = lambda _: True
     outside: bool = False
@@ -191,13 +191,13 @@ class Emulation:
             return [], []
         if node.op_type == "Cast" and not node.domain:
             return [], self._cast(node, target)
-        if signature.reads_any and not signature.fixed:
+        if signature.reads_any_type and not signature.has_fixed_output:
             return [], []
         if not self._can_rise(node, signature):  # nobody knows the operator, or it takes no float32: it keeps its types
             return self._fit(node, target, node.types, [None if v is None else v.type for v in node.outputs])
         before: list[NodeProto] = []
         after: list[NodeProto] = []
-        if signature.fixed:
+        if signature.has_fixed_output:
             self._raise_attributes(node, target)
         else:
             assignment = signature.assign(self._wish(signature))
@@ -236,7 +236,7 @@ class Emulation:
             self._cast_to(target, elem, self.target)
             return []
         assert value is not None
-        if self.saturate and given in (types.FLOAT, *LOW):
+        if self.saturate and given in (types.FLOAT, *LOW_TYPES):
             self._cast_to(target, elem, types.FLOAT)
             return self._round(target, 0, value)
         low = self.new.make(f"{value.name}_low")
@@ -304,7 +304,7 @@ class Emulation:
         if node.op_type == "ConstantOfShape" and "value" not in given and self.target == types.DOUBLE:
             zero = helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])
             target.attribute.append(helper.make_attribute("value", zero))
-        for name, default in (schema.fixing if schema is not None else {}).items():
+        for name, default in (schema.type_attributes if schema is not None else {}).items():
             if name in _TYPED and name not in given and default in self.raised:
                 target.attribute.append(helper.make_attribute(name, self.target))
 
@@ -314,7 +314,7 @@ class Emulation:
     def _can_rise(self, node: Node, signature: Signature) -> bool:
         if not self.runs(node):
             return False
-        if signature.fixed:
+        if signature.has_fixed_output:
             return True
         if signature.schema is None or not signature.groups:
             return False

@@ -24,7 +24,7 @@ def computes_double(node: Node) -> bool:
     if not has_any_kernel("cpu", node.domain, node.op_type):  # its function body may lack kernels in its turn
         return False
     outputs = tuple(i for i, v in enumerate(node.outputs) if v is not None and types.element(v.type) == types.FLOAT)
-    return has_low_kernel("cpu", node.domain, node.op_type, schema.since, "double", outputs)
+    return has_low_kernel("cpu", node.domain, node.op_type, schema.since_version, "double", outputs)
 
 
 def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:

@@ -28,7 +28,7 @@ from mixlist.graph.naming import NameGenerator, display_name, names_in, scope_pa
 from mixlist.graph.proto_edits import SortKey, copy_message, reorder_messages
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Instrumenter:
         nodes: list[NodeProto] = []
         tensor, elem = probe.tensor, probe.elem
         called = elem == types.FLOAT and probe.ref.scope.startswith("function:")  # perhaps another type elsewhere
-        if elem in LOW or called:
+        if elem in LOW_TYPES or called:
             tensor, elem = self.new.make(f"{probe.tensor}_exact"), types.FLOAT
             nodes.append(self.new.cast(probe.tensor, tensor, elem))
         for statistic in self.statistics:

@@ -17,7 +17,7 @@ from mixlist.graph.proto_edits import copy_fields
 from mixlist.graph.save import set_external
 from mixlist.graph.weights import LOSSLESS, STORED_TYPE, declared_byte_size, is_external, stored_byte_size, stored_type
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.rewriter.tensor_conversion import inline_external_data, numpy_type, stream_tensor
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class SharedWeights:
                 if declared_byte_size(tensor) < LARGE:
                     made.raw_data = b"".join(data)
                 else:
-                    _put(made, data, file, path.name, raised and tensor.data_type in LOW)
+                    _put(made, data, file, path.name, raised and tensor.data_type in LOW_TYPES)
         return replace(loaded, proto=slim, folder=self.folder)
 
     def _stays(self, tensor: TensorProto, loaded: LoadedModel) -> bool:

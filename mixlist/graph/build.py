@@ -15,7 +15,7 @@ from mixlist.graph.traversal import is_graph, linked_scopes
 from mixlist.graph.type_unification import unify_types
 from mixlist.ops import types
 from mixlist.ops.schema import Schema
-from mixlist.ops.signature import Signature, key_of, make_signature
+from mixlist.ops.signature import Signature, attribute_type_key, make_signature
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto
@@ -172,11 +172,11 @@ def _type_node(graph: Graph, node: Node) -> None:
     inputs = node.types
     present = tuple([v is not None for v in node.outputs])
     proto = node.proto
-    attributed = key_of(proto)
+    attributed = attribute_type_key(proto)
     references = bool(attributed) and bool(graph.path) and any(a.ref_attr_name for a in proto.attribute)
     if references:
         proto = resolve_attribute_references(proto, graph.attributes)
-        attributed = key_of(proto)
+        attributed = attribute_type_key(proto)
     key = (node.op_type, node.domain, inputs, present, attributed)
     signature = graph.signatures.get(key)
     if signature is None:
@@ -205,13 +205,13 @@ def _signature(
         _refuse_arity(node, 0, 1)
         if not node.proto.attribute:
             raise ModelError(f"{describe_node(node)} has no value")
-        return Signature(None, (), (types.UNKNOWN,), (), fixed=True, reads_any=False)
+        return Signature(None, (), (types.UNKNOWN,), (), has_fixed_output=True, reads_any_type=False)
     opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
     if not opset:
         raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")
     signature = make_signature(node.domain, node.op_type, opset, inputs, present, proto)
-    if signature.schema is not None and signature.schema.native is not None:
-        _refuse_arity(node, signature.schema.native.min_input, signature.schema.native.min_output)
+    if signature.schema is not None and signature.schema.onnx_schema is not None:
+        _refuse_arity(node, signature.schema.onnx_schema.min_input, signature.schema.onnx_schema.min_output)
         _refuse_attributes(node, proto, signature.schema)
     return signature
 
@@ -226,7 +226,7 @@ def _refuse_arity(node: Node, inputs: int, outputs: int) -> None:
 def _refuse_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
     """Raise ModelError where a required attribute is missing, or one is of the wrong kind or names no type of ONNX."""
     given = {attribute.name: attribute for attribute in proto.attribute}
-    for name, formal in schema.native.attributes.items():
+    for name, formal in schema.onnx_schema.attributes.items():
         attribute = given.get(name)
         if attribute is None:
             if formal.required:
@@ -235,7 +235,7 @@ def _refuse_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
             raise ModelError(
                 f"attribute {name!r} of {describe_node(node)} is no {formal.type.name}, as its schema wants it"
             )
-        elif name in schema.fixing and attribute.i not in types.elements():
+        elif name in schema.type_attributes and attribute.i not in types.known_elements():
             raise ModelError(f"attribute {name!r} of {describe_node(node)} is {attribute.i}, which is no type of ONNX")
 
 

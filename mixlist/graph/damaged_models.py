@@ -48,7 +48,7 @@ def _opset_imports(model: ModelProto) -> Iterator[OperatorSetIdProto]:
 
 def _checked(tensor: TensorProto) -> str | bytes:
     """The tensor's name; raises ModelError for an element type or a dimension that no tensor has."""
-    if tensor.data_type not in types.elements() or not tensor.data_type:
+    if tensor.data_type not in types.known_elements() or not tensor.data_type:
         raise ModelError(f"tensor {tensor.name!r} has element type {tensor.data_type}, which ONNX does not know")
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}")

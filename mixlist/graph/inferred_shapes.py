@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.proto_edits import copy_fields
 from mixlist.graph.traversal import scopes_in
 from mixlist.graph.weights import is_external, stored_element_count
-from mixlist.ops.shape_inference import follow_shapes
+from mixlist.ops.shape_inference import infer_shapes_with_values
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
@@ -51,7 +51,7 @@ def _inferred(model: ModelProto, keep_declared: bool) -> ModelProto:
     """A copy of the model without large weights, after ONNX's shape inference; as it was where that fails."""
     bare = copy_without_weights(model, keep_declared)
     try:
-        return follow_shapes(bare).model
+        return infer_shapes_with_values(bare).model
     except MemoryError:
         raise
     except Exception:  # shapes are a help, never a condition

@@ -16,7 +16,7 @@ from mixlist.errors import ModelError, UsageError
 from mixlist.graph.proto_edits import OLDEST_OPSET
 from mixlist.graph.traversal import tensors_in_model
 from mixlist.graph.weights import is_external
-from mixlist.ops.shape_inference import refuse_expansion
+from mixlist.ops.shape_inference import refuse_large_expansion
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -142,7 +142,7 @@ def _refuse_invalid(model: ModelProto) -> None:
     """
     from onnx import checker
 
-    refuse_expansion(model)
+    refuse_large_expansion(model)
     if any(is_external(tensor) for tensor in tensors_in_model(model)):
         return
     try:

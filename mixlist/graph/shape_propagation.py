@@ -23,7 +23,7 @@ from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.traversal import nodes_in, protos_by_scope
 from mixlist.ops import types
-from mixlist.ops.shape_inference import follow_shapes, infer_shapes
+from mixlist.ops.shape_inference import infer_shapes, infer_shapes_with_values
 from mixlist.ops.traits import Trait, operators
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _attempt(model: ModelProto, earlier: ModelProto | None, shared: _Shared) -> 
     try:
         if shared.exhausted:
             return infer_shapes(model)
-        inferred, shared.exhausted = follow_shapes(model, earlier)
+        inferred, shared.exhausted = infer_shapes_with_values(model, earlier)
     except (ModelError, MemoryError):
         raise
     except Exception:  # onnx raises errors of many kinds

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from mixlist.graph import control_flow
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
-from mixlist.ops.schema import Schema, Slots
+from mixlist.ops.schema import FormalSlots, Schema
 
 _MOST_CHANGES = 4  # of a value's type: more come from a model that contradicts itself
 Proof = tuple[Value, types.Type]  # a value of unknown type, and the type that it must have
@@ -121,14 +121,14 @@ def _proofs_by_schema(node: Node, schema: Schema) -> Iterator[Proof]:
 def _slots(node: Node, schema: Schema) -> Iterator[tuple[str, types.Type, Value]]:
     """Yield the type parameter, the type and the value of each slot; a slot whose type is its own has a number."""
 
-    def parameters(formal: Slots) -> list[str]:
+    def parameters(formal: FormalSlots) -> list[str]:
         return [f.parameter if f.homogeneous else f"{f.parameter}#{index}" for index, f in enumerate(formal)]
 
-    inputs = parameters(schema.parameters(schema.inputs, len(node.inputs)))
+    inputs = parameters(schema.formal_slots(schema.inputs, len(node.inputs)))
     for parameter, value_type, value in zip(inputs, node.types, node.inputs, strict=False):
         if value is not None:
             yield parameter, value_type, value
-    outputs = parameters(schema.parameters(schema.outputs, len(node.outputs)))
+    outputs = parameters(schema.formal_slots(schema.outputs, len(node.outputs)))
     for parameter, value in zip(outputs, node.outputs, strict=False):
         if value is not None:
             yield parameter, value.type, value

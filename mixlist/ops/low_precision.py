@@ -6,12 +6,12 @@ import math
 
 from mixlist.ops import types
 
-LOW = frozenset({types.FLOAT16, types.BFLOAT16})
+LOW_TYPES = frozenset({types.FLOAT16, types.BFLOAT16})
 FINITE_MAX = {types.FLOAT16: 65504.0, types.BFLOAT16: float.fromhex("0x1.fep127")}
 _LEAST_EXPONENT = {types.FLOAT16: -14, types.BFLOAT16: -126}
 _FRACTION_BITS = {types.FLOAT16: 10, types.BFLOAT16: 7}
 SMALLEST_NORMAL = {low: 2.0**exponent for low, exponent in _LEAST_EXPONENT.items()}
-EXACT_INTEGERS = {low: 2 ** (bits + 1) for low, bits in _FRACTION_BITS.items()}  # all up to this magnitude are exact
+MAX_EXACT_INTEGER = {low: 2 ** (bits + 1) for low, bits in _FRACTION_BITS.items()}  # all up to this magnitude are exact
 
 
 def overflow_bound(low: int) -> float:
@@ -24,7 +24,7 @@ def flush_bound(low: int) -> float:
     return 2.0 ** (_LEAST_EXPONENT[low] - _FRACTION_BITS[low] - 1)
 
 
-def rounded(number: float, low: int) -> float:
+def round_to_low_type(number: float, low: int) -> float:
     """Return a number as the low type holds it: rounded to even, infinite beyond the range."""
     if number == 0 or not math.isfinite(number):
         return number
@@ -35,7 +35,7 @@ def rounded(number: float, low: int) -> float:
     return round(number / step) * step  # exact, but for the rounding: the step is a power of two
 
 
-def rounded_if_held(number: float, low: int) -> float:
+def round_unless_lost(number: float, low: int) -> float:
     """Return a number as the low type holds it; the number itself if it would become infinite or zero."""
-    held = rounded(number, low)
+    held = round_to_low_type(number, low)
     return held if held and math.isfinite(held) else number

@@ -26,7 +26,7 @@ _CAUTION: tuple[ListName, ...] = ("black", "gray", "white")  # an earlier list w
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListMatch:
     """The list of one operator.
 
     ``op`` is the list's own name that decided (``Conv2D`` for an ONNX Conv in an Ascend library),
@@ -39,9 +39,9 @@ class Listed:
     note: str | None = None
 
 
-def listed(
+def find_list(
     lists: Lists, space: NameSpace, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None
-) -> Listed:
+) -> ListMatch:
     """The list of the ONNX operator ``domain::op_type`` ("" is the standard domain).
 
     ``rank`` gives the number of dimensions of the operator's first input, None if unknown; it is
@@ -53,12 +53,12 @@ def listed(
     return _in_onnx(lists, domain, op_type)
 
 
-def in_ascend(domain: str, op_type: str) -> tuple[str, ...]:
+def ascend_names(domain: str, op_type: str) -> tuple[str, ...]:
     """The Ascend op types that compute an ONNX operator; empty if it has no counterpart."""
     return _map().get(domain, {}).get(op_type, ())
 
 
-def in_onnx(domain: str, op_type: str) -> tuple[str, str]:
+def onnx_names(domain: str, op_type: str) -> tuple[str, str]:
     """Return the names by which lists of ONNX names can mean an operator: the bare one, and ``domain::Op``."""
     return op_type, f"{domain or 'ai.onnx'}::{op_type}"
 
@@ -74,7 +74,7 @@ def onnx_ops_of(ascend_op: str) -> list[str]:
 
 
 @cache
-def false_friends() -> frozenset[str]:
+def ambiguous_names() -> frozenset[str]:
     """Names that are op types in both spaces while the ONNX operator becomes another Ascend op."""
     return frozenset(
         op for op, main in _map()[""].items() if op in ascend_ops() and op not in main and op in onnx_domains()[""]
@@ -88,30 +88,32 @@ def _map() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     return {domain: {op: tuple(main) for op, main in ops.items()} for domain, ops in data["domains"].items()}
 
 
-def _in_onnx(lists: Lists, domain: str, op_type: str) -> Listed:
-    for name in reversed(in_onnx(domain, op_type)):
+def _in_onnx(lists: Lists, domain: str, op_type: str) -> ListMatch:
+    for name in reversed(onnx_names(domain, op_type)):
         if lists.has_entry(name):
-            return Listed(lists.list_of(name), name, lists.source(name))
-    return Listed("gray", op_type, "", f"no list names {operator_name(domain, op_type)}: it is gray")
+            return ListMatch(lists.list_of(name), name, lists.source(name))
+    return ListMatch("gray", op_type, "", f"no list names {operator_name(domain, op_type)}: it is gray")
 
 
-def _in_ascend(lists: Lists, domain: str, op_type: str, rank: Callable[[], int | None]) -> Listed:
+def _in_ascend(lists: Lists, domain: str, op_type: str, rank: Callable[[], int | None]) -> ListMatch:
     shown = operator_name(domain, op_type)
-    forms = in_ascend(domain, op_type)
+    forms = ascend_names(domain, op_type)
     if not forms:
-        return Listed("gray", op_type, "", f"{shown} has no Ascend counterpart: it is gray")
+        return ListMatch("gray", op_type, "", f"{shown} has no Ascend counterpart: it is gray")
     fitting = _of_rank(forms, rank)
     known = [form for form in fitting if lists.has_entry(form)]
     if not known:
         become = " or ".join(fitting)
-        return Listed("gray", fitting[0], "", f"{shown} is {become} on Ascend, which the library does not name: gray")
+        return ListMatch(
+            "gray", fitting[0], "", f"{shown} is {become} on Ascend, which the library does not name: gray"
+        )
     on = {form: lists.list_of(form) for form in known}
     winner = min(known, key=lambda form: _CAUTION.index(on[form]))
     note = None
     if len(set(on.values())) > 1:
         differ = ", ".join(f"{form} is {on[form]}" for form in known)
         note = f"{shown} can become several Ascend ops that are on different lists ({differ}): {winner} decides"
-    return Listed(on[winner], winner, lists.source(winner), note)
+    return ListMatch(on[winner], winner, lists.source(winner), note)
 
 
 def _of_rank(forms: tuple[str, ...], rank: Callable[[], int | None]) -> tuple[str, ...]:

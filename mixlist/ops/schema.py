@@ -25,7 +25,7 @@ VALUE_TYPED = frozenset({"Constant", "ConstantOfShape"})  # their attribute ``va
 
 
 @dataclass(frozen=True)
-class Slot:
+class FormalSlot:
     """A formal input or output: its type parameter (or one concrete type), and whether it repeats."""
 
     parameter: str
@@ -33,7 +33,7 @@ class Slot:
     homogeneous: bool
 
 
-Slots = tuple[Slot, ...]
+FormalSlots = tuple[FormalSlot, ...]
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Schema:
     where onnx can infer types with it.
     """
 
-    since: int
-    inputs: Slots
-    outputs: Slots
+    since_version: int
+    inputs: FormalSlots
+    outputs: FormalSlots
     allowed: dict[str, frozenset[types.Type]]
-    fixing: dict[str, int]
-    native: Any = None  # an OpSchema or None: the stubs of onnx lack members that others read here
+    type_attributes: dict[str, int]
+    onnx_schema: Any = None  # an OpSchema or None: the stubs of onnx lack members that others read here
 
-    def parameters(self, slots: Slots, count: int) -> Slots:
+    def formal_slots(self, slots: FormalSlots, count: int) -> FormalSlots:
         """The formal slot of each of ``count`` actual ones; fewer where the schema has no more."""
         if count <= len(slots):
             return slots[:count]
@@ -105,20 +105,20 @@ def _from_onnx(native: OpSchema) -> Schema:
     if native.domain == "" and native.name in VALUE_TYPED:
         fixing["value"] = types.FLOAT
     return Schema(
-        since=native.since_version,
+        since_version=native.since_version,
         inputs=tuple(map(_slot, native.inputs)),
         outputs=tuple(map(_slot, native.outputs)),
         allowed={c.type_param_str: frozenset(map(types.parse, c.allowed_type_strs)) for c in native.type_constraints},
-        fixing=fixing,
-        native=native,
+        type_attributes=fixing,
+        onnx_schema=native,
     )
 
 
-def _slot(formal: OpSchema.FormalParameter) -> Slot:
+def _slot(formal: OpSchema.FormalParameter) -> FormalSlot:
     from onnx.defs import OpSchema
 
     variadic = formal.option == OpSchema.FormalParameterOption.Variadic
-    return Slot(formal.type_str, variadic, formal.is_homogeneous)
+    return FormalSlot(formal.type_str, variadic, formal.is_homogeneous)
 
 
 @cache
@@ -127,11 +127,11 @@ def _contrib() -> dict[tuple[str, str], Schema]:
     rows = json.loads((Path(__file__).parent / "data" / "contrib_schemas.json").read_text(encoding="utf-8"))["schemas"]
     return {
         (row["domain"], row["op_type"]): Schema(
-            since=row["since"],
-            inputs=tuple(Slot(*slot) for slot in row["inputs"]),
-            outputs=tuple(Slot(*slot) for slot in row["outputs"]),
+            since_version=row["since"],
+            inputs=tuple(FormalSlot(*slot) for slot in row["inputs"]),
+            outputs=tuple(FormalSlot(*slot) for slot in row["outputs"]),
             allowed={name: frozenset(map(types.parse, texts)) for name, texts in row["allowed"].items()},
-            fixing=dict.fromkeys(row["fixing"], 0),
+            type_attributes=dict.fromkeys(row["fixing"], 0),
         )
         for row in rows
     }

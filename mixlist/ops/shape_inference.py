@@ -2,7 +2,7 @@
 
 Two things make it run away:
 
-- It infers the body of a function anew for each call. ``refuse_expansion`` counts the nodes that this makes.
+- It infers the body of a function anew for each call. ``refuse_large_expansion`` counts the nodes that this makes.
 - It can follow the values of shapes (data propagation). It then notes one element, 140 to 210 bytes, for each element
   of every vector that an operator like Add reads. ``_propagated_elements`` counts the elements that are known before.
   If they cannot be counted, because the length of a vector is itself computed, a process of its own follows the
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-EXPANDED = 20_000  # nodes after every call is replaced by the nodes of its function
+MOST_EXPANDED_NODES = 20_000  # nodes after every call is replaced by the nodes of its function
 MEMORY = 1 << 29  # bytes that the process which follows values may take
 SECONDS = 4.0  # that this process may take for one model
 _MOST_PROPAGATED = 1 << 20  # elements that are followed in this process: some 200 MB, one second
@@ -40,7 +40,7 @@ _GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS
 FunctionId = tuple[str, str, str]  # domain, name, overload
 
 
-class FollowedShapes(NamedTuple):
+class InferredShapes(NamedTuple):
     """A model with inferred shapes; ``exhausted`` if following the values of shapes took too much memory or time."""
 
     model: ModelProto
@@ -55,11 +55,11 @@ def infer_shapes(model: ModelProto, *, strict: bool = False) -> ModelProto:
     """
     from onnx import shape_inference
 
-    refuse_expansion(model)
+    refuse_large_expansion(model)
     return shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict)
 
 
-def follow_shapes(model: ModelProto, earlier: ModelProto | None = None) -> FollowedShapes:
+def infer_shapes_with_values(model: ModelProto, earlier: ModelProto | None = None) -> InferredShapes:
     """Return a copy of a model with the shapes that ONNX infers, with the values of shapes followed where affordable.
 
     ``earlier`` is the result for the same model when fewer of its nodes were constants. Raises what ``infer_shapes``
@@ -74,16 +74,16 @@ def follow_shapes(model: ModelProto, earlier: ModelProto | None = None) -> Follo
         count = _propagated_elements(inferred)
     if count is None:
         followed = _process.follow_values(model.SerializeToString())
-        return FollowedShapes(inferred if followed is None else type(model).FromString(followed), followed is None)
+        return InferredShapes(inferred if followed is None else type(model).FromString(followed), followed is None)
     if count > _MOST_PROPAGATED:
-        return FollowedShapes(infer_shapes(model) if inferred is earlier else inferred, False)
-    return FollowedShapes(shape_inference.infer_shapes(model, data_prop=True), False)
+        return InferredShapes(infer_shapes(model) if inferred is earlier else inferred, False)
+    return InferredShapes(shape_inference.infer_shapes(model, data_prop=True), False)
 
 
 # --- calls of functions ---
 
 
-def refuse_expansion(model: ModelProto) -> None:
+def refuse_large_expansion(model: ModelProto) -> None:
     """Raise ModelError if a model has too many nodes once every call is replaced by the nodes of its function.
 
     Each of 30 functions that calls the next one twice makes 2^30 of them. A model with many nodes in its file may have
@@ -104,7 +104,7 @@ def refuse_expansion(model: ModelProto) -> None:
         expanded[key] = written[key] + sum(expanded[called] * times for called, times in calls[key].items())
     main = _count(model.graph.node)
     total = main + sum(expanded[called] * times for called, times in _calls(model.graph.node, functions).items())
-    most = max(EXPANDED, 10 * (main + sum(written.values())))
+    most = max(MOST_EXPANDED_NODES, 10 * (main + sum(written.values())))
     if total > most:
         raise ModelError(
             f"the function calls of the model expand to {total:,} nodes, more than {most:,}",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mixlist.ops import types
-from mixlist.ops.schema import TYPE_ATTRIBUTES, VALUE_TYPED, Schema, Slot, Slots, find_schema
+from mixlist.ops.schema import TYPE_ATTRIBUTES, VALUE_TYPED, FormalSlot, FormalSlots, Schema, find_schema
 from mixlist.ops.shape_inference import infer_shapes
 from mixlist.ops.traits import Trait, operators
 
@@ -34,7 +34,7 @@ Inference = Callable[[Types], Types | None]  # from input types to output types;
 
 
 @dataclass(frozen=True)
-class Group:
+class TypeGroup:
     """Slots that share a type parameter; ``authored`` is the element type that the model gives them."""
 
     parameter: str
@@ -65,14 +65,14 @@ class Signature:
     schema: Schema | None
     inputs: Types
     outputs: Types
-    groups: tuple[Group, ...]
-    fixed: bool  # an attribute fixes the output type: the node never follows a list
-    reads_any: bool
+    groups: tuple[TypeGroup, ...]
+    has_fixed_output: bool  # an attribute fixes the output type: the node never follows a list
+    reads_any_type: bool
     inference: Inference | None = None
     _assigned: dict[tuple[int, ...], Assignment] = field(default_factory=dict)
     # The solver's assignments by (target type, low type, types that the policy may move). All three are needed: one
     # signature serves all policies under which its model is resolved. The bool tells whether the operator refused.
-    memo: dict[tuple[int, int, frozenset[int]], tuple[Assignment, bool]] = field(default_factory=dict)
+    solver_cache: dict[tuple[int, int, frozenset[int]], tuple[Assignment, bool]] = field(default_factory=dict)
 
     def assign(self, wish: tuple[int, ...]) -> Assignment:
         """The assignment nearest to ``wish``, one element type per group."""
@@ -86,7 +86,7 @@ class Signature:
         return self.assign(tuple(g.authored for g in self.groups))
 
     @property
-    def primary(self) -> Group | None:
+    def primary(self) -> TypeGroup | None:
         """The group that gives the node its precision: the first with an output, else the first."""
         return next((g for g in self.groups if g.outputs), self.groups[0] if self.groups else None)
 
@@ -102,10 +102,10 @@ def make_signature(
     reads_any = domain == "" and op_type in _READS_ANY
     if schema is None:
         return Signature(None, inputs, (types.UNKNOWN,) * len(present), (), False, False)
-    native = schema.native
+    native = schema.onnx_schema
     inference = _inference(native, opset, present, proto) if native is not None else None
-    formal_in = schema.parameters(schema.inputs, len(inputs))
-    formal_out = schema.parameters(schema.outputs, len(present))
+    formal_in = schema.formal_slots(schema.inputs, len(inputs))
+    formal_out = schema.formal_slots(schema.outputs, len(present))
     bound = {f.parameter: t for f, t in zip(formal_in, inputs, strict=False) if t != types.UNKNOWN}
     outputs = inference(inputs) if inference else None
     if outputs is None:
@@ -121,7 +121,7 @@ def make_signature(
     return Signature(schema, inputs, outputs, groups, fixed, reads_any and not groups, inference)
 
 
-def key_of(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
+def attribute_type_key(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
     """Return what of a node's attributes decides its types: names, kinds, and the values that fix a type."""
     key = []
     for attribute in proto.attribute:
@@ -131,7 +131,7 @@ def key_of(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
     return tuple(key)
 
 
-def _by_schema(schema: Schema, formal: Slot, bound: dict[str, types.Type]) -> types.Type:
+def _by_schema(schema: Schema, formal: FormalSlot, bound: dict[str, types.Type]) -> types.Type:
     if formal.parameter in schema.allowed:
         only = schema.allowed[formal.parameter]
         return bound.get(formal.parameter) or (next(iter(only)) if len(only) == 1 else types.UNKNOWN)
@@ -139,26 +139,28 @@ def _by_schema(schema: Schema, formal: Slot, bound: dict[str, types.Type]) -> ty
 
 
 def _is_fixed(schema: Schema, proto: NodeProto) -> bool:
-    given = {a.name: (a.i or a.type == a.TENSOR) for a in proto.attribute if a.name in schema.fixing}
-    return any(given.get(name, default) for name, default in schema.fixing.items())
+    given = {a.name: (a.i or a.type == a.TENSOR) for a in proto.attribute if a.name in schema.type_attributes}
+    return any(given.get(name, default) for name, default in schema.type_attributes.items())
 
 
-def _groups(schema: Schema, formal_in: Slots, formal_out: Slots, inputs: Types, outputs: Types) -> tuple[Group, ...]:
+def _groups(
+    schema: Schema, formal_in: FormalSlots, formal_out: FormalSlots, inputs: Types, outputs: Types
+) -> tuple[TypeGroup, ...]:
     slots: dict[str, tuple[list[int], list[int]]] = {}
     contained = any(isinstance(t, tuple) for t in inputs + outputs)
     for index, (formal, value_type) in enumerate(zip(formal_in, inputs, strict=False)):
-        if types.element(value_type) in types.LISTED and len(schema.types_of(formal.parameter)) > 1:
+        if types.element(value_type) in types.MIXABLE and len(schema.types_of(formal.parameter)) > 1:
             key = formal.parameter if formal.homogeneous else f"{formal.parameter}#{index}"
             slots.setdefault("*" if contained else key, ([], []))[0].append(index)
     for index, (formal, value_type) in enumerate(zip(formal_out, outputs, strict=False)):
-        key = "*" if contained and types.element(value_type) in types.LISTED else formal.parameter
+        key = "*" if contained and types.element(value_type) in types.MIXABLE else formal.parameter
         if key in slots and value_type != types.UNKNOWN:
             slots[key][1].append(index)
     groups = []
     for parameter, (ins, outs) in slots.items():
         elements = {types.element(inputs[i]) for i in ins} | {types.element(outputs[o]) for o in outs}
         if len(elements) == 1:  # a model whose types disagree is not ours to mend
-            groups.append(Group(parameter, tuple(ins), tuple(outs), elements.pop()))
+            groups.append(TypeGroup(parameter, tuple(ins), tuple(outs), elements.pop()))
     return tuple(groups)
 
 
@@ -177,15 +179,15 @@ def _assign(signature: Signature, wish: tuple[int, ...]) -> Assignment:
                 admitted, outputs = trial, inferred
     refused = tuple(i for i, (a, w) in enumerate(zip(admitted, wish, strict=True)) if a != w)
     inputs, _ = _retyped(signature, admitted)
-    wanted = [t if types.element(t) in types.LISTED and not signature.reads_any else None for t in inputs]
+    wanted = [t if types.element(t) in types.MIXABLE and not signature.reads_any_type else None for t in inputs]
     return Assignment(tuple(wanted), outputs, admitted, refused)
 
 
-def _admits(signature: Signature, group: Group, elem: int) -> bool:
+def _admits(signature: Signature, group: TypeGroup, elem: int) -> bool:
     schema = signature.schema
     assert schema is not None
-    formal_in = schema.parameters(schema.inputs, len(signature.inputs))
-    formal_out = schema.parameters(schema.outputs, len(signature.outputs))
+    formal_in = schema.formal_slots(schema.inputs, len(signature.inputs))
+    formal_out = schema.formal_slots(schema.outputs, len(signature.outputs))
     pairs = [(formal_in[i], signature.inputs[i]) for i in group.inputs]
     pairs += [(formal_out[o], signature.outputs[o]) for o in group.outputs]
     return all(types.with_element(t, elem) in schema.types_of(f.parameter) for f, t in pairs)

@@ -39,7 +39,7 @@ class Trait(Flag):
     BOUNDED = 1 << 6
     """No output has a magnitude beyond 2, however large the finite inputs are."""
 
-    STEADY = 1 << 7
+    WELL_CONDITIONED = 1 << 7
     """A sum, product or mean, or piecewise linear: if no terms cancel, a relative change of the inputs by at most e
     changes no output by more than 8 e of the largest output."""
 
@@ -94,10 +94,10 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("Atan Cos Erf HardSigmoid Sigmoid Sin Softsign Tanh", Trait.BOUNDED),
     ("Softmax", Trait.BOUNDED | Trait.SOFTMAX),
     ("LogSoftmax", Trait.SOFTMAX),
-    ("Conv ConvTranspose Gemm MatMul", Trait.STEADY | Trait.CUBE),
-    ("AveragePool DynamicQuantizeLinear GlobalAveragePool HardSwish LeakyRelu Mean PRelu Sum", Trait.STEADY),
-    ("Add Mul ReduceMean ReduceSum Sub", Trait.STEADY | _SHAPES),
-    ("Cast ScatterElements ScatterND", Trait.STEADY | _FREE | _SHAPES),
+    ("Conv ConvTranspose Gemm MatMul", Trait.WELL_CONDITIONED | Trait.CUBE),
+    ("AveragePool DynamicQuantizeLinear GlobalAveragePool HardSwish LeakyRelu Mean PRelu Sum", Trait.WELL_CONDITIONED),
+    ("Add Mul ReduceMean ReduceSum Sub", Trait.WELL_CONDITIONED | _SHAPES),
+    ("Cast ScatterElements ScatterND", Trait.WELL_CONDITIONED | _FREE | _SHAPES),
     ("BatchNormalization GroupNormalization InstanceNormalization LayerNormalization", Trait.NORMALIZES),
     ("RMSNormalization", Trait.NORMALIZES),
     # The output depends on shapes, on chance, or on nothing.

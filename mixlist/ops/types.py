@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Type = int | tuple[str, "Type"]
 
 UNKNOWN, FLOAT, INT64, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 7, 10, 11, 16
-ELEMENT = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
-LISTED = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types that lists move between
+ELEMENT_BY_NAME = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
+MIXABLE = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types that lists move between
 FLOATS = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})
 INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13, 21, 22, 25, 26})  # of 2 to 64 bits, signed and unsigned
 BOOL = 9
@@ -62,12 +62,12 @@ def _onnx_names() -> dict[str, int]:
 @cache
 def _names() -> dict[int, str]:
     """Return the names of element types that messages use: ``float32``, ``float64``, ``int64``."""
-    numpy_names = {elem: name for name, elem in ELEMENT.items()} | {UNKNOWN: "unknown"}
+    numpy_names = {elem: name for name, elem in ELEMENT_BY_NAME.items()} | {UNKNOWN: "unknown"}
     return {elem: numpy_names.get(elem, name) for name, elem in _onnx_names().items()}
 
 
 @cache
-def elements() -> frozenset[int]:
+def known_elements() -> frozenset[int]:
     """Return the element types that the installed onnx knows, UNKNOWN among them."""
     return frozenset(_names())
 
@@ -103,7 +103,7 @@ def parse_name(name: str) -> Type:
     head, _, rest = name.partition("(")
     if rest and head in ("seq", "optional"):
         return (head, parse_name(rest.removesuffix(")")))
-    elem = ELEMENT.get(name) or _onnx_names().get(name.lower(), UNKNOWN)
+    elem = ELEMENT_BY_NAME.get(name) or _onnx_names().get(name.lower(), UNKNOWN)
     if elem == UNKNOWN:
         raise UsageError(f"{name!r} is no tensor type", hint="use float32, float16, int64, seq(float32), ...")
     return elem

@@ -50,7 +50,7 @@ class CallFrames:
         """Return ``least``, or ten for each call that was entered, if these are more."""
         return max(least, 10 * len(self._calls))
 
-    def enter(self, call: Node, frame: CallFrame | None) -> CallFrame:
+    def frame_of(self, call: Node, frame: CallFrame | None) -> CallFrame:
         """Return the frame of a call; ``frame`` is that of the body which holds the call."""
         known = self._by_call.get((call, frame))
         if known is None:
@@ -74,24 +74,24 @@ class CallFrames:
             return frame.arguments[value]
         return self._at(value, frame)
 
-    def source(self, value: Value, frame: CallFrame | None) -> FrameValue:
+    def find_source(self, value: Value, frame: CallFrame | None) -> FrameValue:
         """Return the value that is no parameter and no result of a call, but has the same elements."""
         while True:
             call = value.producer
             if frame is not None and value in frame.arguments:
                 value, frame = frame.arguments[value]
             elif call is not None and call.function is not None and value.out < len(call.function.root.outputs):
-                value, frame = call.function.root.outputs[value.out], self.enter(call, frame)
+                value, frame = call.function.root.outputs[value.out], self.frame_of(call, frame)
             else:
                 return self._at(value, frame)
 
-    def varies(self, value: Value, frame: CallFrame | None) -> bool:
+    def depends_on_call(self, value: Value, frame: CallFrame | None) -> bool:
         """Return whether the value of a constant depends on the arguments of the call."""
         return frame is not None and value in self._varying_in(frame.function)
 
     def _at(self, value: Value, frame: CallFrame | None) -> FrameValue:
         """Return the value in its frame; a value that is the same in all calls has one frame without arguments."""
-        if frame is None or not frame.arguments or self.varies(value, frame):
+        if frame is None or not frame.arguments or self.depends_on_call(value, frame):
             return FrameValue(value, frame)
         empty = self._by_arguments.setdefault((frame.function, ()), CallFrame(frame.function, {}))
         return FrameValue(value, empty)

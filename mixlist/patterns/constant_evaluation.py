@@ -124,7 +124,7 @@ class ConstantEvaluator:
             raise UnknownValueError(f"{node.op_type} is an operator of {node.domain}")
         if any(isinstance(read.type, tuple) for read in (value, *node.inputs) if read is not None):
             raise UnknownValueError(f"{node.op_type} reads or yields a sequence")
-        return [self._frames.source(read, at.frame) for read in node.inputs if read is not None]
+        return [self._frames.find_source(read, at.frame) for read in node.inputs if read is not None]
 
     def _keep(self, at: FrameValue, array: Array) -> None:
         """Keep a value for later, in place of those that were not used for the longest time."""
@@ -194,7 +194,7 @@ def _model_of(node: Node, proto: NodeProto, arrays: list[Array | None], slot_ask
 
     schema = node.signature.schema if node.signature is not None else None
     model = ModelProto(ir_version=10)
-    since = schema.since if schema is not None else _CONSTANT_OPSET
+    since = schema.since_version if schema is not None else _CONSTANT_OPSET
     model.opset_import.add(domain="", version=max(since, _IMPLEMENTED_SINCE.get(node.op_type, 0)))
     model.graph.name = "constant"
     single = model.graph.node.add()

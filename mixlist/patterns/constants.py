@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from mixlist.graph.model import Value, float_values
 from mixlist.graph.weights import read_pieces, stores_all_elements
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW, flush_bound, overflow_bound
+from mixlist.ops.low_precision import LOW_TYPES, flush_bound, overflow_bound
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame, CallFrames, FrameValue
 from mixlist.patterns.constant_evaluation import ConstantEvaluator, UnknownValueError
@@ -59,7 +59,7 @@ class ConstantRange:
         """Return the value that all elements have; None if there are several values, or none."""
         return self.smallest if self.smallest == self.largest and not self.unknown else None
 
-    def misfit(self, low: int) -> str | None:
+    def misfit_reason(self, low: int) -> str | None:
         """Return the reason why the low type does not hold the constant; None if it does."""
         if self.max_abs >= overflow_bound(low):
             return f"reaches {self.max_abs:.6g}, which {types.type_name(low)} turns into infinity"
@@ -88,7 +88,7 @@ class ConstantRanges:
         self._scanned: dict[int, tuple[ConstantProto, ConstantRange]] = {}  # by id of the tensor, which is kept alive
         self._computed: dict[FrameValue, ConstantRange] = {}
 
-    def of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
+    def range_of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
         """Return the range of a constant in a call of its function; None for other values and if it holds no floats.
 
         A constant that value movers make has the union of the ranges of all constants that they move.
@@ -97,29 +97,29 @@ class ConstantRanges:
             return None
         if value.tensor is not None:
             return self._of_tensor(value.tensor)
-        asked = self.frames.source(value, frame)
+        asked = self.frames.find_source(value, frame)
         waiting = [asked]
         while waiting:
             at = waiting[-1]
             if at in self._computed:
                 waiting.pop()
                 continue
-            moved = [self.frames.source(source, at.frame) for source in _moved_inputs(at.value, _MOVERS)]
+            moved = [self.frames.find_source(source, at.frame) for source in _moved_inputs(at.value, _MOVERS)]
             missing = [source for source in moved if source not in self._computed]
             waiting += missing
             if not missing:
                 self._computed[at] = self._moved(at, moved) if moved else self._of_leaf(at)
         return self._computed[asked]
 
-    def known(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
+    def known_range_of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
         """Return the range of a constant whose value is known as a whole; None for every other value."""
-        found = self.of(value, frame)
+        found = self.range_of(value, frame)
         return found if found is not None and not found.unknown else None
 
     def fits(self, value: Value, low: int) -> bool:
         """Return True if the low type holds the constant, or if the value is no constant of floats."""
-        found = self.of(value)
-        return found is None or found.misfit(low) is None
+        found = self.range_of(value)
+        return found is None or found.misfit_reason(low) is None
 
     def _moved(self, at: FrameValue, moved: Iterable[FrameValue]) -> ConstantRange:
         fills = at.value.producer is not None and at.value.producer.op_type in _FILLERS
@@ -168,14 +168,14 @@ class ConstantRanges:
         """Return a bound of a dequantized weight, if that is enough to see that it fits; it need not be evaluated."""
         assert at.value.producer is not None
         integers, *scales = [
-            self.frames.source(value, at.frame) for value in at.value.producer.inputs if value is not None
+            self.frames.find_source(value, at.frame) for value in at.value.producer.inputs if value is not None
         ]
         if integers.value.tensor is None or integers.value.type not in _INTEGERS:
             return None
         stored = self._of_tensor(integers.value.tensor)
         scale, *shift = [_range_of_pieces([self._evaluator.array(each).reshape(-1)]).max_abs for each in scales]
         bound = scale * (stored.max_abs + sum(shift))
-        if stored.single is not None or bound >= min(map(overflow_bound, LOW)):
+        if stored.single is not None or bound >= min(map(overflow_bound, LOW_TYPES)):
             return None
         return ConstantRange(bound, -bound, bound)
 
@@ -188,7 +188,7 @@ class ConstantRanges:
         return found[1]
 
 
-def origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value]:
+def find_origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value]:
     """Return the tensors whose elements ``value`` holds: itself, unless one of ``movers`` makes it."""
     unmoved: list[Value] = []
     waiting, seen = [value], {value}

@@ -12,7 +12,7 @@ from math import isfinite
 
 from mixlist.graph.model import Node, Value, float_values
 from mixlist.ops import types
-from mixlist.ops.low_precision import rounded_if_held
+from mixlist.ops.low_precision import round_unless_lost
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.constants import ConstantRange
 
@@ -74,9 +74,9 @@ class _Bounds:
     def _of_range(self, known: ConstantRange) -> Interval:
         """Return the interval of a constant's finite elements."""
         if not (isfinite(known.smallest) and isfinite(known.largest)):
-            magnitude = rounded_if_held(known.max_abs, self.low)
+            magnitude = round_unless_lost(known.max_abs, self.low)
             return Interval(-magnitude, magnitude)
-        return Interval(rounded_if_held(known.smallest, self.low), rounded_if_held(known.largest, self.low))
+        return Interval(round_unless_lost(known.smallest, self.low), round_unless_lost(known.largest, self.low))
 
     def _computed(self, value: Value) -> Interval | None:
         node = value.producer

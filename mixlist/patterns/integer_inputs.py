@@ -27,14 +27,14 @@ from mixlist.graph.traversal import reachable_graphs
 from mixlist.graph.weights import embedded_array, is_external, stored_element_count
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.positions import all_plans, find_positions
+from mixlist.patterns.positions import find_positions, list_plans
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from onnx import ModelProto
 
-POSITIONS = 4096  # sequences of thousands of tokens are common, and nothing in a graph says how long they are
+MOST_POSITIONS = 4096  # sequences of thousands of tokens are common, and nothing in a graph says how long they are
 _BYTES = {2: (0, 255), 3: (-128, 127)}  # the bounds of uint8 and int8
 _MOVERS = operators(Trait.MOVES_VALUES)
 # The input slots that a mover takes its elements from, where it is not slot 0 alone; None: all slots.
@@ -162,7 +162,7 @@ class _Uses:
     def positions(self) -> dict[Node, str]:
         """The Casts whose integers reach Sin, Cos or GridSample, each with that reader."""
         plan = find_positions(self.main)
-        plans = all_plans(plan) if plan is not None else []
+        plans = list_plans(plan) if plan is not None else []
         return {node: reader for each in reversed(plans) for node, reader in each.sources.items()}
 
     def of(self, start: Value) -> Iterator[tuple[_Use, IntegerRange]]:
@@ -202,7 +202,7 @@ class _Uses:
             depth = max(self._elements(graph, node.inputs[1]), default=0)
             return (_Use.PICKS, IntegerRange(0, depth - 1, f"{reader} has depth {depth}")) if depth > 0 else None
         if node in self.positions and slot == 0:
-            most = max((POSITIONS, *self.shapes.get(start.name, ()))) - 1
+            most = max((MOST_POSITIONS, *self.shapes.get(start.name, ()))) - 1
             return _Use.POSITION, IntegerRange(0, most, f"they are positions, which reach {self.positions[node]}")
         if (node.op_type, slot) in _COMPARING:
             return self._compared(graph, node, slot, reader)

@@ -13,7 +13,7 @@ from mixlist.graph.weights import embedded_array, is_external, stored_element_co
 from mixlist.ops import types
 from mixlist.patterns.factor_bounds import RangeOf
 from mixlist.patterns.mask_plan import MaskGroup
-from mixlist.patterns.masks import LEAST
+from mixlist.patterns.masks import SMALLEST_MASK
 
 MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
 
@@ -32,16 +32,16 @@ def filled_mask(node: Node) -> float | None:
     if any(is_external(value) or stored_element_count(value) != 1 for value in values):
         return None
     magnitude = abs(float(embedded_array(values[0]).flat[0])) if values else 0.0
-    return magnitude if LEAST <= magnitude < float("inf") else None
+    return magnitude if SMALLEST_MASK <= magnitude < float("inf") else None
 
 
 def computing_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup | None:
     """Return the group of a node that a mask is computed with; None if all constants at the node fit the low type."""
     for value in (*node.outputs, *node.inputs):
-        if value is None or not value.constant or value.type not in types.LISTED:
+        if value is None or not value.constant or value.type not in types.MIXABLE:
             continue
         found = range_of(value)
-        why = found.misfit(low) if found is not None else None
+        why = found.misfit_reason(low) if found is not None else None
         if found is not None and why:
             return MaskGroup(
                 exceeding=[node],

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
-from mixlist.ops.low_precision import FINITE_MAX, rounded_if_held
+from mixlist.ops.low_precision import FINITE_MAX, round_unless_lost
 from mixlist.ops.traits import Trait, operators
 from mixlist.patterns.call_frames import CallFrame
 from mixlist.patterns.constants import ConstantRange
 from mixlist.patterns.factor_bounds import factor_bounds, reciprocal
 from mixlist.patterns.mask_constants import computed_inputs, computing_group, filled_mask, is_reducible
-from mixlist.patterns.mask_plan import SCORES, CallMasks, MaskFlow, MaskGroup, MaskPlan
-from mixlist.patterns.masks import LEAST
+from mixlist.patterns.mask_plan import LARGEST_SCORE, CallMasks, MaskFlow, MaskGroup, MaskPlan
+from mixlist.patterns.masks import SMALLEST_MASK
 
 if TYPE_CHECKING:
-    from mixlist.patterns.mask_calls import Finders
+    from mixlist.patterns.mask_calls import MaskFinders
 
 _SOFTMAX = operators(Trait.SOFTMAX)
 _ONLY_SHAPE = operators(Trait.READS_ONLY_SHAPE)
@@ -41,7 +41,7 @@ _PARTS = _PASSES | _SOFTMAX | {"Add", "Sub", "Mul", "Div", "ConstantOfShape"}
 NO_MASKS = CallMasks()
 
 
-class Finder:
+class MaskFinder:
     """Follows the masks of one graph: back from the softmaxes, then forward with the numbers.
 
     A function's body has one finder for each kind of call. No mask that enters or leaves a body can be reduced.
@@ -54,11 +54,11 @@ class Finder:
     whether a constant was examined whose value depends on ``frame``.
     """
 
-    def __init__(self, finders: Finders, graph: Graph, call: CallMasks, frame: CallFrame | None) -> None:
+    def __init__(self, finders: MaskFinders, graph: Graph, call: CallMasks, frame: CallFrame | None) -> None:
         self.finders, self.graph, self.call, self.frame = finders, graph, call, frame
         self.ranges, self.low = finders.ranges, finders.low
         self.varies = False
-        self.callees: dict[Node, Finder] = {}
+        self.callees: dict[Node, MaskFinder] = {}
         self.arriving: set[Value | None] = set()
         self.computed: set[Value | None] = set()
         self.computed_at: dict[Node, list[Value]] = {}
@@ -177,23 +177,25 @@ class Finder:
             self.unsound.add(node)
             self.sources.setdefault(node, f"a tensor of {node.op_type}")
 
-    def _call(self, node: Node, call: CallMasks) -> Finder:
+    def _call(self, node: Node, call: CallMasks) -> MaskFinder:
         """Let the plan of a call be that for a kind of call; return its finder."""
         assert node.function is not None
-        callee = self.callees[node] = self.finders.of(node.function, call, self.ranges.frames.enter(node, self.frame))
+        callee = self.callees[node] = self.finders.of(
+            node.function, call, self.ranges.frames.frame_of(node, self.frame)
+        )
         self.plan.calls[node.id] = callee.plan
         self.varies |= callee.varies and self.frame is not None
         return callee
 
     def _range_of(self, value: Value) -> ConstantRange | None:
         """Return the range that a constant has in this call; None if it is not known."""
-        self.varies |= self.ranges.frames.varies(value, self.frame)
-        return self.ranges.known(value, self.frame)
+        self.varies |= self.ranges.frames.depends_on_call(value, self.frame)
+        return self.ranges.known_range_of(value, self.frame)
 
     def _read(self, node: Node, slots: AbstractSet[int] | None = None) -> Iterator[tuple[int, MaskFlow | None]]:
         """Yield the slots that may carry a mask, with the mask; ``slots`` are those of a call."""
         for slot, value in enumerate(_carried(node)):
-            if value is None or value.type not in types.LISTED or (slots is not None and slot not in slots):
+            if value is None or value.type not in types.MIXABLE or (slots is not None and slot not in slots):
                 continue
             flow = self.flows.get(value)
             if value.constant and (flow is None or value.tensor is not None):
@@ -206,8 +208,8 @@ class Finder:
         """Return the mask in a constant that no node of the path makes, if it holds numbers of that size."""
         known = self._range_of(value)
         # Rounded, so that a rewritten model has the same masks.
-        magnitude = rounded_if_held(known.max_abs, self.low) if known is not None else 0.0
-        if magnitude < LEAST:
+        magnitude = round_unless_lost(known.max_abs, self.low) if known is not None else 0.0
+        if magnitude < SMALLEST_MASK:
             return None
         self.constants.append((node, slot))
         if value.tensor is None:
@@ -241,7 +243,7 @@ class Finder:
             return MaskFlow(
                 sum(flow.total for flow in flows),
                 sum(flow.weight for flow in flows),
-                max([SCORES, *(flow.scores for flow in flows)]),
+                max([LARGEST_SCORE, *(flow.scores for flow in flows)]),
             )
         return MaskFlow(
             max(flow.total for flow in flows),
@@ -355,7 +357,7 @@ class Finder:
             group.destination = group.destination or self._destination(node)
         for leader, group in groups.items():
             group.limit = FINITE_MAX[self.low] / 2 / weights[leader]
-            group.reducible &= group.limit >= LEAST
+            group.reducible &= group.limit >= SMALLEST_MASK
         for node, slot in self.constants:
             if node.function is None and (node in self.carrying or node in self.softmaxes):
                 group = groups[self._leader(node)]
@@ -375,7 +377,7 @@ class Finder:
 
     def _changes(self, value: Value | None, limit: float) -> bool:
         """Return whether a limit may change a constant, or the constants that it is computed from."""
-        known = self.ranges.known(value) if value is not None and value.tensor is not None else None
+        known = self.ranges.known_range_of(value) if value is not None and value.tensor is not None else None
         return known is None or known.max_abs > limit
 
 
@@ -396,4 +398,4 @@ def _order(node: Node) -> int:
 
 
 def _listed(values: Iterable[Value | None]) -> list[Value]:
-    return [value for value in values if value is not None and value.type in types.LISTED]
+    return [value for value in values if value is not None and value.type in types.MIXABLE]

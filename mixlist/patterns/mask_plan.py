@@ -13,9 +13,9 @@ from math import inf, isfinite
 from mixlist.graph.model import Node
 from mixlist.ops.low_precision import FINITE_MAX
 
-SCORES = 16000.0  # the largest magnitude of the scores that are added to a mask (Rule S4.37)
+LARGEST_SCORE = 16000.0  # the largest magnitude of the scores that are added to a mask (Rule S4.37)
 
-Limits = dict[int, float]  # by input slot
+SlotLimits = dict[int, float]  # by input slot
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MaskGroup:
 
     softmaxes: list[Node] = field(default_factory=list)
     exceeding: list[Node] = field(default_factory=list)
-    limits: dict[Node, Limits] = field(default_factory=dict)
+    limits: dict[Node, SlotLimits] = field(default_factory=dict)
     reducible: bool = True
     source: str = ""
     destination: str = ""

@@ -19,10 +19,10 @@ from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.graph.weights import is_external, read_pieces
 from mixlist.ops.traits import Trait, operators
-from mixlist.patterns.constants import origins
+from mixlist.patterns.constants import find_origins
 
 SENTINEL = 1e37  # no quantity reaches it; masks are written with float32's lowest value
-LEAST = 1e4  # the smallest number that models write as a mask
+SMALLEST_MASK = 1e4  # the smallest number that models write as a mask
 # A Cast rounds, but a mask stays a mask.
 _MOVERS = operators(Trait.MOVES_VALUES) - {"Where"} | {"Cast"}
 _WITH_CONSTANTS = frozenset({"Add", "Sub", "Max", "Where"})
@@ -205,7 +205,7 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
 
 def _variables(graph: Graph, value: Value) -> list[TensorRef]:
     """Return the tensors that are moved into a value, without constants; the value itself if none is a constant."""
-    moved = float_values(origins(value, _MOVERS))
+    moved = float_values(find_origins(value, _MOVERS))
     if not any(origin.constant for origin in moved):
         return [_key(graph, value)]
     return [_key(graph, origin) for origin in moved if not origin.constant]
@@ -214,13 +214,13 @@ def _variables(graph: Graph, value: Value) -> list[TensorRef]:
 def _constant_levels(value: Value) -> MaskLevels:
     """Return the levels of a constant that may be a mask; infinite ones for other values and external constants."""
     lowest = largest = 0.0
-    for origin in float_values(origins(value, _MOVERS)):
+    for origin in float_values(find_origins(value, _MOVERS)):
         if origin.tensor is not None and not is_external(origin.tensor):
             for piece in read_pieces(origin.tensor, None):
                 if piece.size:
                     lowest, largest = min(lowest, float(piece.min())), max(largest, float(piece.max()))
     size = max(-lowest, largest)
-    if not size >= LEAST:
+    if not size >= SMALLEST_MASK:
         return _NO_LEVELS
     level = min(size / 2, SENTINEL)  # also of an infinite mask
     return MaskLevels(level if -lowest >= level else math.inf, level if largest >= level else math.inf)

@@ -83,7 +83,7 @@ def find_positions(main: Graph) -> PositionPlan | None:
     return None
 
 
-def all_plans(plan: PositionPlan) -> list[PositionPlan]:
+def list_plans(plan: PositionPlan) -> list[PositionPlan]:
     """Return a plan and those of all functions that its graph calls, each once."""
     found = {plan: None}
     waiting = deque([plan])

@@ -11,7 +11,7 @@ from mixlist.report.terminal import clean, paint, table
 
 if TYPE_CHECKING:
     from mixlist.benchmark.paired_statistics import Ratio
-    from mixlist.benchmark.result import BenchReport, Contender
+    from mixlist.benchmark.result import BenchReport, TimedModel
     from mixlist.cost.estimate import Work
 
 _OPERATORS = 12  # rows of a table of op types; the rest is summed up
@@ -65,7 +65,7 @@ def _how(report: BenchReport) -> str:
     return f"{report.provider}{threads}: {report.rounds} rounds, each model {runs} a round, {batches}; {transfers}"
 
 
-def _figures(c: Contender) -> dict[str, str]:
+def _figures(c: TimedModel) -> dict[str, str]:
     """Return the column of one model in the table, by row."""
     seconds, graph, profile = c.seconds, c.graph, c.profile
     arena = profile.arena if profile is not None else None
@@ -85,7 +85,7 @@ def _figures(c: Contender) -> dict[str, str]:
     }
 
 
-def _operators(both: Sequence[Contender]) -> list[tuple[str, ...]]:
+def _operators(both: Sequence[TimedModel]) -> list[tuple[str, ...]]:
     times = [{op.op_type: op.seconds for op in c.profile.ops} if c.profile else None for c in both]
     known = {op for each in times if each for op in each}
     order = sorted(known, key=lambda op: -max(each.get(op, 0.0) for each in times if each))

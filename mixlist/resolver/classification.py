@@ -37,7 +37,7 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.lists.library import ListName
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
-from mixlist.ops.names import Listed, listed
+from mixlist.ops.names import ListMatch, find_list
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 
@@ -46,7 +46,7 @@ _CUBE = operators(Trait.CUBE)  # Rule S3.7
 # The ways to find a node's precision. Only `gray` looks at other nodes.
 Kind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
 
-_FLOAT_OR_UNKNOWN = types.LISTED | {types.UNKNOWN}
+_FLOAT_OR_UNKNOWN = types.MIXABLE | {types.UNKNOWN}
 
 _KINDS: dict[ListName, Kind] = {"white": "low", "black": "authored", "gray": "gray"}
 
@@ -62,7 +62,7 @@ class Classification:
     list: str
     kind: Kind
     rule: str
-    listed: Listed | None = None
+    listed: ListMatch | None = None
     mask: str | None = None
 
 
@@ -71,12 +71,12 @@ class Classifier:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.low = types.ELEMENT[policy.mode.low]
+        self.low = types.ELEMENT_BY_NAME[policy.mode.low]
         raises = policy.mode.action == "raise"  # brings up either low type; lists leave the other one alone
-        self.movable = types.LISTED if raises else frozenset({types.FLOAT, self.low})
+        self.movable = types.MIXABLE if raises else frozenset({types.FLOAT, self.low})
         in_lists = policy.mode.action == "lists"
         self.lowers_bfloat16 = in_lists and policy.space == "ascend" and self.low == types.FLOAT16  # Rule S3.8
-        self.movable_if_white = types.LISTED if self.lowers_bfloat16 else self.movable
+        self.movable_if_white = types.MIXABLE if self.lowers_bfloat16 else self.movable
         self._facts: dict[tuple[str, str, int | None], Classification] = {}
         self.cast_is_black = in_lists and self.classify_operator("", "Cast").list == "black"
 
@@ -87,7 +87,7 @@ class Classifier:
         key = (domain, op_type, None if self.policy.space == "onnx" else rank())
         fact = self._facts.get(key)
         if fact is None:
-            entry = listed(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
+            entry = find_list(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
             rule = "follow" if entry.list == "gray" else entry.list
             fact = self._facts[key] = Classification(entry.list, _KINDS[entry.list], rule, entry)
         return fact
@@ -102,7 +102,7 @@ class Classifier:
             by_list = self.classify_operator(node.domain, node.op_type, lambda: find_rank(graph, node))
         else:
             by_list = self._by_mode(action, node)
-        if signature.fixed:
+        if signature.has_fixed_output:
             return Classification(by_list.list, "cast", "cast", by_list.listed)
         if graph.has_undeclared and unknown_inputs(node):
             return Classification(by_list.list, "unknown", "unknown-type", by_list.listed)
@@ -133,14 +133,14 @@ def is_control_flow(node: Node) -> bool:
 def unknown_inputs(node: Node) -> list[Value]:
     """Return the inputs of unknown type at slots that admit float32 or a low type (Rule S4.40)."""
     signature = node.signature
-    if types.UNKNOWN not in node.types or signature is None or signature.schema is None or signature.reads_any:
+    if types.UNKNOWN not in node.types or signature is None or signature.schema is None or signature.reads_any_type:
         return []
     schema = signature.schema
-    formal = schema.parameters(schema.inputs, len(node.inputs))
+    formal = schema.formal_slots(schema.inputs, len(node.inputs))
     slots = zip(node.inputs, node.types, formal, strict=False)
     unknown = [(value, slot.parameter) for value, known, slot in slots if value is not None and known == types.UNKNOWN]
     return [
-        v for v, parameter in unknown if not types.LISTED.isdisjoint(map(types.element, schema.types_of(parameter)))
+        v for v, parameter in unknown if not types.MIXABLE.isdisjoint(map(types.element, schema.types_of(parameter)))
     ]
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
-from mixlist.ops.signature import Assignment, Group
+from mixlist.ops.signature import Assignment, TypeGroup
 from mixlist.resolver.solver_state import SolverState
 
 
@@ -29,7 +29,7 @@ def misfit(value: Value, state: SolverState) -> str | None:
     if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.shared.classifier.lowers_bfloat16):
         return None
     why = state.shared.misfit(value, state.frame)
-    if state.frame is not None and state.shared.ranges.frames.varies(value, state.frame):
+    if state.frame is not None and state.shared.ranges.frames.depends_on_call(value, state.frame):
         state.solution.constant_fits.setdefault(state.step, {})[value] = why is None
     return why
 
@@ -84,7 +84,7 @@ def _result_misfit(node: Node, assignment: Assignment, state: SolverState) -> st
     return None
 
 
-def _has_only_constants(group: Group, node: Node) -> bool:
+def _has_only_constants(group: TypeGroup, node: Node) -> bool:
     """Return whether the type of these slots is independent of all values that are computed."""
     inputs = [node.inputs[slot] for slot in group.inputs]
     return not group.outputs and all(v is not None and v.constant for v in inputs)

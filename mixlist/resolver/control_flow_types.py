@@ -28,7 +28,7 @@ from mixlist.resolver.solver_state import SolverState
 def decide_link(link: Link, state: SolverState) -> list[Value]:
     """Join the types that a link's values vote for; return the values whose type, or mark as black, changed."""
     voted = _vote(link, state)
-    targets = [t for t in link.targets if types.element(t.type) in types.LISTED and t not in state.groups]
+    targets = [t for t in link.targets if types.element(t.type) in types.MIXABLE and t not in state.groups]
     changed = state.raise_types(targets, [voted] * len(targets))
     by_black = voted == types.FLOAT and any(is_high_by_black(r.value, state.solution, state.low) for r in link.reads)
     return changed + mark_high_by_black(link.targets, [by_black] * len(link.targets), state)

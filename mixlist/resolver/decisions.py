@@ -17,7 +17,7 @@ from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.signature import Assignment
-from mixlist.patterns.mask_plan import Limits, MaskGroup, MaskPlan
+from mixlist.patterns.mask_plan import MaskGroup, MaskPlan, SlotLimits
 from mixlist.patterns.positions import PositionPlan
 from mixlist.resolver.classification import Classification
 from mixlist.resolver.node_rules import NodeRules
@@ -97,7 +97,7 @@ class GraphSolution:
     positions: PositionPlan | None = None
     masks: MaskPlan | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()
-    reduced_slots: Mapping[Node, Limits] = field(default_factory=dict)
+    reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
     number: str = ""  # "#k" where its function has several specializations, in order of first call
 
 
@@ -142,8 +142,8 @@ def find_precision(solution: GraphSolution, node: Node) -> str:
     if signature is None or assignment is None or solution.classifications[node.id].kind == "none":
         return "none"
     primary = signature.primary
-    if primary is not None and not signature.fixed:
+    if primary is not None and not signature.has_fixed_output:
         return types.type_name(assignment.elements[signature.groups.index(primary)])
-    slots = node.outputs if signature.fixed else node.inputs
+    slots = node.outputs if signature.has_fixed_output else node.inputs
     elem = next((types.element(v.type) for v in slots if v is not None), types.UNKNOWN)
     return types.type_name(elem) if elem in types.FLOATS and node.op_type != "Constant" else "none"

@@ -33,7 +33,7 @@ def decide_call(node: Node, state: SolverState) -> list[Value]:
         blacks=tuple([marks_black and v is not None and is_high_by_black(v, solution, state.low) for v in node.inputs]),
         positions=solution.positions.of_call(node) if solution.positions is not None else None,
         masks=solution.masks.of_call(node) if solution.masks is not None else None,
-        frame=state.shared.ranges.frames.enter(node, state.frame),
+        frame=state.shared.ranges.frames.frame_of(node, state.frame),
     )
     callee = solution.callees[node.id] = state.shared.specialize(node.function, call)
     if state.frame is not None:
@@ -73,7 +73,7 @@ def settle_constant_arguments(
     for value, handed_in in settled.items():
         wants = wanted.get(value.id, set())
         want = next(iter(wants)) if len(wants) == 1 else None
-        if want is None or types.element(value.type) not in types.LISTED:
+        if want is None or types.element(value.type) not in types.MIXABLE:
             continue
         if handed_in is None or takes_type(handed_in, want, solution.graph):
             solution.decided_types[value.id] = want

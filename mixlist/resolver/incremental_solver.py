@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.traversal import reachable_graphs
 from mixlist.lists.policy import NodeRule, Policy
-from mixlist.ops.names import in_ascend, in_onnx
+from mixlist.ops.names import ascend_names, onnx_names
 from mixlist.ops.signature import Assignment
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Classification, Classifier
@@ -364,4 +364,4 @@ def _copy(before: GraphSolver, shared: ModelSolver, masks: Masks) -> GraphSolver
 @cache
 def _names(operator: Operator) -> tuple[str, ...]:
     """Return every name that a list of either name space may have for an operator."""
-    return *in_onnx(*operator), *in_ascend(*operator)
+    return *onnx_names(*operator), *ascend_names(*operator)

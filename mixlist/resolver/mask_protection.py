@@ -32,7 +32,7 @@ from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.patterns.mask_calls import find_mask_groups
-from mixlist.patterns.mask_plan import Limits, MaskGroup, MaskPlan
+from mixlist.patterns.mask_plan import MaskGroup, MaskPlan, SlotLimits
 from mixlist.resolver.classification import Classification
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 
@@ -48,7 +48,7 @@ class Masks:
     """
 
     kept: frozenset[MaskGroup]
-    reduced: Mapping[Node, Limits]
+    reduced: Mapping[Node, SlotLimits]
     is_repeated: bool
 
 
@@ -69,7 +69,7 @@ def masks_of(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | 
     """Return the mask groups of a model if the policy's mode can make their nodes low precision."""
     if policy.mode.action not in ("lists", "force"):
         return None
-    return find_mask_groups(main, ranges, types.ELEMENT[policy.mode.low])
+    return find_mask_groups(main, ranges, types.ELEMENT_BY_NAME[policy.mode.low])
 
 
 def kept_at_first(groups: Groups, fact_of: Callable[[Node], Classification]) -> KeptGroups:
@@ -101,7 +101,7 @@ def mask_notes(kept: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
         yield from ((node, note) for node in group.exceeding)
 
 
-def reduced_constants(groups: Groups, kept: AbstractSet[MaskGroup]) -> dict[Node, Limits]:
+def reduced_constants(groups: Groups, kept: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
     """Return the slots that read a reduced constant, by node, each with the largest magnitude that is left."""
     return {node: limits for group in groups if group not in kept for node, limits in group.limits.items()}
 

@@ -37,7 +37,7 @@ from mixlist.graph.refs import NodeRef, accepted_names
 from mixlist.graph.traversal import linked_scopes
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
-from mixlist.ops.names import in_ascend, in_onnx, listed
+from mixlist.ops.names import ascend_names, find_list, onnx_names
 from mixlist.ops.signature import Assignment
 from mixlist.resolver.classification import Classification, unknown_inputs
 
@@ -152,14 +152,14 @@ class NodeRules:
                     yield from ((rule, node) for node in nodes)
 
     def _is_of_type(self, node: Node, name: str) -> bool:
-        if name in in_onnx(node.domain, node.op_type):
+        if name in onnx_names(node.domain, node.op_type):
             return True
-        return self._policy.space == "ascend" and name in in_ascend(node.domain, node.op_type)
+        return self._policy.space == "ascend" and name in ascend_names(node.domain, node.op_type)
 
     def _list_of(self, node: Node) -> str:
         if self._policy.mode.action != "lists":
             return "none"
-        return listed(self._policy.lists, self._policy.space, node.domain, node.op_type).list
+        return find_list(self._policy.lists, self._policy.space, node.domain, node.op_type).list
 
 
 class _ScopeNodes:
@@ -194,13 +194,13 @@ def _is_pattern(pattern: str) -> bool:
 
 
 def _can_vary(node: Node) -> bool:
-    return node.signature is not None and not node.signature.fixed and bool(node.signature.groups)
+    return node.signature is not None and not node.signature.has_fixed_output and bool(node.signature.groups)
 
 
 def _why(node: Node) -> str:
     if node.bodies or node.function is not None:
         return "control flow and function calls carry no precision themselves"
-    if node.signature is not None and node.signature.fixed:
+    if node.signature is not None and node.signature.has_fixed_output:
         return f"an attribute fixes the output type of {node.op_type}"
     if unknown := unknown_inputs(node):
         return f"nothing tells the type of {', '.join(repr(value.name) for value in unknown)}"
@@ -232,7 +232,7 @@ def _wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
                 continue
             if index >= len(slots) or slots[index] is None:
                 raise ListError(f"{rule.place}: {_shown(graph, node)} has no {side} {index}")
-            asked[side, index] = types.ELEMENT[text]
+            asked[side, index] = types.ELEMENT_BY_NAME[text]
     for group in signature.groups:
         slots_of = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
         wanted = {asked.pop(s) for s in slots_of if s in asked}

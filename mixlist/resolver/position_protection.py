@@ -19,7 +19,7 @@ from mixlist.graph.model import Graph, Node
 from mixlist.graph.naming import node_ref
 from mixlist.lists.policy import Policy
 from mixlist.ops import types
-from mixlist.ops.low_precision import EXACT_INTEGERS
+from mixlist.ops.low_precision import MAX_EXACT_INTEGER
 from mixlist.patterns.positions import PositionPlan, find_positions
 from mixlist.resolver.classification import Kind
 from mixlist.resolver.decisions import GraphSolution, ModelSolution
@@ -64,7 +64,7 @@ def position_warnings(resolved: ModelSolution) -> Iterator[Diagnostic]:
             "ML507",
             "warning",
             f"positions on their way to {reader} are {low} at {node.op_type} {node_ref(graph, node)}, and {low} holds "
-            f"all integers up to {EXACT_INTEGERS[resolved.low]} only",
+            f"all integers up to {MAX_EXACT_INTEGER[resolved.low]} only",
             hint="--protect positions keeps position arithmetic in high precision",
         )
 

@@ -10,8 +10,8 @@ from mixlist.graph.model import Node, Value
 from mixlist.graph.naming import display_name
 from mixlist.lists.policy import Action, GrayPolicy
 from mixlist.ops import types
-from mixlist.ops.low_precision import EXACT_INTEGERS
-from mixlist.ops.names import in_onnx
+from mixlist.ops.low_precision import MAX_EXACT_INTEGER
+from mixlist.ops.names import onnx_names
 from mixlist.ops.schema import next_opset_allowing
 from mixlist.resolver.classification import Classification, unknown_inputs
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precision
@@ -145,13 +145,13 @@ class ReasonWriter:
 
     def _nothing_to_vary(self, node: Node) -> str:
         signature = node.signature
-        if signature is not None and signature.reads_any:
+        if signature is not None and signature.reads_any_type:
             return f"{node.op_type} reads only the shape of its input (S4.1)"
         if any(v is not None and types.element(v.type) == types.DOUBLE for v in node.inputs):
             return "it computes in float64, which lists never change (S4.9)"
         if signature is not None and signature.groups:  # of the other low type
             return self._keeps_other_type(types.type_name(signature.groups[0].authored))
-        if any(v is not None and types.element(v.type) in types.LISTED for v in [*node.inputs, *node.outputs]):
+        if any(v is not None and types.element(v.type) in types.MIXABLE for v in [*node.inputs, *node.outputs]):
             return f"the schema of {node.op_type} fixes its float types (S4.1)"
         return "it has no float input or output (S4.1)"
 
@@ -170,7 +170,7 @@ class ReasonWriter:
         if position.source is None:
             return f"it makes an operand of position arithmetic before {position.reader}: it stays {kept} (S4.38)"
         way = "it reads" if position.is_reader else f"it brings to {position.reader}"
-        exact = f"{self.low} holds all integers up to {EXACT_INTEGERS[self.low_type]} only"
+        exact = f"{self.low} holds all integers up to {MAX_EXACT_INTEGER[self.low_type]} only"
         return f"the integers of {position.source!r}, which {way}, are positions, and {exact}: it stays {kept} (S4.38)"
 
     def _mask_rule(self, node: Node) -> str:
@@ -182,7 +182,7 @@ class ReasonWriter:
     def _refused(self, node: Node, kept: str) -> str:
         opset = self.solution.graph.opsets.get(node.domain, 0)
         if node.signature is not None and node.signature.schema is None:
-            _, operator = in_onnx(node.domain, node.op_type)
+            _, operator = onnx_names(node.domain, node.op_type)
             return f"no schema is known for {operator} at opset {opset}: it stays as authored (S4.14)"
         if kept not in ("float32", self.low):
             return f"{_shown_entry(self.solution.classifications[node.id])}, but {self._keeps_other_type(kept)}"

@@ -13,7 +13,7 @@ from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import POLICY_KEY
 from mixlist.lists.policy import Policy, require_policy
 from mixlist.ops import types
-from mixlist.ops.crosscheck import cross_check
+from mixlist.ops.name_warnings import find_name_warnings
 from mixlist.patterns.constants import ConstantRanges
 from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.resolver.classification import Classifier, unknown_inputs
@@ -103,7 +103,7 @@ def _warnings(resolved: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagn
     yield from _other_policy(resolved)
     counts = Counter((n.domain, n.op_type) for s in resolved.solutions for n in s.graph.order)
     functions = {name for _, name, _ in resolved.graph.functions}
-    yield from cross_check(resolved.policy, counts, functions)
+    yield from find_name_warnings(resolved.policy, counts, functions)
     yield from resolved.rules.findings()
     yield from position_warnings(resolved)
     yield from _broken_masks(resolved, ranges)

@@ -50,7 +50,7 @@ class SequenceGroup:
 
 def is_container(value: Value | None) -> bool:
     """Return whether the value is a sequence or optional of a type that lists move."""
-    return value is not None and isinstance(value.type, tuple) and types.element(value.type) in types.LISTED
+    return value is not None and isinstance(value.type, tuple) and types.element(value.type) in types.MIXABLE
 
 
 def group_of(node: Node, groups: dict[Value, SequenceGroup]) -> SequenceGroup | None:
@@ -115,7 +115,7 @@ def _attach_node(node: Node, groups: dict[Value, SequenceGroup]) -> None:
         for slot, value in enumerate(node.inputs):
             if value is not None and value in groups:
                 groups[value].arguments.append(CallArgument(node, slot, value))
-    elif signature is not None and (signature.fixed or signature.schema is None or not signature.groups):
+    elif signature is not None and (signature.has_fixed_output or signature.schema is None or not signature.groups):
         # A custom operator, or one such as SequenceEmpty that has no type to choose: its type binds the group.
         for value in (*node.inputs, *node.outputs):
             if value is not None and is_container(value):

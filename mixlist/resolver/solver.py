@@ -69,10 +69,10 @@ class ModelSolver:
 
     def misfit(self, value: Value, frame: CallFrame | None) -> str | None:
         """Return why a constant does not fit the low type; None if it fits, or if its value is not known."""
-        found = self.ranges.of(value, frame)
-        why = found.misfit(self.classifier.low) if found is not None else None
+        found = self.ranges.range_of(value, frame)
+        why = found.misfit_reason(self.classifier.low) if found is not None else None
         if found is not None and (why or found.unknown):
-            source = self.ranges.frames.source(value, frame)
+            source = self.ranges.frames.find_source(value, frame)
             if why:
                 return f"constant {source.value.name!r} {why}"
             self.unknown.setdefault(found.unknown, {})[source] = None
@@ -93,7 +93,7 @@ class ModelSolver:
             return True
         known = self._admitted.get((solution, frame))
         if known is None:
-            enter = self.ranges.frames.enter
+            enter = self.ranges.frames.frame_of
             answers = {value: fits for each in solution.constant_fits.values() for value, fits in each.items()}
             callees = [(node, callee) for node, each in solution.tried_callees.items() for callee in each]
             known = all((self.misfit(value, frame) is None) == fits for value, fits in answers.items())
@@ -148,7 +148,7 @@ class GraphSolver:
         self.solution = solution or GraphSolution(
             graph,
             [shared.classifier.classify(graph, n) for n in graph.order],
-            [types.element(v.type) if types.element(v.type) not in types.LISTED else UNDECIDED for v in graph.values],
+            [types.element(v.type) if types.element(v.type) not in types.MIXABLE else UNDECIDED for v in graph.values],
             [None] * len(graph.order),
             [None] * len(graph.order),
         )
@@ -177,7 +177,7 @@ class GraphSolver:
         if state.policy.gray_policy == "between":
             state.low_grays = low_gray_nodes(state)
         waits_for_caller = any(
-            elem == UNDECIDED and types.element(v.type) in types.LISTED
+            elem == UNDECIDED and types.element(v.type) in types.MIXABLE
             for v, elem in zip(inputs, call.types, strict=False)
         )
         steps, first_repeated = schedule.steps, schedule.first_repeated
@@ -271,7 +271,8 @@ class GraphSolver:
             return decide_call(step, state)
         if is_control_flow(step):
             return []  # its links decide
-        if state.groups and step.signature is not None and step.signature.groups and not step.signature.fixed:
+        signature = step.signature
+        if state.groups and signature is not None and signature.groups and not signature.has_fixed_output:
             group = group_of(step, state.groups)
             if group is not None:
                 return decide_member(step, group, state)

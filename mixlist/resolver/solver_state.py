@@ -76,7 +76,7 @@ class SolverState:
         return (
             before == UNDECIDED
             or (before == self.low and elem != UNDECIDED)
-            or types.element(value.type) not in types.LISTED
+            or types.element(value.type) not in types.MIXABLE
         )
 
     def raise_types(self, values: Sequence[Value | None], elements: Sequence[int]) -> list[Value]:

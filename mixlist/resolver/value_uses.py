@@ -62,9 +62,9 @@ def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[
 def link_type(solution: GraphSolution, link: Link) -> int | None:
     """Return the element type that a link's values share; None if lists do not move it."""
     for target in link.targets:
-        if types.element(target.type) in types.LISTED:
+        if types.element(target.type) in types.MIXABLE:
             return solution.decided_types[target.id]
-    reads = [r.value for r in link.reads if types.element(r.value.type) in types.LISTED]
+    reads = [r.value for r in link.reads if types.element(r.value.type) in types.MIXABLE]
     if link.targets or not reads:
         return None
     return reduce(join, (solution.decided_types[v.id] for v in reads))
@@ -82,7 +82,7 @@ def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
         if want is not None:
             limit = limits.get(slot, 0.0) if limits and value.tensor is not None else 0.0
             yield Use(value, types.element(want), node.scope, node, slot, limit)
-        elif node.op_type == "Cast" and value.tensor is not None and types.element(value.type) in types.LISTED:
+        elif node.op_type == "Cast" and value.tensor is not None and types.element(value.type) in types.MIXABLE:
             # a user's Cast of a constant keeps its rounding: it reads the number that was written
             yield Use(value, types.element(value.type), node.scope, node, slot)
         elif _takes(node, slot, solution.decided_types[value.id]):
@@ -94,9 +94,9 @@ def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
 def _takes(node: Node, slot: int, elem: int) -> bool:
     """Return whether an operator that reads any float reads this one at the graph's opset (bfloat16 came late)."""
     schema = node.signature.schema if node.signature is not None else None
-    if schema is None or elem not in types.LISTED or elem == types.element(node.types[slot]):
+    if schema is None or elem not in types.MIXABLE or elem == types.element(node.types[slot]):
         return True
-    formal = schema.parameters(schema.inputs, len(node.inputs))
+    formal = schema.formal_slots(schema.inputs, len(node.inputs))
     return slot >= len(formal) or types.with_element(node.types[slot], elem) in schema.types_of(formal[slot].parameter)
 
 
@@ -105,7 +105,7 @@ def _call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     parameters = callee.graph.root.inputs
     for slot, value in enumerate(node.inputs):
         if value is not None:
-            chosen = slot < len(parameters) and value.constant and types.element(value.type) in types.LISTED
+            chosen = slot < len(parameters) and value.constant and types.element(value.type) in types.MIXABLE
             yield Use(value, callee.decided_types[parameters[slot].id] if chosen else None, node.scope, node, slot)
 
 
@@ -115,7 +115,7 @@ def _foreign_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
             elem = types.element(body.yields[slot])
-            yield Use(value, elem if elem in types.LISTED else None, body, None, slot)
+            yield Use(value, elem if elem in types.MIXABLE else None, body, None, slot)
 
 
 def _unlinked_outputs(solution: GraphSolution) -> Iterator[Use]:

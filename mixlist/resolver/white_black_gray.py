@@ -66,7 +66,7 @@ def _aim(node: Node, target: int, movable: frozenset[int], state: SolverState) -
     """
     signature, low = node.signature, state.low
     assert signature is not None
-    answer = signature.memo.get((target, low, movable))
+    answer = signature.solver_cache.get((target, low, movable))
     if answer is None:
         wish = tuple([target if g.authored in movable else g.authored for g in signature.groups])
         if _can_become(target, low, state.graph):
@@ -74,7 +74,7 @@ def _aim(node: Node, target: int, movable: frozenset[int], state: SolverState) -
             answer = (assignment, _is_refused(assignment, target, wish, signature))
         else:
             answer = (signature.authored(), target == low and wish != signature.authored().elements)
-        signature.memo[target, low, movable] = answer
+        signature.solver_cache[target, low, movable] = answer
     assignment, refused = answer
     state.solution.rule_overrides.pop(node.id, None)
     state.solution.reason_notes.pop(node.id, None)

@@ -141,7 +141,7 @@ class _Chooser:
                 self.constants.setdefault(source, []).append(replace(use, value=source))
                 self.redirected.add((use.node, use.scope, use.slot))
             elif value.tensor is not None and value.kind != "overridable":
-                if types.element(value.type) in types.LISTED:
+                if types.element(value.type) in types.MIXABLE:
                     self.constants.setdefault(value, []).append(use)
             elif use.wanted_type is not None and use.wanted_type != changed.get(value.id, decided[value.id]):
                 needs.setdefault((value, use.wanted_type), []).append(use)
@@ -179,13 +179,13 @@ class _Chooser:
         root = self.solution.graph.root
         authored = self.solution.graph.marked_types.get(root.output_names()[slot], value.type)
         declared = types.element(root.output_types[slot] or authored)  # an output may lack a declaration
-        if declared in types.LISTED and keep.keeps(value.name):
+        if declared in types.MIXABLE and keep.keeps(value.name):
             return declared
         return self._elem(value)
 
     def _output(self, value: Value, declared: int, slot: int) -> None:
         """The Cast that makes a graph output has the output's name; what it casts gets a new one."""
-        same = declared == self._elem(value) or declared not in types.LISTED
+        same = declared == self._elem(value) or declared not in types.MIXABLE
         if value in self.constants or (value.tensor is not None and not same):
             self.constants.setdefault(value, []).append(Use(value, declared, value.scope, None, slot))
             return

@@ -155,7 +155,7 @@ def _import_opset(
 
 def _same_operator(op_type: str, one: int, other: int) -> bool:
     schemas = find_schema("", op_type, one), find_schema("", op_type, other)
-    return len({schema.since if schema else 0 for schema in schemas}) == 1
+    return len({schema.since_version if schema else 0 for schema in schemas}) == 1
 
 
 def _stamp(model: ModelProto, resolved: ModelSolution) -> None:

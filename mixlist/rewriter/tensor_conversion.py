@@ -48,7 +48,7 @@ def numpy_type(elem: int) -> np.dtype[np.generic]:
     """
     from onnx import helper
 
-    if elem not in types.LISTED:
+    if elem not in types.MIXABLE:
         message = f"a float constant is read as {types.type_name(elem)}: the model's types contradict each other"
         raise ModelError(message, hint="check the model with onnx.checker")
     return helper.tensor_dtype_to_np_dtype(elem)

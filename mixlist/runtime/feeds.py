@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import UsageError
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.runtime import random_feeds
 from mixlist.runtime.casts import cast
 from mixlist.runtime.data_files import Source, sources
@@ -114,7 +114,7 @@ def as_float32(feed: Feed, inputs: Sequence[Input]) -> Feed:
 
     ``inputs`` are those of the model before it was raised.
     """
-    low = {each.name: types.element(each.type) for each in inputs if types.element(each.type) in LOW}
+    low = {each.name: types.element(each.type) for each in inputs if types.element(each.type) in LOW_TYPES}
     return {name: _raised(value, low[name]) if name in low else value for name, value in feed.items()}
 
 

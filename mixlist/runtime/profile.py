@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from mixlist.errors import FileError
-from mixlist.ops.low_precision import LOW
-from mixlist.ops.types import ELEMENT
+from mixlist.ops.low_precision import LOW_TYPES
+from mixlist.ops.types import ELEMENT_BY_NAME
 
 Event: TypeAlias = Mapping[str, Any]  # as ONNX Runtime writes it: text, numbers, and its arguments by name
 _KERNEL = "_kernel_time"
@@ -95,7 +95,7 @@ def parse_events(events: Sequence[Event], warmup: int = 0) -> Profile:
 def _is_low(args: Event) -> bool:
     if args.get("op_name") == "Cast":
         return False
-    return any(ELEMENT.get(name) in LOW for slot in args.get("output_type_shape", ()) for name in slot)
+    return any(ELEMENT_BY_NAME.get(name) in LOW_TYPES for slot in args.get("output_type_shape", ()) for name in slot)
 
 
 def _own_times(nodes: Iterable[Event]) -> list[_Time]:

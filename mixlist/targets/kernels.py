@@ -84,11 +84,11 @@ def has_low_kernel(provider: str, domain: str, op_type: str, opset: int, low: st
     schema = find_schema(domain, op_type, opset)
     found = _kernels(provider).get((domain, op_type))
     if schema is None or found is None:
-        native = schema.native if schema is not None else None
+        native = schema.onnx_schema if schema is not None else None
         return native is not None and bool(native.has_function or native.has_context_dependent_function)
-    slots = schema.parameters(schema.outputs, max(outputs, default=-1) + 1)
+    slots = schema.formal_slots(schema.outputs, max(outputs, default=-1) + 1)
     wanted = {slots[index].parameter for index in outputs if index < len(slots)}
-    return any(kernel.fits(schema.since) and kernel.takes(low, wanted) for kernel in found)
+    return any(kernel.fits(schema.since_version) and kernel.takes(low, wanted) for kernel in found)
 
 
 def has_any_kernel(provider: str, domain: str, op_type: str) -> bool:

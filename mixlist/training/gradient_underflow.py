@@ -27,8 +27,8 @@ class UnderflowSampler:
 
     def __init__(self, exact: StepSession, mixed: StepSession, low: str, steps: int) -> None:
         self.exact, self.mixed = exact, mixed
-        self.normal = SMALLEST_NORMAL[types.ELEMENT[low]]
-        self.low = numpy_type(types.ELEMENT[low])
+        self.normal = SMALLEST_NORMAL[types.ELEMENT_BY_NAME[low]]
+        self.low = numpy_type(types.ELEMENT_BY_NAME[low])
         self.every = max(1, steps // SAMPLES)
         self.counts = [0] * 6  # values, zeros, subnormal ones, the two of the unscaled loss, steps
 

@@ -19,7 +19,7 @@ from mixlist.errors import ModelError
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.traversal import nodes_in_model
 from mixlist.ops import types
-from mixlist.ops.shape_inference import refuse_expansion
+from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.ops.traits import Trait, operators
 from mixlist.runtime.inputs import Input, declared_shape, model_inputs, type_text
 from mixlist.torch_export.step_format import (
@@ -75,7 +75,7 @@ class StepGraph:
 def read_step(model: Model) -> StepGraph:
     """Return the parts of a step graph; raises ModelError that names what is missing, and what ``load`` raises."""
     loaded = load_model(model)
-    refuse_expansion(loaded.proto)
+    refuse_large_expansion(loaded.proto)
     inputs = {each.name: each for each in model_inputs(loaded.proto)}
     outputs = [output.name for output in loaded.proto.graph.output]
     trained, buffers = (

@@ -15,7 +15,7 @@ from mixlist.lists.library import ListName, Lists, Move
 from mixlist.lists.node_rules import is_nameable
 from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
-from mixlist.ops.names import in_ascend
+from mixlist.ops.names import ascend_names
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import GraphSolution, reachable_solutions
 
@@ -104,7 +104,7 @@ def list_candidates(
         ref = node_ref(solution.graph, node)
         if fact.listed is None or fact.list == after or (low is not None and ref not in low):
             continue
-        if base.space == "ascend" and not in_ascend(node.domain, node.op_type):
+        if base.space == "ascend" and not ascend_names(node.domain, node.op_type):
             continue  # no name of the library means it
         nodes.setdefault(fact.listed.op, {})[ref] = None
     return tuple(Candidate(ListEdit(op, base.lists.list_of(op), after), tuple(nodes[op])) for op in sorted(nodes))
@@ -121,12 +121,12 @@ def node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate
     candidates: dict[str, Candidate] = {}
     for solution, node in _listed_nodes(main):
         ref, signature = node_ref(solution.graph, node), node.signature
-        if ref not in nodes or signature is None or signature.fixed or not signature.groups:
+        if ref not in nodes or signature is None or signature.has_fixed_output or not signature.groups:
             continue
         name = names.get(ref, "")
         if not is_nameable(name) or solution.classifications[node.id].kind == "rule":
             continue
-        movable = [g for g in signature.groups if g.authored in types.LISTED]
+        movable = [g for g in signature.groups if g.authored in types.MIXABLE]
         inputs = _float32_at({slot for g in movable for slot in g.inputs}, node.inputs)
         outputs = _float32_at({slot for g in movable for slot in g.outputs}, node.outputs)
         candidates.setdefault(name, Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))

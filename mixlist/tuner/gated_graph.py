@@ -21,7 +21,7 @@ from mixlist.graph.refs import NodeRef
 from mixlist.graph.traversal import is_graph
 from mixlist.graph.weights import is_external, read_pieces, stored_element_count
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.rewriter.tensor_conversion import ConstantReport, convert_piece, reduce_piece
 from mixlist.tuner.rounding_plan import Calls, Rounding, RoundingPoint
 
@@ -322,7 +322,8 @@ class GateBuilder(Emulation):
         from onnx import TensorProto, helper, numpy_helper
 
         node = self.new.node("Constant", [], name)
-        if elem or limit or (isinstance(tensor, TensorProto) and (tensor.data_type in LOW or is_external(tensor))):
+        is_stored = isinstance(tensor, TensorProto) and (tensor.data_type in LOW_TYPES or is_external(tensor))
+        if elem or limit or is_stored:
             tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp, limit))
         # A Constant's number or list of numbers is an attribute itself.
         node.attribute.append(helper.make_attribute("value", tensor) if isinstance(tensor, TensorProto) else tensor)
@@ -339,7 +340,7 @@ class GateBuilder(Emulation):
         from onnx import TensorProto
 
         if isinstance(tensor, TensorProto):
-            dims, is_low = list(tensor.dims), tensor.data_type in LOW
+            dims, is_low = list(tensor.dims), tensor.data_type in LOW_TYPES
         else:
             dims, is_low = [len(tensor.floats)] if tensor.name == "value_floats" else [], False
         report = ConstantReport("")
@@ -384,4 +385,4 @@ def _initializers_alone(proto: ModelProto) -> None:
 
 def _as_float32(kind: types.Type) -> types.Type:
     """Return the type that a value authored in ``kind`` has in the gated graph."""
-    return types.with_element(kind, types.FLOAT) if types.element(kind) in LOW else kind
+    return types.with_element(kind, types.FLOAT) if types.element(kind) in LOW_TYPES else kind

@@ -18,7 +18,7 @@ from mixlist.graph.model import Graph, Value
 from mixlist.graph.naming import output_ref
 from mixlist.graph.refs import TensorRef
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.patterns.masks import find_masks
 from mixlist.resolver.decisions import GraphSolution, reachable_solutions
 from mixlist.tuner.rounding_plan import LocalRoundings, RoundingPoint
@@ -114,7 +114,7 @@ class MaskClassifier:
             low |= {
                 t: solution.decided_types[at]
                 for t, at in self._values[solution.graph]
-                if solution.decided_types[at] in LOW
+                if solution.decided_types[at] in LOW_TYPES
             }
         return low
 

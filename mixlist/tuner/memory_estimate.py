@@ -11,7 +11,7 @@ from mixlist.errors import UsageError
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.traversal import tensors_in_model
 from mixlist.graph.weights import declared_byte_size, stored_element_count
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.runtime.casts import STRING
 from mixlist.runtime.free_memory import free_memory, gigabytes
 
@@ -41,7 +41,7 @@ def weight_bytes(loaded: LoadedModel) -> int:
     """Return the bytes of the model's constants when those of a low type are float32."""
     numbers = [tensor for tensor in tensors_in_model(loaded.proto) if tensor.data_type != STRING]
     return sum(
-        4 * stored_element_count(each) if each.data_type in LOW else declared_byte_size(each) for each in numbers
+        4 * stored_element_count(each) if each.data_type in LOW_TYPES else declared_byte_size(each) for each in numbers
     )
 
 

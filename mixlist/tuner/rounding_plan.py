@@ -16,7 +16,7 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.graph.naming import node_ref, scope_path
 from mixlist.graph.refs import NodeRef
 from mixlist.ops import types
-from mixlist.ops.low_precision import LOW
+from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.ops.signature import Assignment
 from mixlist.ops.traits import Trait, operators
 from mixlist.resolver.classification import is_control_flow
@@ -206,7 +206,7 @@ def _rounding(solution: GraphSolution, node: Node, every: bool) -> Rounding | No
     for use in find_node_uses(solution, node):
         elem, limits[use.slot] = _read_as(use, solution, every), use.magnitude_limit
         inputs[use.slot] = elem
-        if elem or (solution.decided_types[use.value.id] if use.wanted_type is None else use.wanted_type) in LOW:
+        if elem or (solution.decided_types[use.value.id] if use.wanted_type is None else use.wanted_type) in LOW_TYPES:
             low.add(use.slot)
     outputs = () if _moves_low(node, low) or node.op_type == "Constant" else _output_types(solution, node)
     if not (any(inputs) or any(outputs) or any(limits)):
@@ -224,14 +224,18 @@ def _outputs(solution: GraphSolution, every: bool) -> Iterator[tuple[RoundingPoi
     root = solution.graph.root
     for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
         declared = types.element(root.output_types[slot])
-        if declared in LOW and isinstance(value.type, int) and (every or solution.decided_types[value.id] != declared):
+        if (
+            declared in LOW_TYPES
+            and isinstance(value.type, int)
+            and (every or solution.decided_types[value.id] != declared)
+        ):
             yield RoundingPoint((), NodeRef("", ""), slot), Rounding((declared,))
 
 
 def _read_as(use: Use, solution: GraphSolution, every: bool) -> int:
     """Return the low type that the value is rounded to where it is read; 0 where it is read as it is."""
     want, value = use.wanted_type, use.value
-    if want is None or want not in LOW or not isinstance(value.type, int):
+    if want is None or want not in LOW_TYPES or not isinstance(value.type, int):
         return 0
     if value.tensor is not None:  # converted once for each type that a consumer needs
         return want if types.element(value.type) != want else 0
@@ -244,7 +248,7 @@ def _output_types(solution: GraphSolution, node: Node) -> tuple[int, ...]:
         solution.decided_types[v.id] if v is not None and isinstance(v.type, int) else types.UNKNOWN
         for v in node.outputs
     ]
-    return tuple([e if e in LOW else 0 for e in elems]) if not LOW.isdisjoint(elems) else ()
+    return tuple([e if e in LOW_TYPES else 0 for e in elems]) if not LOW_TYPES.isdisjoint(elems) else ()
 
 
 def _moves_low(node: Node, low: set[int]) -> bool:
@@ -252,5 +256,5 @@ def _moves_low(node: Node, low: set[int]) -> bool:
     if not low or node.op_type not in _VALUE_PRESERVING or node.domain:
         return False
     return all(
-        slot in low for slot, v in enumerate(node.inputs) if v is not None and types.element(v.type) in types.LISTED
+        slot in low for slot, v in enumerate(node.inputs) if v is not None and types.element(v.type) in types.MIXABLE
     )

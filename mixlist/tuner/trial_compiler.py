@@ -68,7 +68,7 @@ class TrialCompiler:
         inputs = model_inputs(resolver.loaded.proto)
         self.feeds = tuple(as_float32(feed, inputs) for feed in feeds)  # as the gated graph takes them
         self.judged = [at for at, feed in enumerate(self.feeds) if not holds_only_nan(feed)]  # Rule S8.28
-        self.low = types.ELEMENT[base.mode.low]
+        self.low = types.ELEMENT_BY_NAME[base.mode.low]
         self.output_names = tuple(output.name for output in resolver.loaded.proto.graph.output)
         self.classifier = MaskClassifier(resolver.loaded, resolver.graph, self.low, saturate)
         self.costs = estimate_costs(resolver.graph, {}, self.shapes)
@@ -173,7 +173,7 @@ class TrialCompiler:
         self._on.clear()
 
     def _add_statistics(self, nodes: Sequence[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
-        graph, masks, range_of = self.resolver.graph, self.classifier.masks, self.resolver.ranges.known
+        graph, masks, range_of = self.resolver.graph, self.classifier.masks, self.resolver.ranges.known_range_of
         ends = cuts(graph, self.costs)
         proto = self.resolver.loaded.proto
         inputs = _near_inputs(self.resolver.graph, self.feeds, NEAR * overflow_bound(self.low))
@@ -218,7 +218,7 @@ def _near_inputs(graph: Graph, feeds: Sequence[Feed], least: float) -> frozenset
     """Return the float inputs of the main graph that have a value of at least this magnitude in a batch."""
     found = set()
     for slot, value in enumerate(graph.root.inputs):
-        arrays = (feed.get(value.name) for feed in feeds) if value.type in types.LISTED else ()
+        arrays = (feed.get(value.name) for feed in feeds) if value.type in types.MIXABLE else ()
         if any(isinstance(array, np.ndarray) and bool((np.abs(array) >= least).any()) for array in arrays):
             found.add(TensorRef("", "", slot))
     return frozenset(found)

@@ -46,7 +46,7 @@ LEAST = 1e-6  # the smallest divisor that counts: no rounding makes it zero
 _BOUNDED, _VALUE_PRESERVING = operators(Trait.BOUNDED), operators(Trait.VALUE_PRESERVING)
 # If all values that a steady operator reads and makes are far within the range in the reference, no rounding takes one
 # beyond the range. If one does, because terms cancel or errors grow eightfold, the final check finds it.
-_STEADY = operators(Trait.STEADY)
+_WELL_CONDITIONED = operators(Trait.WELL_CONDITIONED)
 _NORMALIZES = operators(Trait.NORMALIZES)  # steady if their epsilon is no zero: a variance divides
 
 
@@ -237,7 +237,7 @@ class _Magnitudes:
             return False
         if op_type in _BOUNDED or (op_type in _VALUE_PRESERVING and node.ref not in self.near):
             return True
-        if op_type not in _STEADY and not self._divides_by_much(node.node):
+        if op_type not in _WELL_CONDITIONED and not self._divides_by_much(node.node):
             return False
         return node.ref in self.far and self.near.isdisjoint(tensor.ref.producer for tensor in node.inputs)
 

@@ -18,7 +18,7 @@ import mixlist
 from mixlist.checker.result import CheckReport, NodeFinding
 from mixlist.files.package_data import data_folder
 from mixlist.ops import types
-from mixlist.ops.low_precision import overflow_bound, rounded
+from mixlist.ops.low_precision import overflow_bound, round_to_low_type
 from mixlist.report import check_html, check_terminal
 from mixlist.report.check_view import finding_texts
 from tests.support.builders import model, policy
@@ -261,7 +261,7 @@ def test_rounding_is_that_of_the_types(number: float) -> None:
     for elem, dtype in ((types.FLOAT16, np.float16), (types.BFLOAT16, ml_dtypes.bfloat16)):
         with np.errstate(all="ignore"):
             expected = float(np.array(number, F32).astype(dtype))
-        assert rounded(number, elem) == expected
+        assert round_to_low_type(number, elem) == expected
         assert (abs(number) >= overflow_bound(elem)) == np.isinf(expected)
 
 

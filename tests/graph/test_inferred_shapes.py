@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mixlist.graph.inferred_shapes import infer_ranks
-from mixlist.ops.shape_inference import follow_shapes
+from mixlist.ops.shape_inference import infer_shapes_with_values
 from tests.support.builders import model
 from tests.support.systems import linux_only
 
@@ -20,7 +20,9 @@ LONG = 50_000_000
 def test_values_of_shapes_are_followed() -> None:
     assert infer_ranks(model(COMPUTED))["z"] == 2
     (shape,) = [
-        i.type.tensor_type.shape for i in follow_shapes(model(COMPUTED)).model.graph.value_info if i.name == "z"
+        i.type.tensor_type.shape
+        for i in infer_shapes_with_values(model(COMPUTED)).model.graph.value_info
+        if i.name == "z"
     ]
     assert [d.dim_value for d in shape.dim] == [2, 12]
 

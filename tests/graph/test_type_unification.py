@@ -164,7 +164,7 @@ def custom_inputs(original: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(original)
     copy.opset_import.add(domain="c", version=1)
     del copy.graph.value_info[:]
-    floats = [i.name for i in copy.graph.input if i.type.tensor_type.elem_type in types.LISTED]
+    floats = [i.name for i in copy.graph.input if i.type.tensor_type.elem_type in types.MIXABLE]
     for index, name in enumerate(set(floats) - {tensor.name for tensor in copy.graph.initializer}):
         for info in copy.graph.input:
             if info.name == name:

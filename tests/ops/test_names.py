@@ -9,7 +9,7 @@ import pytest
 from mixlist.diagnostics import FilePlace
 from mixlist.lists import presets
 from mixlist.lists.library import Library, Lists, Move
-from mixlist.ops.names import Listed, false_friends, in_ascend, listed, onnx_ops_of
+from mixlist.ops.names import ListMatch, ambiguous_names, ascend_names, find_list, onnx_ops_of
 
 
 def library(**lists: str) -> Lists:
@@ -23,28 +23,28 @@ def rank(dims: int | None) -> Callable[[], int | None]:
 def test_onnx_names_match_any_domain() -> None:
     """Rule S5.2: ONNX names match in every domain."""
     lists = library(Gelu="black")
-    assert listed(lists, "onnx", "", "Gelu") == Listed("black", "Gelu", "library lib")
-    assert listed(lists, "onnx", "com.microsoft", "Gelu").list == "black"
+    assert find_list(lists, "onnx", "", "Gelu") == ListMatch("black", "Gelu", "library lib")
+    assert find_list(lists, "onnx", "com.microsoft", "Gelu").list == "black"
 
 
 def test_a_domain_narrows_and_wins() -> None:
     """Rule S5.2: ONNX names match in every domain."""
     lists = Lists(Library("lib", {"Gelu": "black", "com.microsoft::Gelu": "white", "ai.onnx::Relu": "white"}))
-    assert listed(lists, "onnx", "com.microsoft", "Gelu") == Listed("white", "com.microsoft::Gelu", "library lib")
-    assert listed(lists, "onnx", "", "Gelu").list == "black"
-    assert listed(lists, "onnx", "", "Relu").op == "ai.onnx::Relu"
-    assert listed(lists, "onnx", "ai.onnx", "Relu").list == "white"
-    assert listed(lists, "onnx", "my.domain", "Relu").list == "gray"
+    assert find_list(lists, "onnx", "com.microsoft", "Gelu") == ListMatch("white", "com.microsoft::Gelu", "library lib")
+    assert find_list(lists, "onnx", "", "Gelu").list == "black"
+    assert find_list(lists, "onnx", "", "Relu").op == "ai.onnx::Relu"
+    assert find_list(lists, "onnx", "ai.onnx", "Relu").list == "white"
+    assert find_list(lists, "onnx", "my.domain", "Relu").list == "gray"
 
 
 def test_the_source_is_the_entry_that_decided() -> None:
     place = FilePlace("mix.json", 3, 9)
     lists = Lists(Library("lib", {"Add": "gray"}), {"Add": Move("Add", "gray", "black", place)}, frozenset({"Add"}))
-    assert listed(lists, "onnx", "", "Add") == Listed("black", "Add", "mix.json:3:9")
+    assert find_list(lists, "onnx", "", "Add") == ListMatch("black", "Add", "mix.json:3:9")
 
 
 def test_an_op_nobody_names_is_gray_with_a_note() -> None:
-    found = listed(library(Add="black"), "onnx", "my.domain", "Fancy")
+    found = find_list(library(Add="black"), "onnx", "my.domain", "Fancy")
     assert (found.list, found.source) == ("gray", "")
     assert "my.domain::Fancy" in str(found.note)
 
@@ -52,11 +52,11 @@ def test_an_op_nobody_names_is_gray_with_a_note() -> None:
 def test_ascend_names_decide_for_the_op_that_computes() -> None:
     """Rule S5.3: The operator that computes decides."""
     lists = library(BatchMatMulV2="white", SoftmaxV2="black", RealDiv="gray", Transpose="black", RoiAlignRotated="gray")
-    assert listed(lists, "ascend", "", "MatMul") == Listed("white", "BatchMatMulV2", "library lib")
-    assert listed(lists, "ascend", "", "Softmax").op == "SoftmaxV2"
-    assert listed(lists, "ascend", "", "Div").list == "gray"
-    assert listed(lists, "ascend", "", "RoiAlignRotated").op == "RoiAlignRotated"  # not the Transpose before it
-    assert listed(lists, "ascend", "", "Transpose").list == "black"
+    assert find_list(lists, "ascend", "", "MatMul") == ListMatch("white", "BatchMatMulV2", "library lib")
+    assert find_list(lists, "ascend", "", "Softmax").op == "SoftmaxV2"
+    assert find_list(lists, "ascend", "", "Div").list == "gray"
+    assert find_list(lists, "ascend", "", "RoiAlignRotated").op == "RoiAlignRotated"  # not the Transpose before it
+    assert find_list(lists, "ascend", "", "Transpose").list == "black"
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_ascend_names_decide_for_the_op_that_computes() -> None:
 )
 def test_the_rank_settles_the_form(op: str, dims: int, decided: str) -> None:
     """Rule S5.4: Ranks choose between forms, then black wins."""
-    lists = Lists(Library("lib", dict.fromkeys(in_ascend("", op), "gray") | {decided: "white"}))
-    found = listed(lists, "ascend", "", op, rank(dims))
+    lists = Lists(Library("lib", dict.fromkeys(ascend_names("", op), "gray") | {decided: "white"}))
+    found = find_list(lists, "ascend", "", op, rank(dims))
     if op == "MaxPool" and dims == 4:  # MaxPool or MaxPoolV3, by its attributes: they have to agree
         assert found.list == "gray"
         lists = Lists(Library("lib", {"MaxPool": "white", "MaxPoolV3": "white", "MaxPool3D": "black"}))
-        found = listed(lists, "ascend", "", op, rank(dims))
+        found = find_list(lists, "ascend", "", op, rank(dims))
     assert (found.list, found.op, found.note) == ("white", decided, None)
 
 
@@ -95,26 +95,26 @@ def test_the_rank_settles_the_form(op: str, dims: int, decided: str) -> None:
 )
 def test_without_a_rank_black_beats_gray_beats_white(flat: str, solid: str, decides: str) -> None:
     """Rule S5.4: Ranks choose between forms, then black wins."""
-    found = listed(library(Conv2D=flat, Conv3D=solid), "ascend", "", "Conv", rank(None))
+    found = find_list(library(Conv2D=flat, Conv3D=solid), "ascend", "", "Conv", rank(None))
     assert found.op == decides
     assert f"Conv2D is {flat}" in str(found.note)
     assert f"Conv3D is {solid}" in str(found.note)
 
 
 def test_without_a_rank_agreement_needs_no_note() -> None:
-    assert listed(library(Conv2D="white", Conv3D="white"), "ascend", "", "Conv", rank(None)).note is None
+    assert find_list(library(Conv2D="white", Conv3D="white"), "ascend", "", "Conv", rank(None)).note is None
 
 
 def test_the_rank_is_asked_for_only_where_it_matters() -> None:
     def never() -> int | None:
         raise AssertionError("asked")
 
-    assert listed(library(Relu="white"), "ascend", "", "Relu", never).list == "white"
-    assert listed(library(Relu="white"), "onnx", "", "Conv", never).list == "gray"
+    assert find_list(library(Relu="white"), "ascend", "", "Relu", never).list == "white"
+    assert find_list(library(Relu="white"), "onnx", "", "Conv", never).list == "gray"
 
 
 def test_forms_that_the_library_does_not_know_do_not_count() -> None:
-    assert listed(library(Squeeze="black"), "ascend", "", "Squeeze") == Listed("black", "Squeeze", "library lib")
+    assert find_list(library(Squeeze="black"), "ascend", "", "Squeeze") == ListMatch("black", "Squeeze", "library lib")
 
 
 @pytest.mark.parametrize(
@@ -127,22 +127,22 @@ def test_forms_that_the_library_does_not_know_do_not_count() -> None:
 )
 def test_an_op_without_counterpart_is_gray_and_reported(domain: str, op: str, says: str) -> None:
     """Rule S5.5: An operator without a counterpart is gray."""
-    found = listed(library(Conv2D="white", Conv3D="white"), "ascend", domain, op)
+    found = find_list(library(Conv2D="white", Conv3D="white"), "ascend", domain, op)
     assert found.list == "gray"
     assert says in str(found.note)
 
 
 def test_domains_of_plugins() -> None:
-    assert in_ascend("npu", "NPURmsNorm") == ("RmsNorm",)
-    assert in_ascend("mmdeploy", "RoiAlignRotated") == ("RoiAlignRotated",)
-    assert in_ascend("nobody", "NPURmsNorm") == ()
+    assert ascend_names("npu", "NPURmsNorm") == ("RmsNorm",)
+    assert ascend_names("mmdeploy", "RoiAlignRotated") == ("RoiAlignRotated",)
+    assert ascend_names("nobody", "NPURmsNorm") == ()
     assert onnx_ops_of("Conv2D") == ["Conv"]
     assert onnx_ops_of("BatchMatMulV2") == ["MatMul"]
 
 
 def test_names_that_mean_another_op_in_the_other_space() -> None:
     expected = {"MatMul", "Div", "Gather", "Concat", "Slice", "Pad", "GridSample", "Scatter", "Upsample"}
-    assert false_friends() == expected  # found in the data
+    assert ambiguous_names() == expected  # found in the data
 
 
 @pytest.mark.parametrize("name", [name for name in presets.names() if name.startswith("ascend")])
@@ -150,8 +150,8 @@ def test_every_standard_op_has_a_list_on_every_chip(name: str) -> None:
     from mixlist.lists.op_catalog import onnx_domains
 
     lists = Lists(presets.load(name))
-    found = {op: listed(lists, "ascend", "", op, rank(4)) for op in onnx_domains()[""]}
+    found = {op: find_list(lists, "ascend", "", op, rank(4)) for op in onnx_domains()[""]}
     assert {answer.list for answer in found.values()} <= {"white", "black", "gray"}
-    assert found["Conv"] == Listed("white", "Conv2D", f"library {name}")
+    assert found["Conv"] == ListMatch("white", "Conv2D", f"library {name}")
     for op, answer in found.items():
         assert answer.source or answer.note, op

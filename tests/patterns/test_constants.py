@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from mixlist.graph.build import build_graph
-from mixlist.patterns.constants import ConstantRange, ConstantRanges, origins
+from mixlist.patterns.constants import ConstantRange, ConstantRanges, find_origins
 from tests.support.builders import apply, model, policy
 from tests.support.resolver_cases import one
 
@@ -84,16 +84,16 @@ def test_ranges_of_computed_and_moved_constants() -> None:
     text = GRAPH.format("m = Mul(small, small) u = Concat<axis=0>(m, small) v = Concat<axis=0>(k, small) t = Max(u, v)")
     values = build_graph(model(text)).root.values
     ranges = ConstantRanges(None)
-    assert ranges.of(values["m"]) == ConstantRange(16.0, 1.0, 16.0)
-    assert ranges.of(values["u"]) == ConstantRange(16.0, 1.0, 16.0)
-    assert ranges.of(values["v"]) == ConstantRange(1e6, 1.0, 1e6)
-    assert ranges.of(values["y"]) is None
+    assert ranges.range_of(values["m"]) == ConstantRange(16.0, 1.0, 16.0)
+    assert ranges.range_of(values["u"]) == ConstantRange(16.0, 1.0, 16.0)
+    assert ranges.range_of(values["v"]) == ConstantRange(1e6, 1.0, 1e6)
+    assert ranges.range_of(values["y"]) is None
 
 
 def test_the_range_of_a_value_that_is_partly_unknown() -> None:
     made = "r = c.Thing(small) u = Concat<axis=0>(r, small) t = Expand(u, eight)"
     text = f'<ir_version: 8, opset_import: ["" : 17, "c" : 1]> {GRAPH.format(made)}'
-    found = ConstantRanges(None).of(build_graph(model(text, check=False), {"r": 1}).root.values["u"])
+    found = ConstantRanges(None).range_of(build_graph(model(text, check=False), {"r": 1}).root.values["u"])
     assert found is not None and (found.max_abs, found.single) == (4.0, None) and "operator of c" in found.unknown
 
 
@@ -102,5 +102,7 @@ def test_many_concatenations_are_walked_once() -> None:
     text = f"""g (float[1] x) => (float[1] y) <float[1, 0] c0 = {{}}> {{
       {doubled} r = ReduceSum(c40) [a] y = Add(x, r) }}"""
     graph = build_graph(model(text, check=False))
-    assert len(origins(graph.root.values["c40"])) == 1
-    assert ConstantRanges(None).of(graph.root.values["c40"]) == ConstantRange(0.0, math.inf, -math.inf)  # no element
+    assert len(find_origins(graph.root.values["c40"])) == 1
+    assert ConstantRanges(None).range_of(graph.root.values["c40"]) == ConstantRange(
+        0.0, math.inf, -math.inf
+    )  # no element

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mixlist.patterns.integer_inputs import POSITIONS, IntegerRange, find_integer_ranges
+from mixlist.patterns.integer_inputs import MOST_POSITIONS, IntegerRange, find_integer_ranges
 from tests.support.builders import model
 
 ZEROS = ", ".join(["0"] * 40)
@@ -80,7 +80,7 @@ def test_what_says_nothing(body: str) -> None:
 def test_a_position_without_dimensions() -> None:
     result = found("c = Cast<to = 1> (i) p = Mul (c, k) [t] a = Sin (p)", "int64", ())
     assert result is not None
-    assert (result.low, result.high) == (0, POSITIONS - 1)
+    assert (result.low, result.high) == (0, MOST_POSITIONS - 1)
 
 
 def test_positions_are_as_many_as_the_sequence_is_long() -> None:

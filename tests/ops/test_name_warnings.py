@@ -10,7 +10,7 @@ import pytest
 
 from mixlist.diagnostics import Diagnostic
 from mixlist.lists.load import load_policy
-from mixlist.ops.crosscheck import cross_check
+from mixlist.ops.name_warnings import find_name_warnings
 
 MODEL = {("", "Conv"): 2, ("", "MatMul"): 1, ("com.microsoft", "Gelu"): 1, ("", "Softmax"): 1}
 
@@ -20,7 +20,9 @@ def checked(tmp_path: Path) -> Any:
     def check(ops_info: str, *names: str, **more: Any) -> list[Diagnostic]:
         text = json.dumps({"black-list": {"to-add": names}})
         (tmp_path / "mix.json").write_text(text)
-        found = cross_check(load_policy(ops_info, tmp_path / "mix.json"), more.get("model"), more.get("functions", ()))
+        found = find_name_warnings(
+            load_policy(ops_info, tmp_path / "mix.json"), more.get("model"), more.get("functions", ())
+        )
         assert all(f.severity == "warning" and f.line == 1 and text[f.column - 1] == '"' for f in found if f.column)
         assert all(f.path == str(tmp_path / "mix.json") for f in found)
         return found
@@ -87,5 +89,5 @@ def test_findings_stand_in_file_order(checked: Any) -> None:
 
 
 def test_the_librarys_own_names_are_not_warned_about() -> None:
-    assert cross_check(load_policy("ascend910b"), MODEL) == []
-    assert cross_check(load_policy("onnx"), MODEL, ["MatMul"]) == []
+    assert find_name_warnings(load_policy("ascend910b"), MODEL) == []
+    assert find_name_warnings(load_policy("onnx"), MODEL, ["MatMul"]) == []

@@ -13,13 +13,13 @@ from mixlist.lists.library import Lists
 from mixlist.lists.op_catalog import is_known
 from mixlist.lists.policy import Policy
 from mixlist.lists.suggestions import closest
-from mixlist.ops.names import false_friends, in_ascend, in_onnx, onnx_ops_of
+from mixlist.ops.names import ambiguous_names, ascend_names, onnx_names, onnx_ops_of
 from mixlist.ops.traits import Trait, operators
 
 _CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
 
 
-def cross_check(
+def find_name_warnings(
     policy: Policy, model_ops: Mapping[tuple[str, str], int] | None = None, function_names: Collection[str] = ()
 ) -> list[Diagnostic]:
     """Warnings about the op types that the policy's mixlist names, sorted by their place in the file.
@@ -43,18 +43,18 @@ def cross_check(
 def _names_in(policy: Policy, model_ops: Mapping[tuple[str, str], int]) -> set[str]:
     """Every name by which the policy's lists can mean an operator of the model."""
     if policy.space == "ascend":
-        return {form for domain, op in model_ops for form in in_ascend("" if domain == "ai.onnx" else domain, op)}
-    return {name for domain, op in model_ops for name in in_onnx(domain, op)}
+        return {form for domain, op in model_ops for form in ascend_names("" if domain == "ai.onnx" else domain, op)}
+    return {name for domain, op in model_ops for name in onnx_names(domain, op)}
 
 
 def _other_space(lists: Lists, op: str) -> list[tuple[str, str, str]]:
     """A name over an Ascend library that means an ONNX operator there: alone, or besides an Ascend one."""
-    forms = in_ascend("", _bare(op))
+    forms = ascend_names("", _bare(op))
     become = " or ".join(forms)
-    if op in false_friends():
+    if op in ambiguous_names():
         message = f"{op} is an Ascend op type too, but the ONNX operator {op} becomes {become}: no ONNX {op} is moved"
         return [("ML405", message, f"to mean the ONNX operator, name {become}")]
-    if op in lists.library.lists or not is_known(op, "onnx") or op in in_ascend("", op):
+    if op in lists.library.lists or not is_known(op, "onnx") or op in ascend_names("", op):
         return []
     message = f"{op} is an ONNX name, but the library {lists.library.name} is written in Ascend names"
     return [("ML404", message, f"there it is {become}" if forms else "it has no Ascend counterpart")]
