@@ -11,7 +11,7 @@ from mixlist.benchmark.paired_statistics import Ratio, Spread
 
 if TYPE_CHECKING:
     from mixlist.cost.estimate import Work
-    from mixlist.runtime.profile import Profile
+    from mixlist.runtime.profile_reader import Profile
 
 
 @dataclass(frozen=True)

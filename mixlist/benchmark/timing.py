@@ -31,9 +31,9 @@ from mixlist.progress import ProgressCallback, ProgressCounter
 from mixlist.resolver import Plan, resolve
 from mixlist.rewriter import rewrite
 from mixlist.runtime.feeds import as_batches
-from mixlist.runtime.inputs import fit, model_inputs
-from mixlist.runtime.model_files import readable_in_place
-from mixlist.runtime.profile import Profile, read_profile
+from mixlist.runtime.inputs import make_feed, model_inputs
+from mixlist.runtime.model_files import is_readable_in_place
+from mixlist.runtime.profile_reader import Profile, read_profile
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.timed_session import TimedSession
 from mixlist.targets.providers import PROVIDERS
@@ -164,8 +164,8 @@ class _Comparison:
         options = SessionOptions(provider, threads=threads, profile=profile, optimized_model=optimized_model)
         session = TimedSession(entry.model, options, folder=entry.loaded.folder)
         inputs = model_inputs(entry.loaded.proto)
-        fitted = [fit(feed, inputs, f"batch {at}")[0] for at, feed in enumerate(feeds)]
-        if session.hold(fitted, self.transfers) and not self.transfers:
+        fitted = [make_feed(feed, inputs, f"batch {at}")[0] for at, feed in enumerate(feeds)]
+        if session.load_batches(fitted, self.transfers) and not self.transfers:
             self.transfers = True
             self.notes.append("inputs or outputs that are no tensors cannot wait on the device: transfers are timed")
         return session
@@ -197,12 +197,12 @@ class _Comparison:
     def _warm(self, entry: _Entry) -> float:
         """Run every batch; return the least seconds that one took."""
         turns = self.options.warmup * len(self.feeds)
-        return min(entry.session.time(turn % len(self.feeds), 1) for turn in range(turns))
+        return min(entry.session.time_runs(turn % len(self.feeds), 1) for turn in range(turns))
 
     def _turn(self, entry: _Entry, batch: int) -> None:
         if self.repeats > 1:
-            entry.session.time(batch, 1)
-        entry.times.append(entry.session.time(batch, self.repeats) / self.repeats)
+            entry.session.time_runs(batch, 1)
+        entry.times.append(entry.session.time_runs(batch, self.repeats) / self.repeats)
 
     # --- what really ran ---
 
@@ -227,7 +227,7 @@ class _Comparison:
         with self._open(entry, feeds, folder / "profile", graph) as session:
             for runs in (1, _PROFILED_RUNS):
                 for batch in range(len(feeds)):
-                    session.time(batch, runs)
+                    session.time_runs(batch, runs)
             entry.profile = read_profile(session.end_profile(), warmup=len(feeds))
         entry.graph = graph_changes(entry.loaded.proto, onnx.load(graph, load_external_data=False))
 
@@ -269,7 +269,7 @@ class _Comparison:
 
 def _source(loaded: LoadedModel) -> Path | ModelProto:
     """Return the model's own file, or the message where there is none or its data cannot be read where it lies."""
-    if loaded.path is not None and readable_in_place(loaded.proto, loaded.folder):
+    if loaded.path is not None and is_readable_in_place(loaded.proto, loaded.folder):
         return loaded.path
     return loaded.proto
 

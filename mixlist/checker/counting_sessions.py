@@ -55,13 +55,15 @@ class CountingSession:
         def wanted(probe: Probe) -> bool:
             return asked is None or name(probe.ref) in asked
 
-        instrumented = instrument(model.loaded.proto, statistics, wanted, guard=model.guard, read=model.read)
+        instrumented = instrument(
+            model.loaded.proto, statistics, wanted, safe_reductions=model.guard, extra_probes=model.read
+        )
         self._observer = model.observe(model.loaded, instrumented, [])
 
     def count(self, feed: Feed) -> Totals:
         """Run one batch; return the statistics by tensor and name. Specializations of a function count together."""
         totals: dict[tuple[TensorRef, str], float] = {}
-        for (tensor, name), values in self._observer.values(feed, self._statistics).items():
+        for (tensor, name), values in self._observer.read_statistics(feed, self._statistics).items():
             which = self._name(tensor), name
             if name == SMALLEST:
                 least = float(np.nanmin(values, initial=NO_SMALLEST))

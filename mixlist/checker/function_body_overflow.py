@@ -17,7 +17,7 @@ from mixlist.checker.layerwise import nodes_with_low_outputs
 from mixlist.checker.model_pair import ModelPair
 from mixlist.emulation.graph_statistics import Probe
 from mixlist.emulation.instrument import Instrumenter
-from mixlist.emulation.packing import Result
+from mixlist.emulation.packing import ScalarStatistic
 from mixlist.errors import ModelError
 from mixlist.graph.build import build_graph, resolve_attribute_references
 from mixlist.graph.model import Node
@@ -87,7 +87,7 @@ class _BodyInstrumenter(Instrumenter):
 
     def observe(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
-    ) -> tuple[list[Result], list[NodeProto]]:
+    ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the ranges of what the node's function body computes on the way to its outputs."""
         if node is None or target is None or id(node) in self.done or probe.ref.producer not in self.low_nodes:
             return [], []
@@ -98,12 +98,12 @@ class _BodyInstrumenter(Instrumenter):
         nodes, inner = self._written_out(body, target)
         results = []
         for name in inner:
-            single = self.new.make(f"{name}_float")  # some bodies compute in float64
-            nodes.append(self.new.cast(name, single, types.FLOAT))
+            single = self.new_names.make(f"{name}_float")  # some bodies compute in float64
+            nodes.append(self.new_names.cast(name, single, types.FLOAT))
             for statistic in self.statistics:
-                out = self.new.make(f"{name}_{statistic.name}")
-                nodes += statistic.build(single, out, types.FLOAT, self.new)
-                results.append(Result(probe.ref, statistic, out, types.FLOAT))
+                out = self.new_names.make(f"{name}_{statistic.name}")
+                nodes += statistic.build(single, out, types.FLOAT, self.new_names)
+                results.append(ScalarStatistic(probe.ref, statistic, out, types.FLOAT))
         return results, nodes
 
     def _written_out(self, body: FunctionProto, target: NodeProto) -> tuple[list[NodeProto], list[str]]:
@@ -114,12 +114,12 @@ class _BodyInstrumenter(Instrumenter):
         floats = _float_tensors(body)
         for inside in body.node:
             copy = resolve_attribute_references(inside, attributes)
-            copy.name = self.new.make(f"{target.name}_body")
+            copy.name = self.new_names.make(f"{target.name}_body")
             for slot, name in enumerate(inside.input):
                 copy.input[slot] = names.get(name, "") if name else ""
             for slot, name in enumerate(inside.output):
                 if name:
-                    names[name] = copy.output[slot] = self.new.make(f"{target.name}_{name}")
+                    names[name] = copy.output[slot] = self.new_names.make(f"{target.name}_{name}")
                     if name in floats and name not in body.output:
                         inner.append(names[name])
             nodes.append(copy)

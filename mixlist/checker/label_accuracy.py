@@ -27,7 +27,7 @@ def read_labels(path: str | os.PathLike[str]) -> Labels:
     """
     import numpy as np
 
-    from mixlist.runtime.data_files import load_arrays
+    from mixlist.runtime.batch_files import load_arrays
 
     shown = os.fspath(path)
     content = load_arrays(Path(path))

@@ -19,7 +19,7 @@ from mixlist.checker.model_pair import ModelPair
 from mixlist.checker.result import NodeError
 from mixlist.emulation.graph_statistics import Probe, Statistic, has_where
 from mixlist.emulation.instrument import Instrumenter
-from mixlist.emulation.packing import Result
+from mixlist.emulation.packing import ScalarStatistic
 from mixlist.graph.build import build_graph
 from mixlist.graph.constants_and_shapes import is_random
 from mixlist.graph.model import Graph, Node
@@ -53,7 +53,7 @@ def rank_layers(pair: ModelPair, batches: Batches, steps: int | None, masks: set
     observer = pair.observe_on_cpu(made)
     sums: dict[TensorRef, _Sums] = {}
     for feed in islice(batches, steps):
-        values = observer.values(feed, _NAMES)
+        values = observer.read_statistics(feed, _NAMES)
         for tensor in {tensor for tensor, _ in values}:
             difference, reference, count = (float(values[tensor, name].sum()) for name in _NAMES)
             # Below opset 9 no value can be left out, so a batch with a value that is not finite is.
@@ -98,7 +98,7 @@ class _LayerwiseInstrumenter(Instrumenter):
 
     def observe(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
-    ) -> tuple[list[Result], list[NodeProto]]:
+    ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the sums of one output of a low node, and the nodes that compute them."""
         mixed, slot = self.low_nodes.get(probe.ref.producer), probe.ref.slot
         if node is None or target is None or mixed is None:
@@ -113,8 +113,8 @@ class _LayerwiseInstrumenter(Instrumenter):
         difference, tensor = self._add("Sub", [rounded, probe.tensor], nodes), probe.tensor
         finite = self._finite(tensor, nodes)
         if self.has_where:
-            zero = self.new.make(f"{tensor}_zero")
-            nodes.append(self.new.constant(zero, types.FLOAT, [], [0.0]))
+            zero = self.new_names.make(f"{tensor}_zero")
+            nodes.append(self.new_names.constant(zero, types.FLOAT, [], [0.0]))
             difference, tensor = (self._add("Where", [finite, each, zero], nodes) for each in (difference, tensor))
         difference, tensor = (self._add("Cast", [each], nodes, to=types.DOUBLE) for each in (difference, tensor))
         terms = [self._add("Mul", [each, each], nodes) for each in (difference, tensor)]
@@ -122,13 +122,13 @@ class _LayerwiseInstrumenter(Instrumenter):
         results = []
         for statistic, term in zip(_STATISTICS, terms, strict=True):
             total = self._add("ReduceSum", [term], nodes, keepdims=0)
-            results.append(Result(probe.ref, statistic, total, types.DOUBLE))
+            results.append(ScalarStatistic(probe.ref, statistic, total, types.DOUBLE))
         return results, nodes
 
     def _finite(self, tensor: str, nodes: list[NodeProto]) -> str:
         """Return a bool tensor that is true where a value is finite; a comparison with NaN is false."""
-        most = self.new.make(f"{tensor}_most")
-        nodes.append(self.new.constant(most, types.FLOAT, [], [math.inf]))
+        most = self.new_names.make(f"{tensor}_most")
+        nodes.append(self.new_names.constant(most, types.FLOAT, [], [math.inf]))
         return self._add("Less", [self._add("Abs", [tensor], nodes), most], nodes)
 
     def _copy(self, node: Node, target: NodeProto, mixed: Node, nodes: list[NodeProto]) -> list[str]:
@@ -136,14 +136,14 @@ class _LayerwiseInstrumenter(Instrumenter):
         if id(node) in self.copies:
             return self.copies[id(node)]
         copy = copy_message(target)
-        copy.name = self.new.make(f"{display_name(node)}_twin")
+        copy.name = self.new_names.make(f"{display_name(node)}_twin")
         for slot, name in enumerate(target.input):
             elem = mixed.types[slot] if slot < len(mixed.types) else types.UNKNOWN
             if name and isinstance(elem, int) and elem in LOW_TYPES and node.types[slot] == types.FLOAT:
                 copy.input[slot] = self._rounded(name, elem, nodes)
         for slot, name in enumerate(target.output):
             if name:
-                copy.output[slot] = self.new.make(f"{name}_twin")
+                copy.output[slot] = self.new_names.make(f"{name}_twin")
         nodes.append(copy)
         self.copies[id(node)] = list(copy.output)
         return self.copies[id(node)]
@@ -152,8 +152,8 @@ class _LayerwiseInstrumenter(Instrumenter):
         return self._add("Cast", [self._add("Cast", [tensor], nodes, to=elem)], nodes, to=types.FLOAT)
 
     def _add(self, op_type: str, inputs: list[str], nodes: list[NodeProto], **attributes: int) -> str:
-        out = self.new.make(f"{inputs[0]}_{op_type}")
-        nodes.append(self.new.node(op_type, inputs, out, **attributes))
+        out = self.new_names.make(f"{inputs[0]}_{op_type}")
+        nodes.append(self.new_names.node(op_type, inputs, out, **attributes))
         return out
 
 

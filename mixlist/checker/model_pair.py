@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from mixlist.emulation.conversions import Conversion, find_conversions
-from mixlist.emulation.emulate import emulate, holds_low, raise_low, widen
-from mixlist.emulation.float64_reference import computes_double, describe_float32_nodes
-from mixlist.emulation.graph_statistics import Instrumented, Probe
+from mixlist.emulation.emulate import emulate, has_low_types, raise_to_float32, raise_to_float64
+from mixlist.emulation.float64_reference import describe_float32_nodes, has_float64_kernel
+from mixlist.emulation.graph_statistics import InstrumentedModel, Probe
 from mixlist.emulation.instrument import Instrumenter, instrument
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import Observer, Ranges
@@ -33,8 +33,8 @@ from mixlist.rewriter import rewrite
 from mixlist.runtime.executors import Workers
 from mixlist.runtime.guarded_session import GuardedSession
 from mixlist.runtime.inputs import model_inputs
+from mixlist.runtime.provider_rounding import start_rounding_tests
 from mixlist.runtime.remote_session import RemoteSession
-from mixlist.runtime.rounding_probes import start_probes
 from mixlist.runtime.session import Session, SessionOptions
 from mixlist.runtime.subprocess_session import SessionProcess, SubprocessSession
 
@@ -67,16 +67,16 @@ class SessionConfig:
         """Return whether the provider refuses to reduce an empty tensor."""
         return self.provider == "cuda"
 
-    def observe_mixed(self, mixed: LoadedModel, instrumented: Instrumented, outputs: list[str]) -> Observer:
+    def observe_mixed(self, mixed: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
         """Load the mixed model with its statistics: emulated in float32, or as it is (Rule S8.2)."""
         if self.mode == "native":
             return Observer(instrumented, self._session(instrumented.proto, mixed), outputs)
         loaded = replace(mixed, proto=instrumented.proto)
-        proto = emulate(loaded, saturate=self.saturate, outside=self._is_shared(mixed))
+        proto = emulate(loaded, saturate=self.saturate, keep_external=self._is_shared(mixed))
         prune_model(proto, [*outputs, *instrumented.widths])
         return Observer(instrumented, self._session(proto, mixed), outputs, model_inputs(mixed.proto))
 
-    def observe_reference(self, original: LoadedModel, instrumented: Instrumented, outputs: list[str]) -> Observer:
+    def observe_reference(self, original: LoadedModel, instrumented: InstrumentedModel, outputs: list[str]) -> Observer:
         """Load the original with its statistics, in float32 or float64."""
         raised = replace(original, proto=self.raised(replace(original, proto=instrumented.proto)))
         prune_model(raised.proto, [*outputs, *instrumented.widths])
@@ -84,13 +84,13 @@ class SessionConfig:
         if not self.float64_reference:
             return Observer(instrumented, self._session(raised.proto, original), outputs, inputs)
         try:
-            session = self.plain_session(widen(raised, computes_double), original)
+            session = self.plain_session(raise_to_float64(raised, has_float64_kernel), original)
         except ModelError as problem:
             raise ModelError(
                 f"the reference of {original.name} cannot be computed in float64: {problem.message}",
                 hint="use --baseline float32",
             ) from None
-        return Observer(instrumented, session, outputs, inputs, wide=True)
+        return Observer(instrumented, session, outputs, inputs, float64_inputs=True)
 
     def plain_session(self, proto: ModelProto, loaded: LoadedModel) -> Session:
         """Return a session of a float32 graph on the CPU."""
@@ -102,9 +102,9 @@ class SessionConfig:
 
     def raised(self, loaded: LoadedModel) -> ModelProto:
         """Return the float32 graph of a model, exact: the model itself where it is one."""
-        if self._is_shared(loaded) and not holds_low(loaded.proto):
+        if self._is_shared(loaded) and not has_low_types(loaded.proto):
             return loaded.proto
-        return raise_low(loaded, outside=self._is_shared(loaded))
+        return raise_to_float32(loaded, keep_external=self._is_shared(loaded))
 
     def _is_shared(self, loaded: LoadedModel) -> bool:
         return loaded.folder == self.weights.folder
@@ -120,10 +120,10 @@ class SessionConfig:
             return SubprocessSession(proto, options, folder=folder, process=self.process, wait=wait)
         return GuardedSession(proto, options, folder)
 
-    def start_probes(self) -> Callable[[], str | None]:
+    def start_rounding_tests(self) -> Callable[[], str | None]:
         """Start to test whether such sessions round; the returned function says why they do not, None if they do."""
         options = SessionOptions(provider=self.provider, threads=1)
-        return start_probes(self.provider, lambda proto: self._start(proto, None, options))
+        return start_rounding_tests(self.provider, lambda proto: self._start(proto, None, options))
 
 
 _RUNS = 2**32  # more than the iterations and calls of any specialization of a function
@@ -139,7 +139,7 @@ class ObservedModel:
 
     loaded: LoadedModel
     probes: Sequence[Probe]
-    observe: Callable[[LoadedModel, Instrumented, list[str]], Observer]
+    observe: Callable[[LoadedModel, InstrumentedModel, list[str]], Observer]
     original_scopes: Mapping[str, str] = field(default_factory=dict)
     guard: bool = False
     read: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class ModelPair:
         """Return the largest finite value of the mixed model's low types; infinity where nothing is low."""
         return min((FINITE_MAX[elem] for elem in self.low_types), default=math.inf)
 
-    def observe_on_cpu(self, instrumented: Instrumented) -> Observer:
+    def observe_on_cpu(self, instrumented: InstrumentedModel) -> Observer:
         """Load a float32 copy of the reference with statistics of its own, without the model's outputs."""
         loaded = self.reference.loaded
         session = self.config.plain_session(instrumented.proto, loaded)
@@ -237,11 +237,11 @@ def make_model_pair(
     """
     original = load_model(model)
     shared = config.share(original)
-    instrumented = instrument(shared.proto, guard=config.guard)
+    instrumented = instrument(shared.proto, safe_reductions=config.guard)
     reference = ObservedModel(shared, instrumented.probes, config.observe_reference, guard=config.guard)
     reference_observer = config.observe_reference(shared, instrumented, _output_names(shared))
-    rounding_problem = config.start_probes()
-    reference_observer.begin(first)
+    rounding_problem = config.start_rounding_tests()
+    reference_observer.start_ahead(first)
     warnings = []
     if against is None:
         plan = resolve(shared, policy)
@@ -301,15 +301,15 @@ def _readers(
 
 def _observe_mixed(
     loaded: LoadedModel, original: Graph, config: SessionConfig
-) -> tuple[ObservedModel, Instrumented, tuple[Conversion, ...]]:
+) -> tuple[ObservedModel, InstrumentedModel, tuple[Conversion, ...]]:
     """Return the mixed model, itself with its probes, and its conversions."""
     scopes = _original_scopes(loaded.proto)
     mixed = ObservedModel(loaded, (), config.observe_mixed, scopes, config.guard)
-    instrumenter = Instrumenter(loaded.proto, guard=config.guard)
+    instrumenter = Instrumenter(loaded.proto, safe_reductions=config.guard)
     conversions = find_conversions(instrumenter.graph, original, mixed.in_original)
-    instrumenter.read = conversions.probes
+    instrumenter.extra_probes = conversions.probes
     instrumented = instrumenter.run()
-    return replace(mixed, probes=instrumented.probes, read=conversions.probes), instrumented, conversions.found
+    return replace(mixed, probes=instrumented.probes, read=conversions.probes), instrumented, conversions.conversions
 
 
 def _output_names(loaded: LoadedModel) -> list[str]:

@@ -31,7 +31,7 @@ from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches, describe_batch
 from mixlist.checker.result import CheckReport, NodeError
 from mixlist.emulation.observed_range import ObservedRange
-from mixlist.emulation.observer import Observed
+from mixlist.emulation.observer import ObservedBatch
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.load import load_model
 from mixlist.graph.refs import TensorRef
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
     from mixlist.runtime.session import Array, Feed
 
-Run = Callable[[], Observed]
+Run = Callable[[], ObservedBatch]
 
 RANKED = 3  # batches on which nodes are ranked without --layerwise
 FAST = 1.0  # seconds of one run up to which nodes are ranked without --layerwise

@@ -94,7 +94,7 @@ def _write_estimate(original: LoadedModel, rival: Plan | LoadedModel, data: Data
     from mixlist.resolver.plan import Plan
     from mixlist.rewriter import rewrite
     from mixlist.runtime.inputs import model_inputs
-    from mixlist.runtime.random_feeds import given_sizes
+    from mixlist.runtime.random_feeds import expand_sizes
 
     warnings: tuple[Diagnostic, ...] = ()
     if isinstance(rival, Plan):
@@ -106,7 +106,7 @@ def _write_estimate(original: LoadedModel, rival: Plan | LoadedModel, data: Data
         feed = next(iter(batches_from(data, original.proto)))
         shapes = {name: value.shape for name, value in feed.items() if hasattr(value, "shape")}
     else:
-        dims = given_sizes(model_inputs(original.proto), sizes_from(data.dims))
+        dims = expand_sizes(model_inputs(original.proto), sizes_from(data.dims))
     works = estimate_work(original, dims, shapes), estimate_work(rival, dims, shapes)
     terminal.warn(warnings)
     if form == "json":

@@ -87,7 +87,7 @@ def _tune_command(source: LoadedModel) -> str:
 
     Only rules of nodes raise what the model has in a low type itself.
     """
-    from mixlist.emulation.emulate import holds_low
+    from mixlist.emulation.emulate import has_low_types
 
-    rules = ("--node-rules", "nodes.txt") if holds_low(source.proto) else ()
+    rules = ("--node-rules", "nodes.txt") if has_low_types(source.proto) else ()
     return next_command(load_command("tune"), "-o", "modify.json", *rules, without=("form",))

@@ -25,7 +25,7 @@ from mixlist.lists import presets
 if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
 
-_BATCHES = ("*.npz", "*.npy", "*.pb", "*/*.pb")  # the files that ``runtime.data_files`` reads in a folder
+_BATCHES = ("*.npz", "*.npy", "*.pb", "*/*.pb")  # the files that ``runtime.batch_files`` reads in a folder
 _MODELS = "mixlist.models"  # the key in a context's ``meta`` of models that were loaded to find their weights
 
 

@@ -68,7 +68,7 @@ def take_data(given: Given) -> DataOptions:
 
 def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
     """Return the batches that the data options ask for."""
-    from mixlist.runtime.feeds import random_batches, read_batches
+    from mixlist.runtime.feeds import make_random_batches, read_batches
 
     if options.data:
         return read_batches(options.data, proto)
@@ -80,7 +80,7 @@ def batches_from(options: DataOptions, proto: ModelProto) -> Batches:
     dims = sizes_from(options.dims)
     ranges = names_and_values(options.ranges, "--range", "INPUT=LOW:HIGH", _RANGE)
     bounds = {name: _bounds(text, name) for name, text in ranges}
-    return random_batches(proto, options.random, options.seed, dims, bounds)
+    return make_random_batches(proto, options.random, options.seed, dims, bounds)
 
 
 def sizes_from(texts: Iterable[str]) -> dict[str, int]:

@@ -45,7 +45,7 @@ class Conversions:
     ``probes``: by scope and tensor.
     """
 
-    found: tuple[Conversion, ...]
+    conversions: tuple[Conversion, ...]
     probes: dict[str, dict[str, Probe]]
 
 
@@ -74,8 +74,8 @@ class _Finder:
                     for value, wanted in zip(body.outputs, body.yields, strict=True):
                         if wanted in LOW_TYPES and _differs(value, wanted):
                             self._add(graph, body, value, wanted, node)
-        found = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
-        return Conversions(tuple(found), self.probes)
+        conversions = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
+        return Conversions(tuple(conversions), self.probes)
 
     def _read(self, graph: Graph, node: Node, slot: int, value: Value) -> None:
         """Add the conversion of one input, if it is one."""
@@ -85,7 +85,7 @@ class _Finder:
             return
         cast = value.producer
         if cast is None:
-            if observed_ref(graph, value) is not None:
+            if find_observed_ref(graph, value) is not None:
                 self._add_declared(graph, value, wanted, node)
         elif cast.op_type == "Cast" and not cast.domain and cast.inputs[0] is not None:
             source = cast.inputs[0]
@@ -119,7 +119,7 @@ class _Finder:
 
     def _add(self, graph: Graph, scope: Scope, value: Value, wanted: int, node: Node) -> None:
         """Add a conversion; the tensor is observed in ``scope``."""
-        observed = observed_ref(graph, value)
+        observed = find_observed_ref(graph, value)
         probe = observed if observed is not None and value.scope is scope else self._probe(graph, scope, value)
         source = self._source(observed, value) if observed is not None else None
         self._put(Conversion(value.name, wanted, probe, source, ()), graph, node)
@@ -153,7 +153,7 @@ class _Finder:
         return ref
 
 
-def observed_ref(graph: Graph, value: Value) -> TensorRef | None:
+def find_observed_ref(graph: Graph, value: Value) -> TensorRef | None:
     """Return the tensor that a value is, if a node computes it or it is an input of the main graph.
 
     Return None for inputs of bodies and functions, and for outputs of control flow and calls.

@@ -14,7 +14,7 @@ from mixlist.targets.kernels import has_any_kernel, has_low_kernel
 _REFUSED = frozenset({"LSTM", "GRU", "RNN"})
 
 
-def computes_double(node: Node) -> bool:
+def has_float64_kernel(node: Node) -> bool:
     """Return whether ONNX Runtime's CPU provider has a float64 kernel of the node; a Constant needs none."""
     if node.op_type == "Constant" and not node.domain:
         return True
@@ -34,7 +34,7 @@ def describe_float32_nodes(nodes: Iterable[DataflowNode]) -> str:
         for each in nodes
         if types.FLOAT in (types.element(v.type) for v in (*each.node.inputs, *each.node.outputs) if v is not None)
         and each.node.op_type != "Cast"
-        and not computes_double(each.node)
+        and not has_float64_kernel(each.node)
     )
     ops = ", ".join(f"{op} ({number})" for op, number in sorted(counts.items()))
     return f"the float64 reference computes in float32 what ONNX Runtime has no float64 kernel of: {ops}" if ops else ""

@@ -33,7 +33,7 @@ class Statistic:
 
     name: str
     neutral: float
-    again: str  # the operator that reduces the results of a Loop's iterations
+    join_op_type: str  # the operator that reduces the results of a Loop's iterations
     build: Build
     elem: int = types.UNKNOWN  # the type of the result; UNKNOWN: the tensor's own
 
@@ -51,16 +51,16 @@ RANGE = (
 
 
 @dataclass
-class Instrumented:
+class InstrumentedModel:
     """A model with statistics: ``proto``; ``outputs`` where each (TensorRef, statistic) is, in several places where
     a function is called several times; ``widths`` the columns of each output; ``probes`` in order of computation;
     ``parts`` what stands last before each cut: the tensor, and the statistics packed there."""
 
     proto: ModelProto
     probes: list[Probe] = field(default_factory=list)
-    outputs: dict[tuple[TensorRef, str], list[Place]] = field(default_factory=dict)
+    outputs: dict[tuple[TensorRef, str], list[OutputColumn]] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)
-    parts: list[tuple[str, ...]] = field(default_factory=list)
+    cut_outputs: list[tuple[str, ...]] = field(default_factory=list)
 
 
 def has_where(model: ModelProto) -> bool:
@@ -70,7 +70,7 @@ def has_where(model: ModelProto) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputColumn:
     """A column of a graph output: of shape [columns], or [iterations, columns] out of a Loop or Scan (``stacked``)."""
 
     output: str

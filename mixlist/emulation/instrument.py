@@ -19,9 +19,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mixlist.emulation.graph_statistics import RANGE, Instrumented, Place, Probe, Statistic
-from mixlist.emulation.packing import Packed, Result, add_output, join_rows, neutral, pack
-from mixlist.emulation.safe_reductions import guarded
+from mixlist.emulation.graph_statistics import RANGE, InstrumentedModel, OutputColumn, Probe, Statistic
+from mixlist.emulation.packing import PackedStatistic, ScalarStatistic, add_output, join_rows, neutral, pack
+from mixlist.emulation.safe_reductions import make_reductions_safe
 from mixlist.graph.build import build_graph
 from mixlist.graph.model import FunctionKey, Graph, Node, Scope, function_key
 from mixlist.graph.naming import NameGenerator, display_name, names_in, scope_path
@@ -43,63 +43,71 @@ _OBSERVED = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE}
 def instrument(
     model: ModelProto,
     statistics: tuple[Statistic, ...] = RANGE,
-    wanted: Callable[[Probe], bool] = lambda _: True,
+    is_observed: Callable[[Probe], bool] = lambda _: True,
     *,
-    guard: bool = False,
-    own: Callable[[TensorRef], bool] = lambda _: False,
-    cuts: Container[str] = (),
-    read: Mapping[str, Mapping[str, Probe]] | None = None,
-) -> Instrumented:
-    """A copy of ``model`` that also yields ``statistics`` of every observed tensor that is ``wanted``.
+    safe_reductions: bool = False,
+    needs_own_range: Callable[[TensorRef], bool] = lambda _: False,
+    cut_tensors: Container[str] = (),
+    extra_probes: Mapping[str, Mapping[str, Probe]] | None = None,
+) -> InstrumentedModel:
+    """Return a copy of ``model`` that also yields ``statistics`` of every observed tensor.
 
-    ``guard``: for a provider that does not reduce empty tensors (CUDA). ``own``: tensors that are reduced themselves
-    though they only hold another one's values, because they may be rounded. ``cuts``: tensors of the main graph; behind
-    the node that makes one, the statistics so far are packed, so that the graph can be cut there. ``read``: see
-    ``Instrumenter``.
+    is_observed: chooses the tensors.
+    safe_reductions: for a provider that refuses to reduce empty tensors (CUDA).
+    needs_own_range: tensors that are reduced themselves although they only hold the values of another tensor, because
+        they may be rounded.
+    cut_tensors: tensors of the main graph. Behind the node that computes one, the statistics so far are packed, so that
+        the graph can be cut there.
+    extra_probes: see ``Instrumenter``.
     """
-    return Instrumenter(model, statistics, wanted, guard, own, cuts, read or {}).run()
+    instrumenter = Instrumenter(
+        model, statistics, is_observed, safe_reductions, needs_own_range, cut_tensors, extra_probes or {}
+    )
+    return instrumenter.run()
 
 
 @dataclass(eq=False)
 class Instrumenter:
     """One instrumentation; ``observe`` may be replaced to compute something else of each tensor.
 
-    ``read``: further tensors to observe, by scope and name. No node of the scope computes them itself: captured
+    ``extra_probes``: further tensors to observe, by scope and name. No node of the scope computes them itself: captured
     tensors, and the results of calls and control flow.
     """
 
     model: InitVar[ModelProto]
     statistics: tuple[Statistic, ...] = RANGE
-    wanted: Callable[[Probe], bool] = lambda _: True
-    guard: bool = False
-    own: Callable[[TensorRef], bool] = lambda _: False
-    cuts: Container[str] = ()
-    read: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
+    is_observed: Callable[[Probe], bool] = lambda _: True
+    safe_reductions: bool = False
+    needs_own_range: Callable[[TensorRef], bool] = lambda _: False
+    cut_tensors: Container[str] = ()
+    extra_probes: Mapping[str, Mapping[str, Probe]] = field(default_factory=dict)
 
     def __post_init__(self, model: ModelProto) -> None:
         self.proto = copy_message(model)
         self.graph = build_graph(self.proto)
-        self.new = NameGenerator(names_in(self.proto.graph, *self.proto.functions))
-        self.made = Instrumented(self.proto)
-        self.handed: dict[FunctionKey, tuple[int, list[Packed]]] = {}  # a function's own outputs, and what it adds
+        self.new_names = NameGenerator(names_in(self.proto.graph, *self.proto.functions))
+        self.instrumented = InstrumentedModel(self.proto)
+        self.function_outputs: dict[
+            FunctionKey, tuple[int, list[PackedStatistic]]
+        ] = {}  # a function's own outputs, and what it adds
 
-    def run(self) -> Instrumented:
+    def run(self) -> InstrumentedModel:
         """Instrument everything."""
         for packed in self._scope(self.graph, self.graph.root, self.proto.graph):
             add_output(self.proto.graph, packed, packed.name, rows=packed.stacked)
-            self.made.widths[packed.name] = len(packed.refs)
+            self.instrumented.widths[packed.name] = len(packed.refs)
             for column, ref in enumerate(packed.refs):
-                place = Place(packed.name, column, packed.stacked)
-                self.made.outputs.setdefault((ref, packed.statistic.name), []).append(place)
-        return self.made
+                place = OutputColumn(packed.name, column, packed.stacked)
+                self.instrumented.outputs.setdefault((ref, packed.statistic.name), []).append(place)
+        return self.instrumented
 
     # --- scopes ---
 
-    def _scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> list[Packed]:
+    def _scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> list[PackedStatistic]:
         """Observe a scope; each reduction stands right behind what it reads, so that the tensor can go."""
-        results: list[Result] = []
-        handed: list[Packed] = []
-        packed: list[Packed] = []
+        results: list[ScalarStatistic] = []
+        handed: list[PackedStatistic] = []
+        packed: list[PackedStatistic] = []
         path = scope_path(graph, scope)
         known: dict[str, TensorRef] = {}
         main = scope.owner is None and not graph.path
@@ -123,13 +131,15 @@ class Instrumenter:
                 observed, made = self.observe(probe, node, target)
                 results += observed
                 behind += made
-            if main and any(name in self.cuts for name in target.output):
-                part, made = pack(results, handed, opset, self.new)
+            if main and any(name in self.cut_tensors for name in target.output):
+                part, made = pack(results, handed, opset, self.new_names)
                 behind += made
-                self.made.parts.append((*target.output, *(vector.name for vector in part if not vector.stacked)))
+                self.instrumented.cut_outputs.append(
+                    (*target.output, *(vector.name for vector in part if not vector.stacked))
+                )
                 packed, results, handed = packed + part, [], []
             added.append((node.position, behind))
-        part, last = pack(results, handed, opset, self.new)
+        part, last = pack(results, handed, opset, self.new_names)
         added.append((count, last))
         keys: list[SortKey] = [(position, 0, 0) for position in range(count)]
         for position, made in added:
@@ -141,37 +151,41 @@ class Instrumenter:
     def _probes(self, node: Node, path: str, known: dict[str, TensorRef]) -> Iterator[Probe]:
         """The float tensors that a node makes; constants and control flow's own outputs are seen where they arise."""
         if node.op_type == "Constant" or node.bodies or node.function is not None:
-            read = self.read.get(path, {})
+            read = self.extra_probes.get(path, {})
             yield from self._take(read[v.file_name] for v in node.outputs if v is not None and v.file_name in read)
             return
         for slot, value in enumerate(node.outputs):
             if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED:
                 continue
             ref = TensorRef(path, display_name(node), slot)
-            source = None if self.own(ref) else _source(node, known)
+            source = None if self.needs_own_range(ref) else _source(node, known)
             known[value.name] = source or ref
             probe = Probe(ref, value.file_name, node.op_type, value.type, source)
-            if self.wanted(probe):
-                self.made.probes.append(probe)
+            if self.is_observed(probe):
+                self.instrumented.probes.append(probe)
                 if source is None:
                     yield probe
 
     def observe(
         self, probe: Probe, node: Node | None = None, target: NodeProto | None = None
-    ) -> tuple[list[Result], list[NodeProto]]:
+    ) -> tuple[list[ScalarStatistic], list[NodeProto]]:
         """Return the statistics of a tensor and the nodes that compute them; ``target`` is the message of ``node``."""
-        results: list[Result] = []
+        results: list[ScalarStatistic] = []
         nodes: list[NodeProto] = []
         tensor, elem = probe.tensor, probe.elem
         called = elem == types.FLOAT and probe.ref.scope.startswith("function:")  # perhaps another type elsewhere
         if elem in LOW_TYPES or called:
-            tensor, elem = self.new.make(f"{probe.tensor}_exact"), types.FLOAT
-            nodes.append(self.new.cast(probe.tensor, tensor, elem))
+            tensor, elem = self.new_names.make(f"{probe.tensor}_exact"), types.FLOAT
+            nodes.append(self.new_names.cast(probe.tensor, tensor, elem))
         for statistic in self.statistics:
-            out = self.new.make(f"{probe.tensor}_{statistic.name}")
-            made = statistic.build(tensor, out, elem, self.new)
-            nodes += guarded(made, out, statistic.elem or elem, self.new) if self.guard else made
-            results.append(Result(probe.ref, statistic, out, statistic.elem or elem))
+            out = self.new_names.make(f"{probe.tensor}_{statistic.name}")
+            made = statistic.build(tensor, out, elem, self.new_names)
+            nodes += (
+                make_reductions_safe(made, out, statistic.elem or elem, self.new_names)
+                if self.safe_reductions
+                else made
+            )
+            results.append(ScalarStatistic(probe.ref, statistic, out, statistic.elem or elem))
         return results, nodes
 
     def _input_probes(self, scope: Scope) -> Iterator[Probe]:
@@ -184,19 +198,21 @@ class Instrumenter:
 
     def _probes_of_reads(self, scope: Scope, path: str) -> Iterator[Probe]:
         """Yield the tensors that are read in a scope and computed outside of it."""
-        read = self.read.get(path)
+        read = self.extra_probes.get(path)
         if read:
             made = {v.file_name for node in scope.nodes for v in node.outputs if v is not None}
             yield from self._take(probe for name, probe in read.items() if name not in made)
 
     def _take(self, probes: Iterable[Probe]) -> Iterator[Probe]:
-        for probe in filter(self.wanted, probes):
-            self.made.probes.append(probe)
+        for probe in filter(self.is_observed, probes):
+            self.instrumented.probes.append(probe)
             yield probe
 
     # --- out of bodies ---
 
-    def _control_flow(self, graph: Graph, node: Node, target: NodeProto, behind: list[NodeProto]) -> list[Packed]:
+    def _control_flow(
+        self, graph: Graph, node: Node, target: NodeProto, behind: list[NodeProto]
+    ) -> list[PackedStatistic]:
         """Observe the bodies of a node, and return what it hands out of them; adds the nodes that go behind it."""
         bodies = {a.name: a.g for a in target.attribute if a.name in node.bodies}
         if node.op_type == "If" and not node.domain:
@@ -210,60 +226,69 @@ class Instrumenter:
         return []  # SequenceMap and custom operators yield nothing but what they are defined to yield
 
     def _out_of_branches(
-        self, target: NodeProto, bodies: dict[str, GraphProto], found: dict[str, list[Packed]]
-    ) -> list[Packed]:
+        self, target: NodeProto, bodies: dict[str, GraphProto], found: dict[str, list[PackedStatistic]]
+    ) -> list[PackedStatistic]:
         handed = []
         for name, own in found.items():
             for packed in own:
-                out = self.new.make(packed.name)
+                out = self.new_names.make(packed.name)
                 for other, body in bodies.items():
-                    inner = packed.name if other == name else neutral(body, packed, self.new)
+                    inner = packed.name if other == name else neutral(body, packed, self.new_names)
                     add_output(body, packed, inner)
                 target.output.append(out)
                 handed.append(replace(packed, name=out))
         return handed
 
     def _out_of_loop(
-        self, target: NodeProto, body: GraphProto, own: list[Packed], opset: int | None, behind: list[NodeProto]
-    ) -> list[Packed]:
+        self,
+        target: NodeProto,
+        body: GraphProto,
+        own: list[PackedStatistic],
+        opset: int | None,
+        behind: list[NodeProto],
+    ) -> list[PackedStatistic]:
         """``opset`` is that of a loop inside something else, whose iterations join here, None for one that is not."""
         _name_outputs(target, len(body.output) - (1 if target.op_type == "Loop" else 0), own)
         handed = []
         for packed in own:
             add_output(body, packed, packed.name)
-            stacked = self.new.make(f"{packed.name}_stacked")
+            stacked = self.new_names.make(f"{packed.name}_stacked")
             target.output.append(stacked)
             if opset is None:
                 handed.append(replace(packed, name=stacked, stacked=True))
                 continue
-            out = self.new.make(packed.name)
-            joined = join_rows(packed.statistic.again, stacked, out, opset, self.new)
-            behind += guarded(joined, out, packed.elem, self.new, len(packed.refs)) if self.guard else joined
+            out = self.new_names.make(packed.name)
+            joined = join_rows(packed.statistic.join_op_type, stacked, out, opset, self.new_names)
+            behind += (
+                make_reductions_safe(joined, out, packed.elem, self.new_names, len(packed.refs))
+                if self.safe_reductions
+                else joined
+            )
             handed.append(replace(packed, name=out))
         for attribute in target.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):
                 attribute.ints.extend([0] * len(own))
         return handed
 
-    def _call(self, body: Graph, target: NodeProto) -> list[Packed]:
+    def _call(self, body: Graph, target: NodeProto) -> list[PackedStatistic]:
         """Return the statistics of a function, as further outputs of this call."""
         function = body.function
         key = function_key(function)
-        if key not in self.handed:
+        if key not in self.function_outputs:
             count = len(function.output)
             packed = self._scope(body, body.root, function)
             if "" not in body.opsets and packed:
                 function.opset_import.add(domain="", version=self.graph.opsets.get("", 0))
             function.output.extend(vector.name for vector in packed)
-            self.handed[key] = count, packed
-        count, packed = self.handed[key]
+            self.function_outputs[key] = count, packed
+        count, packed = self.function_outputs[key]
         _name_outputs(target, count, packed)
-        handed = [replace(vector, name=self.new.make(vector.name)) for vector in packed]
+        handed = [replace(vector, name=self.new_names.make(vector.name)) for vector in packed]
         target.output.extend(vector.name for vector in handed)
         return handed
 
 
-def _name_outputs(target: NodeProto, count: int, packed: list[Packed]) -> None:
+def _name_outputs(target: NodeProto, count: int, packed: list[PackedStatistic]) -> None:
     """Give a node all of its ``count`` outputs, without names, if statistics are to follow them."""
     if packed:
         target.output.extend([""] * (count - len(target.output)))

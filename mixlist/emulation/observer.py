@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from mixlist.emulation.graph_statistics import RANGE, Instrumented, Place
+from mixlist.emulation.graph_statistics import RANGE, InstrumentedModel, OutputColumn
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.graph.refs import TensorRef
 from mixlist.runtime.feeds import as_float32
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mixlist.runtime.inputs import Input
 
 Ranges: TypeAlias = Mapping[TensorRef, ObservedRange]
-Observed: TypeAlias = tuple[dict[str, Array], Ranges]  # the model's outputs by name, and the ranges
+ObservedBatch: TypeAlias = tuple[dict[str, Array], Ranges]  # the model's outputs by name, and the ranges
 _RANGE = tuple(statistic.name for statistic in RANGE)
 _NOT_COMPUTED = ObservedRange(0.0, 0.0, nan=False, ran=False)
 
@@ -29,7 +29,7 @@ _NOT_COMPUTED = ObservedRange(0.0, 0.0, nan=False, ran=False)
 class RangeReader:
     """Reads the ranges out of the outputs of an instrumented model."""
 
-    def __init__(self, instrumented: Instrumented) -> None:
+    def __init__(self, instrumented: InstrumentedModel) -> None:
         self._places = instrumented.outputs
         # Most tensors have one value per statistic, and are read all at once. A tensor has several values where a
         # function is called several times, or in a loop. One that only moves the values of another has its range.
@@ -74,22 +74,22 @@ class Observer:
 
     def __init__(
         self,
-        instrumented: Instrumented,
+        instrumented: InstrumentedModel,
         session: Session,
         output_names: list[str],
-        raised: tuple[Input, ...] = (),
-        wide: bool = False,
+        original_inputs: tuple[Input, ...] = (),
+        float64_inputs: bool = False,
     ) -> None:
         self.instrumented, self.output_names = instrumented, output_names
-        self._session, self._raised, self._wide = session, raised, wide
+        self._session, self._raised, self._wide = session, original_inputs, float64_inputs
         self._reader = RangeReader(instrumented)
-        self._begun: tuple[Feed, Callable[[], Observed]] | None = None
+        self._begun: tuple[Feed, Callable[[], ObservedBatch]] | None = None
 
-    def run(self, feed: Feed) -> Observed:
+    def run(self, feed: Feed) -> ObservedBatch:
         """Run one batch; return the model's outputs, and the ranges."""
         return self.start(feed)()
 
-    def start(self, feed: Feed) -> Callable[[], Observed]:
+    def start(self, feed: Feed) -> Callable[[], ObservedBatch]:
         """Begin to run one batch, where the session is in another process; what is returned waits for it."""
         begun, self._begun = self._begun, None
         if begun is not None and begun[0] is feed:
@@ -97,13 +97,13 @@ class Observer:
         names = [*self.output_names, *self.instrumented.widths]
         outputs = self._session.start(names, self._as_read(feed))
 
-        def finish() -> Observed:
+        def finish() -> ObservedBatch:
             values = dict(zip(names, outputs(), strict=True))
             return {name: values[name] for name in self.output_names}, self._reader.read(values)
 
         return finish
 
-    def begin(self, feed: Feed | None) -> None:
+    def start_ahead(self, feed: Feed | None) -> None:
         """Begin with a batch for which the next ``start`` is called."""
         if feed is not None:
             self._begun = feed, self.start(feed)
@@ -115,7 +115,9 @@ class Observer:
             return feed
         return {n: v.astype(np.float64) if getattr(v, "dtype", None) == np.float32 else v for n, v in feed.items()}
 
-    def values(self, feed: Feed, statistics: Sequence[str]) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
+    def read_statistics(
+        self, feed: Feed, statistics: Sequence[str]
+    ) -> dict[tuple[TensorRef, str], NDArray[np.float64]]:
         """Run one batch; return these statistics: a value for each call of a function and iteration of a loop."""
         wanted = {which: places for which, places in self.instrumented.outputs.items() if which[1] in statistics}
         names = list(dict.fromkeys(place.output for places in wanted.values() for place in places))
@@ -129,7 +131,7 @@ class Observer:
         self._session.close()
 
 
-def _values_at(values: Mapping[str, Array], places: Iterable[Place]) -> NDArray[np.float64]:
+def _values_at(values: Mapping[str, Array], places: Iterable[OutputColumn]) -> NDArray[np.float64]:
     """Return the numbers at some places: of a place in a loop one for each iteration."""
     parts = [np.asarray(values[place.output][..., place.column], np.float64) for place in places]
     return np.concatenate([part.reshape(-1) for part in parts])

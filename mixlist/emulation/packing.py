@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Result:
+class ScalarStatistic:
     """One statistic of one tensor: the scalar that holds it in its scope."""
 
     ref: TensorRef
@@ -30,7 +30,7 @@ class Result:
 
 
 @dataclass
-class Packed:
+class PackedStatistic:
     """One statistic of many tensors as a scope hands it up: a vector, or a matrix with a row for each iteration."""
 
     refs: tuple[TensorRef, ...]
@@ -41,15 +41,15 @@ class Packed:
 
 
 def pack(
-    results: Iterable[Result], inner: Iterable[Packed], opset: int, names: NameGenerator
-) -> tuple[list[Packed], list[NodeProto]]:
+    results: Iterable[ScalarStatistic], inner: Iterable[PackedStatistic], opset: int, names: NameGenerator
+) -> tuple[list[PackedStatistic], list[NodeProto]]:
     """Pack the statistics of a scope, its own and those of its bodies, into as few tensors as possible.
 
     Return them, and the nodes that pack them. What has a row for each iteration stays as it is.
     """
-    packed: list[Packed] = []
+    packed: list[PackedStatistic] = []
     nodes: list[NodeProto] = []
-    groups: dict[tuple[str, int], tuple[list[Packed], list[Result]]] = {}
+    groups: dict[tuple[str, int], tuple[list[PackedStatistic], list[ScalarStatistic]]] = {}
     for result in results:
         groups.setdefault((result.statistic.name, result.elem), ([], []))[1].append(result)
     for vector in inner:
@@ -66,7 +66,7 @@ def pack(
             out = names.make(f"{statistic}_all")
             nodes.append(names.node("Concat", parts, out, axis=0))
         refs = (*(ref for vector in vectors for ref in vector.refs), *(scalar.ref for scalar in scalars))
-        packed.append(Packed(refs, (scalars or vectors)[0].statistic, out, elem))
+        packed.append(PackedStatistic(refs, (scalars or vectors)[0].statistic, out, elem))
     return packed, nodes
 
 
@@ -84,7 +84,7 @@ def _vector(scalars: list[str], opset: int, names: NameGenerator, nodes: list[No
     return out
 
 
-def neutral(body: GraphProto, packed: Packed, names: NameGenerator) -> str:
+def neutral(body: GraphProto, packed: PackedStatistic, names: NameGenerator) -> str:
     """Let a body make the neutral elements of a statistic, and return the tensor's name."""
     out = names.make(f"{packed.name}_neutral")
     body.node.extend(float_constant(out, packed.elem, [len(packed.refs)], packed.statistic.neutral, names))
@@ -99,7 +99,7 @@ def join_rows(op_type: str, rows: str, out: str, opset: int, names: NameGenerato
     return [names.constant(axes, types.INT64, [1], [0]), names.node(op_type, [rows, axes], out, keepdims=0)]
 
 
-def add_output(graph: GraphProto, packed: Packed, name: str, rows: bool = False) -> None:
+def add_output(graph: GraphProto, packed: PackedStatistic, name: str, rows: bool = False) -> None:
     """Let a graph yield the tensor ``name``, which holds packed statistics; ``rows``: with an axis of iterations."""
     tensor = graph.output.add(name=name).type.tensor_type
     tensor.elem_type = packed.elem

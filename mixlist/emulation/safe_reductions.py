@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NEUTRAL = {"ReduceMin": float("inf"), "ReduceMax": float("-inf"), "ReduceL1": 0.0, "ReduceSum": 0.0}
 
 
-def guarded(
+def make_reductions_safe(
     nodes: list[NodeProto], out: str, elem: int, names: NameGenerator, columns: int | None = None
 ) -> list[NodeProto]:
     """Return ``nodes`` where the one that makes ``out`` reduces at least one value, of the element type ``elem``.

@@ -1,7 +1,7 @@
 """Run tasks in worker processes of this machine, on a Dask cluster, or in any ``concurrent.futures.Executor``.
 
-``open_workers`` opens them; a file that tasks need goes to them with ``Workers.send`` and is read there by ``content``;
-``wait_for`` gives a task's result.
+``open_workers`` opens the workers. ``Workers.send_file`` sends them a file, which a task reads with
+``read_sent_file``. ``wait_for`` returns the result of a task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mixlist.runtime.process_pool import ProcessPool
 from mixlist.runtime.worker_process import WorkerDied
 
 T = TypeVar("T")
-TRIES = 3  # of a task whose data were lost
+MAX_ATTEMPTS = 3  # of a task whose data were lost
 _LOSSES = ("KilledWorker", "BrokenProcessPool")  # what Dask and the standard library raise where a worker died
 
 
@@ -27,18 +27,18 @@ _LOSSES = ("KilledWorker", "BrokenProcessPool")  # what Dask and the standard li
 class Workers:
     """An executor of ``count`` workers with ``threads`` each (None: ONNX Runtime's choice).
 
-    ``send`` takes the path of a file and returns what tasks get as an argument: the path where workers share the disk,
-    else the file's bytes, sent once.
+    ``send_file`` takes the path of a file and returns the argument to give to tasks: the path if the workers share the
+    disk, else the bytes of the file, which are sent once.
     """
 
     executor: Executor
     count: int
     threads: int | None
-    send: Callable[[str], str | bytes]
+    send_file: Callable[[str], str | bytes]
 
 
-def content(sent: str | bytes) -> bytes:
-    """Return the bytes of a file that ``Workers.send`` has sent to this task."""
+def read_sent_file(sent: str | bytes) -> bytes:
+    """Return the bytes of a file that ``Workers.send_file`` has sent to this task."""
     return sent if isinstance(sent, bytes) else Path(sent).read_bytes()
 
 
@@ -52,7 +52,7 @@ def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | N
     if executor is not None:
         count = int(getattr(executor, "_max_workers", 1))
         here = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool)
-        yield Workers(executor, count, max(1, cores // count), str if here else content)
+        yield Workers(executor, count, max(1, cores // count), str if here else read_sent_file)
     elif scheduler is not None:
         with _dask(scheduler) as workers:
             yield workers
@@ -83,15 +83,17 @@ def _dask(scheduler: str) -> Iterator[Workers]:
             f"the scheduler {scheduler} cannot be reached: {problem}", hint="start one with: dask scheduler"
         ) from None
 
-    def send(path: str) -> bytes:
-        data: bytes = client.scatter(content(path), broadcast=True)  # a future of Dask, which tasks get as the bytes
+    def send_file(path: str) -> bytes:
+        data: bytes = client.scatter(
+            read_sent_file(path), broadcast=True
+        )  # a future of Dask, which tasks get as the bytes
         return data
 
     with client:
         cores = client.nthreads()
         if not cores:
             raise UsageError(f"the scheduler {scheduler} has no workers", hint=f"start some: dask worker {scheduler}")
-        yield Workers(client.get_executor(pure=False), sum(cores.values()), 1, send)
+        yield Workers(client.get_executor(pure=False), sum(cores.values()), 1, send_file)
 
 
 def wait_for(future: Future[T], resend: Callable[[], Future[T]]) -> T:
@@ -100,7 +102,7 @@ def wait_for(future: Future[T], resend: Callable[[], Future[T]]) -> T:
     A cluster cancels the tasks whose data it has lost: those of a worker that died before the others had them.
     ``resend`` sends the data anew and starts the task once more.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         try:
             return future.result()
         except CancelledError:

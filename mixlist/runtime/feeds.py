@@ -17,9 +17,9 @@ from mixlist.errors import UsageError
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.runtime import random_feeds
-from mixlist.runtime.casts import cast
-from mixlist.runtime.data_files import Source, sources
-from mixlist.runtime.inputs import Input, fit, model_inputs
+from mixlist.runtime.array_casts import cast_array
+from mixlist.runtime.batch_files import BatchSource, find_batch_sources
+from mixlist.runtime.inputs import Input, make_feed, model_inputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -33,7 +33,7 @@ class Batches:
     Iterating raises FileError for what cannot be read and UsageError for what does not fit the model.
     """
 
-    def __init__(self, inputs: Sequence[Input], sources: Sequence[Source], notes: Iterable[str] = ()) -> None:
+    def __init__(self, inputs: Sequence[Input], sources: Sequence[BatchSource], notes: Iterable[str] = ()) -> None:
         self.inputs = tuple(inputs)
         self._sources = tuple(sources)
         self._notes = tuple(notes)
@@ -44,12 +44,12 @@ class Batches:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for source in self._sources:
-            feed, losses = fit(source.read(), self.inputs, source.name)
+            feed, losses = make_feed(source.read(), self.inputs, source.name)
             for name, loss in losses.items():
                 self._losses.setdefault(name, f"{source.name}: input {name!r}: {loss} (told once for this input)")
             yield feed
 
-    def part(self, indices: Iterable[int]) -> Batches:
+    def select(self, indices: Iterable[int]) -> Batches:
         """Return the batches at these positions."""
         return Batches(self.inputs, [self._sources[at] for at in indices], self._notes)
 
@@ -64,15 +64,15 @@ class Batches:
 
 
 def read_batches(paths: Sequence[str | os.PathLike[str]], proto: ModelProto) -> Batches:
-    """Return batches from files and directories in the order given (see ``data_files``).
+    """Return batches from files and directories in the order given (see ``batch_files``).
 
     Raises FileError for a path that is no data.
     """
     inputs = model_inputs(proto)
-    return Batches(inputs, [source for path in paths for source in sources(Path(path), inputs)])
+    return Batches(inputs, [source for path in paths for source in find_batch_sources(Path(path), inputs)])
 
 
-def random_batches(
+def make_random_batches(
     proto: ModelProto,
     count: int,
     seed: int = 0,
@@ -84,8 +84,8 @@ def random_batches(
     ``dims``: sizes by symbolic name, ``input.axis`` or a pattern; ``ranges``: smallest and largest value by input.
     Raises UsageError for sizes that are missing and names that the model does not have.
     """
-    generator = random_feeds.plan(proto, dims or {}, ranges or {})
-    batches = [Source(f"random {at}", partial(generator.feed, seed, at)) for at in range(count)]
+    generator = random_feeds.plan_random_feeds(proto, dims or {}, ranges or {})
+    batches = [BatchSource(f"random {at}", partial(generator.feed, seed, at)) for at in range(count)]
     return Batches(model_inputs(proto), batches, generator.notes)
 
 
@@ -103,7 +103,7 @@ def as_batches(data: object, proto: ModelProto) -> Batches:
         return read_batches(items, proto)
     if items and all(isinstance(item, Mapping) for item in items):
         return Batches(
-            model_inputs(proto), [Source(f"batch {at}", partial(dict, feed)) for at, feed in enumerate(items)]
+            model_inputs(proto), [BatchSource(f"batch {at}", partial(dict, feed)) for at, feed in enumerate(items)]
         )
     problem = "empty" if items == [] else f"a {type(data).__name__}"
     raise UsageError(f"the data is {problem}", hint="give paths, or dicts of arrays by input name")
@@ -123,7 +123,7 @@ def _raised(value: Any, elem: int) -> Any:  # an array, a sequence or None
 
     if value is None or isinstance(value, list | tuple):
         return None if value is None else [_raised(part, elem) for part in value]
-    return cast(np.asarray(value), elem)[0].astype(np.float32)
+    return cast_array(np.asarray(value), elem)[0].astype(np.float32)
 
 
 def has_empty_array(feed: Feed) -> bool:

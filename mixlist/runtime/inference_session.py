@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import MixlistError, ModelError, UsageError
 from mixlist.files.scratch_folder import ScratchFolder
-from mixlist.runtime.model_files import outgrows_protobuf, readable_in_place, write_model
+from mixlist.runtime.model_files import is_readable_in_place, outgrows_protobuf, write_model
 from mixlist.runtime.refused_run import RunRefused, read_refusal
 from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
 from mixlist.targets.providers import PROVIDERS, available_providers
@@ -42,7 +42,7 @@ def make_session(
     A model that cannot be given as bytes (see ``model_files``) is written to a temporary folder. The folder is removed
     once ONNX Runtime has mapped the weights, on Windows with the session. Raises what ``open_session`` does.
     """
-    if not outgrows_protobuf(proto) and readable_in_place(proto, folder):
+    if not outgrows_protobuf(proto) and is_readable_in_place(proto, folder):
         return open_session(proto.SerializeToString(), options, folder=folder)
     with ExitStack() as stack:
         home = stack.enter_context(ScratchFolder())
@@ -104,7 +104,7 @@ def _settings(options: SessionOptions) -> Settings:
         settings.add_session_config_entry(_OPTIMIZED_DATA, f"{options.optimized_model.name}.data")
     if options.lean:
         settings.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        settings.enable_mem_pattern = settings.enable_mem_reuse = options.reuse
+        settings.enable_mem_pattern = settings.enable_mem_reuse = options.reuse_memory
         _share_memory()
         settings.add_session_config_entry("session.use_env_allocators", "1")
     return settings

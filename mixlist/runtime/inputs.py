@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixlist.errors import UsageError
 from mixlist.ops import types
-from mixlist.runtime.casts import Misfit, cast
+from mixlist.runtime.array_casts import IncompatibleData, cast_array
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
@@ -36,7 +36,7 @@ class Input:
     optional: bool
 
     def __str__(self) -> str:
-        return f"{self.name}: {type_text(self.type, self.shape)}{' (may be missing)' if self.optional else ''}"
+        return f"{self.name}: {describe_type(self.type, self.shape)}{' (may be missing)' if self.optional else ''}"
 
 
 def model_inputs(proto: ModelProto) -> tuple[Input, ...]:
@@ -63,10 +63,10 @@ def declared_shape(kind: TypeProto) -> Shape | None:
     )
 
 
-def type_text(kind: types.Type, shape: Shape | None) -> str:
+def describe_type(kind: types.Type, shape: Shape | None) -> str:
     """Return a type and shape in words: ``float32[N, 4]``, ``?`` for an unnamed size, ``int64[]`` for a scalar."""
     if isinstance(kind, tuple):
-        return f"{kind[0]}({type_text(kind[1], shape)})"
+        return f"{kind[0]}({describe_type(kind[1], shape)})"
     sizes = "..." if shape is None else ", ".join("?" if size is None else str(size) for size in shape)
     return f"{types.type_name(kind)}[{sizes}]"
 
@@ -80,7 +80,7 @@ def _value_text(value: Any) -> str:
     return f"{value.dtype.name or value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
-def fit(data: Mapping[str, object], inputs: Sequence[Input], where: str) -> tuple[dict[str, Any], dict[str, str]]:
+def make_feed(data: Mapping[str, object], inputs: Sequence[Input], where: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the feed that ``data`` makes for a model: arrays of the declared types, in the model's order.
 
     ``where`` names the data in messages. Also returns what casts lost, by input. Raises UsageError, which shows what
@@ -98,7 +98,7 @@ def fit(data: Mapping[str, object], inputs: Sequence[Input], where: str) -> tupl
             continue
         try:
             feed[each.name], loss = _value(data[each.name], each.type, each.shape)
-        except Misfit as problem:
+        except IncompatibleData as problem:
             text = f"{where}: input {each.name!r} is {_value_text(data[each.name])}: {problem}"
             raise UsageError(text, hint=_comparison(data, inputs)) from None
         if loss:
@@ -136,15 +136,15 @@ def _value(value: object, kind: types.Type, shape: Shape | None) -> tuple[object
         try:
             array = np.asarray(value)
         except ValueError:
-            raise Misfit("its rows differ in length") from None
+            raise IncompatibleData("its rows differ in length") from None
         _check_shape(array.shape, shape)
-        return cast(array, kind)
+        return cast_array(array, kind)
     if kind[0] == "optional":
         return (None, None) if value is None else _value(value, kind[1], shape)
     if kind[0] != "seq":
-        raise Misfit(f"a {kind[0]} cannot be given as data")
+        raise IncompatibleData(f"a {kind[0]} cannot be given as data")
     if not isinstance(value, list | tuple):
-        raise Misfit("the model wants a sequence, which a test_data_set directory can hold")
+        raise IncompatibleData("the model wants a sequence, which a test_data_set directory can hold")
     parts = [_value(part, kind[1], shape) for part in value]
     return [part for part, _ in parts], next((loss for _, loss in parts if loss), None)
 
@@ -153,7 +153,7 @@ def _check_shape(shape: tuple[int, ...], declared: Shape | None) -> None:
     if declared is None:
         return
     if len(shape) != len(declared):
-        raise Misfit(f"the model wants {len(declared)} axes")
+        raise IncompatibleData(f"the model wants {len(declared)} axes")
     for axis, (size, wanted) in enumerate(zip(shape, declared, strict=True)):
         if isinstance(wanted, int) and size != wanted:
-            raise Misfit(f"the model wants {wanted} along axis {axis}")
+            raise IncompatibleData(f"the model wants {wanted} along axis {axis}")

@@ -53,7 +53,7 @@ def external_tensors(proto: ModelProto) -> list[TensorProto]:
     return [tensor for tensor in tensors_in_model(proto) if is_external(tensor)]
 
 
-def readable_in_place(proto: ModelProto, folder: Path | None) -> bool:
+def is_readable_in_place(proto: ModelProto, folder: Path | None) -> bool:
     """Return True if ONNX Runtime can read the external data in place: no link leaves the folder, no type is converted.
 
     Raises FileError for data that are missing or truncated.

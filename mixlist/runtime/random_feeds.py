@@ -23,8 +23,8 @@ from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops import types
 from mixlist.patterns.integer_inputs import IntegerRange, find_integer_ranges
-from mixlist.runtime.casts import BOOL, STRING, integer_bounds, numpy_type
-from mixlist.runtime.free_memory import gigabytes
+from mixlist.runtime.array_casts import BOOL, STRING, integer_bounds, numpy_type
+from mixlist.runtime.available_memory import format_gigabytes
 from mixlist.runtime.inputs import Input, model_inputs
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Plan:
+class RandomFeedPlan:
     """Inputs with their shapes and bounds; ``notes`` tell what was assumed."""
 
     entries: tuple[tuple[Input, tuple[int, ...], Bounds | None], ...]
@@ -60,10 +60,10 @@ class Plan:
         }
 
 
-def plan(proto: ModelProto, dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> Plan:
+def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> RandomFeedPlan:
     """Decide every shape and range. Raises UsageError that names all missing sizes, or a name that does not exist."""
     inputs = model_inputs(proto)
-    dims = given_sizes(inputs, dims)
+    dims = expand_sizes(inputs, dims)
     _check_ranges(inputs, ranges)
     named = {key.rpartition(".")[0] for key in dims}
     wanted = [i for i in inputs if not i.optional or i.name in ranges or i.name in named]
@@ -78,7 +78,7 @@ def plan(proto: ModelProto, dims: Mapping[str, int], ranges: Mapping[str, Bounds
         for each in open_integers:
             bounds[each.name], note = _integer_bounds(each, found.get(each.name))
             notes.append(note)
-    return Plan(tuple([(each, shapes[each.name], bounds.get(each.name)) for each in wanted]), tuple(notes))
+    return RandomFeedPlan(tuple([(each, shapes[each.name], bounds.get(each.name)) for each in wanted]), tuple(notes))
 
 
 def _shapes(wanted: Sequence[Input], dims: Mapping[str, int]) -> tuple[dict[str, tuple[int, ...]], list[str]]:
@@ -118,7 +118,7 @@ def _integer_bounds(wanted: Input, found: IntegerRange | None) -> tuple[Bounds, 
     return (low, high), f"input {wanted.name!r}: integers {shown}, because {found.reason}; {_CHANGE}"
 
 
-def given_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, int]:
+def expand_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes that ``dims`` gives by exact names: a pattern is replaced by the open sizes that it matches.
 
     An exact name wins over a pattern, and of patterns the first that matches wins. Raises UsageError for a name or a
@@ -195,9 +195,9 @@ def _check_sizes(wanted: Sequence[Input], shapes: Mapping[str, tuple[int, ...]])
     total = sum(sizes.values())
     if total > LARGEST:
         largest = max(sizes, key=lambda each: sizes[each])
-        others = f" and {gigabytes(total)} for all inputs" if total > sizes[largest] else ""
+        others = f" and {format_gigabytes(total)} for all inputs" if total > sizes[largest] else ""
         raise UsageError(
-            f"one batch of random data takes {gigabytes(sizes[largest])} for input {largest}{others},"
+            f"one batch of random data takes {format_gigabytes(sizes[largest])} for input {largest}{others},"
             f" more than the {LARGEST // 10**9} GB that mixlist makes",
             hint=f"{_OWN}, or give open sizes smaller values with --dim",
         )

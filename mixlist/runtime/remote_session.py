@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
-from mixlist.runtime.executors import Workers, content, wait_for
+from mixlist.runtime.executors import Workers, read_sent_file, wait_for
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.lru_cache import LruCache
@@ -43,7 +43,7 @@ class RemoteSession(Session):
         self._home = ScratchFolder()
         self._path = self._home.path / "model.onnx"
         write_scratch(self._path, data)
-        self._sent = workers.send(str(self._path))
+        self._sent = workers.send_file(str(self._path))
 
     def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
         """Begin a run in some worker."""
@@ -53,7 +53,7 @@ class RemoteSession(Session):
             return submit_task(run_model, self._token, self._sent, self._options, outputs, dict(feed))
 
         def resend() -> Future[Outputs]:
-            self._sent = self._workers.send(str(self._path))
+            self._sent = self._workers.send_file(str(self._path))
             return submit()
 
         return partial(wait_for, submit(), resend)
@@ -81,10 +81,10 @@ _sessions: LruCache[LocalSession] = LruCache(6)  # one check has so many
 def run_model(
     token: str, model: str | bytes, options: SessionOptions, outputs: Sequence[str] | None, feed: Feed
 ) -> Outputs:
-    """Run a model in this process. ``token`` names the model, as ``Workers.send`` has sent it, and its options."""
+    """Run a model in this process. ``token`` names the model, as ``Workers.send_file`` has sent it, and its options."""
     from onnx import ModelProto
 
     def load() -> LocalSession:
-        return LocalSession(make_session(ModelProto.FromString(content(model)), options))
+        return LocalSession(make_session(ModelProto.FromString(read_sent_file(model)), options))
 
     return _sessions.get_or_make(token, load).run(outputs, feed)

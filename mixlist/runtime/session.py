@@ -33,7 +33,7 @@ class SessionOptions:
         0.3 s for a graph of 3,400 nodes, since ONNX Runtime looks for tensors of the same size among all that are
         free.) Layouts stay as they are: the nodes that change a layout are new, come last in that order, and would keep
         every tensor until then.
-    reuse: plan memory for a lean graph too. Runs of small ones become up to a sixth faster (measured on nine).
+    reuse_memory: plan memory for a lean graph too. Runs of small ones become up to a sixth faster (measured on nine).
     profile: prefix of the file of ONNX Runtime's profile; None for no profile.
     optimized_model: where the optimized graph is written, with its weights in a file next to it; None for nowhere.
     """
@@ -43,7 +43,7 @@ class SessionOptions:
     threads: int | None = None
     tf32: bool = False
     lean: bool = False
-    reuse: bool = False
+    reuse_memory: bool = False
     profile: Path | None = None
     optimized_model: Path | None = None
 

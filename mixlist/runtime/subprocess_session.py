@@ -20,7 +20,7 @@ from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
 from mixlist.runtime.crash_artifacts import bring_in, keep_feed
 from mixlist.runtime.local_session import LocalSession
-from mixlist.runtime.model_files import external_tensors, readable_in_place, write_model
+from mixlist.runtime.model_files import external_tensors, is_readable_in_place, write_model
 from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
 from mixlist.runtime.worker_process import WorkerDied, WorkerProcess
 from mixlist.runtime.worker_server import call_session, drop_session, load_session
@@ -164,7 +164,7 @@ class SubprocessSession(Session):
             self._number, home = self._process.new_session()
             if isinstance(model, str | os.PathLike):
                 path, folder = Path(model), None
-            elif external_tensors(model) and readable_in_place(model, folder):
+            elif external_tensors(model) and is_readable_in_place(model, folder):
                 path = home / "model.onnx"
                 write_scratch(path, model.SerializeToString())
             else:

@@ -52,7 +52,7 @@ class _TimedLocalSession(LocalSession):
         session._start_memory = before
         return session
 
-    def hold(self, feeds: Sequence[Feed], transfers: bool) -> bool:
+    def load_batches(self, feeds: Sequence[Feed], transfers: bool) -> bool:
         """Keep the batches: on the provider's device, or with ``transfers`` here, to be carried over in each run.
 
         Sequences and optionals can only be carried over. Returns whether each run transfers its batch.
@@ -76,7 +76,7 @@ class _TimedLocalSession(LocalSession):
         for name in self.names:
             binding.bind_output(name, self._device)
 
-    def time(self, batch: int, runs: int) -> float:
+    def time_runs(self, batch: int, runs: int) -> float:
         """Return the seconds for ``runs`` runs of one batch, in a row; a batch's first call must be for one run."""
         session = self.live
         with runtime_errors("run the model"):
@@ -115,16 +115,16 @@ class TimedSession(SubprocessSession):
 
     kind = _TimedLocalSession
 
-    def hold(self, feeds: Sequence[Feed], transfers: bool) -> bool:
+    def load_batches(self, feeds: Sequence[Feed], transfers: bool) -> bool:
         """Send the batches; with ``transfers`` each run carries its batch to the device and the outputs back.
 
         Returns whether each run does so: sequences and optionals cannot wait on the device.
         """
-        return self.call(_TimedLocalSession.hold, list(feeds), transfers)
+        return self.call(_TimedLocalSession.load_batches, list(feeds), transfers)
 
-    def time(self, batch: int, runs: int) -> float:
+    def time_runs(self, batch: int, runs: int) -> float:
         """Return the seconds for ``runs`` runs of one batch, in a row."""
-        return self.call(_TimedLocalSession.time, batch, runs)
+        return self.call(_TimedLocalSession.time_runs, batch, runs)
 
     def peak_memory(self) -> int | None:
         """Return the most bytes of host memory that loading and running took, None where the system does not tell."""

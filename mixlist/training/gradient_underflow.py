@@ -8,7 +8,7 @@ import numpy as np
 
 from mixlist.ops import types
 from mixlist.ops.low_precision import SMALLEST_NORMAL
-from mixlist.runtime.casts import numpy_type
+from mixlist.runtime.array_casts import numpy_type
 from mixlist.training.result import GradientUnderflow
 
 if TYPE_CHECKING:

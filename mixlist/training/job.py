@@ -10,7 +10,7 @@ import numpy as np
 from mixlist.errors import UsageError
 from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
-from mixlist.runtime.casts import numpy_type
+from mixlist.runtime.array_casts import numpy_type
 from mixlist.runtime.feeds import digest
 from mixlist.training.dataset import Dataset, read_arrays, read_data
 from mixlist.training.evaluation import Metric, choose_metric, evaluate

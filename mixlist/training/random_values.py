@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from mixlist.errors import ModelError
-from mixlist.runtime.casts import numpy_type
+from mixlist.runtime.array_casts import numpy_type
 from mixlist.training.step_graph import Distribution, Parameter, StepGraph
 
 if TYPE_CHECKING:

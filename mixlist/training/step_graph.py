@@ -21,7 +21,7 @@ from mixlist.graph.traversal import nodes_in_model
 from mixlist.ops import types
 from mixlist.ops.shape_inference import refuse_large_expansion
 from mixlist.ops.traits import Trait, operators
-from mixlist.runtime.inputs import Input, declared_shape, model_inputs, type_text
+from mixlist.runtime.inputs import Input, declared_shape, describe_type, model_inputs
 from mixlist.torch_export.step_format import (
     GRADIENT_PREFIX,
     INIT_KEY_PREFIX,
@@ -113,7 +113,7 @@ def _check_scale(model: str, inputs: Mapping[str, Input]) -> None:
         )
     scale = inputs[LOSS_SCALE]
     if scale.type != types.FLOAT or any(d != 1 for d in scale.shape or ()):
-        text = type_text(scale.type, scale.shape)
+        text = describe_type(scale.type, scale.shape)
         raise ModelError(f"{model}: the input {LOSS_SCALE!r} is a float32 scalar, not {text}", hint=_HINT)
 
 
@@ -158,12 +158,12 @@ def _check_outputs(graph: StepGraph) -> None:
             )
         if shape is None or not all(isinstance(size, int) for size in shape):
             continue
-        text = type_text(kind, shape)
+        text = describe_type(kind, shape)
         if value.name == LOSS:
             if any(size != 1 for size in shape):
                 raise ModelError(f"{graph.name}: the loss is {text}, not a scalar", hint="reduce it to its mean")
         elif shape != gradients[value.name]:
-            parameter = type_text(kind, gradients[value.name])
+            parameter = describe_type(kind, gradients[value.name])
             raise ModelError(
                 f"{graph.name}: the output {value.name!r} is {text}, its parameter {parameter}",
                 hint="a gradient has the shape of its parameter",

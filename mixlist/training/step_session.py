@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mixlist.emulation.emulate import emulate, raise_low
+from mixlist.emulation.emulate import emulate, raise_to_float32
 from mixlist.errors import ModelError
 from mixlist.graph.proto_edits import copy_message
 from mixlist.graph.prune import prune_model
@@ -123,7 +123,7 @@ class StepSession:
 
 def make_float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
     """Return a session of the step in float32."""
-    return StepSession(graph, raise_low(graph.loaded), provider, threads, raised=True)
+    return StepSession(graph, raise_to_float32(graph.loaded), provider, threads, raised=True)
 
 
 def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:

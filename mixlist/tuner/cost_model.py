@@ -53,8 +53,8 @@ class CostModel:
         loaded, options = plan.solution.loaded, SessionOptions(provider=self.provider)
         try:
             with TimedSession(rewrite(loaded, plan).proto, options, folder=loaded.folder) as session:
-                session.hold(self.compiler.feeds[:1], False)
-                session.time(0, WARMUP)
-                return min(session.time(0, RUNS) for _ in range(ROUNDS))
+                session.load_batches(self.compiler.feeds[:1], False)
+                session.time_runs(0, WARMUP)
+                return min(session.time_runs(0, RUNS) for _ in range(ROUNDS))
         except ModelError:
             return math.inf

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mixlist.emulation.emulate import Emulation
+from mixlist.emulation.emulate import EmulationBuilder
 from mixlist.graph.load import LoadedModel
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.naming import display_names, node_ref, scope_path
@@ -69,7 +69,7 @@ class GatedGraph:
         return exact if exact is not None else next((f for f in offered if self.gates[f][1].covers(wanted)), None)
 
 
-class GateBuilder(Emulation):
+class GateBuilder(EmulationBuilder):
     """Makes the gated graph of a model; ``wanted`` are the roundings that each point may be asked for.
 
     ``clamp``: constants beyond the low range become its largest value, else infinite; ``saturate``: computed values do.
@@ -89,9 +89,9 @@ class GateBuilder(Emulation):
 
     def build(self) -> GatedGraph:
         """Return the graph in which every scope is gated."""
-        flags = self.new.make("mixlist_gates")
+        flags = self.new_names.make("mixlist_gates")
         proto = self.proto
-        self._rewrite(self.graph, proto.graph)
+        self._rewrite_graph(self.graph, proto.graph)
         del proto.functions[:]
         proto.functions.extend(self.functions)  # one copy per call
         self.inline_external()
@@ -106,9 +106,9 @@ class GateBuilder(Emulation):
 
     # --- what is gated ---
 
-    def _scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
+    def _rewrite_scope(self, graph: Graph, scope: Scope, proto: ScopeProto) -> None:
         display_names(scope)  # now: gates take the names of nodes away, and those decide what others are called
-        super()._scope(graph, scope, proto)
+        super()._rewrite_scope(graph, scope, proto)
         if not is_graph(proto):  # the calls of a function round its outputs
             return
         path = scope_path(graph, scope)
@@ -120,7 +120,7 @@ class GateBuilder(Emulation):
                 proto.node.append(gate)
                 proto.output[slot].name = gate.output[0]
 
-    def _node(self, graph: Graph, node: Node, target: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
+    def _rewrite_node(self, graph: Graph, node: Node, target: NodeProto) -> tuple[list[NodeProto], list[NodeProto]]:
         ref = node_ref(graph, node)
         if node.function is not None or node.bodies:
             before: list[NodeProto] = []
@@ -134,7 +134,7 @@ class GateBuilder(Emulation):
             if node.function is not None:
                 self._call(node, target, ref)
             return before, []
-        before, after = super()._node(graph, node, target)
+        before, after = super()._rewrite_node(graph, node, target)
         point = RoundingPoint(self.calls, ref)
         variants = self.wanted.get(point, ())
         if not variants:
@@ -146,7 +146,7 @@ class GateBuilder(Emulation):
         otherwise = self._branch(graph, node, nodes, plain, None)
         for rounding in variants:
             low = self._branch(graph, node, nodes, plain, rounding)
-            outputs = [self.new.make(v.name) if v is not None else "" for v in node.outputs]
+            outputs = [self.new_names.make(v.name) if v is not None else "" for v in node.outputs]
             gate = self._if(self._flag((point, rounding)), low, otherwise, [n for n in outputs if n])
             otherwise = self._body([gate], outputs, node)
         target.CopyFrom(gate)
@@ -159,9 +159,9 @@ class GateBuilder(Emulation):
         body = node.function
         assert body is not None
         message = copy_message(body.function)
-        message.name = target.op_type = self.new.make(message.name)
+        message.name = target.op_type = self.new_names.make(message.name)
         first, self.calls = len(self.gates), (*self.calls, ref)
-        self._rewrite(body, message)
+        self._rewrite_graph(body, message)
         self.calls = self.calls[:-1]
         flags = list(self.gates)[first:]
         if flags:
@@ -174,14 +174,14 @@ class GateBuilder(Emulation):
 
     def _flag(self, what: Gate) -> str:
         """Add a gate; return the name of its flag."""
-        flag = self.new.make(f"mixlist_gate_{len(self.gates)}")
+        flag = self.new_names.make(f"mixlist_gate_{len(self.gates)}")
         self.gates[flag] = what
         return flag
 
     def _if(self, flag: str, low: GraphProto, plain: GraphProto, outputs: Sequence[str]) -> NodeProto:
         from onnx import helper
 
-        name = self.new.make(f"If_{flag}")
+        name = self.new_names.make(f"If_{flag}")
         return helper.make_node("If", [flag], outputs, name=name, then_branch=low, else_branch=plain)
 
     def _gate_read(self, flag: str, elem: int, value: Value, plain: str) -> NodeProto:
@@ -192,10 +192,10 @@ class GateBuilder(Emulation):
             inside: list[NodeProto] = []
             outer = value.scope.owner is None and bool(self.calls)
             name = plain if plain != value.name and not low else self._read(value, low, inside, outer)
-            out = self.new.make(f"{value.name}_read")
-            inside.append(self.new.node("Identity", [name], out))
+            out = self.new_names.make(f"{value.name}_read")
+            inside.append(self.new_names.node("Identity", [name], out))
             branches.append(self._graph(inside, [(out, value.type)]))
-        out = self.new.make(f"{value.name}_gated")
+        out = self.new_names.make(f"{value.name}_gated")
         return self._if(flag, branches[0], branches[1], [out])
 
     def _gate_reads(
@@ -221,21 +221,21 @@ class GateBuilder(Emulation):
         inside: list[NodeProto] = []
         for made in nodes:
             copy = copy_message(made)
-            copy.name = self.new.make(made.name or made.op_type)
+            copy.name = self.new_names.make(made.name or made.op_type)
             if made is plain:
                 self.origins[copy.name] = node_ref(graph, node)
             for slot, name in enumerate(made.input):
                 copy.input[slot] = read[slot] if made is plain and slot in read else names.get(name, name)
             for slot, name in enumerate(made.output):
                 if name:
-                    names[name] = copy.output[slot] = self.new.make(name)
+                    names[name] = copy.output[slot] = self.new_names.make(name)
             inside.append(copy)
         outputs = []
         for slot, value in enumerate(node.outputs):
             name = names[value.name] if value is not None else ""
             elem = rounding.outputs[slot] if rounding is not None and slot < len(rounding.outputs) else 0
             if elem:
-                out = self.new.make(f"{name}_rounded")
+                out = self.new_names.make(f"{name}_rounded")
                 inside += self.rounding_nodes(name, elem, out)
                 name = out
             outputs.append(name)
@@ -268,7 +268,7 @@ class GateBuilder(Emulation):
         tensor = value.tensor
         if isinstance(tensor, TensorProto | AttributeProto) and value.kind != "overridable":
             if stored_element_count(tensor) <= SMALL or (limit and in_function):
-                name = self.new.make(f"{value.name}_here")
+                name = self.new_names.make(f"{value.name}_here")
                 nodes.append(self._constant(tensor, elem, name, limit))
                 return name
             if (elem or limit) and not in_function:
@@ -279,7 +279,7 @@ class GateBuilder(Emulation):
         if carried is not None and isinstance(carried.tensor, TensorProto):
             rounded = self._weight(carried.name, carried.tensor, elem, clamp=False)
             return rounded if rounded != carried.name else value.name
-        out = self.new.make(f"{value.name}_rounded")
+        out = self.new_names.make(f"{value.name}_rounded")
         nodes += self.rounding_nodes(value.name, elem, out)
         return out
 
@@ -314,14 +314,14 @@ class GateBuilder(Emulation):
             exact, rounded = self._numbers(tensor, 0, clamp), self._numbers(tensor, elem, clamp, limit)
             self.rounded[key] = name
             if exact.tobytes() != rounded.tobytes():
-                self.rounded[key] = self.new.make(f"{name}_{types.type_name(elem) if elem else 'mask'}")
+                self.rounded[key] = self.new_names.make(f"{name}_{types.type_name(elem) if elem else 'mask'}")
                 self.proto.graph.initializer.append(numpy_helper.from_array(rounded, self.rounded[key]))
         return self.rounded[key]
 
     def _constant(self, tensor: TensorProto | AttributeProto, elem: int, name: str, limit: float) -> NodeProto:
         from onnx import TensorProto, helper, numpy_helper
 
-        node = self.new.node("Constant", [], name)
+        node = self.new_names.node("Constant", [], name)
         is_stored = isinstance(tensor, TensorProto) and (tensor.data_type in LOW_TYPES or is_external(tensor))
         if elem or limit or is_stored:
             tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp, limit))
@@ -362,7 +362,7 @@ class GateBuilder(Emulation):
     def _graph(self, nodes: list[NodeProto], outputs: Sequence[tuple[str, types.Type]]) -> GraphProto:
         from onnx import GraphProto
 
-        body = GraphProto(name=self.new.make("branch"))
+        body = GraphProto(name=self.new_names.make("branch"))
         body.node.extend(nodes)
         for name, kind in outputs:
             info = body.output.add(name=name)

@@ -10,7 +10,7 @@ from mixlist.checker.finding_rules import EXCEPTION_KINDS, BatchRanges, FindingR
 from mixlist.checker.hidden_overflow import HiddenOverflowFinder
 from mixlist.checker.model_pair import ObservedModel, SessionConfig
 from mixlist.checker.operand_rules import OperandKey, OperandRecord, classify_operands
-from mixlist.emulation.conversions import Conversion, observed_ref
+from mixlist.emulation.conversions import Conversion, find_observed_ref
 from mixlist.emulation.instrument import instrument
 from mixlist.graph.dataflow import DataflowNode, trace_dataflow
 from mixlist.graph.load import LoadedModel
@@ -134,7 +134,7 @@ class MaskClassifier:
 
 def _sources(node: DataflowNode, value: Value) -> list[TensorRef]:
     """Return the tensors that one input of a node may hold."""
-    observed = observed_ref(node.graph, value)
+    observed = find_observed_ref(node.graph, value)
     if observed is not None:
         return [observed]
     if value.constant:

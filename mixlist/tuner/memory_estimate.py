@@ -12,8 +12,8 @@ from mixlist.graph.load import LoadedModel
 from mixlist.graph.traversal import tensors_in_model
 from mixlist.graph.weights import declared_byte_size, stored_element_count
 from mixlist.ops.low_precision import LOW_TYPES
-from mixlist.runtime.casts import STRING
-from mixlist.runtime.free_memory import free_memory, gigabytes
+from mixlist.runtime.array_casts import STRING
+from mixlist.runtime.available_memory import format_gigabytes, measure_available_memory
 
 SEARCH, WORKER = 8, 5  # times the weights in float32: less than was measured, so that no model is refused that fits
 _SMALL = 64 << 20  # bytes of weights that fit everywhere
@@ -24,15 +24,15 @@ def refuse_too_large(loaded: LoadedModel, workers: int) -> None:
     weights = weight_bytes(loaded)
     if weights < _SMALL:
         return
-    free, needed = free_memory(), _needed(weights, workers)
+    free, needed = measure_available_memory(), _needed(weights, workers)
     if free is None or needed <= free:
         return
     fewer = _needed(weights, 1)
     fits = workers > 1 and fewer <= free
-    other = f"--jobs 1 takes {gigabytes(fewer)}" if fits else "use a machine with more memory"
+    other = f"--jobs 1 takes {format_gigabytes(fewer)}" if fits else "use a machine with more memory"
     raise UsageError(
-        f"to tune {loaded.name} takes about {gigabytes(needed)} of memory with {workers} worker"
-        f"{'s' if workers != 1 else ''}, and {gigabytes(free)} are free",
+        f"to tune {loaded.name} takes about {format_gigabytes(needed)} of memory with {workers} worker"
+        f"{'s' if workers != 1 else ''}, and {format_gigabytes(free)} are free",
         hint=f"{other}, or check single lists with mixlist check, which maps the weights from disk",
     )
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from mixlist.checker.result import TensorRange
 from mixlist.checker.value_counts import Totals, finite_and_infinite_counts
-from mixlist.emulation.graph_statistics import SUM, Instrumented, Probe
+from mixlist.emulation.graph_statistics import SUM, InstrumentedModel, Probe
 from mixlist.emulation.instrument import instrument
 from mixlist.emulation.observer import RangeReader, Ranges
 from mixlist.graph.dataflow import DataflowNode
@@ -78,8 +78,8 @@ class TrialStatistics:
     nan_only: AbstractSet[TensorRef]
     ambiguous: AbstractSet[TensorRef]
     order: Mapping[TensorRef, int]
-    ranged: Instrumented
-    counted: Instrumented
+    ranged: InstrumentedModel
+    counted: InstrumentedModel
     ends: Sequence[tuple[str, ...]]
     limit: float
     bound: float
@@ -173,12 +173,14 @@ def add_statistics(
     def is_counted(probe: Probe) -> bool:
         return (probe.ref.producer, probe.tensor) in unfinite and is_ranged(probe)
 
-    summed = instrument(model, (SUM,), is_summed, own=own, cuts=cuts)
-    ranged = instrument(summed.proto, wanted=is_ranged, own=own, cuts=cuts)
+    summed = instrument(model, (SUM,), is_summed, needs_own_range=own, cut_tensors=cuts)
+    ranged = instrument(summed.proto, is_observed=is_ranged, needs_own_range=own, cut_tensors=cuts)
     instrumented = [summed, ranged]
     if unfinite:
-        instrumented.append(instrument(ranged.proto, finite_and_infinite_counts(), is_counted, own=own, cuts=cuts))
-    ends = [tuple(chain(*cut)) for cut in zip(*(each.parts for each in instrumented), strict=True)]
+        instrumented.append(
+            instrument(ranged.proto, finite_and_infinite_counts(), is_counted, needs_own_range=own, cut_tensors=cuts)
+        )
+    ends = [tuple(chain(*cut)) for cut in zip(*(each.cut_outputs for each in instrumented), strict=True)]
     sums = _sums(summed) | _sums(ranged)
     return instrumented[-1].proto, TrialStatistics(
         sums=sums,
@@ -186,14 +188,14 @@ def add_statistics(
         ambiguous=frozenset(probe.ref for probe in ranged.probes if is_ambiguous(probe)),
         order=_order(sums, tensors),
         ranged=_without_model(ranged),
-        counted=_without_model(instrumented[-1]) if unfinite else Instrumented(type(model)()),
+        counted=_without_model(instrumented[-1]) if unfinite else InstrumentedModel(type(model)()),
         ends=ends,
         limit=FINITE_MAX[low] if saturate else math.inf,
         bound=overflow_bound(low),
     )
 
 
-def _without_model(instrumented: Instrumented) -> Instrumented:
+def _without_model(instrumented: InstrumentedModel) -> InstrumentedModel:
     """Return the places of the statistics without the model, which a worker does not need."""
     return replace(instrumented, proto=type(instrumented.proto)())
 
@@ -204,7 +206,7 @@ def _order(sums: Mapping[str, Sequence[TensorRef]], tensors: Sequence[TensorRang
     return {tensor: places.get(tensor.producer, -1) for columns in sums.values() for tensor in columns}
 
 
-def _sums(instrumented: Instrumented) -> dict[str, tuple[TensorRef, ...]]:
+def _sums(instrumented: InstrumentedModel) -> dict[str, tuple[TensorRef, ...]]:
     """Return the outputs that hold sums of magnitudes, with the tensors of their columns."""
     columns: dict[str, dict[int, TensorRef]] = {}
     for (tensor, name), places in instrumented.outputs.items():

@@ -15,7 +15,7 @@ import numpy as np
 
 from mixlist.checker.accuracy import Limits, OutputAccuracy
 from mixlist.checker.label_accuracy import Labels, TaskAccuracy
-from mixlist.runtime.executors import content
+from mixlist.runtime.executors import read_sent_file
 from mixlist.runtime.inference_session import open_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.lru_cache import LruCache
@@ -77,7 +77,7 @@ class TrialRunner:
 
     def __init__(self, payload: Payload) -> None:
         self.payload = payload
-        options = SessionOptions(threads=payload.threads, lean=True, reuse=True)
+        options = SessionOptions(threads=payload.threads, lean=True, reuse_memory=True)
         self.pieces = [(LocalSession(open_session(part.model, options)), part) for part in payload.segments]
         self.gates = [np.array(segment.gates, np.intp) for segment in payload.segments]
         self.cache: LruCache[Values] = LruCache(CACHE_BYTES, _bytes)  # what pieces made, by batch and flags
@@ -170,7 +170,7 @@ def run_batch(token: str, payload: str | bytes, flags: bytes, batch: int) -> Bat
 
 def runner_of(token: str, payload: str | bytes) -> TrialRunner:
     """Return the runner of this process for a payload."""
-    return _runners.get_or_make(token, lambda: TrialRunner(pickle.loads(content(payload))))
+    return _runners.get_or_make(token, lambda: TrialRunner(pickle.loads(read_sent_file(payload))))
 
 
 def pack(on: Sequence[int], count: int) -> bytes:

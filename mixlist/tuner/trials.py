@@ -163,7 +163,7 @@ class Trials:
     def _submit(self, flags: bytes, batch: int) -> Future[BatchResult]:
         token, payload = self.compiler.token, self.compiler.payload
         if token not in self._sent:
-            self._sent = {token: self.workers.send(payload)}
+            self._sent = {token: self.workers.send_file(payload)}
         return self.workers.executor.submit(run_batch, token, self._sent[token], flags, batch)
 
 

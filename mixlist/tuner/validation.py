@@ -48,9 +48,9 @@ def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -
     count = min(len(batches), options.steps or len(batches))
     kept = count // PART if count >= LEAST and options.holdout else 0
     if options.validate_on is not None:
-        return batches.part(range(count)), Validation(as_batches(options.validate_on, loaded.proto))
-    search = batches.part(range(count - kept))
-    held_out = batches.part(range(count - kept, count))
+        return batches.select(range(count)), Validation(as_batches(options.validate_on, loaded.proto))
+    search = batches.select(range(count - kept))
+    held_out = batches.select(range(count - kept, count))
     return search, Validation(held_out, held_out.names()) if kept else None
 
 

@@ -51,11 +51,11 @@ class Told:
             raise ModelError("no profile in this test")
         self.name = "mixed" if "original" in Told.feeds else "original"
 
-    def hold(self, feeds: Sequence[Any], transfers: bool) -> bool:
+    def load_batches(self, feeds: Sequence[Any], transfers: bool) -> bool:
         Told.feeds = {**Told.feeds, self.name: feeds}
         return transfers
 
-    def time(self, batch: int, runs: int) -> float:
+    def time_runs(self, batch: int, runs: int) -> float:
         Told.asked.append((self.name, batch, runs))
         return self.SECONDS[self.name] * runs
 
@@ -158,12 +158,12 @@ class Dies(TimedSession):
         Dies.started += 1
         self.turns = -1000 if Dies.started != 2 else 0
 
-    def time(self, batch: int, runs: int) -> float:
+    def time_runs(self, batch: int, runs: int) -> float:
         if runs > 1:
             self.turns += 1
             if self.turns == 2:
                 os.kill(self.pid, signal.SIGKILL)
-        return super().time(batch, runs)
+        return super().time_runs(batch, runs)
 
 
 def test_a_crash_is_told_and_the_model_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

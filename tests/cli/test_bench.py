@@ -133,10 +133,10 @@ def test_wrong_use(run, model_path: Path, arguments: tuple, told: str) -> None:
 
 
 class Dies(TimedSession):
-    def time(self, batch: int, runs: int) -> float:
+    def time_runs(self, batch: int, runs: int) -> float:
         if self._work.model.is_relative_to(self._process.home):  # the mixed model, which has no file of its own
             os.kill(self.pid, signal.SIGSEGV)
-        return super().time(batch, runs)
+        return super().time_runs(batch, runs)
 
 
 def test_a_crash_is_reported_with_what_could_be_timed(run, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

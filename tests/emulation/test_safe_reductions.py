@@ -24,11 +24,11 @@ g (int64 n, float[2] x) => (float[2] y) {
 
 
 @pytest.fixture
-def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+def safe_reductions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionConfig, "guard", property(lambda _: True))
 
 
-@pytest.mark.usefixtures("guarded")
+@pytest.mark.usefixtures("safe_reductions")
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("case", PLANTED, ids=lambda case: case.name)
 def test_planted(case: Planted, full: bool) -> None:
@@ -40,7 +40,7 @@ def test_planted(case: Planted, full: bool) -> None:
 
 
 def test_no_reduction_of_the_graph_meets_an_empty_tensor() -> None:
-    made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), guard=True)
+    made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), safe_reductions=True)
     inner = {o for n in made.proto.graph.node if n.op_type == "Concat" for o in n.output}
     reduced = [n.input[0] for n in made.proto.graph.node if n.op_type.startswith("Reduce")]
     assert len(reduced) == 6
@@ -51,7 +51,7 @@ def test_a_loop_without_iterations_and_an_empty_tensor_did_not_run() -> None:
     feed = {"n": np.array(0, np.int64), "x": np.ones(2, np.float32)}
     report = mixlist.check(model(LOOP), mixlist.load_policy(), [feed], per_tensor=True)
     assert not [t for t in report.tensors if t.node == "Add_0"]
-    made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), guard=True)
+    made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), safe_reductions=True)
     with LocalSession(make_session(made.proto)) as runner:
         values = dict(zip(runner.names, runner.run(None, {"x": np.zeros(0, np.float32)}), strict=True))
     columns = {s: made.outputs[made.probes[0].ref, s][0] for s in ("minimum", "maximum", "sum")}

@@ -61,7 +61,7 @@ def test_a_low_weight_is_raised_where_it_lies(monkeypatch: pytest.MonkeyPatch) -
     slim = weights.share(load_model(model), raised=True)
     assert model.SerializeToString() == before
     assert all(is_external(t) and t.data_type == onnx.TensorProto.FLOAT16 for t in slim.proto.graph.initializer)
-    outside, inside = emulate(slim, outside=True), emulate(load_model(model))
+    outside, inside = emulate(slim, keep_external=True), emulate(load_model(model))
     for tensor, other in zip(outside.graph.initializer, inside.graph.initializer, strict=True):
         assert tensor.data_type == onnx.TensorProto.FLOAT
         got = numpy_helper.to_array(tensor, base_dir=str(weights.folder))

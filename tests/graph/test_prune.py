@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from mixlist.emulation.emulate import holds_low
+from mixlist.emulation.emulate import has_low_types
 from mixlist.graph.prune import prune_model
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -64,4 +64,4 @@ def test_no_output_asked_for_leaves_the_model_as_it_is() -> None:
     ],
 )
 def test_a_low_type_anywhere_is_seen(change: tuple[str, str], low: bool) -> None:
-    assert holds_low(parser.parse_model(TEXT.replace(*change))) is low
+    assert has_low_types(parser.parse_model(TEXT.replace(*change))) is low

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from mixlist.errors import UsageError
-from mixlist.runtime.feeds import Batches, random_batches
+from mixlist.runtime.feeds import Batches, make_random_batches
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from tests.support.builders import model
@@ -22,7 +22,7 @@ UNBOUNDED = "input 'ids': integers 0 or 1, because the graph shows no range; --r
 
 def made(text: str, **options: Any) -> dict[str, Any]:
     """The first random batch for a model."""
-    return next(iter(random_batches(takes(text) if "=>" not in text else model(text), 1, **options)))
+    return next(iter(make_random_batches(takes(text) if "=>" not in text else model(text), 1, **options)))
 
 
 def takes(kinds: str) -> onnx.ModelProto:
@@ -36,7 +36,7 @@ def same(one: Batches, other: Batches) -> bool:
 
 
 def test_sizes_by_name_and_by_position() -> None:
-    batches = random_batches(model(PICTURES), 3, dims={**SIZES, "N": 2})
+    batches = make_random_batches(model(PICTURES), 3, dims={**SIZES, "N": 2})
     assert len(batches) == 3
     assert batches.names() == ("random 0", "random 1", "random 2")
     assert [(feed["x"].shape, feed["ids"].shape) for feed in batches] == [((2, 3, 5, 6), (2, 7))] * 3
@@ -62,22 +62,22 @@ def test_only_stars_and_question_marks_are_patterns() -> None:
     proto = takes("float[4, 4] x")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n[0]"
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n0"
-    feed = next(iter(random_batches(proto, 1, dims={"n[0]*": 3, "n?": 5})))
+    feed = next(iter(make_random_batches(proto, 1, dims={"n[0]*": 3, "n?": 5})))
     assert feed["x"].shape == (3, 5)
 
 
 def test_a_batch_size_that_is_not_given_is_one_and_that_is_told() -> None:
-    batches = random_batches(model(PICTURES), 1, dims=SIZES)
+    batches = make_random_batches(model(PICTURES), 1, dims=SIZES)
     assert next(iter(batches))["x"].shape == (1, 3, 5, 6)
     assert batches.notes == ("size N is not given: 1 is used", UNBOUNDED)
-    recurrent = random_batches(takes("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
+    recurrent = make_random_batches(takes("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
     assert next(iter(recurrent))["state"].shape == (2, 1, 8)
     assert recurrent.notes == ("size B is not given: 1 is used", "size z.0 is not given: 1 is used")
 
 
 def test_all_other_sizes_are_asked_for_at_once() -> None:
     with pytest.raises(UsageError, match=r"leaves sizes open that random data needs: H, x\.3, L") as error:
-        random_batches(model(PICTURES), 1)
+        make_random_batches(model(PICTURES), 1)
     assert error.value.hint == "give them, for example: --dim H=16 --dim x.3=16 --dim L=16"
 
 
@@ -88,7 +88,7 @@ def test_empty_sizes_are_legal() -> None:
 
 def test_the_seed_decides() -> None:
     def batches(count: int, **options: Any) -> Batches:
-        return random_batches(takes("float[4] x, int64[9] i, string[5] s"), count, **options)
+        return make_random_batches(takes("float[4] x, int64[9] i, string[5] s"), count, **options)
 
     assert same(batches(3), batches(3))  # and each iterates alike twice
     assert same(batches(3, seed=7), batches(3, seed=7))
@@ -141,7 +141,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
     """Rule S8.23: Random integers have the range that the graph shows."""
     text = """g (float[V, 4] table, int64[N, L] ids, int64[N, L] mask, int64 n) => (float[N, L, 4] y, bool[N, L] m) {
       [look] y = Gather (table, ids) m = Cast<to = 9> (mask) }"""
-    batches = random_batches(model(text), 1, dims={"V": 9, "L": 400, "N": 1}, ranges={"n": (3, 3)})
+    batches = make_random_batches(model(text), 1, dims={"V": 9, "L": 400, "N": 1}, ranges={"n": (3, 3)})
     feed = next(iter(batches))
     assert set(feed["ids"].reshape(-1).tolist()) == set(range(9))
     assert set(feed["mask"].reshape(-1).tolist()) == {0, 1}
@@ -150,7 +150,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
         "input 'mask': integers 0 or 1, because Cast Cast_0 makes bools of them; --range gives others",
     )
     narrow = model("g (int8[N] i) => (bool[N] y) <int8 k = {127}> { y = Less (k, i) }")
-    assert next(iter(random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # what the type holds
+    assert next(iter(make_random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # what the type holds
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
 )
 def test_names_and_ranges_that_are_wrong(options: Any, says: str, hint: str) -> None:
     with pytest.raises(UsageError) as error:
-        random_batches(model(PICTURES), 1, **{"dims": SIZES, **options})
+        make_random_batches(model(PICTURES), 1, **{"dims": SIZES, **options})
     assert says in error.value.message
     assert hint in str(error.value.hint)
 
@@ -185,17 +185,17 @@ def test_names_and_ranges_that_are_wrong(options: Any, says: str, hint: str) -> 
 )
 def test_ranges_beyond_the_type(kind: str, bounds: tuple[float, float], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        random_batches(takes(f"{kind} x"), 1, ranges={"x": bounds})
+        make_random_batches(takes(f"{kind} x"), 1, ranges={"x": bounds})
 
 
 @pytest.mark.parametrize("kind", ["seq(float[N])", "float[]", "optional(float[N])"])
 def test_what_needs_data_of_its_own(kind: str) -> None:
     proto = takes(f"{kind} x")
     if kind.startswith("optional"):
-        assert list(random_batches(proto, 1)) == [{}]  # it may be missing
+        assert list(make_random_batches(proto, 1)) == [{}]  # it may be missing
         return
     with pytest.raises(UsageError, match="input x: ") as error:
-        random_batches(proto, 1)
+        make_random_batches(proto, 1)
     assert "--data" in str(error.value.hint)
 
 
@@ -209,7 +209,7 @@ def test_random_data_runs() -> None:
     text = "g (float[V, 4] table, int64[N, L] ids) => (float[N, L, 4] y) { y = Gather (table, ids) }"
     proto = model(text)
     runner = LocalSession(make_session(proto))
-    for feed in random_batches(proto, 4, dims={"V": 10, "L": 6}):
+    for feed in make_random_batches(proto, 4, dims={"V": 10, "L": 6}):
         assert runner.run(None, feed)[0].shape == (1, 6, 4)
 
 
@@ -228,11 +228,11 @@ def test_random_data_runs() -> None:
 def test_sizes_that_cannot_be_allocated(kinds: str, size: str) -> None:
     """Numpy has errors of its own for some of these, and makes others in minutes."""
     with pytest.raises(UsageError, match=f"random data takes {size} for input x: .*, more than the 1 GB") as error:
-        random_batches(takes(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
+        make_random_batches(takes(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
     assert error.value.hint is not None and "--data" in error.value.hint
 
 
 def test_many_inputs_that_cannot_be_allocated_together() -> None:
     kinds = ", ".join(f"float[100000000] x{at}" for at in range(4))
     with pytest.raises(UsageError, match=r"takes 0.4 GB for input x0: .* and 1.6 GB for all inputs, more"):
-        random_batches(takes(kinds), 1)
+        make_random_batches(takes(kinds), 1)

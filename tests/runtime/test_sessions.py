@@ -14,7 +14,7 @@ from onnx import numpy_helper
 import mixlist
 from mixlist.errors import FileError, ModelError, UsageError
 from mixlist.graph import save
-from mixlist.runtime import inference_session, rounding_probes
+from mixlist.runtime import inference_session, provider_rounding
 from mixlist.runtime.inference_session import make_session, open_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.model_files import write_model
@@ -226,7 +226,7 @@ def test_the_cpu_provider_keeps_pairs_of_casts() -> None:
 def test_a_runtime_that_drops_the_casts_is_found_out(
     monkeypatch: pytest.MonkeyPatch, told: str, change: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(rounding_probes, "_PROBE", rounding_probes._PROBE.replace(*change))
+    monkeypatch.setattr(provider_rounding, "_PROBE", provider_rounding._PROBE.replace(*change))
     reason = unfaithful("cpu")
     assert reason is not None
     assert told in reason

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
-from mixlist.runtime.rounding_probes import start_probes
+from mixlist.runtime.provider_rounding import start_rounding_tests
 from mixlist.runtime.session import SessionOptions
 
 
 def unfaithful(provider: str, optimize: bool = True) -> str | None:
     """Return why a provider does not round, None if it does."""
     options = SessionOptions(provider, optimize=optimize, threads=1)
-    return start_probes(provider, lambda proto: LocalSession(make_session(proto, options)))()
+    return start_rounding_tests(provider, lambda proto: LocalSession(make_session(proto, options)))()

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from mixlist.emulation.emulate import emulate, raise_low
+from mixlist.emulation.emulate import emulate, raise_to_float32
 from mixlist.graph.refs import NodeRef
 from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
@@ -88,7 +88,7 @@ class Bench:
         same(self.gated(self.compiler.flags(choice)), self.mixed(choice), f"choice {sorted(map(str, choice))}")
 
     def compare_reference(self) -> None:
-        exact = Plain(raise_low(self.compiler.resolver.loaded)).run(self.compiler.output_names, self.feed)
+        exact = Plain(raise_to_float32(self.compiler.resolver.loaded)).run(self.compiler.output_names, self.feed)
         same(self.gated(self.compiler.flags(None)), exact, "no flags")
 
     def candidates(self, after: str = "black") -> tuple[Candidate, ...]:

@@ -34,7 +34,7 @@ def chained(parts: Iterable[Segment], flags: Any, feed: Mapping[str, Any], outpu
     """Run the pieces one after the other without optimizations; load them with those of a worker, too."""
     values = dict(feed)
     for part in parts:
-        open_session(part.model, SessionOptions(threads=1, lean=True, reuse=True))
+        open_session(part.model, SessionOptions(threads=1, lean=True, reuse_memory=True))
         runner = LocalSession(
             make_session(onnx.ModelProto.FromString(part.model), SessionOptions(optimize=False, threads=1))
         )

@@ -12,7 +12,7 @@ from onnx import TensorProto
 import mixlist
 from mixlist.errors import UsageError
 from mixlist.graph.load import load_model
-from mixlist.runtime import free_memory as memory
+from mixlist.runtime import available_memory
 from mixlist.tuner import memory_estimate
 from mixlist.tuner.memory_estimate import weight_bytes
 from tests.support.builders import model
@@ -47,7 +47,7 @@ def test_weights_are_counted_in_float32(tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, free: int, message: str, hint: str
 ) -> None:
-    monkeypatch.setattr(memory_estimate, "free_memory", lambda: free * 10**9)
+    monkeypatch.setattr(memory_estimate, "measure_available_memory", lambda: free * 10**9)
     with pytest.raises(UsageError, match=message) as error:
         mixlist.tune(large(tmp_path), mixlist.load_policy(), {"x": np.zeros((1, 4), np.float32)}, jobs=jobs)
     assert error.value.hint is not None and error.value.hint.startswith(hint)
@@ -55,7 +55,7 @@ def test_a_model_that_does_not_fit_is_refused(
 
 def test_a_model_that_fits_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search starts, and then misses the weights, which are not there."""
-    monkeypatch.setattr(memory_estimate, "free_memory", lambda: 56 * 10**9)
+    monkeypatch.setattr(memory_estimate, "measure_available_memory", lambda: 56 * 10**9)
     with pytest.raises(mixlist.MixlistError, match="external data of tensor 'W' is missing"):
         mixlist.tune(large(tmp_path), mixlist.load_policy(), {"x": np.zeros((1, 4), np.float32)}, jobs=1)
 
@@ -66,16 +66,16 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "cgroup").write_text("0::/box\n")
     group = tmp_path / "groups" / "box"
     group.mkdir(parents=True)
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_OWN_GROUP", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
-    assert memory.free_memory() == 8000 << 10
+    monkeypatch.setattr(available_memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(available_memory, "_OWN_GROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(available_memory, "_GROUPS", tmp_path / "groups")
+    assert available_memory.measure_available_memory() == 8000 << 10
     for name, text in {
         "memory.max": "5000",
         "memory.current": "4000",
         "memory.stat": "anon 1\ninactive_file 3000",
     }.items():
         (group / name).write_text(text)
-    assert memory.free_memory() == 4000
+    assert available_memory.measure_available_memory() == 4000
     (group / "memory.max").write_text("max")
-    assert memory.free_memory() == 8000 << 10
+    assert available_memory.measure_available_memory() == 8000 << 10

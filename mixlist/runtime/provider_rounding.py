@@ -37,13 +37,13 @@ probe (float[1, 64] row, float[64, 1] column, float[1] even) => (float[1, 1] ove
 _PROBES = {"float16": (10, 300.0, 2048.0), "bfloat16": (16, 2.305e18, 256.0)}
 
 
-def start_probes(provider: str, open_probe: Callable[[ModelProto], Session]) -> Callable[[], str | None]:
+def start_rounding_tests(provider: str, open_session: Callable[[ModelProto], Session]) -> Callable[[], str | None]:
     """Start the tests in sessions that ``open_probe`` makes; sessions in other processes run meanwhile.
 
     Returns a function that waits for the results and returns why the provider does not round, None if it does. Raises
     UsageError where the provider is missing, and WorkerDied where the process of a session dies.
     """
-    probes = {low: _Probe(open_probe, *probe) for low, probe in _PROBES.items()}
+    probes = {low: _Probe(open_session, *probe) for low, probe in _PROBES.items()}
 
     def reason() -> str | None:
         for low, (_, factor, even) in _PROBES.items():
@@ -66,7 +66,7 @@ def start_probes(provider: str, open_probe: Callable[[ModelProto], Session]) -> 
 class _Probe:
     """One test model, which runs or was refused."""
 
-    def __init__(self, open_probe: Callable[[ModelProto], Session], low: int, factor: float, even: float) -> None:
+    def __init__(self, open_session: Callable[[ModelProto], Session], low: int, factor: float, even: float) -> None:
         import numpy as np
         from onnx import parser
 
@@ -74,7 +74,7 @@ class _Probe:
         feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
         self._refused: ModelError | None = None
         try:
-            self._session = open_probe(parser.parse_model(_PROBE.replace("LOW", str(low))))
+            self._session = open_session(parser.parse_model(_PROBE.replace("LOW", str(low))))
             self._outputs = self._session.start(None, feed)
         except ModelError as error:
             self._refused = error

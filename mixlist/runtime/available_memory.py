@@ -15,7 +15,7 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 
 
-def free_memory() -> int | None:
+def measure_available_memory() -> int | None:
     """Return the bytes that this process can still get; None where the system does not say.
 
     Linux counts free memory and the caches that it can drop, within the limit of the control group. macOS gives all the
@@ -25,7 +25,7 @@ def free_memory() -> int | None:
     return min(known, default=None)
 
 
-def gigabytes(size: int) -> str:
+def format_gigabytes(size: int) -> str:
     """Return a number of bytes for messages, as ``1.6 GB``."""
     return f"{size / 10**9:,.1f} GB"
 

@@ -36,14 +36,14 @@ _NUMBERED = re.compile(r"input_(\d+)\.pb")
 
 
 @dataclass(frozen=True)
-class Source:
+class BatchSource:
     """The source of one batch: ``name`` is for messages, ``read`` returns the values as they are stored."""
 
     name: str
     read: Callable[[], Mapping[str, object]]
 
 
-def sources(path: Path, inputs: Sequence[Input]) -> list[Source]:
+def find_batch_sources(path: Path, inputs: Sequence[Input]) -> list[BatchSource]:
     """Return the batches of one ``--data`` path. Raises FileError where it is missing or holds none."""
     if not path.exists():
         raise FileError(f"{path}: there is no such file or directory", hint=FORMS)
@@ -52,7 +52,7 @@ def sources(path: Path, inputs: Sequence[Input]) -> list[Source]:
         raise FileError(f"{path} is no data that mixlist reads", hint=FORMS)
     batches = _batches(path) if path.is_dir() else [path]
     return [
-        Source(str(batch), partial(_read_test_set if batch.is_dir() else _read_file, batch, inputs))
+        BatchSource(str(batch), partial(_read_test_set if batch.is_dir() else _read_file, batch, inputs))
         for batch in batches
     ]
 

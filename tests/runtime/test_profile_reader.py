@@ -12,7 +12,7 @@ import pytest
 from mixlist.errors import FileError
 from mixlist.files.package_data import data_folder
 from mixlist.runtime.inference_session import open_session
-from mixlist.runtime.profile import parse_events, read_profile
+from mixlist.runtime.profile_reader import parse_events, read_profile
 from mixlist.runtime.session import SessionOptions
 
 

@@ -18,7 +18,7 @@ STRING, BOOL = 8, 9  # TensorProto.DataType
 _BOOLS, _INTEGERS, _FLOATS, _COMPLEX = range(4)  # groups of types; the last two take the values of all before them
 
 
-class Misfit(Exception):  # noqa: N818 - ``inputs.fit`` makes a UsageError of it
+class IncompatibleData(Exception):  # noqa: N818 - ``inputs.fit`` makes a UsageError of it
     """Data that does not fit an input."""
 
 
@@ -39,7 +39,7 @@ def integer_bounds(dtype: np.dtype[np.generic]) -> tuple[int, int]:
     return int(limits.min), int(limits.max)
 
 
-def cast(array: Array, elem: int) -> tuple[Array, str | None]:
+def cast_array(array: Array, elem: int) -> tuple[Array, str | None]:
     """Return the values in an element type of ONNX, contiguous and in the machine's byte order; and what was lost.
 
     Strings become an array of objects, from ``U``, ``S`` (UTF-8) or object arrays. Raw ``V`` values, which is how npy
@@ -52,7 +52,7 @@ def cast(array: Array, elem: int) -> tuple[Array, str | None]:
     try:
         wanted = numpy_type(elem)
     except KeyError:
-        raise Misfit("the model declares no type that data can have") from None
+        raise IncompatibleData("the model declares no type that data can have") from None
     array = _named(array, wanted)
     if array.dtype.newbyteorder("=") == wanted:
         return np.asarray(array, wanted, order="C"), None
@@ -75,7 +75,7 @@ def _named(array: Array, wanted: np.dtype[np.generic]) -> Array:
     if raw and array.dtype.itemsize == 1 == wanted.itemsize and wanted.kind not in "biuf":
         return array.view(wanted)
     if raw or array.dtype.kind not in "biufcV":
-        raise Misfit("the model wants numbers")
+        raise IncompatibleData("the model wants numbers")
     return array
 
 
@@ -94,7 +94,7 @@ def _exactly(array: Array, wanted: np.dtype[np.generic]) -> Array:
 
     source = _group(array.dtype)
     if source == _COMPLEX or _group(wanted) == _FLOATS:
-        raise Misfit(f"the model wants {wanted.name}")
+        raise IncompatibleData(f"the model wants {wanted.name}")
     low, high = integer_bounds(wanted)
     wide = _wide(array)
     wrong = ~((wide >= low) & (wide <= high))
@@ -102,7 +102,7 @@ def _exactly(array: Array, wanted: np.dtype[np.generic]) -> Array:
         # The float next to 2^63 - 1 is 2^63 itself: it is not below the limit, though it compares as equal.
         wrong |= (wide != np.trunc(wide)) | (wide >= float(high) + 1)
     if wrong.any():
-        raise Misfit(f"{wide[wrong].flat[0]} is no {wanted.name}")
+        raise IncompatibleData(f"{wide[wrong].flat[0]} is no {wanted.name}")
     return np.asarray(array.astype(wanted), order="C")
 
 
@@ -140,9 +140,9 @@ def _texts(array: NDArray[Any]) -> Array:
         try:
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError:
-            raise Misfit("the model wants strings, and these bytes are not UTF-8") from None
+            raise IncompatibleData("the model wants strings, and these bytes are not UTF-8") from None
     elif kind == "O" and all(isinstance(text, str) for text in array.flat):
         return np.asarray(array, order="C")
     elif kind not in "UT":
-        raise Misfit("the model wants strings")
+        raise IncompatibleData("the model wants strings")
     return np.asarray(array.astype(object), order="C")
