@@ -1,6 +1,7 @@
-"""mixlist: mixed-precision lists for ONNX models: validate, resolve, apply.
+"""mixlist: mixed-precision lists for ONNX models.
 
-Heavy packages load when a function first needs them; importing mixlist stays cheap.
+Importing mixlist is cheap. The modules of the public functions and classes, and packages such as onnx, are imported at
+the first use of a name.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from mixlist.tuner.run import tune as tune
     from mixlist.validation import validate as validate
 
-_HOME = {
+# The module that defines each public name. Keep it equal to the imports above, which only type checkers read.
+_MODULE_OF = {
     "BenchReport": "mixlist.benchmark.result",
     "CheckReport": "mixlist.checker.result",
     "ConstantReport": "mixlist.rewriter",
@@ -74,17 +76,17 @@ _HOME = {
     "validate": "mixlist.validation",
 }
 
-__all__ = [*sorted(_HOME), "__version__"]
+__all__ = [*sorted(_MODULE_OF), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'mixlist' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(_HOME[name])
+    module = import_module(_MODULE_OF[name])
     value = getattr(module, name)
-    globals()[name] = value
+    globals()[name] = value  # Python calls __getattr__ only for names that the module lacks: the next use is direct
     return value
 
 

@@ -1,4 +1,4 @@
-"""``python -m mixlist`` is the command ``mixlist``."""
+"""Run the command ``mixlist`` as ``python -m mixlist``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A finding about a file or a model: a value, never an exception."""
+"""Findings about a file or a model, as values. Nothing here raises an error."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 Severity = Literal["error", "warning"]
-MAX_ALIKE = 100  # findings of one kind that are reported one by one
+MAX_SIMILAR = 100  # findings of one kind that are reported one by one: a damaged file can have a million of them
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One finding.
+    """One finding about a file or a model.
 
-    ``code`` is stable (``ML103``) and documented in docs/codes.md; ``line`` and ``column``
-    count from 1 and are None where a finding has no place; ``hint`` says what to do.
+    ``code`` is the stable name of the kind of finding, such as ``ML103``; docs/codes.md explains each code. ``path``,
+    ``line`` and ``column`` give the place of the finding, and are None where it is not known; lines and columns count
+    from 1. ``hint`` says what to do.
     """
 
     code: str
@@ -30,27 +31,27 @@ class Diagnostic:
 
     @property
     def place(self) -> str:
-        """``path:line:column`` as far as it is known, else the empty string."""
-        parts = [str(p) for p in (self.path, self.line, self.column) if p is not None]
+        """Return ``path:line:column`` without the parts that are None; an empty string if all are None."""
+        parts = [str(part) for part in (self.path, self.line, self.column) if part is not None]
         return ":".join(parts)
 
     @property
     def without_severity(self) -> str:
-        """The finding as one line for a list of warnings, which is printed with its severity in front."""
+        """Return the finding as one line that does not name its severity, for a list that holds only warnings."""
         return self._line(self.code)
 
     def __str__(self) -> str:
         return self._line(f"{self.severity} {self.code}")
 
     def _line(self, label: str) -> str:
-        where = f"{self.place}: " if self.place else ""
+        place = f"{self.place}: " if self.place else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{where}{label}: {self.message}{hint}"
+        return f"{place}{label}: {self.message}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """A place in a file: its path, line and column. Lines and columns count from 1."""
+    """A place in a file. ``line`` and ``column`` count from 1."""
 
     path: str
     line: int
@@ -60,13 +61,14 @@ class FilePlace:
         return f"{self.path}:{self.line}:{self.column}"
 
     def finding(self, code: str, severity: Severity, message: str, hint: str | None = None) -> Diagnostic:
-        """Return a finding at this place."""
+        """Return a finding about this place."""
         return Diagnostic(code, severity, message, self.path, self.line, self.column, hint)
 
 
-def findings_for(items: Sequence[T], describe: Callable[[T], Diagnostic]) -> list[Diagnostic]:
-    """Return a finding for each of the first hundred items, and one that counts the others."""
-    findings = [describe(item) for item in items[:MAX_ALIKE]]
-    if len(items) > MAX_ALIKE:
-        findings.append(replace(findings[-1], message=f"{len(items) - MAX_ALIKE} more like this", hint=None))
+def findings_for(items: Sequence[Item], describe: Callable[[Item], Diagnostic]) -> list[Diagnostic]:
+    """Return one finding for each of the first ``MAX_SIMILAR`` items, and one more that counts the other items."""
+    findings = [describe(item) for item in items[:MAX_SIMILAR]]
+    if len(items) > MAX_SIMILAR:
+        count = len(items) - MAX_SIMILAR
+        findings.append(replace(findings[-1], message=f"{count} more findings of this kind", hint=None))
     return findings

@@ -1,4 +1,4 @@
-"""The errors that stop a command: every error that a user can cause is a MixlistError."""
+"""Errors that stop a command. Every error that a user can cause is a MixlistError."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mixlist.diagnostics import Diagnostic
 
 
 class MixlistError(Exception):
-    """A user's mistake or an unusable input, told in one message.
+    """Base class of the errors that a user can cause: wrong usage, or input that mixlist cannot use.
 
-    ``message`` says what was found and where; ``hint`` says what to do about it.
-    ``exit_status`` is the status the command line ends with (docs/stability.md).
+    ``message`` says what happened and where, ``hint`` what to do. ``exit_status`` is the exit status of the command
+    line (docs/stability.md).
     """
 
     exit_status = 2
@@ -26,15 +26,15 @@ class MixlistError(Exception):
 
 
 class UsageError(MixlistError):
-    """Options that contradict each other or make no sense together."""
+    """An option with an unknown value, or options that contradict each other."""
 
 
 class FileError(MixlistError):
-    """A file that cannot be read or written."""
+    """A file or folder that cannot be read or written."""
 
 
 class ListError(MixlistError):
-    """A list file that is not valid; ``diagnostics`` holds every finding."""
+    """A list file that is not valid. ``diagnostics`` holds every finding about the file, warnings too."""
 
     def __init__(self, message: str, *, hint: str | None = None, diagnostics: tuple[Diagnostic, ...] = ()) -> None:
         super().__init__(message, hint=hint)
@@ -42,7 +42,7 @@ class ListError(MixlistError):
 
 
 class ModelError(MixlistError):
-    """A model that cannot be read or handled."""
+    """A model that cannot be read, or that mixlist cannot handle."""
 
 
 def raise_for_errors(findings: Iterable[Diagnostic]) -> list[Diagnostic]:

@@ -1,9 +1,9 @@
-"""Declare an option once: as a field of a frozen dataclass, made by ``option``.
+"""Declare an option once, as a field of a frozen dataclass that ``option`` makes.
 
-The commands check, tune, train and bench have one such dataclass each: ``checker/options.py``, ``tuner/options.py``,
-``training/options.py`` and ``benchmark/options.py``; that of a policy is in ``lists/options.py``. Its fields are the
-arguments of the Python function. Those that ``option`` makes are options of the command too (``cli/declared.py`` makes
-click options of them), and keys of a ``--config`` file.
+Each of the commands check, tune, train and bench has one such dataclass: ``checker/options.py``, ``tuner/options.py``,
+``training/options.py`` and ``benchmark/options.py``. The options of a policy are in ``lists/options.py``. The fields of
+a dataclass are the arguments of its Python function. A field that ``option`` makes is also an option of the command
+(``cli/declared.py`` makes click options from these fields) and a key of a ``--config`` file.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ ValueKind = Literal[
 class CommandLineForm:
     """The form of an option on the command line and in a TOML file.
 
-    ``kind``: the type of the value; a "list file" or a "library" may be ``-`` for standard input. ``flag``: the long
-    option, "" for the field's name with dashes, ``--x/--no-x`` for a flag that is on by default. ``least`` and ``most``
-    bound an integer or a number, both included. ``repeatable``: the option can be given several times, and the value is
-    a tuple. ``files``: the names that are written into an output folder; existing files need --force. ``alias``: an
-    older name of the option, which works and is not shown.
+    ``kind``: the kind of value; ``-`` as a "list file" or a "library" means standard input.
+    ``flag``: the long option. "" means ``--`` and the field's name with dashes. A flag that is on by default has the
+    form ``--x/--no-x``.
+    ``minimum`` and ``maximum``: the bounds of an integer or a number; both are allowed values.
+    ``repeatable``: if True, the option can be given several times, and its value is a tuple.
+    ``files``: the names of the files that the command writes into an output folder; existing files need --force.
+    ``alias``: an older name of the option, which still works and which --help does not show.
     """
 
     default: object
@@ -53,8 +55,8 @@ class CommandLineForm:
     flag: str = ""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     repeatable: bool = False
     files: tuple[str, ...] = ()
     alias: str = ""
@@ -68,23 +70,27 @@ def option(
     flag: str = "",
     metavar: str | None = None,
     choices: tuple[str, ...] = (),
-    least: float | None = None,
-    most: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     repeatable: bool = False,
     files: tuple[str, ...] = (),
 ) -> Default:
-    """Return a field of an options dataclass that the command line has too.
+    """Return a dataclass field that is also an option of the command line.
 
-    ``flag`` may have an older name before it: ``--old --new``.
+    The arguments are those of ``CommandLineForm``. ``flag`` can hold an older name before the name of today:
+    ``--old --new``.
     """
     alias, _, flag = flag.rpartition(" ")
-    form = CommandLineForm(default, description, kind, flag, metavar, choices, least, most, repeatable, files, alias)
+    form = CommandLineForm(
+        default, description, kind, flag, metavar, choices, minimum, maximum, repeatable, files, alias
+    )
+    # The declared return type is that of the default, as in dataclasses.field: type checkers compare it with the field.
     return field(default=default, metadata={"command line": form})
 
 
-def command_line_forms(options: type[DataclassInstance]) -> dict[str, CommandLineForm]:
-    """Return how the fields of an options dataclass are written, by field; fields without such a form are left out."""
-    forms = {each.name: each.metadata.get("command line") for each in fields(options)}
+def command_line_forms(options_class: type[DataclassInstance]) -> dict[str, CommandLineForm]:
+    """Return the command-line form of each field that ``option`` made, by field name; other fields are left out."""
+    forms = {declared.name: declared.metadata.get("command line") for declared in fields(options_class)}
     return {
         name: replace(form, flag=form.flag or f"--{name.replace('_', '-')}")
         for name, form in forms.items()
@@ -95,20 +101,23 @@ def command_line_forms(options: type[DataclassInstance]) -> dict[str, CommandLin
 def with_fields(
     options_class: Callable[Arguments, Options],
 ) -> Callable[[Callable[[Options], Result]], Callable[Arguments, Result]]:
-    """Decorate a function of an options dataclass, so that it takes the fields as arguments instead."""
+    """Return a decorator that lets a function take the fields of an options dataclass as arguments.
+
+    Example: ``load_policy(options: PolicyOptions)`` becomes ``load_policy(ops_info="onnx", mixlist=None, ...)``.
+    """
 
     def decorate(function: Callable[[Options], Result]) -> Callable[Arguments, Result]:
-        def public(*positional: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        def public_function(*positional: Arguments.args, **keywords: Arguments.kwargs) -> Result:
             return function(options_class(*positional, **keywords))
 
-        public.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
-        return update_wrapper(public, function)
+        public_function.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
+        return update_wrapper(public_function, function)
 
     return decorate
 
 
 def field_signature(function: Callable[..., object], options_class: Callable[..., object]) -> Signature:
-    """Return the signature of a function with the fields of an options dataclass in place of its last parameter."""
-    own = signature(function)
-    leading = list(own.parameters.values())[:-1]
-    return own.replace(parameters=[*leading, *signature(options_class).parameters.values()])
+    """Return the signature of a function, with the fields of an options dataclass in place of its last parameter."""
+    declared = signature(function)
+    leading = list(declared.parameters.values())[:-1]
+    return declared.replace(parameters=[*leading, *signature(options_class).parameters.values()])

@@ -1,4 +1,4 @@
-"""The value that every ``progress`` callback of the Python functions gets."""
+"""Progress of a long function, and the counter that reports it to the ``progress`` callback."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Unit = Literal["bytes", "batches", "rounds", "trials", "steps"]
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a function.
+    """The progress of a function: the argument of every ``progress`` callback.
 
-    ``done``: bytes of weights that were read (``resolve``) or written (``RewriteResult.save``), batches (``check``),
-    rounds (``bench``), trials (``tune``) or steps of all trainings (``train``); ``unit`` says which. ``total`` is None
-    if the end is not known. ``detail``: the ``mixlist.tuner.trials.Trial`` that was tried last, or the
-    ``mixlist.training.job.TrainingStep`` that was made last.
+    ``done`` counts in ``unit``: bytes of weights that were read (``resolve``) or written (``RewriteResult.save``),
+    batches (``check``), rounds (``bench``), trials (``tune``), or steps of all training runs (``train``). ``total`` is
+    the number at the end, or None if it is not known. ``detail`` is the latest ``mixlist.tuner.trials.Trial``
+    (``tune``) or ``mixlist.training.job.TrainingStep`` (``train``), and None for the other functions.
     """
 
     done: int
@@ -30,7 +30,7 @@ ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 @dataclass
 class ProgressCounter:
-    """Counts what is done, and calls ``callback``, if there is one, each time."""
+    """A counter of finished units that calls ``callback``, unless it is None, after each change."""
 
     callback: ProgressCallback | None
     unit: Unit
@@ -38,11 +38,14 @@ class ProgressCounter:
     done: int = field(default=0, init=False)
 
     def skip(self, count: int) -> None:
-        """Count as done what an earlier run did."""
+        """Count units that an earlier run finished; the callback is not called for these."""
         self.done += count
 
     def add(self, count: int = 1, detail: object = None) -> None:
-        """Count more as done. An error of the callback, such as KeyboardInterrupt, ends the work."""
+        """Count more finished units and call the callback.
+
+        An error that the callback raises, such as KeyboardInterrupt, passes through and so ends the work.
+        """
         self.done += count
         if self.callback is not None:
             self.callback(Progress(self.done, self.total, self.unit, detail))

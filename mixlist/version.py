@@ -1,3 +1,3 @@
-"""The version of mixlist: every room may read it without importing the package's face."""
+"""The version of mixlist, in a module that imports nothing: every room can read it."""
 
 __version__ = "0.1.0"

@@ -25,11 +25,11 @@ class BenchOptions(ProviderOption):
     keeps ONNX Runtime's profiles. ``progress`` gets a Progress after each round.
     """
 
-    rounds: int = option(30, "Pairs of turns that are timed.", "integer", least=1)
-    warmup: int = option(3, "Runs of each batch before.", "integer", least=1)
+    rounds: int = option(30, "Pairs of turns that are timed.", "integer", minimum=1)
+    warmup: int = option(3, "Runs of each batch before.", "integer", minimum=1)
     transfers: bool = option(False, "Time inputs and outputs on their way to and from the device too.", "flag")
     threads: int | None = option(
-        None, "Threads within an operator.  [default: ONNX Runtime's choice]", "integer", least=1
+        None, "Threads within an operator.  [default: ONNX Runtime's choice]", "integer", minimum=1
     )
     profiles: Path | None = option(
         None,

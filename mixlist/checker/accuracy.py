@@ -42,20 +42,20 @@ class Limits:
     """
 
     max_abs: float | None = option(
-        None, "Largest absolute error of any output.", "number", flag="--max-abs-error", least=0
+        None, "Largest absolute error of any output.", "number", flag="--max-abs-error", minimum=0
     )
     max_rel: float | None = option(
-        None, "Largest relative error, where the reference is not zero.", "number", flag="--max-rel-error", least=0
+        None, "Largest relative error, where the reference is not zero.", "number", flag="--max-rel-error", minimum=0
     )
     normalized: float | None = option(
         1e-2,
         "L2 norm of the difference over that of the reference ('inf': no limit).",
         "number",
         flag="--max-normalized-error",
-        least=0,
+        minimum=0,
     )
     cosine: float | None = option(
-        0.999, "Cosine similarity ('-1': no limit).", "number", flag="--min-cosine", least=-1, most=1
+        0.999, "Cosine similarity ('-1': no limit).", "number", flag="--min-cosine", minimum=-1, maximum=1
     )
     snr: float | None = option(None, "Signal-to-noise ratio, in dB.", "number", flag="--min-snr")
     mismatch: float | None = option(
@@ -63,11 +63,16 @@ class Limits:
         "Share of differing values of an integer, bool or string output.  [default: 0.01, or any if they err little]",
         "number",
         flag="--max-mismatch",
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
     )
     top1: float | None = option(
-        None, "Share of rows whose largest element is at the same place.", "number", flag="--min-top1", least=0, most=1
+        None,
+        "Share of rows whose largest element is at the same place.",
+        "number",
+        flag="--min-top1",
+        minimum=0,
+        maximum=1,
     )
 
     def enabled(self) -> dict[str, float]:

@@ -44,16 +44,20 @@ class JudgingOptions(ProviderOption):
         "What the accelerator makes of a value out of range: infinity, or its largest finite value.",
         choices=OVERFLOW_MODES,
     )
-    steps: int | None = option(None, "Stop after N batches.", "integer", least=1)
+    steps: int | None = option(None, "Stop after N batches.", "integer", minimum=1)
     max_exception_rate: float = option(
-        DEFAULT_RATE_LIMIT, "Share of batches with an overflow from which the check fails.", "number", least=0, most=1
+        DEFAULT_RATE_LIMIT,
+        "Share of batches with an overflow from which the check fails.",
+        "number",
+        minimum=0,
+        maximum=1,
     )
     max_ignored: float = option(
         0.5,
         "Share of an output's values that may be NaN in the reference; if more are, the verdict is inconclusive.",
         "number",
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
     )
     limits: Limits | None = None
     labels: Labels | None = option(
@@ -64,7 +68,7 @@ class JudgingOptions(ProviderOption):
         "Processes that run batches, or the trials of 'tune'.  [default: one beside the command's own, for 'tune' one"
         " for every two cores]",
         "integer",
-        least=1,
+        minimum=1,
     )
     scheduler: str | None = option(None, "Run them on the workers of this Dask scheduler instead.", metavar="ADDRESS")
     executor: Executor | None = None

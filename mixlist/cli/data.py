@@ -29,8 +29,8 @@ class DataOptions:
         metavar="PATH",
         repeatable=True,
     )
-    random: int | None = option(None, "Make N batches of random data instead.", "integer", least=1)
-    seed: int = option(0, "Of the random data.", "integer", least=0)
+    random: int | None = option(None, "Make N batches of random data instead.", "integer", minimum=1)
+    seed: int = option(0, "Of the random data.", "integer", minimum=0)
     dims: tuple[str, ...] = option(
         (),
         "A size that the model leaves open, by its name or as INPUT.AXIS, for random data. In NAME, * and ? match as in"

@@ -53,10 +53,10 @@ def _click_option(name: str, form: CommandLineForm) -> click.Option:
 
 def _click_type(form: CommandLineForm) -> click.ParamType[Any] | None:
     if form.kind == "integer":
-        least, most = (None if bound is None else int(bound) for bound in (form.least, form.most))
-        return click.IntRange(least, most)
+        minimum, maximum = (None if bound is None else int(bound) for bound in (form.minimum, form.maximum))
+        return click.IntRange(minimum, maximum)
     if form.kind == "number":
-        return Number(form.least, form.most)
+        return Number(form.minimum, form.maximum)
     if form.kind == "text":
         return click.Choice(form.choices) if form.choices else click.STRING
     if form.kind == "output folder":

@@ -48,9 +48,9 @@ class Settings:
         flag="--lr-schedule",
         choices=SCHEDULES,
     )
-    warmup_steps: int = option(0, "Steps in which the learning rate grows to --lr.", "integer", least=0)
+    warmup_steps: int = option(0, "Steps in which the learning rate grows to --lr.", "integer", minimum=0)
     decay: float = option(0.1, "Factor of the schedule step.", "number", flag="--lr-decay")
-    decay_steps: int = option(1000, "After how many steps it comes.", "integer", flag="--lr-decay-steps", least=1)
+    decay_steps: int = option(1000, "After how many steps it comes.", "integer", flag="--lr-decay-steps", minimum=1)
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:

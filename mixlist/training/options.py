@@ -40,15 +40,15 @@ class TrainOptions(ProviderOption):
     eval_data: Source | None = option(
         None, "Samples for the metric, in the same form.  [default: those of --data]", "input file"
     )
-    batch_size: int = option(32, "Samples of a batch.", "integer", least=1)
-    steps: int | None = option(None, "Batches of each training.", "integer", least=1)
-    epochs: int | None = option(None, f"Or its length in epochs.  [default: {EPOCHS}]", "integer", least=1)
+    batch_size: int = option(32, "Samples of a batch.", "integer", minimum=1)
+    steps: int | None = option(None, "Batches of each training.", "integer", minimum=1)
+    epochs: int | None = option(None, f"Or its length in epochs.  [default: {EPOCHS}]", "integer", minimum=1)
     optimizer: Settings | None = None
     init: Source | None = option(
         None, "A .npz file of first values by parameter; others are drawn from the seed.", "input file"
     )
-    runs: int = option(3, "Seeds; each is trained twice.", "integer", least=1)
-    seed: int = option(0, "The first seed.", "integer", least=0)
+    runs: int = option(3, "Seeds; each is trained twice.", "integer", minimum=1)
+    seed: int = option(0, "The first seed.", "integer", minimum=0)
     metric: str | None = option(
         None,
         "The output whose mean is judged.  [default: accuracy of the output logits against the input y, or loss]",
@@ -68,10 +68,10 @@ class TrainOptions(ProviderOption):
         DEFAULT_RATE_LIMIT,
         "Share of steps with an exception from which the verdict is fail.",
         "number",
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
     )
-    tolerance: float = option(0.005, "How much worse than in float32 the metric may be.", "number", least=0)
+    tolerance: float = option(0.005, "How much worse than in float32 the metric may be.", "number", minimum=0)
     trace_overflow: bool = option(
         False, "Find the nodes that overflow first, and the lists that keep them high.", "flag"
     )

@@ -39,7 +39,7 @@ class TuneOptions(JudgingOptions):
     )
     node_rules: bool = False
     max_accuracy_loss: float = option(
-        0.0, "By how much the share of right answers may fall, with --labels.", "number", least=0, most=1
+        0.0, "By how much the share of right answers may fall, with --labels.", "number", minimum=0, maximum=1
     )
     validate_on: object = option(
         None,
