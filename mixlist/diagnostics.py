@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -63,6 +63,16 @@ class FilePlace:
     def finding(self, code: str, severity: Severity, message: str, hint: str | None = None) -> Diagnostic:
         """Return a finding about this place."""
         return Diagnostic(code, severity, message, self.path, self.line, self.column, hint)
+
+
+def warning(code: str, message: str, *, path: str | None = None, hint: str | None = None) -> Diagnostic:
+    """Return a warning without a line and column, such as one about the data of a run."""
+    return Diagnostic(code, "warning", message, path, hint=hint)
+
+
+def warnings_as_text(warnings: Iterable[Diagnostic]) -> list[str]:
+    """Return the warnings as JSON results have them: one line each, with the code and the hint."""
+    return [item.without_severity for item in warnings]
 
 
 def findings_for(items: Sequence[Item], describe: Callable[[Item], Diagnostic]) -> list[Diagnostic]:

@@ -60,6 +60,23 @@ def test_results_print_as_one_line(tmp_path: Path) -> None:
         assert "\n" not in text and len(text) <= 120, text
 
 
+def test_warnings_of_every_result_are_diagnostics_in_python_and_text_in_json(tmp_path: Path) -> None:
+    lists = tmp_path / "modify.json"
+    lists.write_text('{"white-list": {"to-add": ["NoSuchOp"]}}')
+    policy = mixlist.load_policy(mixlist=lists)
+    results = [
+        *(mixlist.check(model(TEXT), policy, DATA), mixlist.tune(model(TEXT), policy, DATA)),
+        mixlist.bench(model(TEXT), policy, DATA, rounds=2),
+        mixlist.train(classifier(), policy, clusters(64), epochs=1, runs=1),
+    ]
+    for result in results:
+        assert all(isinstance(warning, mixlist.Diagnostic) for warning in result.warnings)
+        assert "ML406" in [warning.code for warning in result.warnings]
+        texts = result.to_json()["warnings"]
+        assert isinstance(texts, list) and len(texts) == len(result.warnings)
+        assert any("ML406: " in text for text in texts)
+
+
 def test_validate_names_what_a_library_does_not_know(tmp_path: Path) -> None:
     lists = tmp_path / "modify.json"
     lists.write_text('{"white-list": {"to-add": ["Exp", "NoSuchOp"]}}')

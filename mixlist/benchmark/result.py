@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.benchmark.graph_changes import GraphChanges
 from mixlist.benchmark.paired_statistics import Ratio, Spread
+from mixlist.diagnostics import Diagnostic, warnings_as_text
 
 if TYPE_CHECKING:
     from mixlist.cost.estimate import Work
@@ -56,7 +57,7 @@ class BenchReport:
     other: TimedModel
     ratio: Ratio | None
     notes: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
         ratio = "not timed" if self.ratio is None else f"{self.ratio.value:.3g} times as long as the original"
@@ -74,16 +75,24 @@ class BenchReport:
         return _bench_json(self.original.name, self.other.name, {"timing": timing}, self.warnings)
 
 
-def estimate_json(original: Work, other: Work, warnings: tuple[str, ...] = ()) -> dict[str, object]:
+def estimate_json(original: Work, other: Work, warnings: tuple[Diagnostic, ...] = ()) -> dict[str, object]:
     """Return the ``mixlist.bench/1`` object of an estimate alone: the accounts of both models."""
     works = {"original": _work(original), "other": _work(other)}
     return _bench_json(original.model, other.model, {"estimate": works}, warnings)
 
 
-def _bench_json(model: str, other: str, part: Mapping[str, object], warnings: tuple[str, ...]) -> dict[str, object]:
+def _bench_json(
+    model: str, other: str, part: Mapping[str, object], warnings: tuple[Diagnostic, ...]
+) -> dict[str, object]:
     """Return the object with a timing or an estimate; the other one is null."""
     parts = {"timing": None, "estimate": None, **part}
-    return {"format": "mixlist.bench/1", "model": model, "other": other, **parts, "warnings": list(warnings)}
+    return {
+        "format": "mixlist.bench/1",
+        "model": model,
+        "other": other,
+        **parts,
+        "warnings": warnings_as_text(warnings),
+    }
 
 
 def _work(work: Work) -> dict[str, object]:

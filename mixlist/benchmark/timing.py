@@ -21,6 +21,7 @@ from mixlist.benchmark.kernel_coverage import low_coverage
 from mixlist.benchmark.options import PROFILE_NAMES, BenchOptions
 from mixlist.benchmark.paired_statistics import compute_ratio, compute_spread
 from mixlist.benchmark.result import BenchReport, TimedModel
+from mixlist.diagnostics import Diagnostic
 from mixlist.errors import FileError, ModelError
 from mixlist.files.atomic_writes import write_atomically
 from mixlist.files.scratch_folder import ScratchFolder
@@ -96,8 +97,7 @@ def run_bench(model: ModelSource | LoadedModel, other: Rival, batches: object, o
     feeds = list(islice(data, options.rounds))
     with ScratchFolder() as home:
         comparison = _Comparison(home, feeds, options)
-        comparison.notes += data.notes
-        warnings = comparison.enter(original, other)
+        warnings = (*data.warnings, *comparison.enter(original, other))
         comparison.run()
         comparison.look()
         return comparison.report(warnings)
@@ -140,7 +140,7 @@ class _Comparison:
         self.notes: list[str] = []
         self.entries: list[_Entry] = []
 
-    def enter(self, original: LoadedModel, policy_or_other: Rival) -> tuple[str, ...]:
+    def enter(self, original: LoadedModel, policy_or_other: Rival) -> tuple[Diagnostic, ...]:
         """Make the entries of both models; return the warnings of the resolution."""
         self.entries.append(_Entry(original.name, original, _source(original)))
         if isinstance(policy_or_other, Policy | Plan):
@@ -150,7 +150,7 @@ class _Comparison:
             mixed = load_model(self.home / "mixed.onnx")
             # Not the file, which is removed: if ONNX Runtime dies of the model, its session keeps a copy.
             self.entries.append(_Entry(f"{original.name}, mixed", mixed, mixed.proto))
-            return tuple(warning.without_severity for warning in result.warnings)
+            return result.warnings
         other = load_model(policy_or_other)
         refuse_large_expansion(other.proto)
         self.entries.append(_Entry(other.name, other, _source(other)))
@@ -233,7 +233,7 @@ class _Comparison:
 
     # --- the report ---
 
-    def report(self, warnings: tuple[str, ...]) -> BenchReport:
+    def report(self, warnings: tuple[Diagnostic, ...]) -> BenchReport:
         """Return everything that was measured."""
         options = self.options
         original, other = (self._contender(entry) for entry in self.entries)

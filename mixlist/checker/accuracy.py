@@ -1,9 +1,9 @@
 """Measure how far the mixed model's outputs are from the reference, and apply the limits (Rules S8.15 to S8.19).
 
 Batch by batch, in sums of float64; no array is kept. A NaN of the reference says nothing about precision: it is
-ignored, and noted (``OutputAccuracy.notes``). An infinity of the reference agrees with the same infinity of the mixed
-model. Any other difference between values of which one is not finite is an infinite error. Integers and bools are
-compared exactly and as numbers; texts as unit vectors, at right angles where they differ.
+ignored, with a warning (``OutputAccuracy.warnings``). An infinity of the reference agrees with the same infinity of
+the mixed model. Any other difference between values of which one is not finite is an infinite error. Integers and
+bools are compared exactly and as numbers; texts as unit vectors, at right angles where they differ.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.array_comparison import Doubles, dot, has_classes, largest_ratio, leaves, ratio, same_largest
 from mixlist.checker.result import OutputFinding
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.option_fields import option
 
 if TYPE_CHECKING:
@@ -210,21 +211,21 @@ class OutputAccuracy:
             ignored_share=self.ignored_share,
         )
 
-    def notes(self) -> tuple[str, ...]:
-        """Return what the figures leave out, one sentence each."""
-        notes = []
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Return a warning (ML603) for each kind of values that the figures leave out."""
+        messages = []
         if self._unfit:
-            notes.append(f"{self.name!r} cannot be compared: {self._unfit}")
+            messages.append(f"{self.name!r} cannot be compared: {self._unfit}")
         values = f"of {self._values} values of {self.name!r}"
         if self._ignored:
             revived = f"; {self._revived} of them are no NaN in the mixed model" if self._revived else ""
-            notes.append(f"{self._ignored} {values} are NaN in the reference and do not count{revived}")
+            messages.append(f"{self._ignored} {values} are NaN in the reference and do not count{revived}")
         if self._from_nan:
-            notes.append(f"{self._from_nan} {values} do not count: all float inputs of their batches are NaN")
+            messages.append(f"{self._from_nan} {values} do not count: all float inputs of their batches are NaN")
         if self._other_infinities:
             differ = "are infinite in the reference and not the same infinity in the mixed model"
-            notes.append(f"{self._other_infinities} {values} {differ}")
-        return tuple(notes)
+            messages.append(f"{self._other_infinities} {values} {differ}")
+        return tuple(warning("ML603", message) for message in messages)
 
     def _add_array(self, reference: Array, mixed: Array, sums: _Sums) -> None:
         text = reference.dtype.kind in _TEXT

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mixlist.checker.finding_rules import SENTINEL, FindingRecord
 from mixlist.checker.layerwise import nodes_with_low_outputs
 from mixlist.checker.model_pair import ModelPair
+from mixlist.diagnostics import warning
 from mixlist.emulation.graph_statistics import Probe
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.packing import ScalarStatistic
@@ -53,7 +54,8 @@ def find_internal_risks(
     try:
         observer = pair.observe_on_cpu(made)
     except ModelError:
-        pair.warnings.append("ONNX Runtime does not take the operators' function bodies: no look inside operators")
+        message = "ONNX Runtime cannot run the function bodies of operators: overflow inside operators is not judged"
+        pair.warnings.append(warning("ML606", message))
         return []
     risks: dict[TensorRef, FindingRecord] = {}
     tensors = dict.fromkeys(tensor for tensor, _ in made.outputs)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from mixlist.checker.result import TaskResult
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,9 +90,9 @@ class TaskAccuracy:
         reference, mixed = (right / max(self.count, 1) for right in self.right)
         return TaskResult(reference, mixed, self.count, self.used)
 
-    def notes(self) -> tuple[str, ...]:
-        """Return what the figures leave out, one sentence each."""
-        return unused_labels_note(self.used, len(self._labels))
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Return the warning about labels without a sample, if there are any."""
+        return warn_unused_labels(self.used, len(self._labels))
 
     def _fitting(self, outputs: Mapping[str, Array]) -> str:
         """Return the first output that can answer, one with a class for every label before any other."""
@@ -116,9 +117,11 @@ class TaskAccuracy:
         )
 
 
-def unused_labels_note(used: int, count: int) -> tuple[str, ...]:
-    """Return the note that some of ``count`` labels have no sample; () where all are ``used``."""
-    return (f"{count - used} of {count} labels have no sample in the data",) if count > used else ()
+def warn_unused_labels(used: int, count: int) -> tuple[Diagnostic, ...]:
+    """Return the warning that some of ``count`` labels have no sample; () where all are ``used``."""
+    if count <= used:
+        return ()
+    return (warning("ML604", f"{count - used} of {count} labels have no sample in the data"),)
 
 
 def _fits(array: Array, labels: Labels) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.emulation.conversions import Conversion, find_conversions
 from mixlist.emulation.emulate import emulate, has_low_types, raise_to_float32, raise_to_float64
 from mixlist.emulation.float64_reference import describe_float32_nodes, has_float64_kernel
@@ -187,7 +188,7 @@ class ModelPair:
     low_type_of: dict[TensorRef, int]
     conversions: tuple[Conversion, ...]
     conversion_readers: dict[NodeRef, DataflowNode]
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[Diagnostic] = field(default_factory=list)
 
     def conversion_ranges(self, reference: Ranges, mixed: Ranges) -> list[tuple[Conversion, ObservedRange]]:
         """Return the conversions that one batch computes, each with the range of its tensor before the conversion.
@@ -242,16 +243,14 @@ def make_model_pair(
     reference_observer = config.observe_reference(shared, instrumented, _output_names(shared))
     rounding_problem = config.start_rounding_tests()
     reference_observer.start_ahead(first)
-    warnings = []
+    warnings: list[Diagnostic] = []
     if against is None:
         plan = resolve(shared, policy)
         loaded = replace(shared, proto=rewrite(shared, plan).proto)
-        warnings += [warning.without_severity for warning in plan.warnings]
+        warnings += plan.warnings
         if any(p.key == POLICY_KEY for p in original.proto.metadata_props):
-            warnings.append(
-                f"{original.name} is an output of mixlist: what it lost to rounding of constants is not seen; "
-                "check its original with --against"
-            )
+            message = f"{original.name} is an output of mixlist: the check cannot see how its constants were rounded"
+            warnings.append(warning("ML607", message, hint="check its original model with --against"))
     else:
         plan, loaded = None, load_model(against)
         _check_outputs(original, loaded)
@@ -260,10 +259,10 @@ def make_model_pair(
     mixed, instrumented, conversions = _observe_mixed(loaded, main, config)
     low = {mixed.in_original(p.ref): p.elem for p in mixed.probes if p.elem in LOW_TYPES}
     if not low and not conversions:
-        warnings.append("no node is low: the mixed model is the original")
+        warnings.append(warning("ML605", "no node is low: the mixed model is the original"))
     nodes = trace_dataflow(main)
-    if config.float64_reference and (note := describe_float32_nodes(nodes)):
-        warnings.append(note)
+    if config.float64_reference and (float32_nodes := describe_float32_nodes(nodes)):
+        warnings.append(warning("ML608", float32_nodes))
     mixed_observer = config.observe_mixed(loaded, instrumented, _output_names(original))
     reason = rounding_problem()
     if reason:

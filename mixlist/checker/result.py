@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
 from mixlist.graph.refs import NodeRef, NodeResult, qualified_name
 
@@ -222,7 +223,7 @@ class CheckReport:
     layerwise: tuple[NodeError, ...] = ()
     task: TaskResult | None = None
     emulated: EmulationComparison | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
     next_command: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each phase
 
@@ -235,4 +236,5 @@ class CheckReport:
         plain: dict[str, Any] = asdict(self)
         for output in plain["outputs"]:
             output["pass"] = output.pop("passed")
+        plain["warnings"] = warnings_as_text(self.warnings)
         return {"format": "mixlist.check/1", **to_strict_json(plain)}

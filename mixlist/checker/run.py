@@ -30,6 +30,7 @@ from mixlist.checker.operand_rules import OperandKey, OperandRecord, classify_op
 from mixlist.checker.options import CheckOptions
 from mixlist.checker.refused_batches import RefusedBatches, describe_batch
 from mixlist.checker.result import CheckReport, NodeError
+from mixlist.diagnostics import warning
 from mixlist.emulation.observed_range import ObservedRange
 from mixlist.emulation.observer import ObservedBatch
 from mixlist.errors import ModelError, UsageError
@@ -228,7 +229,7 @@ class _Check:
                 masks = {tensor for tensor, record in records.items() if "intended" in record.batches}
                 self.errors = rank_layers(pair, self.batches, steps, masks)
         except (WorkerDied, RunRefused) as problem:
-            pair.warnings.append(f"the look at the findings ended early: {problem}")
+            pair.warnings.append(warning("ML606", f"the details of the findings are not complete: {problem}"))
 
     def _misses_outputs_alone(self) -> bool:
         """Return whether limits of outputs are all that fails, of a model that runs fast enough to rank its nodes."""
@@ -259,8 +260,9 @@ class _Check:
             reasons.append(f"{self.exceptions} of {self.judged} batches overflow: {rate}")
         reasons += [f"output {o.name!r} misses {', '.join(o.failed_limits)}" for o in outputs if o.verdict == "fail"]
         gaps = missing_evidence(outputs, options.max_ignored)
-        warnings = [*pair.warnings, *self.batches.notes]
-        warnings += [note for part in (*self.accuracies, task) if part is not None for note in part.notes()]
+        warnings = [*pair.warnings, *self.batches.warnings]
+        for part in (*self.accuracies, *(() if task is None else (task,))):
+            warnings += part.warnings()
         per_tensor = options.per_tensor or options.full_statistics
         advisor = Advisor(pair.plan, pair.nodes, {tensor.producer for tensor, t in self.records.items() if t.batches})
         return replace(

@@ -14,7 +14,7 @@ from mixlist.cli.command_files import Command, load_model
 from mixlist.cli.data import DataOptions, batches_from, sizes_from, take_data
 from mixlist.cli.declared import build, declared
 from mixlist.cli.options import PLAN_OPTIONS, format_option, resolve_watched, take_policy, take_type_hints
-from mixlist.cli.outputs import write_result, write_warnings
+from mixlist.cli.outputs import write_result
 from mixlist.cli.parameters import CONFIG, MODEL, Given, on_command_line
 from mixlist.errors import ModelError, UsageError
 from mixlist.report import terminal
@@ -67,7 +67,7 @@ def command(model: str, other: str | None, profiles: str | None, estimate: bool,
     with bar("timing", "rounds") as progress:
         batches = batches_from(data, original.proto)
         report = run_bench(original, rival, batches, replace(options, progress=progress))
-    write_warnings(report)
+    terminal.warn(report.warnings)
     write_result(report, form, bench_terminal.write_report)
     for contender in (report.original, report.other):
         if contender.failure:
@@ -110,6 +110,6 @@ def _write_estimate(original: LoadedModel, rival: Plan | LoadedModel, data: Data
     works = estimate_work(original, dims, shapes), estimate_work(rival, dims, shapes)
     terminal.warn(warnings)
     if form == "json":
-        json_output.write_json(estimate_json(*works, tuple(w.without_severity for w in warnings)), sys.stdout)
+        json_output.write_json(estimate_json(*works, warnings), sys.stdout)
     else:
         bench_terminal.write_estimate(*works, sys.stdout)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from mixlist.diagnostics import Diagnostic
 
 
 class _Report(Protocol):
     @property
-    def warnings(self) -> tuple[str, ...]: ...
+    def warnings(self) -> tuple[Diagnostic, ...]: ...
 
     def to_json(self) -> Mapping[str, object]: ...
 
@@ -27,7 +30,7 @@ def write_report(
     """Write the report on standard output and as a page, its warnings on standard error."""
     from mixlist.report import html_page, terminal
 
-    write_warnings(report)
+    terminal.warn(report.warnings)
     try:
         if html is not None:
             html_page.write_page(render(report), html)
@@ -47,14 +50,6 @@ def write_table(
     else:
         write = csv_table.write_csv if form == "csv" else terminal.table
         write(columns, rows, sys.stdout)
-
-
-def write_warnings(report: _Report) -> None:
-    """Write the warnings of a report on standard error."""
-    from mixlist.report.terminal import clean, paint
-
-    for warning in report.warnings:
-        sys.stderr.write(f"{paint('warning', 'yellow', sys.stderr)}: {clean(warning)}\n")
 
 
 def write_result(report: Report, form: str, write_text: Callable[[Report, TextIO], None]) -> None:

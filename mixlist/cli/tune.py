@@ -18,9 +18,10 @@ from mixlist.cli.declared import build, declared
 from mixlist.cli.judging import LARGE_BATCH, apply_large_batch, refuse_two_workplaces
 from mixlist.cli.next_command import next_command
 from mixlist.cli.options import PLAN_OPTIONS, format_option, take_policy, take_type_hints
-from mixlist.cli.outputs import write_result, write_warnings
+from mixlist.cli.outputs import write_result
 from mixlist.cli.parameters import CONFIG, MODEL, PathType
 from mixlist.errors import UsageError
+from mixlist.report import terminal
 from mixlist.report.terminal import clean
 from mixlist.tuner.options import TuneOptions, default_limits
 
@@ -127,7 +128,7 @@ def command(
     with _watched(trace) as progress:
         report = run_tune(source, policy, batches, replace(options, progress=progress))
     report = replace(report, next_command=_next_command(report, output))
-    write_warnings(report)
+    terminal.warn(report.warnings)
     try:
         saved = _save(report, output, rules, force)
         sys.stderr.write(f"{clean(saved)}\n")

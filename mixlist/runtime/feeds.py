@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.ops import types
 from mixlist.ops.low_precision import LOW_TYPES
@@ -33,11 +34,13 @@ class Batches:
     Iterating raises FileError for what cannot be read and UsageError for what does not fit the model.
     """
 
-    def __init__(self, inputs: Sequence[Input], sources: Sequence[BatchSource], notes: Iterable[str] = ()) -> None:
+    def __init__(
+        self, inputs: Sequence[Input], sources: Sequence[BatchSource], warnings: Iterable[Diagnostic] = ()
+    ) -> None:
         self.inputs = tuple(inputs)
         self._sources = tuple(sources)
-        self._notes = tuple(notes)
-        self._losses: dict[str, str] = {}  # a note on the values that casts changed, by input
+        self._warnings = tuple(warnings)
+        self._losses: dict[str, Diagnostic] = {}  # the first warning about values that a cast changed, by input
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -46,21 +49,22 @@ class Batches:
         for source in self._sources:
             feed, losses = make_feed(source.read(), self.inputs, source.name)
             for name, loss in losses.items():
-                self._losses.setdefault(name, f"{source.name}: input {name!r}: {loss} (told once for this input)")
+                message = f"input {name!r}: {loss} (reported once for this input)"
+                self._losses.setdefault(name, warning("ML602", message, path=source.name))
             yield feed
 
     def select(self, indices: Iterable[int]) -> Batches:
         """Return the batches at these positions."""
-        return Batches(self.inputs, [self._sources[at] for at in indices], self._notes)
+        return Batches(self.inputs, [self._sources[at] for at in indices], self._warnings)
 
     def names(self) -> tuple[str, ...]:
         """Return what messages call each batch: its file, or ``random 0``."""
         return tuple(source.name for source in self._sources)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Return notes for the user on the data that were read so far: sizes assumed, values that a cast changed."""
-        return (*self._notes, *self._losses.values())
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Return the warnings about the data read so far: sizes assumed (ML601), values that a cast changed (ML602)."""
+        return (*self._warnings, *self._losses.values())
 
 
 def read_batches(paths: Sequence[str | os.PathLike[str]], proto: ModelProto) -> Batches:
@@ -86,7 +90,7 @@ def make_random_batches(
     """
     generator = random_feeds.plan_random_feeds(proto, dims or {}, ranges or {})
     batches = [BatchSource(f"random {at}", partial(generator.feed, seed, at)) for at in range(count)]
-    return Batches(model_inputs(proto), batches, generator.notes)
+    return Batches(model_inputs(proto), batches, generator.warnings)
 
 
 def as_batches(data: object, proto: ModelProto) -> Batches:

@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.lists.suggestions import did_you_mean
 from mixlist.ops import types
@@ -45,10 +46,10 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class RandomFeedPlan:
-    """Inputs with their shapes and bounds; ``notes`` tell what was assumed."""
+    """The shapes and bounds of inputs; ``warnings`` say what was assumed (ML601)."""
 
     entries: tuple[tuple[Input, tuple[int, ...], Bounds | None], ...]
-    notes: tuple[str, ...]
+    warnings: tuple[Diagnostic, ...]
 
     def feed(self, seed: int, batch: int) -> Feed:
         """Return the values of one batch; they do not depend on the other batches."""
@@ -69,20 +70,20 @@ def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mappin
     wanted = [i for i in inputs if not i.optional or i.name in ranges or i.name in named]
     for each in wanted:
         _check_kind(each, ranges.get(each.name))
-    shapes, notes = _shapes(wanted, dims)
+    shapes, warnings = _shapes(wanted, dims)
     _check_sizes(wanted, shapes)
     bounds = dict(ranges)
     open_integers = [i for i in wanted if i.type in types.INTEGERS and i.name not in ranges]
     if open_integers:
         found = find_integer_ranges(proto, shapes)
         for each in open_integers:
-            bounds[each.name], note = _integer_bounds(each, found.get(each.name))
-            notes.append(note)
-    return RandomFeedPlan(tuple([(each, shapes[each.name], bounds.get(each.name)) for each in wanted]), tuple(notes))
+            bounds[each.name], assumption = _integer_bounds(each, found.get(each.name))
+            warnings.append(assumption)
+    return RandomFeedPlan(tuple([(each, shapes[each.name], bounds.get(each.name)) for each in wanted]), tuple(warnings))
 
 
-def _shapes(wanted: Sequence[Input], dims: Mapping[str, int]) -> tuple[dict[str, tuple[int, ...]], list[str]]:
-    """Return the shape of each input, and notes on sizes that are assumed. Raises UsageError that names all missing."""
+def _shapes(wanted: Sequence[Input], dims: Mapping[str, int]) -> tuple[dict[str, tuple[int, ...]], list[Diagnostic]]:
+    """Return the shape of each input, and warnings about assumed sizes. Raises UsageError that names all missing."""
     first = {each.shape[0] for each in wanted if each.shape}
     shapes: dict[str, tuple[int, ...]] = {}
     missing: list[str] = []
@@ -105,17 +106,22 @@ def _shapes(wanted: Sequence[Input], dims: Mapping[str, int]) -> tuple[dict[str,
             f"the model leaves sizes open that random data needs: {', '.join(sizes)}",
             hint="give them, for example: " + " ".join(f"--dim {size}=16" for size in sizes[:6]),
         )
-    return shapes, [f"size {size} is not given: 1 is used" for size in dict.fromkeys(assumed)]
+    return shapes, [
+        warning("ML601", f"size {size} is not given: 1 is used", hint=f"--dim {size}=N gives it")
+        for size in dict.fromkeys(assumed)
+    ]
 
 
-def _integer_bounds(wanted: Input, found: IntegerRange | None) -> tuple[Bounds, str]:
-    """Return the bounds of random integers that no option gives, and a note that says why."""
+def _integer_bounds(wanted: Input, found: IntegerRange | None) -> tuple[Bounds, Diagnostic]:
+    """Return the bounds of random integers that no option gives, and a warning that says why."""
     if found is None:
-        return (0, 1), f"input {wanted.name!r}: integers 0 or 1, because the graph shows no range; {_CHANGE}"
+        message = f"input {wanted.name!r}: integers 0 or 1, because the graph shows no range"
+        return (0, 1), warning("ML601", message, hint=_CHANGE)
     least, most = integer_bounds(numpy_type(types.element(wanted.type)))
     low, high = max(found.low, least), min(found.high, most)
     shown = "0 or 1" if (low, high) == (0, 1) else f"from {low} to {high}"
-    return (low, high), f"input {wanted.name!r}: integers {shown}, because {found.reason}; {_CHANGE}"
+    message = f"input {wanted.name!r}: integers {shown}, because {found.reason}"
+    return (low, high), warning("ML601", message, hint=_CHANGE)
 
 
 def expand_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, int]:

@@ -41,7 +41,7 @@ class Dataset:
             names = ", ".join(each.name for each in inputs)
             hint = f"a batch holds {names}; what is trained has an output grad.NAME too"
             raise UsageError(f"{where}: no data for input {missing[0]!r} of {graph.name}", hint=hint)
-        fitted, self.notes = make_feed(arrays, inputs, where)
+        fitted, self.losses = make_feed(arrays, inputs, where)
         self.arrays: dict[str, Array] = fitted
         if not fitted:
             raise UsageError(f"{where}: {graph.name} has no batch inputs to feed")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.errors import UsageError
 from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
@@ -77,17 +78,19 @@ class TrainingJob:
         session, batch_size = training.session, self.options.batch_size
         return evaluate(session, training.values, self.held, self.metric, batch_size, batches)
 
-    def data_warnings(self) -> list[str]:
-        """Return what to know of the data."""
-        notes, held = [], self.held
+    def data_warnings(self) -> list[Diagnostic]:
+        """Return the warnings about the data."""
+        warnings, held = [], self.held
         for data in (self.samples, held):
-            notes += [f"{data.where}: {name}: {note}" for name, note in data.notes.items()]
+            warnings += [warning("ML602", f"{name}: {loss}", path=data.where) for name, loss in data.losses.items()]
         if held is self.samples:
-            notes.append("there is no evaluation data: the metric is taken on the training data")
+            message = "there is no evaluation data: the metric is taken on the training data"
+            warnings.append(warning("ML609", message, hint="give other data with --eval-data"))
         left_over = held.count % self.options.batch_size if self.graph.fixed_batch_size is not None else 0
         if left_over:
-            notes.append(f"{held.where}: {left_over} samples are left out: {self.graph.name} takes whole batches only")
-        return list(dict.fromkeys(notes))
+            message = f"{left_over} samples are left out: {self.graph.name} takes whole batches only"
+            warnings.append(warning("ML610", message, path=held.where))
+        return list(dict.fromkeys(warnings))
 
     def key(self) -> dict[str, str]:
         """Return what the numbers of a training depend on."""

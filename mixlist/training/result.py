@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from mixlist.checker.result import NodeFinding, Verdict
+from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.files.strict_json import to_strict_json
 
 
@@ -98,7 +99,7 @@ class TrainReport:
     scale_trials: tuple[TuningRun, ...] = ()
     scale_choice: dict[str, float] = field(default_factory=dict)
     complete: bool = True
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -117,6 +118,7 @@ class TrainReport:
         """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
         plain = asdict(self)
         plain["bad"] = self.bad
+        plain["warnings"] = warnings_as_text(self.warnings)
         for run in plain["runs"]:
             for name in ("scale", "skipped", "exceptions", "tries", "bad"):
                 del run["float32"][name]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.emulation.emulate import emulate, raise_to_float32
 from mixlist.errors import ModelError
 from mixlist.graph.proto_edits import copy_message
@@ -60,7 +61,7 @@ class StepSession:
     ``raised``: float16 and bfloat16 inputs of the graph are float32 in ``proto``.
     """
 
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
 
     def __init__(
         self, graph: StepGraph, proto: ModelProto, provider: str = "cpu", threads: int | None = None, *, raised: bool
@@ -132,7 +133,7 @@ def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads:
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
     emulated = provider == "cpu"
     session = StepSession(graph, emulate(mixed) if emulated else mixed.proto, provider, threads, raised=emulated)
-    session.warnings = tuple(warning.without_severity for warning in plan.warnings)
+    session.warnings = tuple(plan.warnings)
     if policy.mode.low not in plan.counts:
-        session.warnings += ("no node is low: the mixed training is the one in float32",)
+        session.warnings += (warning("ML605", "no node is low: the mixed training is the one in float32"),)
     return session

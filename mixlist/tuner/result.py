@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from mixlist.checker.result import CheckReport, Verdict
+from mixlist.diagnostics import Diagnostic, warnings_as_text
 from mixlist.errors import FileError, UsageError
 from mixlist.files.atomic_writes import write_atomically
 
@@ -88,7 +89,7 @@ class TuneReport:
     alternative: TunedList | None = None
     next_command: str = ""
     log: tuple[dict[str, object], ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Diagnostic, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -109,7 +110,8 @@ class TuneReport:
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
-        return {"format": "mixlist.tune/1", **{each.name: _plain(getattr(self, each.name)) for each in fields(self)}}
+        plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {"format": "mixlist.tune/1", **plain, "warnings": warnings_as_text(self.warnings)}
 
 
 def _save(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from mixlist.checker.evidence import missing_evidence
 from mixlist.checker.keyword_arguments import with_keywords
-from mixlist.checker.label_accuracy import unused_labels_note
+from mixlist.checker.label_accuracy import warn_unused_labels
 from mixlist.checker.result import CheckReport, Verdict
 from mixlist.checker.run import run_check
+from mixlist.diagnostics import warning
 from mixlist.errors import ModelError, UsageError
 from mixlist.graph.save import content_digest
 from mixlist.lists.modes import V2
@@ -33,7 +34,7 @@ from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import Goal, check_reasons
 from mixlist.tuner.trials import Trials
-from mixlist.tuner.validation import Validation, describe_missing, split_batches
+from mixlist.tuner.validation import Validation, split_batches, warn_not_validated
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
         exact = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
     if validation is not None and validation.held_out and options.labels is not None and exact.task is not None:
         # The labels run over all batches: those of the held-out ones are no labels without a sample.
-        unused = unused_labels_note(exact.task.used, len(options.labels))
-        base = replace(base, warnings=tuple(warning for warning in base.warnings if warning not in unused))
+        unused = warn_unused_labels(exact.task.used, len(options.labels))
+        base = replace(base, warnings=tuple(item for item in base.warnings if item not in unused))
         validation = replace(validation, labels=options.labels[exact.task.used :])
 
     def final_check(edits: EditSet) -> CheckReport:
@@ -109,7 +110,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     if report.verdict != "pass":
         return report
     if validation is None:
-        return replace(report, warnings=(*report.warnings, *describe_missing(feeds, options)))
+        return replace(report, warnings=(*report.warnings, *warn_not_validated(feeds, options)))
     with timer.phase("validation"):
         return _validated(report, validation, loaded, policy, options, goal)
 
@@ -227,8 +228,8 @@ class _Tuning:
         try:
             alternative = self._alternative(found.edits, objective)
         except KeyboardInterrupt:
-            note = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
-            return replace(report, warnings=(*report.warnings, note))
+            message = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
+            return replace(report, warnings=(*report.warnings, warning("ML606", message)))
         return self._counted(replace(report, alternative=alternative))
 
     def _strategy(self, *, node_rules: bool) -> Strategy:
@@ -310,7 +311,7 @@ class _Tuning:
             trials=0,
             remembered=0,
             check=found.check,
-            warnings=(*self.base.warnings, *(note for note in strategy.notes if note not in reasons)),
+            warnings=(*self.base.warnings, *(warning("ML612", note) for note in strategy.notes if note not in reasons)),
             seconds=self.timer.seconds,
         )
         return self._counted(report)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from mixlist.checker.label_accuracy import Labels
 from mixlist.checker.result import CheckReport
 from mixlist.checker.run import run_check
+from mixlist.diagnostics import Diagnostic, warning
 from mixlist.graph.load import LoadedModel
 from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import Batches, as_batches
@@ -54,11 +55,10 @@ def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -
     return search, Validation(held_out, held_out.names()) if kept else None
 
 
-def describe_missing(search: Sequence[object], options: TuneOptions) -> tuple[str, ...]:
-    """Return a note that nothing was held out because there are too few batches; () where that was asked for."""
+def warn_not_validated(search: Sequence[object], options: TuneOptions) -> tuple[Diagnostic, ...]:
+    """Return the warning that nothing was held out because there are too few batches; () where that was asked for."""
     if not options.holdout or options.validate_on is not None or len(search) >= LEAST:
         return ()
-    return (
-        f"the list was not validated: from {LEAST} batches on a quarter of them is held out for that, and there"
-        f" {'is' if len(search) == 1 else 'are'} {len(search)}; give more data, or other data with --validate-on",
-    )
+    count = "is 1" if len(search) == 1 else f"are {len(search)}"
+    message = f"the list was not validated: there {count}, and a quarter of the batches is held out from {LEAST} on"
+    return (warning("ML611", message, hint="give more data, or other data with --validate-on"),)

@@ -112,13 +112,13 @@ def test_nan_in_the_reference_does_not_count_but_is_reported() -> None:
     output = OutputAccuracy("y")
     output.add(floats(INF, -INF, NAN, 1), floats(INF, -INF, NAN, 1.5))
     assert output.finding(NONE).max_abs_error == 0.5
-    (note,) = output.notes()
-    assert note == "1 of 4 values of 'y' are NaN in the reference and do not count"
+    (warning,) = output.warnings()
+    assert warning.message == "1 of 4 values of 'y' are NaN in the reference and do not count"
     output.add(floats(INF, NAN, NAN, 1, -INF), floats(INF, 5, 0, 1, -INF))
     assert output.finding(NONE).max_abs_error == 0.5
-    (note,) = output.notes()
-    assert note.startswith("3 of 9 values")
-    assert note.endswith("2 of them are no NaN in the mixed model")
+    (warning,) = output.warnings()
+    assert warning.message.startswith("3 of 9 values")
+    assert warning.message.endswith("2 of them are no NaN in the mixed model")
 
 
 def test_a_batch_of_zeros_is_measured_by_the_others() -> None:
@@ -199,7 +199,7 @@ def test_what_cannot_be_compared_fails_whatever_the_limits(reference, mixed, tol
     assert not found.passed
     assert found.failed_limits == ("shape",)
     assert found.max_abs_error == INF
-    assert told in output.notes()[0]
+    assert told in output.warnings()[0].message
     assert failed_limits(found, NONE) == ("shape",)
 
 
@@ -305,7 +305,7 @@ def test_batches_apart_merge_to_what_they_give_together(batches: list[tuple[Any,
         alone.add(reference, mixed)
         merged.merge(alone)
     assert str(merged.finding(Limits())) == str(together.finding(Limits()))
-    assert merged.notes() == together.notes()
+    assert merged.warnings() == together.warnings()
 
 
 def test_shares_merge() -> None:

@@ -26,7 +26,7 @@ def test_counts_right_answers_of_both_over_batches() -> None:
     task.add({"y": scores(0, 1)}, {"y": scores(0, 2)})
     task.add({"y": scores(2, 0)}, {"y": scores(2, 0)})
     assert task.result() == TaskResult(reference=0.75, mixed=0.5, count=4, used=4)
-    assert task.notes() == ()
+    assert task.warnings() == ()
 
 
 def test_the_output_that_fits_is_taken() -> None:
@@ -62,7 +62,7 @@ def test_nan_is_no_answer() -> None:
 def test_labels_left_over_are_told() -> None:
     task = TaskAccuracy(np.array([0, 1, 2]))
     task.add({"y": scores(0)}, {"y": scores(0)})
-    assert task.notes() == ("2 of 3 labels have no sample in the data",)
+    assert [w.message for w in task.warnings()] == ["2 of 3 labels have no sample in the data"]
 
 
 def test_too_few_labels() -> None:

@@ -52,7 +52,7 @@ def test_json(run, model_path: Path) -> None:
     assert timed["original"]["low_nodes"] == 0
     assert timed["other"]["low_nodes"] == 2
     assert timed["original"]["seconds"]["count"] == 2
-    assert "size N is not given: 1 is used" in timed["notes"]
+    assert any("size N is not given: 1 is used" in warning for warning in told["warnings"])
 
 
 def test_the_lists_decide_what_is_timed(run, model_path: Path, tmp_path: Path) -> None:

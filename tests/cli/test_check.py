@@ -89,7 +89,7 @@ def test_a_warning_of_the_lists_says_once_that_it_is_one(run, rotary: Path, tmp_
     ran = run(command, rotary, "--data", data, "--protect", "none", *extra[command])
     assert ran.status in (0, 1)
     warnings = [line for line in ran.err.splitlines() if "ML507" in line]
-    assert warnings and all(line.startswith("warning: ML507: ") for line in warnings)
+    assert warnings and all(line.startswith("warning ML507: ") for line in warnings)
 
 
 def test_without_the_batch_that_overflows_it_passes(run, planted: Path, data: Path) -> None:

@@ -40,7 +40,7 @@ def told(**given: object) -> None:
     for name, feed in zip(batches.names(), batches, strict=True):
         shapes = ", ".join(f"{key} {list(array.shape)}" for key, array in feed.items())
         sys.stdout.write(f"{Path(name).name}: {shapes}; {feed['a=b'].min()}..{feed['a=b'].max()}\n")
-    sys.stdout.write("".join(f"note: {note}\n" for note in batches.notes))
+    sys.stdout.write("".join(f"{warning.without_severity}\n" for warning in batches.warnings))
 
 
 POLICY = {
@@ -74,7 +74,7 @@ def test_random_data(call: Run) -> None:
     assert ran.out.splitlines() == [
         "random 0: x [1, 4], a=b [5]; 3..3",
         "random 1: x [1, 4], a=b [5]; 3..3",
-        "note: size N is not given: 1 is used",
+        "ML601: size N is not given: 1 is used (--dim N=N gives it)",
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_pattern_of_sizes_and_the_range_of_integers(call: Run) -> None:
     ran = call("--random", 1, "--dim", "*=3", "--dim", "K=2")
     assert ran.out.splitlines() == [
         "random 0: x [3, 2], a=b [3]; 0..1",
-        "note: input 'a=b': integers 0 or 1, because the graph shows no range; --range gives others",
+        "ML601: input 'a=b': integers 0 or 1, because the graph shows no range (--range gives others)",
     ]
 
 

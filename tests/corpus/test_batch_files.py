@@ -46,7 +46,7 @@ def test_saved_data_is_the_data(corpus: Corpus, tmp_path: Path, model_id: str) -
             for name, array in expected.items():
                 assert feed[name].dtype == array.dtype
                 np.testing.assert_array_equal(feed[name], array)
-    assert forms[0].notes == forms[1].notes == ()
+    assert forms[0].warnings == forms[1].warnings == ()
     options = SessionOptions(threads=1)
     with LocalSession(make_session(proto, options)) as here, SubprocessSession(proto, options) as there:
         for feed in forms[0]:

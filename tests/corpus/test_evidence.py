@@ -236,7 +236,11 @@ class Judge:
         ignored = {output.name: output.ignored_share for output in report.outputs}
         if sum(array.size for array in feed.values() if is_float(array)) > 1:  # else all is NaN
             self.expect(ignored == pytest.approx(shares), case, verdict, f"ignored are {shares}")
-        noted = all(any(repr(n) in w and "NaN" in w for w in report.warnings) for n, share in shares.items() if share)
+        noted = all(
+            any(repr(n) in w.message and "NaN" in w.message for w in report.warnings)
+            for n, share in shares.items()
+            if share
+        )
         self.expect(noted, case, verdict, "what is NaN is noted")
         too_little = max(shares.values()) > DEFAULT_SHARE
         self.expect(verdict.kind != "pass" or not too_little, case, verdict, f"too much is NaN: {shares}")

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mixlist.checker.result import TensorRange
+from mixlist.diagnostics import warning
 from mixlist.errors import FileError
 from mixlist.report import range_chart as chart
 from mixlist.report.check_html import render
@@ -103,7 +104,7 @@ def test_every_name_is_escaped(place: str) -> None:
     of_report = {
         "model": {"model": EVIL},
         "reason": {"reasons": (EVIL,)},
-        "warning": {"warnings": (EVIL,)},
+        "warning": {"warnings": (warning("ML603", EVIL),)},
         "output": {"outputs": (output(EVIL),)},
         "phase": {"seconds": {EVIL: 1.0}},
     }

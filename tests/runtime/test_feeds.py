@@ -41,10 +41,10 @@ def only(proto: onnx.ModelProto, array: Any) -> Any:
     return feed["x"]
 
 
-def notes_of(proto: onnx.ModelProto, array: Any) -> tuple[str, ...]:
+def warnings_of(proto: onnx.ModelProto, array: Any) -> tuple[str, ...]:
     batches = as_batches({"x": array}, proto)
     list(batches)
-    return batches.notes
+    return tuple(warning.without_severity for warning in batches.warnings)
 
 
 def save_npz(path: Path, **arrays: Any) -> Path:
@@ -403,7 +403,7 @@ def test_casts(kind: str, array: Any, note: str | None) -> None:
     got = only(proto, array)
     assert got.dtype == expected.dtype
     assert got.tobytes() == expected.tobytes()
-    told = notes_of(proto, array)
+    told = warnings_of(proto, array)
     assert [note is not None and note in each for each in told] == [True] * (note is not None)
 
 
@@ -420,11 +420,13 @@ def test_byte_order_and_memory_order() -> None:
     np.testing.assert_array_equal(fortran, ROWS)
 
 
-def test_a_loss_is_told_once_an_input() -> None:
+def test_a_loss_is_reported_once_for_each_input() -> None:
     batches = as_batches([{"x": np.array([2049.0])}] * 3, takes("float16[N]"))
     for _ in range(2):
         list(batches)
-    assert batches.notes == ("batch 0: input 'x': 1 of 1 values were rounded to float16 (told once for this input)",)
+    (warning,) = batches.warnings
+    loss = "input 'x': 1 of 1 values were rounded to float16 (reported once for this input)"
+    assert warning.without_severity == f"batch 0: ML602: {loss}"
 
 
 def test_what_npz_makes_of_types_that_numpy_lacks(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.builders import model
 
 PICTURES = "g (float[N, 3, H, ?] x, int64[N, L] ids) => (float[N, 3, H, ?] y) { y = Neg (x) }"
 SIZES = {"H": 5, "x.3": 6, "L": 7}
-UNBOUNDED = "input 'ids': integers 0 or 1, because the graph shows no range; --range gives others"
+UNBOUNDED = "input 'ids': integers 0 or 1, because the graph shows no range"
 
 
 def made(text: str, **options: Any) -> dict[str, Any]:
@@ -35,12 +35,16 @@ def same(one: Batches, other: Batches) -> bool:
     return all(a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a) for a, b in pairs)
 
 
+def messages(batches: Batches) -> list[str]:
+    return [warning.message for warning in batches.warnings]
+
+
 def test_sizes_by_name_and_by_position() -> None:
     batches = make_random_batches(model(PICTURES), 3, dims={**SIZES, "N": 2})
     assert len(batches) == 3
     assert batches.names() == ("random 0", "random 1", "random 2")
     assert [(feed["x"].shape, feed["ids"].shape) for feed in batches] == [((2, 3, 5, 6), (2, 7))] * 3
-    assert batches.notes == (UNBOUNDED,)
+    assert messages(batches) == [UNBOUNDED]
 
 
 def test_a_position_wins_over_a_name() -> None:
@@ -69,10 +73,10 @@ def test_only_stars_and_question_marks_are_patterns() -> None:
 def test_a_batch_size_that_is_not_given_is_one_and_that_is_told() -> None:
     batches = make_random_batches(model(PICTURES), 1, dims=SIZES)
     assert next(iter(batches))["x"].shape == (1, 3, 5, 6)
-    assert batches.notes == ("size N is not given: 1 is used", UNBOUNDED)
+    assert messages(batches) == ["size N is not given: 1 is used", UNBOUNDED]
     recurrent = make_random_batches(takes("float[B, 4] x, float[2, B, 8] state, float[?, 2] z"), 1)
     assert next(iter(recurrent))["state"].shape == (2, 1, 8)
-    assert recurrent.notes == ("size B is not given: 1 is used", "size z.0 is not given: 1 is used")
+    assert messages(recurrent) == ["size B is not given: 1 is used", "size z.0 is not given: 1 is used"]
 
 
 def test_all_other_sizes_are_asked_for_at_once() -> None:
@@ -145,10 +149,11 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
     feed = next(iter(batches))
     assert set(feed["ids"].reshape(-1).tolist()) == set(range(9))
     assert set(feed["mask"].reshape(-1).tolist()) == {0, 1}
-    assert batches.notes == (
-        "input 'ids': integers from 0 to 8, because Gather look picks from 9; --range gives others",
-        "input 'mask': integers 0 or 1, because Cast Cast_0 makes bools of them; --range gives others",
-    )
+    assert messages(batches) == [
+        "input 'ids': integers from 0 to 8, because Gather look picks from 9",
+        "input 'mask': integers 0 or 1, because Cast Cast_0 makes bools of them",
+    ]
+    assert {(w.code, w.hint) for w in batches.warnings} == {("ML601", "--range gives others")}
     narrow = model("g (int8[N] i) => (bool[N] y) <int8 k = {127}> { y = Less (k, i) }")
     assert next(iter(make_random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # what the type holds
 

@@ -14,6 +14,7 @@ from mixlist.checker.result import (
     TensorRange,
     ValueCounts,
 )
+from mixlist.diagnostics import warning
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 SUGGESTION = '{"black-list": {"to-add": ["Pow"]}, "white-list": {"to-remove": ["Pow"]}}'
@@ -104,7 +105,7 @@ FAILING = CheckReport(
     ),
     layerwise=(NodeError("", "/mel/Pow", "Pow", math.inf), NodeError("", "/attn/Softmax", "Softmax", 3e-4)),
     task=TaskResult(0.9861, 0.9833, 360, 360),
-    warnings=("12 of 400 values of 'mel' are NaN in the reference and do not count",),
+    warnings=(warning("ML603", "12 of 400 values of 'mel' are NaN in the reference and do not count"),),
     seconds={"resolve": 0.04, "prepare": 0.31, "reference": 1.2, "mixed": 2.3},
 )
 

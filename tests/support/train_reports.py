@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from mixlist.diagnostics import warning
 from mixlist.training.result import GradientUnderflow, SeedRun, TrainingHistory, TrainReport, TuningRun
 
 from .check_reports import EVIL, SUGGESTION, finding
@@ -62,7 +63,10 @@ FAILING = replace(
     suggestion=SUGGESTION,
     scale_trials=(TuningRun({"init_scale": 1024.0}, 0, 40, 0.001), TuningRun({"init_scale": 65536.0}, 4, 40, 0.0)),
     scale_choice={"init_scale": 1024.0},
-    warnings=("there is no evaluation data: the metric is taken on the training data", EVIL),
+    warnings=(
+        warning("ML609", "there is no evaluation data: the metric is taken on the training data"),
+        warning("ML602", EVIL),
+    ),
 )
 NOTHING = replace(
     PASSING,

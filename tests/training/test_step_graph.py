@@ -177,7 +177,7 @@ def test_a_graph_for_one_batch_size() -> None:
     with pytest.raises(UsageError, match="has 10"):
         run(fixed(16), eval_data=clusters(10))
     found = run(fixed(16), eval_data=clusters(50, seed=1), epochs=4)
-    assert any("2 samples are left out" in warning for warning in found.warnings)
+    assert any("2 samples are left out" in warning.message for warning in found.warnings)
     free = run(eval_data=clusters(48, seed=1), epochs=4)
     whole = {name: value[:48] for name, value in clusters(50, seed=1).items()}
     same = run(fixed(16), eval_data=whole, epochs=4)

@@ -95,4 +95,4 @@ def test_ctrl_c_in_the_second_search_keeps_the_first_result() -> None:
     (at, *_) = [at for at, trial in enumerate(log, 1) if "(MatMul): float32" in str(trial["edits"])]
     report = tuned(progress=stop_at(at))
     assert (report.verdict, report.complete, report.alternative) == ("pass", True, None)
-    assert any("the search for node rules" in warning for warning in report.warnings)
+    assert any("the search for node rules" in warning.message for warning in report.warnings)

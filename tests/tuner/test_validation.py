@@ -37,15 +37,15 @@ def test_the_last_quarter_is_held_out(count: int, held_out: tuple[str, ...]) -> 
     assert report.held_out == held_out
     assert report.validation is not None and report.check is not None
     assert (report.validation.batches, report.check.batches) == (len(held_out), count - len(held_out))
-    assert not any("not validated" in warning for warning in report.warnings)
+    assert not any("not validated" in warning.message for warning in report.warnings)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_fewer_than_four_batches_are_all_searched(count: int) -> None:
     report = tuned([SMALL] * count)
     assert (report.verdict, report.validation, report.held_out) == ("pass", None, ())
-    (note,) = [warning for warning in report.warnings if "not validated" in warning]
-    assert f"and there {'is' if count == 1 else 'are'} {count};" in note
+    (warning,) = [warning for warning in report.warnings if "not validated" in warning.message]
+    assert f"there {'is' if count == 1 else 'are'} {count}, and a quarter" in warning.message
 
 
 def test_a_list_that_fits_the_search_alone_fails_and_is_there_to_inspect() -> None:
@@ -61,7 +61,7 @@ def test_no_holdout_searches_all_batches() -> None:
     report = tuned([SMALL, SMALL, SMALL, LARGE], holdout=False)
     assert (report.verdict, report.validation, report.held_out) == ("pass", None, ())
     assert [edit.op for edit in report.edits] == ["Mul"]
-    assert not any("not validated" in warning for warning in report.warnings)
+    assert not any("not validated" in warning.message for warning in report.warnings)
 
 
 def test_given_data_takes_the_place_of_the_quarter() -> None:
@@ -86,10 +86,10 @@ def test_labels_go_with_their_batches() -> None:
     assert report.validation is not None and report.validation.task is not None
     assert (report.check.task.count, report.validation.task.count) == (5, 2)
     assert report.validation.task.mixed == 1
-    assert not any("labels have no sample" in warning for warning in report.warnings)
+    assert not any("labels have no sample" in warning.message for warning in report.warnings)
     report = mixlist.tune(model(text), RULES, data, labels=np.array([1, 0] * 4 + [1]))
     assert report.validation is not None
-    assert any("1 of 3 labels have no sample" in warning for warning in report.validation.warnings)
+    assert any("1 of 3 labels have no sample" in warning.message for warning in report.validation.warnings)
 
 
 def test_a_loss_of_right_answers_on_the_held_out_batch_fails() -> None:
