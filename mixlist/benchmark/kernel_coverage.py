@@ -17,7 +17,7 @@ def low_coverage(model: LoadedModel, provider: str) -> tuple[int, int]:
     Subgraphs and functions count; Casts, calls and control flow do not. Raises UsageError if the installed ONNX Runtime
     has no such provider.
     """
-    main = build_graph(model.proto, show_marked=True)
+    main = build_graph(model.proto, show_marked_casts=True)
     has_kernel = [
         _has_kernel(node, elem, graph.opsets.get(node.domain, 1), provider)
         for graph in reachable_graphs(main)

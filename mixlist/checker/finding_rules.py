@@ -384,7 +384,7 @@ def _explains(before: float, after: float, levels: MaskLevels) -> bool:
 
 def _has_infinite_constant(node: DataflowNode) -> bool:
     for value in node.node.inputs:
-        tensor = value.tensor if value is not None else None
+        tensor = value.constant_proto if value is not None else None
         if tensor is None or value is None or is_external(tensor) or types.element(value.type) not in types.FLOATS:
             continue
         if any(

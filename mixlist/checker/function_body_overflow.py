@@ -100,10 +100,10 @@ class _BodyInstrumenter(Instrumenter):
         nodes, inner = self._written_out(body, target)
         results = []
         for name in inner:
-            single = self.new_names.make(f"{name}_float")  # some bodies compute in float64
-            nodes.append(self.new_names.cast(name, single, types.FLOAT))
+            single = self.new_names.make_name(f"{name}_float")  # some bodies compute in float64
+            nodes.append(self.new_names.make_cast(name, single, types.FLOAT))
             for statistic in self.statistics:
-                out = self.new_names.make(f"{name}_{statistic.name}")
+                out = self.new_names.make_name(f"{name}_{statistic.name}")
                 nodes += statistic.build(single, out, types.FLOAT, self.new_names)
                 results.append(ScalarStatistic(probe.ref, statistic, out, types.FLOAT))
         return results, nodes
@@ -116,12 +116,12 @@ class _BodyInstrumenter(Instrumenter):
         floats = _float_tensors(body)
         for inside in body.node:
             copy = resolve_attribute_references(inside, attributes)
-            copy.name = self.new_names.make(f"{target.name}_body")
+            copy.name = self.new_names.make_name(f"{target.name}_body")
             for slot, name in enumerate(inside.input):
                 copy.input[slot] = names.get(name, "") if name else ""
             for slot, name in enumerate(inside.output):
                 if name:
-                    names[name] = copy.output[slot] = self.new_names.make(f"{target.name}_{name}")
+                    names[name] = copy.output[slot] = self.new_names.make_name(f"{target.name}_{name}")
                     if name in floats and name not in body.output:
                         inner.append(names[name])
             nodes.append(copy)
@@ -159,7 +159,7 @@ def function_body(node: Node, target: NodeProto, opset: int) -> FunctionProto | 
             body.ParseFromString(native.get_function_with_opset_version(version))
         else:
             inputs = []
-            for value_type in node.types:
+            for value_type in node.input_types:
                 message = TypeProto()
                 if value_type != types.UNKNOWN:
                     types.set_proto(message, value_type)

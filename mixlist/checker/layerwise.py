@@ -79,7 +79,7 @@ def nodes_with_low_outputs(mixed: Graph) -> dict[NodeRef, Node]:
     """Return the nodes of a mixed model that compute an output of a low type."""
     nodes: dict[NodeRef, Node] = {}
     for graph in reachable_graphs(mixed):
-        for node in graph.order:
+        for node in graph.nodes:
             if node.bodies or node.function is not None or is_random(node) or node.op_type in ("Cast", "Constant"):
                 continue
             if any(v is not None and types.element(v.type) in LOW_TYPES for v in node.outputs):
@@ -113,8 +113,8 @@ class _LayerwiseInstrumenter(Instrumenter):
         difference, tensor = self._add("Sub", [rounded, probe.tensor], nodes), probe.tensor
         finite = self._finite(tensor, nodes)
         if self.has_where:
-            zero = self.new_names.make(f"{tensor}_zero")
-            nodes.append(self.new_names.constant(zero, types.FLOAT, [], [0.0]))
+            zero = self.new_names.make_name(f"{tensor}_zero")
+            nodes.append(self.new_names.make_constant(zero, types.FLOAT, [], [0.0]))
             difference, tensor = (self._add("Where", [finite, each, zero], nodes) for each in (difference, tensor))
         difference, tensor = (self._add("Cast", [each], nodes, to=types.DOUBLE) for each in (difference, tensor))
         terms = [self._add("Mul", [each, each], nodes) for each in (difference, tensor)]
@@ -127,8 +127,8 @@ class _LayerwiseInstrumenter(Instrumenter):
 
     def _finite(self, tensor: str, nodes: list[NodeProto]) -> str:
         """Return a bool tensor that is true where a value is finite; a comparison with NaN is false."""
-        most = self.new_names.make(f"{tensor}_most")
-        nodes.append(self.new_names.constant(most, types.FLOAT, [], [math.inf]))
+        most = self.new_names.make_name(f"{tensor}_most")
+        nodes.append(self.new_names.make_constant(most, types.FLOAT, [], [math.inf]))
         return self._add("Less", [self._add("Abs", [tensor], nodes), most], nodes)
 
     def _copy(self, node: Node, target: NodeProto, mixed: Node, nodes: list[NodeProto]) -> list[str]:
@@ -136,14 +136,14 @@ class _LayerwiseInstrumenter(Instrumenter):
         if id(node) in self.copies:
             return self.copies[id(node)]
         copy = copy_message(target)
-        copy.name = self.new_names.make(f"{display_name(node)}_twin")
+        copy.name = self.new_names.make_name(f"{display_name(node)}_twin")
         for slot, name in enumerate(target.input):
-            elem = mixed.types[slot] if slot < len(mixed.types) else types.UNKNOWN
-            if name and isinstance(elem, int) and elem in LOW_TYPES and node.types[slot] == types.FLOAT:
+            elem = mixed.input_types[slot] if slot < len(mixed.input_types) else types.UNKNOWN
+            if name and isinstance(elem, int) and elem in LOW_TYPES and node.input_types[slot] == types.FLOAT:
                 copy.input[slot] = self._rounded(name, elem, nodes)
         for slot, name in enumerate(target.output):
             if name:
-                copy.output[slot] = self.new_names.make(f"{name}_twin")
+                copy.output[slot] = self.new_names.make_name(f"{name}_twin")
         nodes.append(copy)
         self.copies[id(node)] = list(copy.output)
         return self.copies[id(node)]
@@ -152,8 +152,8 @@ class _LayerwiseInstrumenter(Instrumenter):
         return self._add("Cast", [self._add("Cast", [tensor], nodes, to=elem)], nodes, to=types.FLOAT)
 
     def _add(self, op_type: str, inputs: list[str], nodes: list[NodeProto], **attributes: int) -> str:
-        out = self.new_names.make(f"{inputs[0]}_{op_type}")
-        nodes.append(self.new_names.node(op_type, inputs, out, **attributes))
+        out = self.new_names.make_name(f"{inputs[0]}_{op_type}")
+        nodes.append(self.new_names.make_node(op_type, inputs, out, **attributes))
         return out
 
 

@@ -291,7 +291,7 @@ def _readers(
     if found.keys() == wanted:
         return found
     for graph in reachable_graphs(main):
-        for node in graph.order:
+        for node in graph.nodes:
             ref = node_ref(graph, node) if node.bodies or node.function is not None else None
             if ref is not None and ref in wanted:
                 found.setdefault(ref, DataflowNode(ref, node, graph, ()))

@@ -121,8 +121,8 @@ def count_below(name: str, bound: float) -> Statistic:
 
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
-        edge = names.make(f"{out}_bound")
-        return [*nodes, names.constant(edge, types.FLOAT, [], [bound]), *_count_less(size, edge, out, names)]
+        edge = names.make_name(f"{out}_bound")
+        return [*nodes, names.make_constant(edge, types.FLOAT, [], [bound]), *_count_less(size, edge, out, names)]
 
     return Statistic(name, 0.0, "ReduceSum", build, types.DOUBLE)
 
@@ -132,12 +132,12 @@ def count_finite() -> Statistic:
 
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
-        half, edge, less = (names.make(f"{out}_{part}") for part in ("half", "bound", "less"))
+        half, edge, less = (names.make_name(f"{out}_{part}") for part in ("half", "bound", "less"))
         return [  # float32 has no least number that is too large, but half of it is 2^127
             *nodes,
-            names.constant(half, types.FLOAT, [], [0.5]),
-            names.constant(edge, types.FLOAT, [], [2.0**127]),
-            names.node("Mul", [size, half], less),
+            names.make_constant(half, types.FLOAT, [], [0.5]),
+            names.make_constant(edge, types.FLOAT, [], [2.0**127]),
+            names.make_node("Mul", [size, half], less),
             *_count_less(less, edge, out, names),
         ]
 
@@ -162,10 +162,10 @@ def count_beyond(bound: float) -> Statistic:
     inner = float(np.nextafter(np.float32(bound), np.float32(0)))
 
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
-        wide, edge = (names.make(f"{out}_{part}") for part in ("wide", "bound"))
+        wide, edge = (names.make_name(f"{out}_{part}") for part in ("wide", "bound"))
         return [
-            names.cast(tensor, wide, types.FLOAT),
-            names.constant(edge, types.FLOAT, [], [inner]),
+            names.make_cast(tensor, wide, types.FLOAT),
+            names.make_constant(edge, types.FLOAT, [], [inner]),
             *(_count_less(edge, wide, out, names) if bound > 0 else _count_less(wide, edge, out, names)),
         ]
 
@@ -177,17 +177,17 @@ def smallest_nonzero() -> Statistic:
 
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
-        edge, most = names.make(f"{out}_bound"), names.make(f"{out}_most")
-        yes, one, far, rest = (names.make(f"{out}_{part}") for part in ("yes", "one", "far", "rest"))
+        edge, most = names.make_name(f"{out}_bound"), names.make_name(f"{out}_most")
+        yes, one, far, rest = (names.make_name(f"{out}_{part}") for part in ("yes", "one", "far", "rest"))
         return [  # a zero becomes the largest number, and another value stays what it is (Where is new in opset 9)
             *nodes,
-            names.constant(edge, types.FLOAT, [], [_FLOAT32_LOWEST_SUBNORMAL]),
-            names.constant(most, types.FLOAT, [], [NO_SMALLEST]),
-            names.node("Less", [size, edge], yes),
-            names.cast(yes, one, types.FLOAT),
-            names.node("Mul", [one, most], far),
-            names.node("Add", [size, far], rest),
-            names.node("ReduceMin", [rest], out, keepdims=0),
+            names.make_constant(edge, types.FLOAT, [], [_FLOAT32_LOWEST_SUBNORMAL]),
+            names.make_constant(most, types.FLOAT, [], [NO_SMALLEST]),
+            names.make_node("Less", [size, edge], yes),
+            names.make_cast(yes, one, types.FLOAT),
+            names.make_node("Mul", [one, most], far),
+            names.make_node("Add", [size, far], rest),
+            names.make_node("ReduceMin", [rest], out, keepdims=0),
         ]
 
     return Statistic(SMALLEST, math.inf, "ReduceMin", build, types.FLOAT)
@@ -198,34 +198,34 @@ def largest_magnitude() -> Statistic:
 
     def build(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
         nodes, size = _magnitude(tensor, out, names)
-        nan, least, rest = (names.make(f"{out}_{part}") for part in ("nan", "least", "rest"))
+        nan, least, rest = (names.make_name(f"{out}_{part}") for part in ("nan", "least", "rest"))
         return [
             *nodes,
-            names.node("IsNaN", [size], nan),
-            names.constant(least, types.FLOAT, [], [NO_LARGEST]),
-            names.node("Where", [nan, least, size], rest),
-            names.node("ReduceMax", [rest], out, keepdims=0),
+            names.make_node("IsNaN", [size], nan),
+            names.make_constant(least, types.FLOAT, [], [NO_LARGEST]),
+            names.make_node("Where", [nan, least, size], rest),
+            names.make_node("ReduceMax", [rest], out, keepdims=0),
         ]
 
     return Statistic(LARGEST, NO_LARGEST, "ReduceMax", build, types.FLOAT)
 
 
 def _size(tensor: str, out: str, _: int, names: NameGenerator) -> list[NodeProto]:
-    count = names.make(f"{out}_int64")
-    return [names.node("Size", [tensor], count), names.cast(count, out, types.DOUBLE)]
+    count = names.make_name(f"{out}_int64")
+    return [names.make_node("Size", [tensor], count), names.make_cast(count, out, types.DOUBLE)]
 
 
 def _count_less(one: str, other: str, out: str, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that count the values of ``one`` that are less than those of ``other``; a NaN is not."""
-    less, number = names.make(f"{out}_yes"), names.make(f"{out}_one")
+    less, number = names.make_name(f"{out}_yes"), names.make_name(f"{out}_one")
     return [
-        names.node("Less", [one, other], less),
-        names.cast(less, number, types.DOUBLE),
-        names.node("ReduceSum", [number], out, keepdims=0),
+        names.make_node("Less", [one, other], less),
+        names.make_cast(less, number, types.DOUBLE),
+        names.make_node("ReduceSum", [number], out, keepdims=0),
     ]
 
 
 def _magnitude(tensor: str, out: str, names: NameGenerator) -> tuple[list[NodeProto], str]:
     """Return nodes that compute the magnitudes in float32, and their tensor; ONNX Runtime merges equal ones."""
-    wide, size = names.make(f"{out}_wide"), names.make(f"{out}_abs")
-    return [names.cast(tensor, wide, types.FLOAT), names.node("Abs", [wide], size)], size
+    wide, size = names.make_name(f"{out}_wide"), names.make_name(f"{out}_abs")
+    return [names.make_cast(tensor, wide, types.FLOAT), names.make_node("Abs", [wide], size)], size

@@ -132,7 +132,7 @@ def estimate_work(
     raises.
     """
     loaded = load_model(model)
-    return _sum_up(loaded.name, estimate_costs(build_graph(loaded.proto, show_marked=True), dims, inputs))
+    return _sum_up(loaded.name, estimate_costs(build_graph(loaded.proto, show_marked_casts=True), dims, inputs))
 
 
 def estimate_costs(
@@ -157,7 +157,7 @@ def _matrix_flops_by_precision(solution: GraphSolution, costs: Costs) -> Counter
     from mixlist.resolver.decisions import find_precision
 
     flops = Counter[str]()
-    for node in solution.graph.order:
+    for node in solution.graph.nodes:
         cost = costs.nodes.get(node.id)
         if cost is not None and cost.matrix:
             flops[find_precision(solution, node)] += cost.flops
@@ -171,7 +171,7 @@ def _sum_up(name: str, costs: Costs) -> Work:
     costs_by_op: dict[tuple[str, str], list[NodeCost]] = {}
     unknown = []
     for part in costs.with_calls():
-        for node in part.graph.order:
+        for node in part.graph.nodes:
             cost = part.nodes.get(node.id)
             if cost is not None and cost.unknown:
                 unknown.append(UnknownNode(*node_ref(part.graph, node), node.op_type, cost.unknown))
@@ -236,7 +236,7 @@ class _Estimator:
 
     def _branch_name(self, costs: Costs, node: Node, weights: PassedWeights) -> str:
         """Return the attribute of the branch of an If that runs; if data decides, that of the costlier branch."""
-        condition = costs.sizes.known.get(node.inputs[0]) if node.inputs[0] is not None else None
+        condition = costs.sizes.arrays.get(node.inputs[0]) if node.inputs[0] is not None else None
         if condition is not None and condition.size == 1:
             return "then_branch" if bool(condition.reshape(())) else "else_branch"
         branch_costs = {}
@@ -252,7 +252,7 @@ class _Estimator:
 
     def _node_cost(self, costs: Costs, node: Node, weights: PassedWeights, runs: int) -> NodeCost:
         """Return the cost of a node without bodies over all its runs; ``unknown`` if it cannot be counted."""
-        if all(v.constant for v in node.outputs if v is not None):
+        if all(v.is_constant for v in node.outputs if v is not None):
             return NodeCost()  # computed when the model is loaded
         elem = _computed_in(node)
         is_matrix = is_matrix_operator(node.domain, node.op_type)
@@ -290,7 +290,7 @@ class _Estimator:
 
 def _weight_of(value: Value, weights: PassedWeights) -> Value | None:
     """Return the weight behind a tensor: the tensor if it is constant, or the weight that the caller passes for it."""
-    return value if value.constant and value.kind != "input" else weights.get(value)
+    return value if value.is_constant and value.kind != "input" else weights.get(value)
 
 
 def _passed_weights(function: Graph, call: Node, weights: PassedWeights) -> PassedWeights:
@@ -307,7 +307,7 @@ def _computed_in(node: Node) -> int | None:
     It is the type of the first float input. Inputs that are not constant come first, because a constant such as a scale
     may have another type. A node without a float input has the type of its first float output.
     """
-    variable_inputs = [value for value in node.inputs if value is not None and not value.constant]
+    variable_inputs = [value for value in node.inputs if value is not None and not value.is_constant]
     floats = float_values((*variable_inputs, *node.inputs, *node.outputs))
     return types.element(floats[0].type) if floats else None
 
@@ -327,13 +327,13 @@ def _node_flops(costs: Costs, node: Node) -> int:
         raise UnknownShapeError
     inputs, outputs = ([shapes[v] if v is not None else None for v in slots] for slots in (node.inputs, node.outputs))
     # An attribute of a function's node may refer to an attribute of the function: the call has the value.
-    proto = resolve_attribute_references(node.proto, costs.graph.attributes) if costs.graph.path else node.proto
+    proto = resolve_attribute_references(node.proto, costs.graph.call_attributes) if costs.graph.path else node.proto
     return count_flops(node.domain, node.op_type, {a.name: a for a in proto.attribute}, inputs, outputs)
 
 
 def _size(value: Value, sizes: KnownShapes) -> int:
     """Return the bytes of a tensor, rounded up. Raises UnknownShapeError for sequences and unknown shapes."""
-    shape = sizes.of(value)
+    shape = sizes.shape_of(value)
     if shape is None or isinstance(value.type, tuple):
         raise UnknownShapeError
     return (prod(shape) * _BITS.get(value.type, 0) + 7) // 8
@@ -345,7 +345,7 @@ def _loop_iterations(node: Node, sizes: KnownShapes) -> int | None:
     The number is known if the trip count is a constant, the start condition is true or left out, and the body's
     condition is always true or is its own condition input again.
     """
-    trip_count, start = (sizes.known.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
+    trip_count, start = (sizes.arrays.get(v) if v is not None else None for v in (*node.inputs, None, None)[:2])
     body = node.bodies["body"]
     condition = body.outputs[0]
     # Exporters often write cond_out = Identity(cond_in).
@@ -355,7 +355,7 @@ def _loop_iterations(node: Node, sizes: KnownShapes) -> int | None:
         and condition.producer.inputs[0] is not None
     ):
         condition = condition.producer.inputs[0]
-    constant_condition = sizes.known.get(condition)
+    constant_condition = sizes.arrays.get(condition)
     continues = condition is body.inputs[1] or (constant_condition is not None and bool(constant_condition.all()))
     starts = len(node.inputs) < 2 or node.inputs[1] is None or (start is not None and bool(start.all()))
     return max(int(trip_count.reshape(())), 0) if trip_count is not None and continues and starts else None
@@ -365,6 +365,6 @@ def _scan_iterations(node: Node, sizes: KnownShapes) -> int | None:
     """Return the length of the first sequence of a Scan of opset 9 or later; None if it is not known."""
     attributes = {a.name: a for a in node.proto.attribute}
     count = attributes["num_scan_inputs"].i  # the last inputs are the sequences, the ones before are states
-    shape = sizes.of(node.inputs[len(node.inputs) - count]) if count else None
+    shape = sizes.shape_of(node.inputs[len(node.inputs) - count]) if count else None
     axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0]
     return shape[axes[0]] if shape else None

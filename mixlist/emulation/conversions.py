@@ -66,12 +66,12 @@ class _Finder:
 
     def run(self, mixed: Graph) -> Conversions:
         for graph in reachable_graphs(mixed):
-            for node in graph.order:
+            for node in graph.nodes:
                 for slot, value in enumerate(node.inputs):
-                    if value is not None and node.types[slot] in LOW_TYPES:
+                    if value is not None and node.input_types[slot] in LOW_TYPES:
                         self._read(graph, node, slot, value)
                 for body in node.bodies.values():
-                    for value, wanted in zip(body.outputs, body.yields, strict=True):
+                    for value, wanted in zip(body.outputs, body.output_types, strict=True):
                         if wanted in LOW_TYPES and _differs(value, wanted):
                             self._add(graph, body, value, wanted, node)
         conversions = [replace(draft, readers=tuple(self.readers[key])) for key, draft in self.drafts.items()]
@@ -79,7 +79,7 @@ class _Finder:
 
     def _read(self, graph: Graph, node: Node, slot: int, value: Value) -> None:
         """Add the conversion of one input, if it is one."""
-        wanted = types.element(node.types[slot])
+        wanted = types.element(node.input_types[slot])
         if _differs(value, wanted):
             self._add(graph, node.scope, value, wanted, node)
             return
@@ -103,7 +103,7 @@ class _Finder:
     @cached_property
     def _original_nodes(self) -> dict[NodeRef, Node]:
         return {
-            node_ref(graph, node): node for graph in reversed(reachable_graphs(self.original)) for node in graph.order
+            node_ref(graph, node): node for graph in reversed(reachable_graphs(self.original)) for node in graph.nodes
         }
 
     @cached_property
@@ -145,11 +145,11 @@ class _Finder:
         if value.scope is not scope or (value.producer is None and value not in scope.inputs):
             ref = TensorRef(path, value.name, -1)
         elif value.producer is not None:
-            ref = output_ref(graph, value.producer, value.out)
+            ref = output_ref(graph, value.producer, value.output_slot)
         else:
             ref = TensorRef(path, "", scope.inputs.index(value))
-        probe = Probe(ref, value.file_name, "", types.element(value.type))
-        self.probes.setdefault(path, {})[value.file_name] = probe
+        probe = Probe(ref, value.name_in_file, "", types.element(value.type))
+        self.probes.setdefault(path, {})[value.name_in_file] = probe
         return ref
 
 
@@ -161,7 +161,7 @@ def find_observed_ref(graph: Graph, value: Value) -> TensorRef | None:
     producer = value.producer
     if producer is not None:
         passes = bool(producer.bodies) or producer.function is not None
-        return None if passes else output_ref(graph, producer, value.out)
+        return None if passes else output_ref(graph, producer, value.output_slot)
     if value.kind == "input" and value.scope.owner is None and not graph.path:
         return TensorRef("", "", value.scope.inputs.index(value))
     return None
@@ -171,4 +171,4 @@ def _differs(value: Value, wanted: types.Type) -> bool:
     """Return whether a value is a tensor of another float type, and no constant that is stored in both types."""
     if value.type not in types.MIXABLE or value.type == wanted:
         return False
-    return value.tensor is None or value.kind == "overridable"
+    return value.constant_proto is None or value.kind == "overridable"

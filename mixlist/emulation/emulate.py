@@ -109,7 +109,7 @@ class EmulationBuilder:
 
     def __post_init__(self) -> None:
         self.proto = copy_message(self.loaded.proto)
-        self.graph = build_graph(self.proto, show_marked=True)
+        self.graph = build_graph(self.proto, show_marked_casts=True)
         functions = self.proto.functions
         self.new_names = NameGenerator(
             chain(names_in(self.proto.graph, *functions), (function.name for function in functions))
@@ -121,7 +121,7 @@ class EmulationBuilder:
         for body in reachable_graphs(self.graph)[1:]:
             function = copy_message(body.function)
             if any(other.function is body.function for other in self.specialized):
-                function.name = self.new_names.make(function.name)
+                function.name = self.new_names.make_name(function.name)
             self.specialized[body] = function
         self._rewrite_graph(self.graph, self.proto.graph)
         for body, function in self.specialized.items():
@@ -196,7 +196,7 @@ class EmulationBuilder:
         if signature.reads_any_type and not signature.has_fixed_output:
             return [], []
         if not self._can_rise(node, signature):  # nobody knows the operator, or it takes no float32: it keeps its types
-            return self._fit(node, target, node.types, [None if v is None else v.type for v in node.outputs])
+            return self._fit(node, target, node.input_types, [None if v is None else v.type for v in node.outputs])
         before: list[NodeProto] = []
         after: list[NodeProto] = []
         if signature.has_fixed_output:
@@ -216,13 +216,13 @@ class EmulationBuilder:
         before, after = [], []
         for slot, (value, wanted) in enumerate(zip(node.inputs, inputs, strict=False)):
             if value is not None and self._is_low(value) and isinstance(wanted, int) and wanted in self.raised_types:
-                name = self.new_names.make(f"{value.name}_low")
-                before.append(self._kept(value, name, wanted) or self.new_names.cast(value.name, name, wanted))
+                name = self.new_names.make_name(f"{value.name}_low")
+                before.append(self._kept(value, name, wanted) or self.new_names.make_cast(value.name, name, wanted))
                 target.input[slot] = name
         for slot, (value, made) in enumerate(zip(node.outputs, outputs, strict=False)):
             if value is not None and self._is_low(value) and isinstance(made, int) and made in self.raised_types:
-                name = self.new_names.make(f"{value.name}_low")
-                after.append(self.new_names.cast(name, value.name, self.target))
+                name = self.new_names.make_name(f"{value.name}_low")
+                after.append(self.new_names.make_cast(name, value.name, self.target))
                 target.output[slot] = name
         return before, after
 
@@ -241,9 +241,9 @@ class EmulationBuilder:
         if self.saturate and given in (types.FLOAT, *LOW_TYPES):
             self._cast_to(target, elem, types.FLOAT)
             return self._round(target, 0, value)
-        low = self.new_names.make(f"{value.name}_low")
+        low = self.new_names.make_name(f"{value.name}_low")
         target.output[0] = low
-        return [self.new_names.cast(low, value.name, types.FLOAT)]
+        return [self.new_names.make_cast(low, value.name, types.FLOAT)]
 
     def _cast_to(self, target: NodeProto, given: int, elem: int) -> None:
         if given == elem:
@@ -255,35 +255,35 @@ class EmulationBuilder:
         """The pair of Casts after one output of a low type."""
         if value is None or not self._is_low(value) or isinstance(value.type, tuple):
             return []
-        raw = target.output[slot] = self.new_names.make(f"{value.name}_exact")
+        raw = target.output[slot] = self.new_names.make_name(f"{value.name}_exact")
         return self.rounding_nodes(raw, types.element(value.type), value.name)
 
     def rounding_nodes(self, name: str, elem: int, out: str) -> list[NodeProto]:
         """The nodes that make ``out`` of a float32 tensor: rounded to ``elem`` and float32 again."""
-        low = self.new_names.make(f"{out}_low")
+        low = self.new_names.make_name(f"{out}_low")
         clipped = self._clip(name, elem) if self.saturate else []
         inside = clipped[-1].output[0] if clipped else name
-        return [*clipped, self.new_names.cast(inside, low, elem), self.new_names.cast(low, out, types.FLOAT)]
+        return [*clipped, self.new_names.make_cast(inside, low, elem), self.new_names.make_cast(low, out, types.FLOAT)]
 
     def _clip(self, name: str, elem: int) -> list[NodeProto]:
         """Return nodes that bring a tensor into the finite range of a low type; NaN stays."""
         largest = FINITE_MAX[elem]
-        out = self.new_names.make(f"{name}_clipped")
+        out = self.new_names.make_name(f"{name}_clipped")
         if self.graph.opsets.get("", 13) < 11:
-            return [self.new_names.node("Clip", [name], out, min=-largest, max=largest)]
-        bounds = {self.new_names.make(f"{out}_bound"): number for number in (-largest, largest)}
-        nodes = [self.new_names.constant(bound, types.FLOAT, [], [number]) for bound, number in bounds.items()]
-        return [*nodes, self.new_names.node("Clip", [name, *bounds], out)]
+            return [self.new_names.make_node("Clip", [name], out, min=-largest, max=largest)]
+        bounds = {self.new_names.make_name(f"{out}_bound"): number for number in (-largest, largest)}
+        nodes = [self.new_names.make_constant(bound, types.FLOAT, [], [number]) for bound, number in bounds.items()]
+        return [*nodes, self.new_names.make_node("Clip", [name, *bounds], out)]
 
     def _kept(self, value: Value, name: str, elem: int) -> NodeProto | None:
         """A small constant as it was, for a slot whose value inference reads; None for what is no plain tensor."""
         from onnx import TensorProto, helper, numpy_helper
 
-        tensor = value.tensor
+        tensor = value.constant_proto
         if not isinstance(tensor, TensorProto) or is_external(tensor) or stored_element_count(tensor) > _SHORT:
             return None
         plain = embedded_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
-        return self.new_names.node("Constant", [], name, value=numpy_helper.from_array(plain))
+        return self.new_names.make_node("Constant", [], name, value=numpy_helper.from_array(plain))
 
     def _raise_attributes(self, node: Node, target: NodeProto) -> None:
         """Raise the attributes that fix the type of the node's output, also those that it has by default."""

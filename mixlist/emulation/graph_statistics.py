@@ -39,7 +39,7 @@ class Statistic:
 
 
 def _reduce(op_type: str) -> Build:
-    return lambda tensor, out, elem, names: [names.node(op_type, [tensor], out, keepdims=0)]
+    return lambda tensor, out, elem, names: [names.make_node(op_type, [tensor], out, keepdims=0)]
 
 
 SUM = Statistic("sum", 0.0, "ReduceSum", _reduce("ReduceL1"))

@@ -152,7 +152,9 @@ class Instrumenter:
         """The float tensors that a node makes; constants and control flow's own outputs are seen where they arise."""
         if node.op_type == "Constant" or node.bodies or node.function is not None:
             read = self.extra_probes.get(path, {})
-            yield from self._take(read[v.file_name] for v in node.outputs if v is not None and v.file_name in read)
+            yield from self._take(
+                read[v.name_in_file] for v in node.outputs if v is not None and v.name_in_file in read
+            )
             return
         for slot, value in enumerate(node.outputs):
             if value is None or not isinstance(value.type, int) or value.type not in _OBSERVED:
@@ -160,7 +162,7 @@ class Instrumenter:
             ref = TensorRef(path, display_name(node), slot)
             source = None if self.needs_own_range(ref) else _source(node, known)
             known[value.name] = source or ref
-            probe = Probe(ref, value.file_name, node.op_type, value.type, source)
+            probe = Probe(ref, value.name_in_file, node.op_type, value.type, source)
             if self.is_observed(probe):
                 self.instrumented.probes.append(probe)
                 if source is None:
@@ -175,10 +177,10 @@ class Instrumenter:
         tensor, elem = probe.tensor, probe.elem
         called = elem == types.FLOAT and probe.ref.scope.startswith("function:")  # perhaps another type elsewhere
         if elem in LOW_TYPES or called:
-            tensor, elem = self.new_names.make(f"{probe.tensor}_exact"), types.FLOAT
-            nodes.append(self.new_names.cast(probe.tensor, tensor, elem))
+            tensor, elem = self.new_names.make_name(f"{probe.tensor}_exact"), types.FLOAT
+            nodes.append(self.new_names.make_cast(probe.tensor, tensor, elem))
         for statistic in self.statistics:
-            out = self.new_names.make(f"{probe.tensor}_{statistic.name}")
+            out = self.new_names.make_name(f"{probe.tensor}_{statistic.name}")
             made = statistic.build(tensor, out, elem, self.new_names)
             nodes += (
                 make_reductions_safe(made, out, statistic.elem or elem, self.new_names)
@@ -191,7 +193,7 @@ class Instrumenter:
     def _input_probes(self, scope: Scope) -> Iterator[Probe]:
         """Yield the float inputs of the model."""
         yield from self._take(
-            Probe(TensorRef("", "", slot), value.file_name, "", value.type)
+            Probe(TensorRef("", "", slot), value.name_in_file, "", value.type)
             for slot, value in enumerate(scope.inputs)
             if value.kind == "input" and isinstance(value.type, int) and value.type in _OBSERVED
         )
@@ -200,7 +202,7 @@ class Instrumenter:
         """Yield the tensors that are read in a scope and computed outside of it."""
         read = self.extra_probes.get(path)
         if read:
-            made = {v.file_name for node in scope.nodes for v in node.outputs if v is not None}
+            made = {v.name_in_file for node in scope.nodes for v in node.outputs if v is not None}
             yield from self._take(probe for name, probe in read.items() if name not in made)
 
     def _take(self, probes: Iterable[Probe]) -> Iterator[Probe]:
@@ -231,7 +233,7 @@ class Instrumenter:
         handed = []
         for name, own in found.items():
             for packed in own:
-                out = self.new_names.make(packed.name)
+                out = self.new_names.make_name(packed.name)
                 for other, body in bodies.items():
                     inner = packed.name if other == name else neutral(body, packed, self.new_names)
                     add_output(body, packed, inner)
@@ -252,12 +254,12 @@ class Instrumenter:
         handed = []
         for packed in own:
             add_output(body, packed, packed.name)
-            stacked = self.new_names.make(f"{packed.name}_stacked")
+            stacked = self.new_names.make_name(f"{packed.name}_stacked")
             target.output.append(stacked)
             if opset is None:
                 handed.append(replace(packed, name=stacked, stacked=True))
                 continue
-            out = self.new_names.make(packed.name)
+            out = self.new_names.make_name(packed.name)
             joined = join_rows(packed.statistic.join_op_type, stacked, out, opset, self.new_names)
             behind += (
                 make_reductions_safe(joined, out, packed.elem, self.new_names, len(packed.refs))
@@ -283,7 +285,7 @@ class Instrumenter:
             self.function_outputs[key] = count, packed
         count, packed = self.function_outputs[key]
         _name_outputs(target, count, packed)
-        handed = [replace(vector, name=self.new_names.make(vector.name)) for vector in packed]
+        handed = [replace(vector, name=self.new_names.make_name(vector.name)) for vector in packed]
         target.output.extend(vector.name for vector in handed)
         return handed
 
@@ -299,6 +301,6 @@ def _source(node: Node, known: dict[str, TensorRef]) -> TensorRef | None:
     if node.op_type not in _SAME_VALUES or node.domain:
         return None
     first = node.inputs[0] if node.inputs else None
-    if first is None or node.types[0] != first.type:  # it reads the tensor through a Cast that mixlist made
+    if first is None or node.input_types[0] != first.type:  # it reads the tensor through a Cast that mixlist made
         return None
     return known.get(first.name)

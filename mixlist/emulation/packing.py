@@ -63,8 +63,8 @@ def pack(
             parts.append(_vector([scalar.name for scalar in scalars], opset, names, nodes))
         out = parts[0]
         if len(parts) > 1:
-            out = names.make(f"{statistic}_all")
-            nodes.append(names.node("Concat", parts, out, axis=0))
+            out = names.make_name(f"{statistic}_all")
+            nodes.append(names.make_node("Concat", parts, out, axis=0))
         refs = (*(ref for vector in vectors for ref in vector.refs), *(scalar.ref for scalar in scalars))
         packed.append(PackedStatistic(refs, (scalars or vectors)[0].statistic, out, elem))
     return packed, nodes
@@ -72,21 +72,23 @@ def pack(
 
 def _vector(scalars: list[str], opset: int, names: NameGenerator, nodes: list[NodeProto]) -> str:
     """Add the nodes that make a vector of scalars, and return its name. A sequence takes two; it is new in opset 11."""
-    out = names.make(f"{scalars[0]}_packed")
+    out = names.make_name(f"{scalars[0]}_packed")
     if opset >= 11:
-        sequence = names.make(f"{out}_sequence")
-        nodes.append(names.node("SequenceConstruct", scalars, sequence))
-        nodes.append(names.node("ConcatFromSequence", [sequence], out, axis=0, new_axis=1))
+        sequence = names.make_name(f"{out}_sequence")
+        nodes.append(names.make_node("SequenceConstruct", scalars, sequence))
+        nodes.append(names.make_node("ConcatFromSequence", [sequence], out, axis=0, new_axis=1))
     else:
-        vectors = [names.make(f"{scalar}_vector") for scalar in scalars]
-        nodes += [names.node("Unsqueeze", [one], wide, axes=[0]) for one, wide in zip(scalars, vectors, strict=True)]
-        nodes.append(names.node("Concat", vectors, out, axis=0))
+        vectors = [names.make_name(f"{scalar}_vector") for scalar in scalars]
+        nodes += [
+            names.make_node("Unsqueeze", [one], wide, axes=[0]) for one, wide in zip(scalars, vectors, strict=True)
+        ]
+        nodes.append(names.make_node("Concat", vectors, out, axis=0))
     return out
 
 
 def neutral(body: GraphProto, packed: PackedStatistic, names: NameGenerator) -> str:
     """Let a body make the neutral elements of a statistic, and return the tensor's name."""
-    out = names.make(f"{packed.name}_neutral")
+    out = names.make_name(f"{packed.name}_neutral")
     body.node.extend(float_constant(out, packed.elem, [len(packed.refs)], packed.statistic.neutral, names))
     return out
 
@@ -94,9 +96,9 @@ def neutral(body: GraphProto, packed: PackedStatistic, names: NameGenerator) -> 
 def join_rows(op_type: str, rows: str, out: str, opset: int, names: NameGenerator) -> list[NodeProto]:
     """Return nodes that reduce over the first axis; the axes are an input since opset 13 (ReduceSum) or 18."""
     if opset < (13 if op_type == "ReduceSum" else 18):
-        return [names.node(op_type, [rows], out, axes=[0], keepdims=0)]
-    axes = names.make(f"{out}_axes")
-    return [names.constant(axes, types.INT64, [1], [0]), names.node(op_type, [rows, axes], out, keepdims=0)]
+        return [names.make_node(op_type, [rows], out, axes=[0], keepdims=0)]
+    axes = names.make_name(f"{out}_axes")
+    return [names.make_constant(axes, types.INT64, [1], [0]), names.make_node(op_type, [rows, axes], out, keepdims=0)]
 
 
 def add_output(graph: GraphProto, packed: PackedStatistic, name: str, rows: bool = False) -> None:

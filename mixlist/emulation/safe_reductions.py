@@ -30,12 +30,15 @@ def make_reductions_safe(
         if out in node.output and node.op_type in _NEUTRAL:
             tensor, dims = node.input[0], [1] if columns is None else [1, columns]
             if columns is None:
-                shape, flat = names.make(f"{out}_shape"), names.make(f"{out}_flat")
-                made += [names.constant(shape, types.INT64, [1], [-1]), names.node("Reshape", [tensor, shape], flat)]
+                shape, flat = names.make_name(f"{out}_shape"), names.make_name(f"{out}_flat")
+                made += [
+                    names.make_constant(shape, types.INT64, [1], [-1]),
+                    names.make_node("Reshape", [tensor, shape], flat),
+                ]
                 tensor = flat
-            rest, more = names.make(f"{out}_neutral"), names.make(f"{out}_more")
+            rest, more = names.make_name(f"{out}_neutral"), names.make_name(f"{out}_more")
             made += float_constant(rest, elem, dims, _NEUTRAL[node.op_type], names)
-            made.append(names.node("Concat", [tensor, rest], more, axis=0))
+            made.append(names.make_node("Concat", [tensor, rest], more, axis=0))
             node.input[0] = more
         made.append(node)
     return made
@@ -43,6 +46,6 @@ def make_reductions_safe(
 
 def float_constant(out: str, elem: int, dims: list[int], number: float, names: NameGenerator) -> list[NodeProto]:
     """Return the nodes that make a tensor of one number in a float type."""
-    single = out if elem == types.FLOAT else names.make(f"{out}_float")
-    constant = names.constant(single, types.FLOAT, dims, [number] * prod(dims))
-    return [constant] if single == out else [constant, names.cast(single, out, elem)]
+    single = out if elem == types.FLOAT else names.make_name(f"{out}_float")
+    constant = names.make_constant(single, types.FLOAT, dims, [number] * prod(dims))
+    return [constant] if single == out else [constant, names.make_cast(single, out, elem)]

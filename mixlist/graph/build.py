@@ -21,17 +21,25 @@ if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto
 
 
-def build_graph(model: ModelProto, hints: dict[str, types.Type] | None = None, *, show_marked: bool = False) -> Graph:
-    """The Graph of a ModelProto's main graph; ``hints`` are types of tensors that nothing in the model tells.
+def build_graph(
+    model: ModelProto, type_hints: dict[str, types.Type] | None = None, *, show_marked_casts: bool = False
+) -> Graph:
+    """The Graph of a ModelProto's main graph; ``type_hints`` are types of tensors that nothing in the model tells.
 
-    With ``show_marked`` the Casts that mixlist made are nodes like all others; else what reads them reads their source.
+    With ``show_marked_casts`` the Casts that mixlist made are nodes like all others; else their readers read their
+    source.
 
     Raises ModelError where a tensor is used that nothing defines, where nodes form a cycle, or where
     a control-flow node does not fit its body.
     """
     functions = {function_key(function): function for function in model.functions}
     graph = Graph(
-        Scope(model.graph), model, _opsets(model.opset_import), functions, show_marked=show_marked, hints=hints or {}
+        Scope(model.graph),
+        model,
+        _opsets(model.opset_import),
+        functions,
+        show_marked_casts=show_marked_casts,
+        type_hints=type_hints or {},
     )
     _fill(graph)
     return graph
@@ -61,17 +69,21 @@ def build_function(
         _opsets(function.opset_import, f"{function.domain}:{function.name}"),
         caller.functions,
         path=f"function:{function.domain}:{function.name}",
-        attributes=attributes,
-        calls=caller.calls,
-        show_marked=caller.show_marked,
-        hints=caller.hints,
+        call_attributes=attributes,
+        function_graphs=caller.function_graphs,
+        show_marked_casts=caller.show_marked_casts,
+        type_hints=caller.type_hints,
     )
     for index, name in enumerate(function.input):
         given = call.inputs[index] if index < len(call.inputs) else None
         value = add_value(graph, graph.root, name, "input" if given is not None else "absent")
         graph.root.inputs.append(value)
         if given is not None:
-            value.type, value.constant, value.from_shape = call.types[index], given.constant, given.from_shape
+            value.type, value.is_constant, value.is_from_shape = (
+                call.input_types[index],
+                given.is_constant,
+                given.is_from_shape,
+            )
     _fill(graph, depth, results)
     return graph
 
@@ -79,8 +91,8 @@ def build_function(
 def _fill(graph: Graph, depth: int = 0, results: tuple[types.Type, ...] = ()) -> None:
     link_scope(graph, graph.root, depth)
     _type_scope(graph, graph.root, depth)
-    graph.has_undeclared = unify_types(graph, lambda node: _retype(graph, node, depth), results)
-    if graph.has_undeclared:
+    graph.has_undeclared_types = unify_types(graph, lambda node: _retype(graph, node, depth), results)
+    if graph.has_undeclared_types:
         for scope in linked_scopes(graph.root):
             _set_yields(graph, scope)
 
@@ -124,9 +136,9 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
                 _type_call(graph, node, function, depth)
             else:
                 _type_node(graph, node)
-        node.id = len(graph.order)
-        graph.order.append(node)
-    for value, declared in zip(scope.outputs, scope.output_types, strict=True):
+        node.id = len(graph.nodes)
+        graph.nodes.append(node)
+    for value, declared in zip(scope.outputs, scope.declared_output_types, strict=True):
         if value.type == types.UNKNOWN:
             value.type = declared
     _set_yields(graph, scope)
@@ -134,19 +146,19 @@ def _type_scope(graph: Graph, scope: Scope, depth: int) -> None:
 
 def _type_slots(graph: Graph, node: Node) -> None:
     """Note the type that each input slot of a node was authored to read."""
-    node.types = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
-    if graph.marked_types:
-        node.types = tuple(
-            [_authored(graph, n, v, t) for n, v, t in zip(node.proto.input, node.inputs, node.types, strict=True)]
+    node.input_types = tuple([types.UNKNOWN if v is None else v.type for v in node.inputs])
+    if graph.marked_cast_types:
+        node.input_types = tuple(
+            [_authored(graph, n, v, t) for n, v, t in zip(node.proto.input, node.inputs, node.input_types, strict=True)]
         )
 
 
 def _set_yields(graph: Graph, scope: Scope) -> None:
     """Note the type that each output slot of a scope was authored to hand out."""
-    scope.yields = [v.type for v in scope.outputs]
-    if graph.marked_types and scope.owner is not None:
-        slots = zip(scope.output_names(), scope.outputs, scope.yields, strict=True)
-        scope.yields = [_authored(graph, n, v, t) for n, v, t in slots]
+    scope.output_types = [v.type for v in scope.outputs]
+    if graph.marked_cast_types and scope.owner is not None:
+        slots = zip(scope.output_names(), scope.outputs, scope.output_types, strict=True)
+        scope.output_types = [_authored(graph, n, v, t) for n, v, t in slots]
 
 
 def _retype(graph: Graph, node: Node, depth: int) -> None:
@@ -164,18 +176,18 @@ def _retype(graph: Graph, node: Node, depth: int) -> None:
 
 def _authored(graph: Graph, name: str, value: Value | None, value_type: types.Type) -> types.Type:
     """The type that a slot was authored to read: of the mixlist Cast where the name in the file is that Cast's."""
-    through = value is not None and name != value.file_name
-    return graph.marked_types.get(name, value_type) if through else value_type
+    through = value is not None and name != value.name_in_file
+    return graph.marked_cast_types.get(name, value_type) if through else value_type
 
 
 def _type_node(graph: Graph, node: Node) -> None:
-    inputs = node.types
+    inputs = node.input_types
     present = tuple([v is not None for v in node.outputs])
     proto = node.proto
     attributed = attribute_type_key(proto)
     references = bool(attributed) and bool(graph.path) and any(a.ref_attr_name for a in proto.attribute)
     if references:
-        proto = resolve_attribute_references(proto, graph.attributes)
+        proto = resolve_attribute_references(proto, graph.call_attributes)
         attributed = attribute_type_key(proto)
     key = (node.op_type, node.domain, inputs, present, attributed)
     signature = graph.signatures.get(key)
@@ -195,7 +207,7 @@ def _type_node(graph: Graph, node: Node) -> None:
 def _flag_outputs(node: Node, constant: bool, from_shape: bool) -> None:
     for value in node.outputs:
         if value is not None:
-            value.constant, value.from_shape = constant, from_shape
+            value.is_constant, value.is_from_shape = constant, from_shape
 
 
 def _signature(
@@ -259,26 +271,26 @@ def _type_constant(node: Node, proto: NodeProto, references: bool) -> None:
         return
     attribute = proto.attribute[0]
     if attribute.name == "value":
-        value.type, value.tensor = int(attribute.t.data_type), attribute.t
+        value.type, value.constant_proto = int(attribute.t.data_type), attribute.t
     elif attribute.name == "sparse_value":
-        value.type, value.tensor = int(attribute.sparse_tensor.values.data_type), attribute.sparse_tensor
+        value.type, value.constant_proto = int(attribute.sparse_tensor.values.data_type), attribute.sparse_tensor
     else:
         value.type = _CONSTANT_TYPES.get(attribute.name.removesuffix("s"), value.type)
-        value.tensor = attribute if value.type == types.FLOAT else None
+        value.constant_proto = attribute if value.type == types.FLOAT else None
     if references:
-        value.tensor = None
+        value.constant_proto = None
 
 
 def _declared(graph: Graph, scope: Scope, name: str) -> types.Type:
     """The type by hint, value_info or a graph output, which only count where no schema tells the type."""
-    if name in graph.hints:
-        return graph.hints[name]
-    if not scope.declared:
+    if name in graph.type_hints:
+        return graph.type_hints[name]
+    if not scope.declared_types:
         proto = scope.proto
         infos = [*proto.output, *proto.value_info] if is_graph(proto) else proto.value_info
-        scope.declared = {i.name: types.from_proto(i.type) for i in infos if i.type.WhichOneof("value")}
-        scope.declared[""] = types.UNKNOWN
-    return scope.declared.get(name, types.UNKNOWN)
+        scope.declared_types = {i.name: types.from_proto(i.type) for i in infos if i.type.WhichOneof("value")}
+        scope.declared_types[""] = types.UNKNOWN
+    return scope.declared_types.get(name, types.UNKNOWN)
 
 
 def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
@@ -289,7 +301,7 @@ def _type_control_flow(graph: Graph, node: Node, depth: int) -> None:
         _type_scope(graph, body, depth)
     _type_outputs(graph, node)
     inside = (inner for body in node.bodies.values() for scope in linked_scopes(body) for inner in scope.nodes)
-    constant = all(v.constant for v in values_read_by(node)) and not any(map(is_random, inside))
+    constant = all(v.is_constant for v in values_read_by(node)) and not any(map(is_random, inside))
     _flag_outputs(node, constant, False)
 
 
@@ -309,25 +321,30 @@ def _type_outputs(graph: Graph, node: Node) -> None:
 def _type_call(graph: Graph, node: Node, function: FunctionProto, depth: int) -> None:
     """A call's outputs have the types and flags that the function's body yields for these arguments."""
     attributes = {attribute.name: attribute for attribute in function.attribute_proto}
-    attributes.update(_resolved(node.proto, graph.attributes))
+    attributes.update(_resolved(node.proto, graph.call_attributes))
     key = (
         (node.proto.domain, node.op_type, node.proto.overload),
-        tuple([(t, v.constant, v.from_shape) if v else None for t, v in zip(node.types, node.inputs, strict=True)]),
+        tuple(
+            [
+                (t, v.is_constant, v.is_from_shape) if v else None
+                for t, v in zip(node.input_types, node.inputs, strict=True)
+            ]
+        ),
         tuple([(name, a.SerializeToString(deterministic=True)) for name, a in sorted(attributes.items())]),
     )
-    body = graph.calls.get(key)
+    body = graph.function_graphs.get(key)
     if body is None:
-        body = graph.calls[key] = build_function(graph, function, node, attributes, depth + 1)
+        body = graph.function_graphs[key] = build_function(graph, function, node, attributes, depth + 1)
     pairs = zip(node.outputs, body.root.outputs, strict=False)
     unknown = [value if source.type == types.UNKNOWN else None for value, source in pairs]
     results = tuple(
         [v.type or _declared(graph, node.scope, v.name) if v is not None else types.UNKNOWN for v in unknown]
     )
     if any(results):  # the caller knows more than the body
-        if (key, results) not in graph.calls:
-            graph.calls[key, results] = build_function(graph, function, node, attributes, depth + 1, results)
-        body = graph.calls[key, results]
+        if (key, results) not in graph.function_graphs:
+            graph.function_graphs[key, results] = build_function(graph, function, node, attributes, depth + 1, results)
+        body = graph.function_graphs[key, results]
     node.function = body
     for value, source in zip(node.outputs, body.root.outputs, strict=False):
         if value is not None:
-            value.type, value.constant, value.from_shape = source.type, source.constant, source.from_shape
+            value.type, value.is_constant, value.is_from_shape = source.type, source.is_constant, source.is_from_shape

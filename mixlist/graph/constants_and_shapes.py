@@ -23,7 +23,7 @@ def is_random(node: Node) -> bool:
 def is_constant(node: Node) -> bool:
     """Return True if the node is deterministic and reads constants only."""
     for value in node.inputs:
-        if value is not None and not value.constant:
+        if value is not None and not value.is_constant:
             return False
     return not is_random(node)
 
@@ -42,8 +42,8 @@ def is_from_shape(node: Node) -> bool:
     for value in floats or node.inputs:
         if value is None:
             continue
-        if value.from_shape:
+        if value.is_from_shape:
             shaped = True
-        elif not value.constant:
+        elif not value.is_constant:
             return False
     return shaped and not is_random(node)

@@ -35,7 +35,7 @@ class Link:
     """
 
     targets: tuple[Value, ...]
-    reads: tuple[LinkSource, ...]
+    sources: tuple[LinkSource, ...]
 
 
 def scan_layout(node: Node) -> tuple[int, int]:
@@ -47,7 +47,7 @@ def scan_layout(node: Node) -> tuple[int, int]:
 
 def body_input_types(node: Node) -> dict[str, list[types.Type]]:
     """The types that a control-flow node hands to the inputs of each of its bodies."""
-    given = list(node.types)
+    given = list(node.input_types)
     if node.op_type == "Loop":
         return {"body": [7, 9, *given[2:]]}
     if node.op_type == "Scan":
@@ -61,8 +61,11 @@ def output_types(node: Node) -> list[types.Type]:
     """The types of a control-flow node's outputs, from what its bodies yield."""
     if node.op_type == "If":
         branches = list(node.bodies.values())
-        return [next((b.yields[k] for b in branches if b.yields[k]), types.UNKNOWN) for k in range(len(node.outputs))]
-    yielded = node.bodies["body"].yields
+        return [
+            next((b.output_types[k] for b in branches if b.output_types[k]), types.UNKNOWN)
+            for k in range(len(node.outputs))
+        ]
+    yielded = node.bodies["body"].output_types
     if node.op_type == "Loop":
         return yielded[1:]
     if node.op_type == "SequenceMap":
@@ -105,7 +108,7 @@ def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Lin
     body = node.bodies["body"]
     for k in range(states):
         init = node.inputs[first + k]
-        reads = [] if init is None else [LinkSource(init, node, None, first + k, votes=not init.constant)]
+        reads = [] if init is None else [LinkSource(init, node, None, first + k, votes=not init.is_constant)]
         reads.append(LinkSource(body.outputs[k + skip], node, body, k + skip))
         targets = (body.inputs[k + 2 * skip], *node.outputs[k : k + 1])
         yield Link(tuple(target for target in targets if target is not None), tuple(reads))

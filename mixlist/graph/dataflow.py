@@ -46,7 +46,7 @@ class _Tracer:
         self.graphs = {graph.root: graph for graph in reachable_graphs(main)}
         self.feeds: dict[Value, list[tuple[Value, Timing]]] = {}
         for graph in self.graphs.values():
-            for node in graph.order:
+            for node in graph.nodes:
                 if node.function is not None:
                     self._call(node, node.function)
                 elif node.bodies and not node.domain and node.op_type in CONTROL_FLOW:
@@ -62,7 +62,7 @@ class _Tracer:
         for link in links_of(node):
             for target in link.targets:
                 inside = target.scope.owner is node
-                for read in link.reads:
+                for read in link.sources:
                     timing: Timing = "next" if inside and read.body is not None else "before"
                     if node.op_type == "If":
                         timing = "same"
@@ -71,7 +71,7 @@ class _Tracer:
     def trace(self, graph: Graph, found: dict[NodeRef, DataflowNode], done: set[int]) -> None:
         """A function's nodes stand where it is first called, and read what any call passes."""
         done.add(id(graph))
-        for node in graph.order:
+        for node in graph.nodes:
             if node.function is not None and id(node.function) not in done:
                 self.trace(node.function, found, done)
             if node.bodies or node.function is not None or node.op_type == "Constant":
@@ -101,7 +101,7 @@ class _Tracer:
                         seen.add(element)
                         waiting.append((element, timing))
             elif at.producer is not None:
-                tensors.append(InputTensor(output_ref(self.graphs[_root(at)], at.producer, at.out), timing))
+                tensors.append(InputTensor(output_ref(self.graphs[_root(at)], at.producer, at.output_slot), timing))
             elif at.kind == "input":
                 tensors.append(InputTensor(TensorRef("", "", at.scope.inputs.index(at)), "before"))
         return tensors

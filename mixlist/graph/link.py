@@ -45,10 +45,10 @@ def _register(graph: Graph, scope: Scope) -> None:
             _initializer(graph, scope, tensor.name, tensor, tensor.data_type)
         for sparse in proto.sparse_initializer:
             _initializer(graph, scope, sparse.values.name, sparse, sparse.values.data_type)
-    if not graph.show_marked:
-        scope.marked = _marked_casts(scope)
+    if not graph.show_marked_casts:
+        scope.marked_casts = _marked_casts(scope)
     for position, node_proto in enumerate(proto.node):
-        if position in scope.marked:
+        if position in scope.marked_casts:
             continue
         node = Node(-1, scope, position, node_proto, node_proto.op_type, canonical_domain(node_proto.domain))
         scope.nodes.append(node)
@@ -61,9 +61,9 @@ def _register(graph: Graph, scope: Scope) -> None:
                     f"tensor {name!r} is defined twice in one graph, the second time by {describe_node(node)}"
                 )
             value = add_value(graph, scope, name, "node")
-            value.producer, value.out = node, slot
+            value.producer, value.output_slot = node, slot
             node.outputs.append(value)
-    for position in sorted(scope.marked):
+    for position in sorted(scope.marked_casts):
         _alias(graph, scope, proto.node[position])
 
 
@@ -79,7 +79,7 @@ def _initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, e
             raise ModelError(f"input {name!r} is declared {declared}, its initializer is {held}")
     else:
         raise ModelError(f"initializer {name!r} is defined twice")
-    value.tensor, value.constant = tensor, True
+    value.constant_proto, value.is_constant = tensor, True
 
 
 def _marked_casts(scope: Scope) -> set[int]:
@@ -115,7 +115,7 @@ def _alias(graph: Graph, scope: Scope, cast: NodeProto) -> None:
     if _mark(cast) == "output":
         served.name = cast.output[0]  # the Cast had taken over the name of a graph output
     scope.values[cast.output[0]] = served
-    graph.marked_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)
+    graph.marked_cast_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)
 
 
 # --- link ---------------------------------------------------------------------------------------
@@ -140,10 +140,10 @@ def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
             inputs.append(value if value.kind != "absent" else None)
             made = value.producer
             if made is not None and made.scope is scope and made.position >= node.position:
-                scope.sorted = False
+                scope.is_sorted = False
         _link_bodies(graph, scope, node, depth)
     _link_outputs(scope)
-    if not scope.sorted:
+    if not scope.is_sorted:
         _sort(scope)
 
 
@@ -160,7 +160,7 @@ def _outer(scope: Scope, name: str) -> Value | None:
 def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
     for attribute in node.proto.attribute:
         if attribute.type == attribute.GRAPHS:
-            graph.unlinked.extend(attribute.graphs)
+            graph.unlinked_bodies.extend(attribute.graphs)
         if attribute.type != attribute.GRAPH:
             continue
         if depth > MAX_NESTING:
@@ -171,7 +171,7 @@ def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
         for value in body.captures:
             made = value.producer
             if made is not None and value.scope is scope and made.position >= node.position:
-                scope.sorted = False
+                scope.is_sorted = False
     if node.op_type in control_flow.CONTROL_FLOW and node.domain == "":
         wrong = control_flow.find_mismatch(node)
         if wrong:
@@ -186,7 +186,7 @@ def _link_outputs(scope: Scope) -> None:
         scope.outputs.append(value)
     proto = scope.proto
     declared = [types.from_proto(info.type) for info in proto.output] if is_graph(proto) else None
-    scope.output_types = declared or [types.UNKNOWN] * len(scope.outputs)
+    scope.declared_output_types = declared or [types.UNKNOWN] * len(scope.outputs)
 
 
 def values_read_by(node: Node) -> list[Value]:

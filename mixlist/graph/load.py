@@ -33,8 +33,8 @@ class LoadedModel:
     name: str
     path: Path | None
     folder: Path | None
-    kind: str
-    stamp: tuple[int, ...] = ()  # of the file when it was read, () without a path
+    source_kind: str
+    file_stamp: tuple[int, ...] = ()  # of the file when it was read, () without a path
 
 
 def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
@@ -60,10 +60,10 @@ def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
 
 def is_unchanged(model: ModelSource | LoadedModel, loaded: LoadedModel) -> bool:
     """Return True if ``model`` is the path that ``loaded`` came from, and the file has not changed since."""
-    if not loaded.stamp or not isinstance(model, str | os.PathLike) or Path(model) != loaded.path:
+    if not loaded.file_stamp or not isinstance(model, str | os.PathLike) or Path(model) != loaded.path:
         return False
     try:
-        return _stamp(Path(model).stat()) == loaded.stamp
+        return _stamp(Path(model).stat()) == loaded.file_stamp
     except OSError:
         return False
 

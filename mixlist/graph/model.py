@@ -43,15 +43,15 @@ class Value:
 
     id: int
     name: str
-    file_name: str
+    name_in_file: str
     scope: Scope
     kind: ValueKind
     type: types.Type = types.UNKNOWN
     producer: Node | None = None
-    out: int = 0
-    tensor: ConstantProto | None = None
-    constant: bool = False
-    from_shape: bool = False
+    output_slot: int = 0
+    constant_proto: ConstantProto | None = None
+    is_constant: bool = False
+    is_from_shape: bool = False
 
     def __repr__(self) -> str:
         return f"<Value {self.name}: {types.type_name(self.type)}>"
@@ -79,7 +79,7 @@ class Node:
     domain: str
     inputs: list[Value | None] = field(default_factory=list)
     outputs: list[Value | None] = field(default_factory=list)
-    types: tuple[types.Type, ...] = ()
+    input_types: tuple[types.Type, ...] = ()
     bodies: dict[str, Scope] = field(default_factory=dict)
     function: Graph | None = None
     signature: Signature | None = None
@@ -100,18 +100,18 @@ class Scope:
     proto: ScopeProto
     parent: Scope | None = None
     owner: Node | None = None
-    attribute: str = ""
+    attribute_name: str = ""
     nodes: list[Node] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
-    output_types: list[types.Type] = field(default_factory=list)  # as declared, UNKNOWN where not
+    declared_output_types: list[types.Type] = field(default_factory=list)  # as declared, UNKNOWN where not
     captures: dict[Value, None] = field(default_factory=dict)  # outer values used in here, in order of first use
-    declared: dict[str, types.Type] = field(default_factory=dict)  # by value_info
-    marked: set[int] = field(default_factory=set)  # positions of the Casts that mixlist made
-    yields: list[types.Type] = field(default_factory=list)  # what each output slot was authored to hand out
-    sorted: bool = True  # whether the file's order is topological
-    labels: dict[Node, str] | None = None  # display names, made when first asked for
+    declared_types: dict[str, types.Type] = field(default_factory=dict)  # by value_info
+    marked_casts: set[int] = field(default_factory=set)  # positions of the Casts that mixlist made
+    output_types: list[types.Type] = field(default_factory=list)  # what each output slot was authored to hand out
+    is_sorted: bool = True  # whether the file's order is topological
+    display_names: dict[Node, str] | None = None  # display names, made when first asked for
 
     def output_names(self) -> list[str]:
         """Return the names of the scope's outputs in the file."""
@@ -131,16 +131,22 @@ class Graph:
     opsets: dict[str, int]
     functions: dict[FunctionKey, FunctionProto]
     values: list[Value] = field(default_factory=list)
-    order: list[Node] = field(default_factory=list)
-    unlinked: list[GraphProto] = field(default_factory=list)  # bodies in attributes of type GRAPHS
+    nodes: list[Node] = field(default_factory=list)
+    unlinked_bodies: list[GraphProto] = field(default_factory=list)  # bodies in attributes of type GRAPHS
     path: str = ""
-    attributes: dict[str, AttributeProto] = field(default_factory=dict)  # a function call's attributes, for references
+    call_attributes: dict[str, AttributeProto] = field(
+        default_factory=dict
+    )  # a function call's attributes, for references
     signatures: dict[Hashable, Signature] = field(default_factory=dict)
-    calls: dict[Hashable, Graph] = field(default_factory=dict)  # function bodies built, shared by all graphs of a model
-    has_undeclared: bool = False  # whether the types of some values had to be proven, or are unknown
-    show_marked: bool = False  # whether the Casts that mixlist made are nodes like all others
-    hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user tells, by tensor name
-    marked_types: dict[str, int] = field(default_factory=dict)  # type by output name of the Casts that mixlist made
+    function_graphs: dict[Hashable, Graph] = field(
+        default_factory=dict
+    )  # function bodies built, shared by all graphs of a model
+    has_undeclared_types: bool = False  # whether the types of some values had to be proven, or are unknown
+    show_marked_casts: bool = False  # whether the Casts that mixlist made are nodes like all others
+    type_hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user tells, by tensor name
+    marked_cast_types: dict[str, int] = field(
+        default_factory=dict
+    )  # type by output name of the Casts that mixlist made
 
     @property
     def function(self) -> FunctionProto:

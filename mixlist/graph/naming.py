@@ -27,22 +27,22 @@ def display_names(scope: Scope) -> dict[Node, str]:
 
     k counts the unnamed nodes of a type in topological order and skips names already taken.
     """
-    if scope.labels is None:
+    if scope.display_names is None:
         taken = {n.proto.name for n in scope.nodes if n.proto.name}
         numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
-        scope.labels = {}
+        scope.display_names = {}
         for node in scope.nodes:
             if not node.proto.name:
                 names = (f"{node.op_type}_{k}" for k in numbers[node.op_type])
-                scope.labels[node] = next(name for name in names if name not in taken)
-    return scope.labels
+                scope.display_names[node] = next(name for name in names if name not in taken)
+    return scope.display_names
 
 
 def scope_path(graph: Graph, scope: Scope) -> str:
     """``""`` for the main graph, ``If_0/then_branch`` for a subgraph, below a function's own path."""
     if scope.owner is None:
         return graph.path
-    return qualified_name(scope_path(graph, scope.owner.scope), f"{display_name(scope.owner)}/{scope.attribute}")
+    return qualified_name(scope_path(graph, scope.owner.scope), f"{display_name(scope.owner)}/{scope.attribute_name}")
 
 
 def node_ref(graph: Graph, node: Node) -> NodeRef:
@@ -61,7 +61,7 @@ class NameGenerator:
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
 
-    def make(self, wish: str) -> str:
+    def make_name(self, wish: str) -> str:
         """``wish``, or ``wish_2``, ``wish_3``, ... where it is taken."""
         name, k = wish, 2
         while name in self._taken:
@@ -69,23 +69,23 @@ class NameGenerator:
         self._taken.add(name)
         return name
 
-    def node(self, op_type: str, inputs: Iterable[str], output: str, **attributes: object) -> NodeProto:
+    def make_node(self, op_type: str, inputs: Iterable[str], output: str, **attributes: object) -> NodeProto:
         """Return a node with a new name that makes the tensor ``output``."""
         from onnx import helper
 
-        node = helper.make_node(op_type, list(inputs), [output], name=self.make(f"{op_type}_{output}"))
+        node = helper.make_node(op_type, list(inputs), [output], name=self.make_name(f"{op_type}_{output}"))
         node.attribute.extend(helper.make_attribute(name, value) for name, value in sorted(attributes.items()))
         return node
 
-    def constant(self, output: str, elem: int, dims: Sequence[int], numbers: Sequence[float]) -> NodeProto:
+    def make_constant(self, output: str, elem: int, dims: Sequence[int], numbers: Sequence[float]) -> NodeProto:
         """Return a Constant of an element type and a shape."""
         from onnx import helper
 
-        return self.node("Constant", [], output, value=helper.make_tensor("", elem, dims, numbers))
+        return self.make_node("Constant", [], output, value=helper.make_tensor("", elem, dims, numbers))
 
-    def cast(self, source: str, output: str, elem: int) -> NodeProto:
+    def make_cast(self, source: str, output: str, elem: int) -> NodeProto:
         """Return a Cast of ``source`` to an element type."""
-        return self.node("Cast", [source], output, to=elem)
+        return self.make_node("Cast", [source], output, to=elem)
 
 
 def names_in(*roots: ScopeProto) -> Iterator[str]:

@@ -64,10 +64,10 @@ class KnownShapes:
     """
 
     shapes: dict[Value, Shape] = field(default_factory=dict)
-    known: dict[Value, Array] = field(default_factory=dict)
+    arrays: dict[Value, Array] = field(default_factory=dict)
     shared: _Shared = field(default_factory=_Shared)
 
-    def of(self, value: Value | None) -> Shape | None:
+    def shape_of(self, value: Value | None) -> Shape | None:
         """The shape; None where it is not known. A slot that is left out has none either."""
         return self.shapes.get(value) if value is not None else None
 
@@ -85,7 +85,9 @@ def propagate_shapes(graph: Graph, dims: Mapping[str, int], inputs: Mapping[str,
 def propagate_shapes_in_function(body: Graph, call: Node, outer: KnownShapes) -> KnownShapes:
     """Return the shapes in a function's body for the arguments of one call; calls with equal arguments share them."""
     bodies = outer.shared.bodies
-    arguments = [(outer.of(value), *_elements(outer.known.get(value))) for value in call.inputs if value is not None]
+    arguments = [
+        (outer.shape_of(value), *_elements(outer.arrays.get(value))) for value in call.inputs if value is not None
+    ]
     key = body, tuple([value is None for value in call.inputs]), tuple(arguments)
     if key not in bodies:
         bodies[key] = _sizes_in_body(body, call, outer)
@@ -101,11 +103,11 @@ def _sizes_in_body(body: Graph, call: Node, outer: KnownShapes) -> KnownShapes:
     from onnx import helper, numpy_helper
 
     function = body.function
-    nodes = [resolve_attribute_references(node, body.attributes) for node in function.node]
+    nodes = [resolve_attribute_references(node, body.call_attributes) for node in function.node]
     values, constants = [], []
     for name, given in zip_longest(function.input, call.inputs[: len(function.input)]):  # None: a hole, or left out
-        if given in outer.known:
-            constants.append(numpy_helper.from_array(outer.known[given], name))
+        if given in outer.arrays:
+            constants.append(numpy_helper.from_array(outer.arrays[given], name))
         else:
             values.append(_argument(name, body.root.values[name], given, outer))
     made = helper.make_graph(nodes, function.name, values, [], constants)
@@ -119,7 +121,7 @@ def _argument(name: str, value: Value, given: Value | None, outer: KnownShapes) 
 
     if isinstance(value.type, tuple) or value.type == types.UNKNOWN:
         return ValueInfoProto(name=name)
-    return helper.make_tensor_value_info(name, value.type, outer.of(given))
+    return helper.make_tensor_value_info(name, value.type, outer.shape_of(given))
 
 
 def _bind(graph: GraphProto, dims: Mapping[str, int], inputs: Mapping[str, Shape]) -> None:
@@ -370,6 +372,6 @@ def _collect(inferred: dict[Scope, GraphProto], known: dict[Scope, dict[str, Arr
                 sizes.shapes[scope.values[name]] = shape
         for name, array in known.get(scope, {}).items():
             if name in scope.values:
-                sizes.known[scope.values[name]] = array
+                sizes.arrays[scope.values[name]] = array
                 sizes.shapes.setdefault(scope.values[name], tuple(array.shape))
     return sizes

@@ -154,5 +154,5 @@ def reachable_graphs(graph: Graph) -> list[Graph]:
         caller = pending.pop()
         if caller not in found:
             found[caller] = None
-            pending.extend(reversed([node.function for node in caller.order if node.function is not None]))
+            pending.extend(reversed([node.function for node in caller.nodes if node.function is not None]))
     return list(found)

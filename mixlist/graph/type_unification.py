@@ -40,9 +40,9 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], results: It
         node = waiting.popleft()
         queued.discard(node)
         outputs = [value for value in node.outputs if value is not None]
-        before = [(value.type, value.from_shape) for value in outputs]
+        before = [(value.type, value.is_from_shape) for value in outputs]
         infer_outputs(node)
-        changed = [v for v, old in zip(outputs, before, strict=True) if (v.type, v.from_shape) != old]
+        changed = [v for v, old in zip(outputs, before, strict=True) if (v.type, v.is_from_shape) != old]
         for value, proven in list(_proofs(node)):
             if value.type == types.UNKNOWN != proven:
                 value.type = proven
@@ -60,7 +60,7 @@ def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], results: It
 def _touching_nodes(graph: Graph) -> dict[Value, list[Node]]:
     """Return the nodes that read or make each value; a node with bodies also touches their inputs and outputs."""
     touching: dict[Value, list[Node]] = {}
-    for node in graph.order:
+    for node in graph.nodes:
         border = (value for body in node.bodies.values() for value in (*body.inputs, *body.outputs))
         for value in dict.fromkeys((*node.inputs, *node.outputs, *border)):
             if value is not None:
@@ -78,7 +78,7 @@ def _proofs(node: Node) -> Iterator[Proof]:
         yield from _proofs_by_elements(node)
     elif not node.domain and node.op_type in ("If", "Loop", "Scan"):
         for link in control_flow.links_of(node):
-            values = [*link.targets, *(read.value for read in link.reads)]
+            values = [*link.targets, *(read.value for read in link.sources)]
             known = {value.type for value in values} - {types.UNKNOWN}
             if len(known) == 1:
                 yield from ((value, next(iter(known))) for value in values)
@@ -125,7 +125,7 @@ def _slots(node: Node, schema: Schema) -> Iterator[tuple[str, types.Type, Value]
         return [f.parameter if f.homogeneous else f"{f.parameter}#{index}" for index, f in enumerate(formal)]
 
     inputs = parameters(schema.formal_slots(schema.inputs, len(node.inputs)))
-    for parameter, value_type, value in zip(inputs, node.types, node.inputs, strict=False):
+    for parameter, value_type, value in zip(inputs, node.input_types, node.inputs, strict=False):
         if value is not None:
             yield parameter, value_type, value
     outputs = parameters(schema.formal_slots(schema.outputs, len(node.outputs)))

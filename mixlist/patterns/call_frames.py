@@ -60,7 +60,7 @@ class CallFrames:
     def _make(self, call: Node, frame: CallFrame | None) -> CallFrame:
         assert call.function is not None
         pairs = zip(call.function.root.inputs, call.inputs, strict=False)
-        arguments = {p: self._argument(v, frame) for p, v in pairs if v is not None and v.constant}
+        arguments = {p: self._argument(v, frame) for p, v in pairs if v is not None and v.is_constant}
         key = call.function, (*arguments.values(),)  # the Graph of a body says which arguments are constants
         self._calls.add(call)
         if key not in self._by_arguments and len(self._by_arguments) >= self.limit(MOST_FRAMES):
@@ -80,8 +80,8 @@ class CallFrames:
             call = value.producer
             if frame is not None and value in frame.arguments:
                 value, frame = frame.arguments[value]
-            elif call is not None and call.function is not None and value.out < len(call.function.root.outputs):
-                value, frame = call.function.root.outputs[value.out], self.frame_of(call, frame)
+            elif call is not None and call.function is not None and value.output_slot < len(call.function.root.outputs):
+                value, frame = call.function.root.outputs[value.output_slot], self.frame_of(call, frame)
             else:
                 return self._at(value, frame)
 
@@ -100,7 +100,7 @@ class CallFrames:
         known = self._varying.get(body)
         if known is None:
             known = self._varying[body] = set(body.root.inputs)
-            for node in body.order:  # not the captures of bodies: the results of control flow are not computed
+            for node in body.nodes:  # not the captures of bodies: the results of control flow are not computed
                 if any(value in known for value in node.inputs):
                     known.update(value for value in node.outputs if value is not None)
         return known

@@ -67,7 +67,7 @@ class ConstantEvaluator:
             for at in order:
                 sources = self._sources(at)
                 held[at] = self._evaluate(at, [held[source] for source in sources])
-                if at.value.tensor is None:
+                if at.value.constant_proto is None:
                     self._keep(at, held[at])
                 for source in sources:
                     readers[source] -= 1
@@ -114,7 +114,7 @@ class ConstantEvaluator:
     def _sources(self, at: FrameValue) -> list[FrameValue]:
         """Return the constants that the node of a constant reads; raise UnknownValueError if it is not evaluated."""
         value, node = at.value, at.value.producer
-        if value.tensor is not None:
+        if value.constant_proto is not None:
             return []
         if node is None or node.function is not None:
             raise UnknownValueError(f"{value.name!r} comes from the caller of a function")
@@ -135,11 +135,11 @@ class ConstantEvaluator:
 
     def _evaluate(self, at: FrameValue, inputs: list[Array]) -> Array:
         value, node = at.value, at.value.producer
-        if value.tensor is not None:
-            return self._stored(value.tensor)
+        if value.constant_proto is not None:
+            return self._stored(value.constant_proto)
         assert node is not None
         arrays = _in_slots(node, inputs)
-        model = _model_of(node, _bound(node, at), arrays, value.out)
+        model = _model_of(node, _bound(node, at), arrays, value.output_slot)
         _refuse_size(node, model, arrays)
         return _run(node, model, arrays)
 
@@ -167,7 +167,9 @@ class ConstantEvaluator:
 def _bound(node: Node, at: FrameValue) -> NodeProto:
     """Return the message of a node; in the body of a function its references to attributes are replaced."""
     return (
-        resolve_attribute_references(node.proto, at.frame.function.attributes) if at.frame is not None else node.proto
+        resolve_attribute_references(node.proto, at.frame.function.call_attributes)
+        if at.frame is not None
+        else node.proto
     )
 
 
@@ -180,7 +182,7 @@ def _in_slots(node: Node, inputs: list[Array]) -> list[Array | None]:
 
     given = iter(inputs)
     arrays: list[Array | None] = []
-    for value, authored in zip(node.inputs, node.types, strict=True):
+    for value, authored in zip(node.inputs, node.input_types, strict=True):
         array = None if value is None else next(given)
         if array is not None and value is not None and authored != value.type:
             array = array.astype(helper.tensor_dtype_to_np_dtype(types.element(authored)))
@@ -207,7 +209,7 @@ def _model_of(node: Node, proto: NodeProto, arrays: list[Array | None], slot_ask
         if array.size <= _SHORT:
             model.graph.initializer.append(numpy_helper.from_array(array, f"i{slot}"))
         else:
-            elem = types.element(node.types[slot])
+            elem = types.element(node.input_types[slot])
             model.graph.input.append(helper.make_tensor_value_info(f"i{slot}", elem, array.shape))
     model.graph.output.add(name=single.output[slot_asked])
     return model

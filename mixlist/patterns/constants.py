@@ -93,10 +93,10 @@ class ConstantRanges:
 
         A constant that value movers make has the union of the ranges of all constants that they move.
         """
-        if not value.constant or types.element(value.type) not in types.FLOATS:
+        if not value.is_constant or types.element(value.type) not in types.FLOATS:
             return None
-        if value.tensor is not None:
-            return self._of_tensor(value.tensor)
+        if value.constant_proto is not None:
+            return self._of_tensor(value.constant_proto)
         asked = self.frames.find_source(value, frame)
         waiting = [asked]
         while waiting:
@@ -128,8 +128,8 @@ class ConstantRanges:
     def _of_leaf(self, at: FrameValue) -> ConstantRange:
         """Return the range of a constant that no value mover makes."""
         value, node = at.value, at.value.producer
-        if value.tensor is not None:
-            return self._of_tensor(value.tensor)
+        if value.constant_proto is not None:
+            return self._of_tensor(value.constant_proto)
         if isinstance(value.type, tuple) and node is not None and not node.inputs:
             return _EMPTY  # SequenceEmpty, or an Optional without content
         operator = node.op_type if node is not None and not node.domain else ""
@@ -170,9 +170,9 @@ class ConstantRanges:
         integers, *scales = [
             self.frames.find_source(value, at.frame) for value in at.value.producer.inputs if value is not None
         ]
-        if integers.value.tensor is None or integers.value.type not in _INTEGERS:
+        if integers.value.constant_proto is None or integers.value.type not in _INTEGERS:
             return None
-        stored = self._of_tensor(integers.value.tensor)
+        stored = self._of_tensor(integers.value.constant_proto)
         scale, *shift = [_range_of_pieces([self._evaluator.array(each).reshape(-1)]).max_abs for each in scales]
         bound = scale * (stored.max_abs + sum(shift))
         if stored.single is not None or bound >= min(map(overflow_bound, LOW_TYPES)):

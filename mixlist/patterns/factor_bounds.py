@@ -64,7 +64,7 @@ class _Bounds:
             if len(self.known) >= _MOST_VALUES:
                 return None
             self.known[value] = None
-            self.known[value] = self._constant(value) if value.constant else self._computed(value)
+            self.known[value] = self._constant(value) if value.is_constant else self._computed(value)
         return self.known[value]
 
     def _constant(self, value: Value) -> Interval | None:

@@ -132,7 +132,7 @@ class _Uses:
         self.handed: dict[Value, list[Value]] = {}  # the values that control flow and calls make of a value
         self.calls: dict[Graph, tuple[Graph, Node]] = {}  # the first call of each function
         for graph in reachable_graphs(main):
-            for node in graph.order:
+            for node in graph.nodes:
                 self._add_node(graph, node)
         self._sizes: dict[Graph, KnownShapes] = {}
 
@@ -147,7 +147,7 @@ class _Uses:
         elif node.bodies and node.op_type in CONTROL_FLOW and not node.domain:
             for link in links_of(node):
                 for target in link.targets:
-                    for read in link.reads:
+                    for read in link.sources:
                         self._hand(read.value, target)
         else:
             for slot, value in enumerate(node.inputs):
@@ -227,18 +227,18 @@ class _Uses:
         """Return the size of a tensor along an axis; 0 where it is not known."""
         shape = _constant_shape(value)
         if shape is None:
-            shape = self.sizes(graph).of(value)
+            shape = self.sizes(graph).shape_of(value)
         return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else 0
 
     def _elements(self, graph: Graph, value: Value | None) -> set[int]:
         """Return the whole numbers in a small tensor that is known before the run; none for any other tensor."""
         import numpy as np
 
-        if value is None or not (value.constant or value.from_shape):
+        if value is None or not (value.is_constant or value.is_from_shape):
             return set()
         array = _small_constant(value)
         if array is None and value.producer is not None:
-            array = self.sizes(graph).known.get(value)
+            array = self.sizes(graph).arrays.get(value)
         if array is None or array.dtype.kind not in "iuf":
             return set()
         return {int(number) for number in array.reshape(-1).tolist() if np.isfinite(number) and number == int(number)}
@@ -285,12 +285,12 @@ def _attribute(graph: Graph, node: Node, name: str, default: int) -> int:
     """Return an attribute that is an integer; in a function's body it may be one of the call."""
     found = next((attribute for attribute in node.proto.attribute if attribute.name == name), None)
     if found is not None and found.ref_attr_name:
-        found = graph.attributes.get(found.ref_attr_name)
+        found = graph.call_attributes.get(found.ref_attr_name)
     return int(found.i) if found is not None else default
 
 
 def _constant_shape(value: Value | None) -> Shape | None:
-    dims = getattr(value.tensor, "dims", None) if value is not None else None
+    dims = getattr(value.constant_proto, "dims", None) if value is not None else None
     return tuple(dims) if dims is not None else None
 
 
@@ -298,7 +298,7 @@ def _small_constant(value: Value) -> NDArray[np.generic] | None:
     """Return the elements of a small TensorProto in the model file; None for every other value."""
     from onnx import TensorProto
 
-    tensor = value.tensor
+    tensor = value.constant_proto
     if not isinstance(tensor, TensorProto) or is_external(tensor) or stored_element_count(tensor) > MAX_KNOWN_ELEMENTS:
         return None
     return embedded_array(tensor)

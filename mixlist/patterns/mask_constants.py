@@ -20,7 +20,7 @@ MOST_ELEMENTS = 2**24  # of a constant that is changed in memory
 
 def is_reducible(value: Value) -> bool:
     """Return whether a constant is a float32 tensor of the model whose elements can be changed in memory."""
-    tensor = value.tensor
+    tensor = value.constant_proto
     if tensor is None or value.kind == "overridable" or value.type != types.FLOAT:
         return False
     return stored_element_count(tensor) <= MOST_ELEMENTS and tensor.DESCRIPTOR.name != "SparseTensorProto"
@@ -38,7 +38,7 @@ def filled_mask(node: Node) -> float | None:
 def computing_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup | None:
     """Return the group of a node that a mask is computed with; None if all constants at the node fit the low type."""
     for value in (*node.outputs, *node.inputs):
-        if value is None or not value.constant or value.type not in types.MIXABLE:
+        if value is None or not value.is_constant or value.type not in types.MIXABLE:
             continue
         found = range_of(value)
         why = found.misfit_reason(low) if found is not None else None
@@ -55,4 +55,4 @@ def computing_group(node: Node, range_of: RangeOf, low: int) -> MaskGroup | None
 def computed_inputs(node: Node, slots: Iterable[int]) -> list[Value]:
     """Return those inputs of a node at some slots that are computed constants, or parameters that receive constants."""
     read = [node.inputs[slot] for slot in slots if slot < len(node.inputs)]
-    return [value for value in read if value is not None and value.constant and value.tensor is None]
+    return [value for value in read if value is not None and value.is_constant and value.constant_proto is None]

@@ -122,7 +122,7 @@ class MaskFinder:
         """Find the nodes on a way to a softmax, from the end; return all values on a way."""
         results = zip(self.graph.root.outputs, self.call.wanted, strict=False)
         leading: set[Value | None] = set(_listed(value for value, is_wanted in results if is_wanted))
-        for node in reversed(self.graph.order):
+        for node in reversed(self.graph.nodes):
             if node.function is not None:
                 wanted = tuple([value in leading for value in node.outputs])
                 self.calls[node] = wanted = wanted if any(wanted) else ()
@@ -198,9 +198,9 @@ class MaskFinder:
             if value is None or value.type not in types.MIXABLE or (slots is not None and slot not in slots):
                 continue
             flow = self.flows.get(value)
-            if value.constant and (flow is None or value.tensor is not None):
+            if value.is_constant and (flow is None or value.constant_proto is not None):
                 flow = self._constant(node, slot, value)
-            elif flow is not None and value.constant:
+            elif flow is not None and value.is_constant:
                 self.constants.append((node, slot))
             yield slot, flow
 
@@ -212,7 +212,7 @@ class MaskFinder:
         if magnitude < SMALLEST_MASK:
             return None
         self.constants.append((node, slot))
-        if value.tensor is None:
+        if value.constant_proto is None:
             self.computed_at.setdefault(node, []).append(value)
         if not is_reducible(value):
             self.unsound.add(node)
@@ -258,7 +258,7 @@ class MaskFinder:
             self.unsound.add(node)
             return flow.multiplied(masks[0])
         factor = next((value for slot, value in enumerate(node.inputs) if value is not None and slot not in read), None)
-        if factor is not None and factor.constant and factor.tensor is None:
+        if factor is not None and factor.is_constant and factor.constant_proto is None:
             self.computed_at.setdefault(node, []).append(factor)
         bounds = factor_bounds(factor, self._range_of, self.low) if factor is not None else None
         if bounds is not None and node.op_type == "Div":
@@ -271,13 +271,13 @@ class MaskFinder:
     def _computing(self) -> Iterator[MaskGroup]:
         """Yield groups of the nodes that compute masks and their factors from other constants, from the end."""
         results = zip(self.graph.root.outputs, self.call.computed, strict=False)
-        self.computed.update(value for value, is_computed in results if is_computed and value.constant)
+        self.computed.update(value for value, is_computed in results if is_computed and value.is_constant)
         self.computed.update(
             chain.from_iterable(self.computed_at[node] for node in self.computed_at.keys() & self.carrying)
         )
         if not self.computed and not any(callee.computed_slots for callee in self.callees.values()):
             return
-        for node in reversed(self.graph.order):
+        for node in reversed(self.graph.nodes):
             callee, makes = self.callees.get(node), tuple([value in self.computed for value in node.outputs])
             if callee is not None:
                 callee = self._call(node, replace(callee.call, computed=makes)) if any(makes) else callee
@@ -296,7 +296,7 @@ class MaskFinder:
         values = self.flows.keys()
         parameters: dict[Value, Node] = {}  # with a node that reads the mask in it
         results = [self.graph.root.outputs]
-        for node in self.graph.order:
+        for node in self.graph.nodes:
             results += [body.outputs for body in node.bodies.values()]
             if values.isdisjoint(node.inputs):
                 continue
@@ -333,7 +333,7 @@ class MaskFinder:
         leaving: set[Node] = set()  # the leaders of groups with a value out of range
         for node in sorted(self.carrying | self.softmaxes, key=_order):
             scores = node.inputs[0] if node in self.softmaxes else None
-            if scores is not None and scores.constant and scores in self.flows:
+            if scores is not None and scores.is_constant and scores in self.flows:
                 self.constants.append((node, 0))
             found = [flow for value in (*node.inputs, *node.outputs) if (flow := self.flows.get(value)) is not None]
             if not found:
@@ -377,7 +377,7 @@ class MaskFinder:
 
     def _changes(self, value: Value | None, limit: float) -> bool:
         """Return whether a limit may change a constant, or the constants that it is computed from."""
-        known = self.ranges.known_range_of(value) if value is not None and value.tensor is not None else None
+        known = self.ranges.known_range_of(value) if value is not None and value.constant_proto is not None else None
         return known is None or known.max_abs > limit
 
 

@@ -137,7 +137,7 @@ def _of_graph(graph: Graph) -> dict[TensorRef, Mask]:
     ending = _ending(graph)
     known: dict[Value, Mask] = {}
     found: dict[TensorRef, Mask] = {}
-    for node in graph.order:
+    for node in graph.nodes:
         if not node.is_plain:
             continue
         mask = _made_by(graph, node, known)
@@ -153,14 +153,14 @@ def _ending(graph: Graph) -> set[Value]:
     """Return the values that reach a softmax and nothing else: no output of a graph, and no other operator."""
     readers: dict[Value, list[Node]] = {}
     bad: set[Value] = set(graph.root.outputs)
-    for node in graph.order:
+    for node in graph.nodes:
         for value in node.inputs:
             if value is not None:
                 readers.setdefault(value, []).append(node)
         for body in node.bodies.values():
             bad.update(body.outputs)
     ending: set[Value] = set()
-    for node in reversed(graph.order):
+    for node in reversed(graph.nodes):
         for value in node.outputs:
             nodes = readers.get(value, ()) if value is not None and value not in bad else ()
             if value is not None and nodes and all(_ends(reader, ending) for reader in nodes):
@@ -206,17 +206,17 @@ def _made_by(graph: Graph, node: Node, known: Mapping[Value, Mask]) -> Mask | No
 def _variables(graph: Graph, value: Value) -> list[TensorRef]:
     """Return the tensors that are moved into a value, without constants; the value itself if none is a constant."""
     moved = float_values(find_origins(value, _MOVERS))
-    if not any(origin.constant for origin in moved):
+    if not any(origin.is_constant for origin in moved):
         return [_key(graph, value)]
-    return [_key(graph, origin) for origin in moved if not origin.constant]
+    return [_key(graph, origin) for origin in moved if not origin.is_constant]
 
 
 def _constant_levels(value: Value) -> MaskLevels:
     """Return the levels of a constant that may be a mask; infinite ones for other values and external constants."""
     lowest = largest = 0.0
     for origin in float_values(find_origins(value, _MOVERS)):
-        if origin.tensor is not None and not is_external(origin.tensor):
-            for piece in read_pieces(origin.tensor, None):
+        if origin.constant_proto is not None and not is_external(origin.constant_proto):
+            for piece in read_pieces(origin.constant_proto, None):
                 if piece.size:
                     lowest, largest = min(lowest, float(piece.min())), max(largest, float(piece.max()))
     size = max(-lowest, largest)
@@ -229,6 +229,6 @@ def _constant_levels(value: Value) -> MaskLevels:
 def _key(graph: Graph, value: Value) -> TensorRef:
     """Return the TensorRef of a value; one that no run observes for an input of a function or of a body."""
     if value.producer is not None:
-        return output_ref(graph, value.producer, value.out)
+        return output_ref(graph, value.producer, value.output_slot)
     main = not graph.path and value.scope is graph.root and value in graph.root.inputs
     return TensorRef("", "", graph.root.inputs.index(value) if main else -1)

@@ -78,7 +78,7 @@ class PositionPlan:
 def find_positions(main: Graph) -> PositionPlan | None:
     """Return the position arithmetic of a model; None if the model has no operator that could read it."""
     for graph in reachable_graphs(main):
-        if any(node.op_type in READERS and not node.domain for node in graph.order):
+        if any(node.op_type in READERS and not node.domain for node in graph.nodes):
             return _Graphs().walk(main, ()).trace(())
     return None
 
@@ -125,9 +125,9 @@ class _Walk:
         for value, kind in zip(graph.root.inputs, arguments, strict=False):
             if _is_float(value):
                 self.kinds[value], self.integers[value] = kind, value
-        owners = {node.op_type for node in graph.order if node.bodies}
+        owners = {node.op_type for node in graph.nodes if node.bodies}
         if not owners:
-            for node in graph.order:
+            for node in graph.nodes:
                 if not self._reads_data_first(node):
                     self._evaluate(node)
             return
@@ -144,7 +144,7 @@ class _Walk:
         first = node.inputs[0] if node.inputs else None
         if first is None or node.function is not None or first in self.kinds:
             return False
-        return not first.constant and first.type in types.FLOATS
+        return not first.is_constant and first.type in types.FLOATS
 
     def _steps(self, scope: Scope) -> Iterator[_Step]:
         """Yield the nodes of a scope and what is below; the links of a body come before and after it."""
@@ -154,11 +154,11 @@ class _Walk:
                 continue
             own = list(links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
             for link in own:
-                for read in link.reads:
+                for read in link.sources:
                     if read.value.scope is read.body and _is_float(read.value):
                         self.kinds[read.value] = _UNKNOWN  # until the body has been walked
                 for target in link.targets:
-                    self.feeds.setdefault(target, []).extend(read.value for read in link.reads)
+                    self.feeds.setdefault(target, []).extend(read.value for read in link.sources)
             yield from own
             for body in node.bodies.values():
                 yield from self._steps(body)
@@ -168,7 +168,7 @@ class _Walk:
         """Evaluate steps again until nothing changes: the states of loops feed back."""
         readers: dict[Value, list[_Step]] = {}
         for step in dict.fromkeys(steps):
-            read = [each.value for each in step.reads] if isinstance(step, Link) else step.inputs
+            read = [each.value for each in step.sources] if isinstance(step, Link) else step.inputs
             for value in read:
                 if value is not None:
                     readers.setdefault(value, []).append(step)
@@ -185,7 +185,7 @@ class _Walk:
     def _evaluate(self, step: _Step) -> list[Value]:
         """Find out what a step makes; return the values of which more is known than before."""
         if isinstance(step, Link):
-            read = [each.value for each in step.reads]
+            read = [each.value for each in step.sources]
             kind = max(map(self._kind, read), default=_OTHER)
             return self._raise(step.targets, kind, self._first_integers(read))
         if step.function is not None:
@@ -198,7 +198,7 @@ class _Walk:
         callee = self.callees[node] = self.shared.walk(function, tuple(arguments))
         integers = self._first_integers(float_values(node.inputs))
         if integers is None:  # the body makes floats of them
-            integers = next((v for v in node.inputs if v is not None and not v.constant), None)
+            integers = next((v for v in node.inputs if v is not None and not v.is_constant), None)
         changed = []
         for value, result in zip(node.outputs, callee.graph.root.outputs, strict=False):
             changed += self._raise([value], callee._kind(result), integers)
@@ -210,7 +210,7 @@ class _Walk:
             before = self.kinds.get(value) if value is not None else None
             if value is None or not _is_float(value):
                 continue
-            settled = _FIXED if kind == _OTHER and (value.constant or value.from_shape) else kind
+            settled = _FIXED if kind == _OTHER and (value.is_constant or value.is_from_shape) else kind
             if settled != _OTHER if before is None else settled > before:
                 self.kinds[value] = settled
                 if settled == _POSITION:
@@ -226,10 +226,10 @@ class _Walk:
             if value is None:
                 continue
             known = kinds.get(value)
-            if known is None and not value.constant:
+            if known is None and not value.is_constant:
                 if _is_float(value):
                     return _OTHER, None  # data, as in most nodes
-                is_fixed = is_fixed and value.from_shape
+                is_fixed = is_fixed and value.is_from_shape
             elif known is not None:
                 floats.append(value)
                 is_unknown = is_unknown or known == _UNKNOWN
@@ -247,7 +247,7 @@ class _Walk:
         return (_POSITION, source) if types.element(source.type) in _COUNTED else (_OTHER, None)
 
     def _kind(self, value: Value) -> int:
-        return self.kinds.get(value, _FIXED if value.constant else _OTHER)
+        return self.kinds.get(value, _FIXED if value.is_constant else _OTHER)
 
     def _first_integers(self, values: Iterable[Value]) -> Value | None:
         return next((self.integers[v] for v in values if self.kinds.get(v) == _POSITION and v in self.integers), None)
@@ -275,7 +275,7 @@ class _Trace:
 
     def run(self, wanted: tuple[str | None, ...]) -> None:
         walk = self.walk
-        for node in walk.graph.order:
+        for node in walk.graph.nodes:
             slot = READERS.get(node.op_type) if not node.domain else None
             value = node.inputs[slot] if slot is not None and slot < len(node.inputs) else None
             if value is not None and walk.kinds.get(value) == _POSITION:
@@ -304,7 +304,7 @@ class _Trace:
         if node is None or node.bodies:
             return
         if node.function is not None:
-            self.wanted.setdefault(node, {})[value.out] = reader
+            self.wanted.setdefault(node, {})[value.output_slot] = reader
             self._go_back_through_call(node)
             return
         floats = float_values(node.inputs)
@@ -331,7 +331,7 @@ class _Trace:
         source = self.walk.integers.get(value, value)
         while (maker := source.producer) is not None and maker.op_type in _MOVED and not maker.domain:
             before = maker.inputs[0] if maker.inputs else None
-            if before is None or before.constant:
+            if before is None or before.is_constant:
                 break
             source = before
         return source.name

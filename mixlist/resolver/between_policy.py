@@ -31,9 +31,9 @@ def low_gray_nodes(state: SolverState) -> set[int]:
     neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
     clear_ops = state.policy.lists.library.clear_ops
     fixed = {i for g in groups if g.fixed not in (UNDECIDED, state.low) for i in (g.place, *(n.id for n in g.nodes))}
-    white = {n.id for n in graph.order if facts[n.id].kind == "low" and _can_be_low(n, state)} - fixed
-    black = {n.id for n in graph.order if facts[n.id].kind == "authored" and facts[n.id].list == "black"}
-    grays = {n.id: [n] for n in graph.order if facts[n.id].kind == "gray" and n.id not in stand_ins}
+    white = {n.id for n in graph.nodes if facts[n.id].kind == "low" and _can_be_low(n, state)} - fixed
+    black = {n.id for n in graph.nodes if facts[n.id].kind == "authored" and facts[n.id].list == "black"}
+    grays = {n.id: [n] for n in graph.nodes if facts[n.id].kind == "gray" and n.id not in stand_ins}
     grays |= {g.place: [n for n in g.nodes if n.id in stand_ins] for g in groups}
     after_black = _reach(black, readers, grays)
     can_be_low = {i for i, nodes in grays.items() if all(_can_be_low(n, state) for n in nodes)}
@@ -67,7 +67,7 @@ def _neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges,
     """
     graph = state.graph
     made_by: Edges = {}  # producers by the id of a value
-    for node in graph.order:
+    for node in graph.nodes:
         if not node.bodies:
             for output in node.outputs:
                 if output is not None:
@@ -78,13 +78,13 @@ def _neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges,
         passes = takes_type(link, state.low, graph)
         for target in link.targets:
             group = state.groups.get(target)
-            if group is not None and not any(is_container(read.value) for read in link.reads):
+            if group is not None and not any(is_container(read.value) for read in link.sources):
                 made_by[target.id] = [group.place]
-                put_in += [(group.place, read.value) for read in link.reads]
+                put_in += [(group.place, read.value) for read in link.sources]
             elif passes:
-                feeds.setdefault(target.id, []).extend(r.value.id for r in link.reads)
+                feeds.setdefault(target.id, []).extend(r.value.id for r in link.sources)
     edges = [(_producers(value.id, made_by, feeds), place) for place, value in put_in]
-    for node in graph.order:
+    for node in graph.nodes:
         if not node.bodies and node.signature is not None:
             reader = stand_ins.get(node.id, node.id)
             edges += [(_producers(v.id, made_by, feeds), reader) for v in float_values(node.inputs)]

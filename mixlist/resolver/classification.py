@@ -104,7 +104,7 @@ class Classifier:
             by_list = self._by_mode(action, node)
         if signature.has_fixed_output:
             return Classification(by_list.list, "cast", "cast", by_list.listed)
-        if graph.has_undeclared and unknown_inputs(node):
+        if graph.has_undeclared_types and unknown_inputs(node):
             return Classification(by_list.list, "unknown", "unknown-type", by_list.listed)
         movable = self.movable_if_white if by_list.kind == "low" else self.movable
         if not any(g.authored in movable for g in signature.groups):
@@ -133,11 +133,16 @@ def is_control_flow(node: Node) -> bool:
 def unknown_inputs(node: Node) -> list[Value]:
     """Return the inputs of unknown type at slots that admit float32 or a low type (Rule S4.40)."""
     signature = node.signature
-    if types.UNKNOWN not in node.types or signature is None or signature.schema is None or signature.reads_any_type:
+    if (
+        types.UNKNOWN not in node.input_types
+        or signature is None
+        or signature.schema is None
+        or signature.reads_any_type
+    ):
         return []
     schema = signature.schema
     formal = schema.formal_slots(schema.inputs, len(node.inputs))
-    slots = zip(node.inputs, node.types, formal, strict=False)
+    slots = zip(node.inputs, node.input_types, formal, strict=False)
     unknown = [(value, slot.parameter) for value, known, slot in slots if value is not None and known == types.UNKNOWN]
     return [
         v for v, parameter in unknown if not types.MIXABLE.isdisjoint(map(types.element, schema.types_of(parameter)))
@@ -152,7 +157,7 @@ def _read_types(node: Node) -> list[types.Type]:
 def find_rank(graph: Graph, node: Node) -> int | None:
     """Return the number of dimensions of a node's first input, as far as weights or declarations tell."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
-    dims = getattr(weight.tensor, "dims", None) if weight is not None else None
+    dims = getattr(weight.constant_proto, "dims", None) if weight is not None else None
     if node.op_type in ("Conv", "ConvTranspose") and dims is not None:
         return len(dims)
     first: Value | None = node.inputs[0] if node.inputs else None

@@ -23,7 +23,7 @@ from mixlist.resolver.solver_state import SolverState
 
 def misfit(value: Value, state: SolverState) -> str | None:
     """Return why a constant does not fit the low type; None if it fits, is converted anyway, or is no constant."""
-    if not value.constant or state.policy.constants != "keep":
+    if not value.is_constant or state.policy.constants != "keep":
         return None
     elem = types.element(value.type)
     if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.shared.classifier.lowers_bfloat16):
@@ -49,7 +49,7 @@ def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> As
             continue
         for slot in group.inputs:
             value = node.inputs[slot]
-            examined = value is not None and value.constant and slot not in reduced
+            examined = value is not None and value.is_constant and slot not in reduced
             why = misfit(value, state) if value is not None and examined else None
             if why:
                 kept.append(index)
@@ -79,7 +79,7 @@ def _without_groups(node: Node, assignment: Assignment, kept: list[int], low: in
 def _result_misfit(node: Node, assignment: Assignment, state: SolverState) -> str | None:
     """Return why a constant that the node would compute in the low type does not fit it."""
     for value, made in zip(node.outputs, assignment.outputs, strict=False):
-        if value is not None and value.constant and made == state.low and (why := misfit(value, state)):
+        if value is not None and value.is_constant and made == state.low and (why := misfit(value, state)):
             return why
     return None
 
@@ -87,4 +87,4 @@ def _result_misfit(node: Node, assignment: Assignment, state: SolverState) -> st
 def _has_only_constants(group: TypeGroup, node: Node) -> bool:
     """Return whether the type of these slots is independent of all values that are computed."""
     inputs = [node.inputs[slot] for slot in group.inputs]
-    return not group.outputs and all(v is not None and v.constant for v in inputs)
+    return not group.outputs and all(v is not None and v.is_constant for v in inputs)

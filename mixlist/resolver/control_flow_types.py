@@ -30,20 +30,20 @@ def decide_link(link: Link, state: SolverState) -> list[Value]:
     voted = _vote(link, state)
     targets = [t for t in link.targets if types.element(t.type) in types.MIXABLE and t not in state.groups]
     changed = state.raise_types(targets, [voted] * len(targets))
-    by_black = voted == types.FLOAT and any(is_high_by_black(r.value, state.solution, state.low) for r in link.reads)
+    by_black = voted == types.FLOAT and any(is_high_by_black(r.value, state.solution, state.low) for r in link.sources)
     return changed + mark_high_by_black(link.targets, [by_black] * len(link.targets), state)
 
 
 def _vote(link: Link, state: SolverState) -> int:
     voted = UNDECIDED
-    for read in link.reads:
+    for read in link.sources:
         if read.votes and read.value.type == types.UNKNOWN and link.targets:
             voted = join(voted, types.element(link.targets[0].type))  # a custom operator makes the authored type
         elif read.votes:
             voted = join(voted, state.decided_types[read.value.id])
     if voted not in (UNDECIDED, types.FLOAT) and not takes_type(link, voted, state.graph):
         return types.FLOAT
-    if voted == state.low and any(misfit(r.value, state) for r in link.reads):
+    if voted == state.low and any(misfit(r.value, state) for r in link.sources):
         return types.FLOAT
     if voted not in (UNDECIDED, state.low, types.FLOAT) and link.targets:
         return types.element(link.targets[0].type)  # lists never make the other low type
@@ -52,8 +52,8 @@ def _vote(link: Link, state: SolverState) -> int:
 
 def takes_type(link: Link, elem: int, graph: Graph) -> bool:
     """Return whether the control-flow operator takes the type at the graph's opset (bfloat16 came late)."""
-    schema = find_schema("", link.reads[0].node.op_type, graph.opsets.get("", 0))
+    schema = find_schema("", link.sources[0].node.op_type, graph.opsets.get("", 0))
     if schema is None:
         return False
     allowed: frozenset[types.Type] = frozenset().union(*schema.allowed.values())
-    return all(types.with_element(v.type, elem) in allowed for v in (*link.targets, *(r.value for r in link.reads)))
+    return all(types.with_element(v.type, elem) in allowed for v in (*link.targets, *(r.value for r in link.sources)))

@@ -60,7 +60,7 @@ def _callers(resolved: ModelSolution) -> dict[GraphSolution, list[str]]:
     """Return the calls of each specialization, if its function has several."""
     callers: dict[GraphSolution, list[str]] = {}
     for solution in resolved.solutions:
-        for node in solution.graph.order:
+        for node in solution.graph.nodes:
             callee = solution.callees.get(node.id)
             if callee is not None and callee.number:
                 call = NodeRef(_scope_path(solution, node.scope), display_name(node))
@@ -113,7 +113,7 @@ def _deciders(solution: GraphSolution) -> dict[int, Node | Value]:
     Operators on sequences may follow each other in a circle; then the chain ends where it comes back.
     """
     ends: dict[int, Node | Value] = {}
-    for node in solution.graph.order:
+    for node in solution.graph.nodes:
         at = _followed_maker(solution, node)
         if isinstance(at, Node) and at.id in ends:  # as a rule, a producer comes first
             ends[node.id] = ends[at.id]

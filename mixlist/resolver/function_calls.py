@@ -62,7 +62,7 @@ def settle_constant_arguments(
     for callee in dict.fromkeys(solution.callees.values()):
         settle_constant_arguments(callee, fits, done)
     root = solution.graph.root
-    parameters = [v for v in root.inputs if solution.graph.path and v.constant and v not in root.outputs]
+    parameters = [v for v in root.inputs if solution.graph.path and v.is_constant and v not in root.outputs]
     settled: dict[Value, Link | None] = dict.fromkeys(parameters)
     settled |= {link.targets[0]: link for link in solution.links if _hands_in_constant(link, fits)}
     if not settled:
@@ -81,7 +81,7 @@ def settle_constant_arguments(
 
 def _hands_in_constant(link: Link, fits: Callable[[Value], bool]) -> bool:
     """Return whether a link only hands an initializer or a Constant to a body, as Scan and SequenceMap do."""
-    if len(link.reads) != 1 or len(link.targets) != 1 or link.targets[0].kind != "input":
+    if len(link.sources) != 1 or len(link.targets) != 1 or link.targets[0].kind != "input":
         return False
-    value = link.reads[0].value
-    return value.tensor is not None and value.kind != "overridable" and fits(value)
+    value = link.sources[0].value
+    return value.constant_proto is not None and value.kind != "overridable" and fits(value)

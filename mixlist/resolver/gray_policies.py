@@ -54,7 +54,7 @@ def follow_all(producers: list[Value], authored: int, state: SolverState) -> tup
 
 def is_followed(value: Value) -> bool:
     """Return whether a gray node may follow an input: float inputs that are not constants."""
-    return not value.constant and types.element(value.type) in types.FLOATS
+    return not value.is_constant and types.element(value.type) in types.FLOATS
 
 
 def _follow_first(node: Node, state: SolverState) -> tuple[int, Value | None]:

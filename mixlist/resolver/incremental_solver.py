@@ -137,7 +137,7 @@ class IncrementalSolver:
     def _classify(self, graph: Graph, facts: Classifier) -> list[ClassifiedNode]:
         ruled = self.rules.match(graph)
         return [
-            self._intern(id(graph), node, ruled.get(node.id) or facts.classify(graph, node)) for node in graph.order
+            self._intern(id(graph), node, ruled.get(node.id) or facts.classify(graph, node)) for node in graph.nodes
         ]
 
     def _by_list(self, operator: Operator, policy: Policy, facts: Classifier) -> Changes:
@@ -159,7 +159,7 @@ class IncrementalSolver:
             self._changes_by_rule[rule] = {
                 node: ClassifiedNode(key, node, fact, alone.assignment(graph, node))
                 for key, graph in self.graphs.items()
-                for node, fact in ((graph.order[at], fact) for at, fact in alone.match(graph).items())
+                for node, fact in ((graph.nodes[at], fact) for at, fact in alone.match(graph).items())
             }
         return self._changes_by_rule[rule]
 
@@ -232,7 +232,7 @@ class _IncrementalResolution(ModelSolver):
             solver.solution.classifications[node.id] = current.get(node, base[node.id]).fact
         keep_positions(solver.solution, changed)
         below = {each.graph for each in differences if each.graph != id(graph)}
-        calls = [n for n in graph.order if n.function is not None and below & incremental.reach[id(n.function)]]
+        calls = [n for n in graph.nodes if n.function is not None and below & incremental.reach[id(n.function)]]
         return incremental.rerun(graph, solver.schedule).run(solver, changed, calls)
 
 

@@ -74,7 +74,7 @@ def _lowered(plan: PositionPlan, resolved: ModelSolution) -> Iterator[tuple[Grap
     waiting = [(plan, resolved.solutions[0])]
     seen = set(waiting)
     for of_graph, solution in waiting:
-        for node in solution.graph.order:
+        for node in solution.graph.nodes:
             position, assignment = of_graph.nodes.get(node.id), solution.assignments[node.id]
             groups = node.signature.groups if node.signature is not None else ()
             elements = assignment.elements if assignment is not None else ()

@@ -53,7 +53,7 @@ class ReasonWriter:
             text += f"; its slot stays float32 because {note} (S4.7)"
         for slot, limit in self.solution.reduced_slots.get(node, {}).items():
             value = node.inputs[slot]
-            if value is not None and value.tensor is not None:
+            if value is not None and value.constant_proto is not None:
                 text += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"
         entry = self.solution.classifications[node.id].listed
         if entry is not None and entry.note and entry.source:

@@ -101,7 +101,7 @@ def _numbered(main: GraphSolution) -> tuple[GraphSolution, ...]:
 
 def _warnings(resolved: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
     yield from _other_policy(resolved)
-    counts = Counter((n.domain, n.op_type) for s in resolved.solutions for n in s.graph.order)
+    counts = Counter((n.domain, n.op_type) for s in resolved.solutions for n in s.graph.nodes)
     functions = {name for _, name, _ in resolved.graph.functions}
     yield from find_name_warnings(resolved.policy, counts, functions)
     yield from resolved.rules.findings()
@@ -122,7 +122,7 @@ def _broken_masks(resolved: ModelSolution, ranges: ConstantRanges) -> Iterator[D
     seen = set(waiting)
     for solution, of_graph in waiting:
         yield from mask_warnings(solution, of_graph.groups, resolved.low)
-        for node in solution.graph.order:
+        for node in solution.graph.nodes:
             callee, called = solution.callees.get(node.id), of_graph.of_call(node)
             if callee is not None and called is not None and (callee, called) not in seen:
                 seen.add((callee, called))
@@ -134,8 +134,8 @@ def _unknown_types(resolved: ModelSolution) -> Iterator[Diagnostic]:
     readers = [
         node
         for solution in resolved.solutions
-        if solution.graph.has_undeclared
-        for node, fact in zip(solution.graph.order, solution.classifications, strict=True)
+        if solution.graph.has_undeclared_types
+        for node, fact in zip(solution.graph.nodes, solution.classifications, strict=True)
         if fact.kind == "unknown"
     ]
     if not readers:

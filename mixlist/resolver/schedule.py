@@ -45,7 +45,7 @@ class Schedule:
 def read_by(step: Step) -> list[Value]:
     """Return the values whose decided types a step reads."""
     if isinstance(step, Link):
-        return [r.value for r in step.reads if r.votes]
+        return [r.value for r in step.sources if r.votes]
     if isinstance(step, SequenceGroup):
         return [
             *step.tensors,

@@ -67,24 +67,24 @@ def find_groups(graph: Graph, links: list[Link], border: Iterable[tuple[Value, i
     if not any(isinstance(v.type, tuple) for v in graph.values):
         return {}
     parent = {v: v for v in graph.values if is_container(v)}
-    for node in graph.order:
+    for node in graph.nodes:
         if node.signature is not None and node.function is None:
             _unite(parent, [v for v in (*node.inputs, *node.outputs) if v is not None and is_container(v)])
     for link in links:
-        _unite(parent, [v for v in (*link.targets, *(r.value for r in link.reads)) if is_container(v)])
+        _unite(parent, [v for v in (*link.targets, *(r.value for r in link.sources)) if is_container(v)])
     by_root: dict[Value, SequenceGroup] = {}
     for value in parent:
         root = _root(parent, value)
         if root not in by_root:
-            by_root[root] = SequenceGroup(len(graph.order) + len(by_root))
+            by_root[root] = SequenceGroup(len(graph.nodes) + len(by_root))
         by_root[root].values.append(value)
     groups = {value: by_root[_root(parent, value)] for value in parent}
-    for node in graph.order:
+    for node in graph.nodes:
         _attach_node(node, groups)
     for link in links:
         group = next((groups[t] for t in link.targets if t in groups), None)
         if group is not None:
-            group.tensors.extend(r.value for r in link.reads if not is_container(r.value))
+            group.tensors.extend(r.value for r in link.sources if not is_container(r.value))
             group.links.append(link)
     for value, elem in border:
         if value in groups:

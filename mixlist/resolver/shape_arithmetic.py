@@ -19,8 +19,8 @@ def is_shape_arithmetic(node: Node) -> bool:
     for value in node.inputs:
         if value is None or types.element(value.type) not in types.FLOATS:
             continue
-        if value.from_shape:
+        if value.is_from_shape:
             has_shape = True
-        elif not value.constant:
+        elif not value.is_constant:
             return False
     return has_shape

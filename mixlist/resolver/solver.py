@@ -147,10 +147,10 @@ class GraphSolver:
         self.graph = graph
         self.solution = solution or GraphSolution(
             graph,
-            [shared.classifier.classify(graph, n) for n in graph.order],
+            [shared.classifier.classify(graph, n) for n in graph.nodes],
             [types.element(v.type) if types.element(v.type) not in types.MIXABLE else UNDECIDED for v in graph.values],
-            [None] * len(graph.order),
-            [None] * len(graph.order),
+            [None] * len(graph.nodes),
+            [None] * len(graph.nodes),
         )
         self.state = SolverState(shared, self.solution)
         self.schedule = Schedule()
@@ -166,7 +166,7 @@ class GraphSolver:
         for node_id, fact in state.shared.rules.match(self.graph).items():
             solution.classifications[node_id] = fact
         solution.positions, solution.masks = call.positions, call.masks
-        keep_positions(solution, self.graph.order)
+        keep_positions(solution, self.graph.nodes)
         for node, mask in mask_notes(masks.kept):
             solution.classifications[node.id] = replace(solution.classifications[node.id], mask=mask)
         solution.kept_masks, solution.reduced_slots = masks.kept, masks.reduced
@@ -216,7 +216,7 @@ class GraphSolver:
 
     def _custom_bodies(self) -> Iterator[Scope]:
         """Yield the bodies of operators that are no control flow, which keep their types at the border (Rule S4.14)."""
-        for node in self.graph.order:
+        for node in self.graph.nodes:
             if node.bodies and not is_control_flow(node):
                 yield from node.bodies.values()
 
@@ -245,7 +245,7 @@ class GraphSolver:
                 state.decided_types[value.id] = types.element(value.type)
                 state.authored_at_last.add(value.id)
                 waiting.extend(readers.get(value.id, ()))
-        waiting.extend(n for n in self.graph.order if self.solution.classifications[n.id].kind == "rule")
+        waiting.extend(n for n in self.graph.nodes if self.solution.classifications[n.id].kind == "rule")
         self._drain(waiting, readers)
 
     def _drain(self, waiting: deque[Step], readers: dict[int, list[Step]]) -> None:

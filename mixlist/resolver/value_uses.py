@@ -37,8 +37,8 @@ def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[
 
     Without ``node_inputs``, yield only the uses of control flow, function calls and bodies.
     """
-    linked = {(r.node, r.slot) for link in solution.links for r in link.reads if r.body is None}
-    for node in solution.graph.order:
+    linked = {(r.node, r.slot) for link in solution.links for r in link.sources if r.body is None}
+    for node in solution.graph.nodes:
         if node.function is not None:
             yield from _call_uses(solution, node)
         elif not node.bodies:
@@ -52,7 +52,7 @@ def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[
                     yield Use(value, None, node.scope, node, slot)
     for link in solution.links:
         shared = link_type(solution, link)
-        for read in link.reads:
+        for read in link.sources:
             want = shared if read.value.type != types.UNKNOWN else None  # as authored: the link is that then
             reader = read.node if read.body is None else None
             yield Use(read.value, want, read.body or read.node.scope, reader, read.slot)
@@ -64,7 +64,7 @@ def link_type(solution: GraphSolution, link: Link) -> int | None:
     for target in link.targets:
         if types.element(target.type) in types.MIXABLE:
             return solution.decided_types[target.id]
-    reads = [r.value for r in link.reads if types.element(r.value.type) in types.MIXABLE]
+    reads = [r.value for r in link.sources if types.element(r.value.type) in types.MIXABLE]
     if link.targets or not reads:
         return None
     return reduce(join, (solution.decided_types[v.id] for v in reads))
@@ -80,24 +80,26 @@ def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
             continue
         want = wanted[slot] if slot < len(wanted) else None
         if want is not None:
-            limit = limits.get(slot, 0.0) if limits and value.tensor is not None else 0.0
+            limit = limits.get(slot, 0.0) if limits and value.constant_proto is not None else 0.0
             yield Use(value, types.element(want), node.scope, node, slot, limit)
-        elif node.op_type == "Cast" and value.tensor is not None and types.element(value.type) in types.MIXABLE:
+        elif node.op_type == "Cast" and value.constant_proto is not None and types.element(value.type) in types.MIXABLE:
             # a user's Cast of a constant keeps its rounding: it reads the number that was written
             yield Use(value, types.element(value.type), node.scope, node, slot)
         elif _takes(node, slot, solution.decided_types[value.id]):
             yield Use(value, None, node.scope, node, slot)
         else:
-            yield Use(value, types.element(node.types[slot]), node.scope, node, slot)
+            yield Use(value, types.element(node.input_types[slot]), node.scope, node, slot)
 
 
 def _takes(node: Node, slot: int, elem: int) -> bool:
     """Return whether an operator that reads any float reads this one at the graph's opset (bfloat16 came late)."""
     schema = node.signature.schema if node.signature is not None else None
-    if schema is None or elem not in types.MIXABLE or elem == types.element(node.types[slot]):
+    if schema is None or elem not in types.MIXABLE or elem == types.element(node.input_types[slot]):
         return True
     formal = schema.formal_slots(schema.inputs, len(node.inputs))
-    return slot >= len(formal) or types.with_element(node.types[slot], elem) in schema.types_of(formal[slot].parameter)
+    return slot >= len(formal) or types.with_element(node.input_types[slot], elem) in schema.types_of(
+        formal[slot].parameter
+    )
 
 
 def _call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
@@ -105,7 +107,7 @@ def _call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     parameters = callee.graph.root.inputs
     for slot, value in enumerate(node.inputs):
         if value is not None:
-            chosen = slot < len(parameters) and value.constant and types.element(value.type) in types.MIXABLE
+            chosen = slot < len(parameters) and value.is_constant and types.element(value.type) in types.MIXABLE
             yield Use(value, callee.decided_types[parameters[slot].id] if chosen else None, node.scope, node, slot)
 
 
@@ -114,14 +116,14 @@ def _foreign_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     yield from find_node_uses(solution, node)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
-            elem = types.element(body.yields[slot])
+            elem = types.element(body.output_types[slot])
             yield Use(value, elem if elem in types.MIXABLE else None, body, None, slot)
 
 
 def _unlinked_outputs(solution: GraphSolution) -> Iterator[Use]:
     """Yield the body outputs that no link reads: conditions, and scan outputs without a name."""
-    linked = {(r.body, r.slot) for link in solution.links for r in link.reads if r.body is not None}
-    for node in solution.graph.order:
+    linked = {(r.body, r.slot) for link in solution.links for r in link.sources if r.body is not None}
+    for node in solution.graph.nodes:
         if not is_control_flow(node):
             continue
         for body in node.bodies.values():

@@ -140,7 +140,7 @@ class _Chooser:
             if source is not None:
                 self.constants.setdefault(source, []).append(replace(use, value=source))
                 self.redirected.add((use.node, use.scope, use.slot))
-            elif value.tensor is not None and value.kind != "overridable":
+            elif value.constant_proto is not None and value.kind != "overridable":
                 if types.element(value.type) in types.MIXABLE:
                     self.constants.setdefault(value, []).append(use)
             elif use.wanted_type is not None and use.wanted_type != changed.get(value.id, decided[value.id]):
@@ -157,7 +157,7 @@ class _Chooser:
         ):
             return None
         source = looked_through(use.value, self.decided_types, self.low, self.cast_is_black)
-        if source is None or source.tensor is None or source.kind == "overridable":
+        if source is None or source.constant_proto is None or source.kind == "overridable":
             return None
         return source if types.element(source.type) == use.wanted_type else None
 
@@ -177,8 +177,8 @@ class _Chooser:
 
     def _output_type(self, slot: int, value: Value, keep: KeepTypes) -> int:
         root = self.solution.graph.root
-        authored = self.solution.graph.marked_types.get(root.output_names()[slot], value.type)
-        declared = types.element(root.output_types[slot] or authored)  # an output may lack a declaration
+        authored = self.solution.graph.marked_cast_types.get(root.output_names()[slot], value.type)
+        declared = types.element(root.declared_output_types[slot] or authored)  # an output may lack a declaration
         if declared in types.MIXABLE and keep.keeps(value.name):
             return declared
         return self._elem(value)
@@ -186,12 +186,12 @@ class _Chooser:
     def _output(self, value: Value, declared: int, slot: int) -> None:
         """The Cast that makes a graph output has the output's name; what it casts gets a new one."""
         same = declared == self._elem(value) or declared not in types.MIXABLE
-        if value in self.constants or (value.tensor is not None and not same):
+        if value in self.constants or (value.constant_proto is not None and not same):
             self.constants.setdefault(value, []).append(Use(value, declared, value.scope, None, slot))
             return
         if same or (value, declared) in self.made:
             return
-        self.layout.names[value.id] = self.new.make(f"{value.name}_{types.type_name(self._elem(value))}")
+        self.layout.names[value.id] = self.new.make_name(f"{value.name}_{types.type_name(self._elem(value))}")
         self._add_cast(value, declared, value.name, output=True)
 
     # --- constants ---
@@ -211,7 +211,7 @@ class _Chooser:
             self.layout.converted.append(Converted(value, elem, value.name, limit))
         for elem, limit in wanted:
             kind = "mask_" if limit else ""
-            name = self.new.make(f"{value.name}_{kind}{types.type_name(elem)}")
+            name = self.new.make_name(f"{value.name}_{kind}{types.type_name(elem)}")
             self.layout.converted.append(Converted(value, elem, name, limit))
             self._point([u for u in found if (u.wanted_type, u.magnitude_limit) == (elem, limit)], name)
 
@@ -229,13 +229,13 @@ class _Chooser:
                 for use, cast in zip(needing, seen, strict=True):
                     self._reuse(use, cast)
                 return
-            made = self.new.make(f"{value.name}_{types.type_name(elem)}")
+            made = self.new.make_name(f"{value.name}_{types.type_name(elem)}")
             self._add_cast(value, elem, made)
         self._point(needing, made)
 
     def _add_cast(self, value: Value, elem: int, name: str, output: bool = False) -> None:
         self.made[value, elem] = name
-        cast = NewCast(value, elem, name, self.new.make(f"Cast_{name}"), output)
+        cast = NewCast(value, elem, name, self.new.make_name(f"Cast_{name}"), output)
         self.layout.casts.setdefault(value.scope, []).append(cast)
 
     def _point(self, needing: list[Use], name: str) -> None:
@@ -266,7 +266,7 @@ class _Chooser:
     def user_casts(self) -> dict[tuple[Value, int], dict[Scope, Node]]:
         """The first Cast of each scope by what it reads and makes."""
         casts: dict[tuple[Value, int], dict[Scope, Node]] = {}
-        for node in self.solution.graph.order:
+        for node in self.solution.graph.nodes:
             if node.op_type == "Cast" and not node.domain and node.inputs and node.inputs[0] and node.outputs[0]:
                 made = (node.inputs[0], types.element(node.outputs[0].type))
                 casts.setdefault(made, {}).setdefault(node.scope, node)

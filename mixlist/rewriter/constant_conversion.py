@@ -42,16 +42,16 @@ def convert_constants(
     positions: dict[Scope, dict[str, int]] = {}
     for item in sorted(layout.converted, key=lambda c: c.name == c.value.name):  # copies first, then in place
         value, message = item.value, messages[item.value.scope]
-        assert value.tensor is not None
-        converted, report = converted_tensor(value.tensor, item.elem, clamp, item.name, item.limit, folder)
+        assert value.constant_proto is not None
+        converted, report = converted_tensor(value.constant_proto, item.elem, clamp, item.name, item.limit, folder)
         in_place = item.name == value.name
         if report is not None:
-            reports[item.name, id(value.tensor)] = report  # two scopes may have a constant of one name
+            reports[item.name, id(value.constant_proto)] = report  # two scopes may have a constant of one name
         if value.producer is not None:
             node = message.node[value.producer.position]
             if not in_place:
                 node = copy_message(node)
-                node.name, node.output[0] = new.make(f"Constant_{item.name}"), item.name
+                node.name, node.output[0] = new.make_name(f"Constant_{item.name}"), item.name
                 nodes.setdefault(value.scope, []).append((value, node))
             _set_constant(node, converted)
             continue
@@ -89,7 +89,7 @@ def sensitive_readers(solution: GraphSolution, layout: Layout) -> Iterator[tuple
     converted: dict[Value | None, list[str]] = {}
     for item in layout.converted:
         converted.setdefault(item.value, []).append(item.name)
-    for node in solution.graph.order if converted else ():
+    for node in solution.graph.nodes if converted else ():
         if node.op_type in _SENSITIVE:
             for value in node.inputs:
                 for name in converted.get(value, ()):

@@ -25,7 +25,7 @@ class Emitter:
         self.solution = solution
         self.layout = layout
         self.calls = calls  # new function names by id of the call node
-        marked = any(scope.marked for scope in linked_scopes(solution.graph.root))
+        marked = any(scope.marked_casts for scope in linked_scopes(solution.graph.root))
         self.renames = bool(layout.names) or marked  # the reader of a Cast that mixlist made reads the Cast's input now
 
     def emit(self, messages: dict[Scope, ScopeProto], constants: dict[Scope, list[tuple[Value, NodeProto]]]) -> None:
@@ -119,7 +119,7 @@ class Emitter:
     def _insert(self, scope: Scope, proto: ScopeProto, constants: list[tuple[Value, NodeProto]]) -> None:
         casts = self.layout.casts.get(scope, [])
         moved = [n for n in self.layout.moved if n.scope is scope]
-        if scope.sorted and not (casts or scope.marked or constants or moved):
+        if scope.is_sorted and not (casts or scope.marked_casts or constants or moved):
             return
         keys: list[SortKey | None] = [None] * len(proto.node)
         place = {node: index for index, node in enumerate(scope.nodes)}

@@ -49,9 +49,9 @@ class RewriteResult:
     @property
     def model(self) -> Any:  # ModelProto or onnx_ir.Model: the caller knows which
         """The model, of the kind that went in, with all weights in it where a path went in."""
-        if self.loaded.kind == "path":
+        if self.loaded.source_kind == "path":
             self._take_in()
-        if self.loaded.kind == "ir":
+        if self.loaded.source_kind == "ir":
             import onnx_ir
 
             self._take_in(pending_only=True)

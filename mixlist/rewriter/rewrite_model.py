@@ -104,7 +104,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, keep: KeepTypes
     replace_functions(model, resolved, functions)
     correct_shapes(model)
     _stamp(model, resolved)
-    nodes = ((solution, node) for solution in resolved.solutions for node in solution.graph.order)
+    nodes = ((solution, node) for solution in resolved.solutions for node in solution.graph.nodes)
     counts = Counter(find_precision(solution, node) for solution, node in nodes)
     low_name = types.type_name(resolved.low)
     return RewriteResult(
@@ -127,8 +127,8 @@ def _taken(resolved: ModelSolution) -> set[str]:
     called = {solution.graph.path for solution in resolved.solutions}
     for solution in resolved.solutions:
         taken.update(v.name for v in solution.graph.values)
-        taken.update(n.proto.name for n in solution.graph.order)
-        taken.update(names_in(*solution.graph.unlinked))
+        taken.update(n.proto.name for n in solution.graph.nodes)
+        taken.update(names_in(*solution.graph.unlinked_bodies))
     for function in resolved.loaded.proto.functions:
         if f"function:{function.domain}:{function.name}" not in called:
             taken.update(names_in(function))

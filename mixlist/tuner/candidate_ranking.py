@@ -82,7 +82,7 @@ def _matrix_flops(costs: Costs) -> Counter[NodeRef]:
     """Return the FLOPs of each matrix product and convolution; those of all calls of a function together."""
     flops: Counter[NodeRef] = Counter()
     for part in costs.with_calls():
-        for node in part.graph.order:
+        for node in part.graph.nodes:
             cost = part.nodes.get(node.id)
             if cost is not None and cost.matrix:
                 flops[node_ref(part.graph, node)] += cost.flops

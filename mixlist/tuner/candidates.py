@@ -117,7 +117,7 @@ def node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate
     that a rule decides already.
     """
     graphs = {id(s.graph): s.graph for s in reachable_solutions(main)}
-    names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.order)
+    names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.nodes)
     candidates: dict[str, Candidate] = {}
     for solution, node in _listed_nodes(main):
         ref, signature = node_ref(solution.graph, node), node.signature
@@ -142,6 +142,6 @@ def _float32_at(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
 def _listed_nodes(main: GraphSolution) -> Iterator[tuple[GraphSolution, Node]]:
     """Yield every node that lists may decide; a function's once per specialization."""
     for solution in reachable_solutions(main):
-        for node in solution.graph.order:
+        for node in solution.graph.nodes:
             if not is_control_flow(node) and node.function is None:
                 yield solution, node

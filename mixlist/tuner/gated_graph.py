@@ -89,7 +89,7 @@ class GateBuilder(EmulationBuilder):
 
     def build(self) -> GatedGraph:
         """Return the graph in which every scope is gated."""
-        flags = self.new_names.make("mixlist_gates")
+        flags = self.new_names.make_name("mixlist_gates")
         proto = self.proto
         self._rewrite_graph(self.graph, proto.graph)
         del proto.functions[:]
@@ -100,7 +100,7 @@ class GateBuilder(EmulationBuilder):
         outputs = tuple(output.name for output in proto.graph.output)
         values = self.graph.root.values
         kinds = {name: _as_float32(value.type) for name, value in values.items()}
-        constants = frozenset(name for name, value in values.items() if value.constant and value.kind == "node")
+        constants = frozenset(name for name, value in values.items() if value.is_constant and value.kind == "node")
         gates, names = tuple(self.gates.values()), tuple(self.gates)
         return GatedGraph(proto, flags, gates, names, outputs, kinds, constants, self.origins)
 
@@ -146,7 +146,7 @@ class GateBuilder(EmulationBuilder):
         otherwise = self._branch(graph, node, nodes, plain, None)
         for rounding in variants:
             low = self._branch(graph, node, nodes, plain, rounding)
-            outputs = [self.new_names.make(v.name) if v is not None else "" for v in node.outputs]
+            outputs = [self.new_names.make_name(v.name) if v is not None else "" for v in node.outputs]
             gate = self._if(self._flag((point, rounding)), low, otherwise, [n for n in outputs if n])
             otherwise = self._body([gate], outputs, node)
         target.CopyFrom(gate)
@@ -159,7 +159,7 @@ class GateBuilder(EmulationBuilder):
         body = node.function
         assert body is not None
         message = copy_message(body.function)
-        message.name = target.op_type = self.new_names.make(message.name)
+        message.name = target.op_type = self.new_names.make_name(message.name)
         first, self.calls = len(self.gates), (*self.calls, ref)
         self._rewrite_graph(body, message)
         self.calls = self.calls[:-1]
@@ -174,14 +174,14 @@ class GateBuilder(EmulationBuilder):
 
     def _flag(self, what: Gate) -> str:
         """Add a gate; return the name of its flag."""
-        flag = self.new_names.make(f"mixlist_gate_{len(self.gates)}")
+        flag = self.new_names.make_name(f"mixlist_gate_{len(self.gates)}")
         self.gates[flag] = what
         return flag
 
     def _if(self, flag: str, low: GraphProto, plain: GraphProto, outputs: Sequence[str]) -> NodeProto:
         from onnx import helper
 
-        name = self.new_names.make(f"If_{flag}")
+        name = self.new_names.make_name(f"If_{flag}")
         return helper.make_node("If", [flag], outputs, name=name, then_branch=low, else_branch=plain)
 
     def _gate_read(self, flag: str, elem: int, value: Value, plain: str) -> NodeProto:
@@ -192,10 +192,10 @@ class GateBuilder(EmulationBuilder):
             inside: list[NodeProto] = []
             outer = value.scope.owner is None and bool(self.calls)
             name = plain if plain != value.name and not low else self._read(value, low, inside, outer)
-            out = self.new_names.make(f"{value.name}_read")
-            inside.append(self.new_names.node("Identity", [name], out))
+            out = self.new_names.make_name(f"{value.name}_read")
+            inside.append(self.new_names.make_node("Identity", [name], out))
             branches.append(self._graph(inside, [(out, value.type)]))
-        out = self.new_names.make(f"{value.name}_gated")
+        out = self.new_names.make_name(f"{value.name}_gated")
         return self._if(flag, branches[0], branches[1], [out])
 
     def _gate_reads(
@@ -221,21 +221,21 @@ class GateBuilder(EmulationBuilder):
         inside: list[NodeProto] = []
         for made in nodes:
             copy = copy_message(made)
-            copy.name = self.new_names.make(made.name or made.op_type)
+            copy.name = self.new_names.make_name(made.name or made.op_type)
             if made is plain:
                 self.origins[copy.name] = node_ref(graph, node)
             for slot, name in enumerate(made.input):
                 copy.input[slot] = read[slot] if made is plain and slot in read else names.get(name, name)
             for slot, name in enumerate(made.output):
                 if name:
-                    names[name] = copy.output[slot] = self.new_names.make(name)
+                    names[name] = copy.output[slot] = self.new_names.make_name(name)
             inside.append(copy)
         outputs = []
         for slot, value in enumerate(node.outputs):
             name = names[value.name] if value is not None else ""
             elem = rounding.outputs[slot] if rounding is not None and slot < len(rounding.outputs) else 0
             if elem:
-                out = self.new_names.make(f"{name}_rounded")
+                out = self.new_names.make_name(f"{name}_rounded")
                 inside += self.rounding_nodes(name, elem, out)
                 name = out
             outputs.append(name)
@@ -265,10 +265,10 @@ class GateBuilder(EmulationBuilder):
         """
         from onnx import AttributeProto, TensorProto
 
-        tensor = value.tensor
+        tensor = value.constant_proto
         if isinstance(tensor, TensorProto | AttributeProto) and value.kind != "overridable":
             if stored_element_count(tensor) <= SMALL or (limit and in_function):
-                name = self.new_names.make(f"{value.name}_here")
+                name = self.new_names.make_name(f"{value.name}_here")
                 nodes.append(self._constant(tensor, elem, name, limit))
                 return name
             if (elem or limit) and not in_function:
@@ -276,10 +276,10 @@ class GateBuilder(EmulationBuilder):
         if not elem:
             return value.name
         carried = self._carried(value) if not in_function and not self.saturate else None
-        if carried is not None and isinstance(carried.tensor, TensorProto):
-            rounded = self._weight(carried.name, carried.tensor, elem, clamp=False)
+        if carried is not None and isinstance(carried.constant_proto, TensorProto):
+            rounded = self._weight(carried.name, carried.constant_proto, elem, clamp=False)
             return rounded if rounded != carried.name else value.name
-        out = self.new_names.make(f"{value.name}_rounded")
+        out = self.new_names.make_name(f"{value.name}_rounded")
         nodes += self.rounding_nodes(value.name, elem, out)
         return out
 
@@ -314,14 +314,14 @@ class GateBuilder(EmulationBuilder):
             exact, rounded = self._numbers(tensor, 0, clamp), self._numbers(tensor, elem, clamp, limit)
             self.rounded[key] = name
             if exact.tobytes() != rounded.tobytes():
-                self.rounded[key] = self.new_names.make(f"{name}_{types.type_name(elem) if elem else 'mask'}")
+                self.rounded[key] = self.new_names.make_name(f"{name}_{types.type_name(elem) if elem else 'mask'}")
                 self.proto.graph.initializer.append(numpy_helper.from_array(rounded, self.rounded[key]))
         return self.rounded[key]
 
     def _constant(self, tensor: TensorProto | AttributeProto, elem: int, name: str, limit: float) -> NodeProto:
         from onnx import TensorProto, helper, numpy_helper
 
-        node = self.new_names.node("Constant", [], name)
+        node = self.new_names.make_node("Constant", [], name)
         is_stored = isinstance(tensor, TensorProto) and (tensor.data_type in LOW_TYPES or is_external(tensor))
         if elem or limit or is_stored:
             tensor = numpy_helper.from_array(self._numbers(tensor, elem, self.clamp, limit))
@@ -362,7 +362,7 @@ class GateBuilder(EmulationBuilder):
     def _graph(self, nodes: list[NodeProto], outputs: Sequence[tuple[str, types.Type]]) -> GraphProto:
         from onnx import GraphProto
 
-        body = GraphProto(name=self.new_names.make("branch"))
+        body = GraphProto(name=self.new_names.make_name("branch"))
         body.node.extend(nodes)
         for name, kind in outputs:
             info = body.output.add(name=name)

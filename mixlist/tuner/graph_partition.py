@@ -47,7 +47,7 @@ def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
         far = max(slack, min(away))
         near = [at for at, distance in enumerate(away) if distance <= far]
         best = nodes[min(near, key=lambda at: (crossing[at], away[at]))]
-        name = next((v.file_name for v in best.outputs if v is not None), None)
+        name = next((v.name_in_file for v in best.outputs if v is not None), None)
         if name is not None and name not in names:
             names.append(name)
     return tuple(names)
@@ -56,7 +56,7 @@ def cuts(graph: Graph, costs: Costs) -> tuple[str, ...]:
 def _ends(graph: Graph, costs: Costs) -> list[float]:
     """Return the costs up to the end of each node of the main graph; bodies and functions count with their node."""
     ends, total = [], 0.0
-    for node in graph.order:
+    for node in graph.nodes:
         total += 0.0 if _is_constant(node) else _weight(costs, node.id)
         if node.scope is graph.root:
             ends.append(total)
@@ -64,13 +64,13 @@ def _ends(graph: Graph, costs: Costs) -> list[float]:
 
 
 def _is_constant(node: Node) -> bool:
-    return all(value.constant for value in node.outputs if value is not None)
+    return all(value.is_constant for value in node.outputs if value is not None)
 
 
 def _weight(costs: Costs, node: int) -> float:
     call = costs.calls.get(node)
     if call is not None:
-        return sum(_weight(call, each.id) for each in call.graph.order)
+        return sum(_weight(call, each.id) for each in call.graph.nodes)
     cost = costs.nodes.get(node)
     return _NODE + (cost.flops + _BYTE * cost.bytes if cost is not None else 0.0)
 
@@ -79,10 +79,10 @@ def _crossing(graph: Graph, costs: Costs) -> list[int]:
     """Return the bytes that are still needed behind each node of the main graph."""
     last: dict[Value, int] = {}
     made: list[list[Value]] = []
-    for node in graph.order:
+    for node in graph.nodes:
         inside = [value for body in node.bodies.values() for value in (*body.captures, *body.outputs)]
         for value in (*node.inputs, *inside):
-            if value is not None and value.scope is graph.root and value.producer is not None and not value.constant:
+            if value is not None and value.scope is graph.root and value.producer is not None and not value.is_constant:
                 last[value] = len(made)
         if node.scope is graph.root:
             made.append([value for value in node.outputs if value is not None])
@@ -90,7 +90,7 @@ def _crossing(graph: Graph, costs: Costs) -> list[int]:
     live, found = 0, []
     for at, values in enumerate(made):
         for value in values:
-            size = 4 * prod(costs.sizes.of(value) or _UNKNOWN) if value in last else 0
+            size = 4 * prod(costs.sizes.shape_of(value) or _UNKNOWN) if value in last else 0
             live += size
             gone[last.get(value, at)] = gone.get(last.get(value, at), 0) + size
         live -= gone.pop(at, 0)

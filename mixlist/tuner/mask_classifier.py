@@ -119,7 +119,7 @@ class MaskClassifier:
         return low
 
     def _values_of(self, graph: Graph) -> Iterator[tuple[TensorRef, int]]:
-        for node in graph.order:
+        for node in graph.nodes:
             for slot, value in enumerate(node.outputs):
                 if value is not None:
                     tensor = output_ref(graph, node, slot)
@@ -137,6 +137,6 @@ def _sources(node: DataflowNode, value: Value) -> list[TensorRef]:
     observed = find_observed_ref(node.graph, value)
     if observed is not None:
         return [observed]
-    if value.constant:
+    if value.is_constant:
         return []
     return [tensor.ref for tensor in node.inputs]  # through a body or call: any tensor that the node reads

@@ -108,7 +108,7 @@ class RoundingPlanner:
         """Yield the GraphSolution and those of all calls below, each with the calls that lead there."""
         yield calls, solution
         for call, callee in solution.callees.items():
-            yield from self.reached(callee, (*calls, self._point(solution, solution.graph.order[call]).node))
+            yield from self.reached(callee, (*calls, self._point(solution, solution.graph.nodes[call]).node))
 
     def local(self, solution: GraphSolution, origin: Origin) -> LocalRoundings:
         """Return the roundings of one GraphSolution; if it has an origin, only what was decided anew is made."""
@@ -134,7 +134,7 @@ class RoundingPlanner:
 
     def _all_of(self, solution: GraphSolution, every: bool) -> LocalRoundings:
         local = LocalRoundings({}, self._slots(solution, every))
-        for node in solution.graph.order:
+        for node in solution.graph.nodes:
             self._put(local.nodes, solution, node, every)
         return local
 
@@ -188,14 +188,14 @@ def _types_of(values: Iterable[Value]) -> TypesOf:
 
 def _follows_from_links(graph: Graph) -> bool:
     """Return whether links and outputs alone read as more than single nodes do: no calls, no operators with bodies."""
-    return all(node.function is None and (not node.bodies or is_control_flow(node)) for node in graph.order)
+    return all(node.function is None and (not node.bodies or is_control_flow(node)) for node in graph.nodes)
 
 
 def _linked(solution: GraphSolution) -> Iterator[Value]:
     """Yield the values whose types decide what links and outputs read."""
     for link in solution.links:
         yield from link.targets
-        yield from (read.value for read in link.reads)
+        yield from (read.value for read in link.sources)
     yield from solution.graph.root.outputs
 
 
@@ -223,7 +223,7 @@ def _outputs(solution: GraphSolution, every: bool) -> Iterator[tuple[RoundingPoi
     """Yield the graph outputs that are declared low and made high: they keep their types, so a Cast precedes them."""
     root = solution.graph.root
     for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
-        declared = types.element(root.output_types[slot])
+        declared = types.element(root.declared_output_types[slot])
         if (
             declared in LOW_TYPES
             and isinstance(value.type, int)
@@ -237,7 +237,7 @@ def _read_as(use: Use, solution: GraphSolution, every: bool) -> int:
     want, value = use.wanted_type, use.value
     if want is None or want not in LOW_TYPES or not isinstance(value.type, int):
         return 0
-    if value.tensor is not None:  # converted once for each type that a consumer needs
+    if value.constant_proto is not None:  # converted once for each type that a consumer needs
         return want if types.element(value.type) != want else 0
     return want if every or solution.decided_types[value.id] != want else 0
 

@@ -198,7 +198,7 @@ class TrialCompiler:
             feeds=self.feeds,
             first_counts=self.goal is not None and self.goal.first_counts(len(self.judged)),
             limits=self.goal.limits if self.goal is not None else None,
-            deterministic=not any(is_random(node) for graph in self.solver.graphs.values() for node in graph.order),
+            deterministic=not any(is_random(node) for graph in self.solver.graphs.values() for node in graph.nodes),
             labels=self.labels,
             threads=self.threads,
         )

@@ -247,14 +247,14 @@ class _Magnitudes:
         """Return whether a node divides by a constant, or by a variance with an epsilon, that is not almost nothing."""
         if node.op_type == "Div":
             divisor = node.inputs[1]
-            found = self.range_of(divisor) if divisor is not None and divisor.constant else None
+            found = self.range_of(divisor) if divisor is not None and divisor.is_constant else None
             return found is not None and found.single is not None and abs(found.single) >= LEAST
         epsilon = [attribute.f for attribute in node.proto.attribute if attribute.name == "epsilon"]
         return node.op_type in _NORMALIZES and all(each >= LEAST for each in epsilon)  # 1e-5 if left out
 
     def _is_safe(self, value: Value) -> bool:
         """Return whether a value is a constant far within the range, or made by a node that computes."""
-        if value.constant:
+        if value.is_constant:
             found = self.range_of(value)
             return found is not None and found.max_abs < self.limit
         producer = value.producer

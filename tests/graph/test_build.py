@@ -25,7 +25,7 @@ def test_unsorted_nodes_are_sorted_stably() -> None:
     del proto.graph.node[:]
     proto.graph.node.extend([nodes[2], nodes[1], nodes[0]])
     graph = build_graph(proto)
-    assert [n.proto.name for n in graph.order] == ["b", "a", "c"]
+    assert [n.proto.name for n in graph.nodes] == ["b", "a", "c"]
     written = mixlist.rewrite(proto, mixlist.resolve(proto, policy(white=["Exp"]))).model
     onnx.checker.check_model(written, full_check=True)
     assert [n.name for n in written.graph.node if n.op_type != "Cast"] == ["b", "a", "c"]

@@ -77,14 +77,14 @@ def test_rules_agree_with_the_runtime(case: tuple[Any, ...]) -> None:
     expected = {o.name: v.shape for o, v in zip(session.get_outputs(), session.run(None, feed), strict=True)}
     graph = build_graph(made)
     sizes = propagate_shapes(graph, {}, {})
-    found = {name: sizes.of(graph.root.values[name]) for name in expected}
+    found = {name: sizes.shape_of(graph.root.values[name]) for name in expected}
     assert found == expected
 
 
 def test_what_has_no_rule_stays_unknown() -> None:
     made, _ = of_case("FusedMatMul", [(7, 2, 5), (2, 7, 3)], 1, {"transBatchA": 1})
     graph = build_graph(made)
-    assert propagate_shapes(graph, {}, {}).of(graph.root.values["o0"]) is None
+    assert propagate_shapes(graph, {}, {}).shape_of(graph.root.values["o0"]) is None
 
 
 def test_what_onnx_runtime_fused_costs_what_it_was_made_of(tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_stand_ins_are_no_values() -> None:
     made = onnx.parser.parse_model(text)
     graph = build_graph(made)
     sizes = propagate_shapes(graph, {}, {})
-    assert sizes.of(graph.root.values["a"]) == (1,)
-    assert graph.root.values["a"] not in sizes.known
-    assert sizes.of(graph.root.values["y"]) is None
+    assert sizes.shape_of(graph.root.values["a"]) == (1,)
+    assert graph.root.values["a"] not in sizes.arrays
+    assert sizes.shape_of(graph.root.values["y"]) is None
     assert open_session(made.SerializeToString()) is not None
 
 
@@ -127,7 +127,7 @@ def test_grouped_attention(packed: bool) -> None:
     names = [output.name for output in made.graph.output]
     results = dict(zip(names, open_session(made.SerializeToString()).run(names, feed), strict=True))
     graph = build_graph(made)
-    assert propagate_shapes(graph, {}, {}).of(graph.root.values["o0"]) == results["y_o0"].shape
+    assert propagate_shapes(graph, {}, {}).shape_of(graph.root.values["o0"]) == results["y_o0"].shape
     for name in ("o1", "o2"):  # the cache's size is data; a model that declares it lets the node be counted
         made.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, results[f"y_{name}"].shape))
     assert estimate_work(made).matrix_flops == 2 * 2 * 4 * 5 * 5 * 8

@@ -211,7 +211,11 @@ def test_shapes_are_found_beside_bodies() -> None:
     declare(proto)
     graph = build_graph(proto)
     sizes = propagate_shapes(graph, {"n": 3}, {})
-    assert {name: sizes.of(graph.root.values[name]) for name in ("x", "e", "q")} == {"x": (4,), "e": (4,), "q": None}
+    assert {name: sizes.shape_of(graph.root.values[name]) for name in ("x", "e", "q")} == {
+        "x": (4,),
+        "e": (4,),
+        "q": None,
+    }
 
 
 def test_type_hints_are_declared_in_bodies() -> None:

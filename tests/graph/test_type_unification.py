@@ -25,7 +25,7 @@ def types_in(text: str, hints: dict[str, types.Type] | None = None) -> dict[str,
 
 def type_names(graph: Graph) -> dict[str, str]:
     found = {value.name: types.type_name(value.type) for value in graph.values}
-    for node in graph.order:
+    for node in graph.nodes:
         if node.function is not None:
             found |= type_names(node.function)
     return found
@@ -127,8 +127,8 @@ def test_a_node_without_a_float_output_learns_what_the_caller_proves() -> None:
     """Rule S4.39: Unknown types are unified first."""
     text = """g (float[2,2] x) => (y) <float[2,2] w = {1,2,3,4}> { v = f.F(x) y = MatMul(v, w) }
     <domain: "f", opset_import: ["" : 17, "c" : 1]> F (p) => (q) { q = c.Foo(p) e = Equal(q, q) }"""
-    function = build_graph(model(HEAD + text, check=False)).order[0].function
-    assert function is not None and function.order[1].types == (types.FLOAT, types.FLOAT)
+    function = build_graph(model(HEAD + text, check=False)).nodes[0].function
+    assert function is not None and function.nodes[1].input_types == (types.FLOAT, types.FLOAT)
 
 
 def test_an_operator_whose_inference_crashes_without_types_is_read_by_its_schema() -> None:
@@ -155,7 +155,7 @@ def test_an_operator_of_onnx_runtime_in_the_standard_domain_has_a_schema(version
     graph = build_graph(model(head + text, check=False))
     found = type_names(graph)
     assert (found["a"], found["y"]) == ("float32", "float32")
-    assert graph.order[1].signature is not None and graph.order[1].signature.schema is not None
+    assert graph.nodes[1].signature is not None and graph.nodes[1].signature.schema is not None
 
 
 def custom_inputs(original: onnx.ModelProto) -> onnx.ModelProto:

@@ -260,7 +260,7 @@ def test_functions_in_functions_are_followed_for_a_limited_number_of_constants(m
 
 def flat(solution: GraphSolution) -> Iterator[Any]:
     """The decisions in order of computation, those of a called body in the place of the call."""
-    for node in solution.graph.order:
+    for node in solution.graph.nodes:
         if node.function is not None:
             yield from flat(solution.callees[node.id])
         elif node.op_type not in ("Constant", "Identity"):

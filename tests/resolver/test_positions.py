@@ -262,7 +262,7 @@ def _rules_of_calls(plan: Plan) -> Counter[tuple[str, str]]:
 
     def count(solution: GraphSolution) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
-        for node in solution.graph.order:
+        for node in solution.graph.nodes:
             if node.function is None:
                 found[node.op_type, find_rule(solution, node)] += 1
             else:
