@@ -1,1 +1,1 @@
-"""Tell what operators allow and do: schemas, type signatures, names, one table of traits."""
+"""Know the operators of ONNX: schemas, type signatures, Ascend names, traits, low types, bounded shape inference."""

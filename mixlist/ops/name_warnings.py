@@ -1,7 +1,8 @@
-"""Warn about names of a mixlist that have no effect or another meaning in the library's name space or in a model.
+"""Find the names in a modify_mixlist file that have no effect, or another meaning than the user may think (Rule S5.6).
 
-Only the op types that the mixlist names are checked, because a library names hundreds that a model lacks.
-lists/edits.py warns about names that the library does not know.
+A name can be written in the other name space than the library's, can be absent from the model, or can name an operator
+without a precision of its own. Only the op types that the modify_mixlist file names are checked, because a library
+names hundreds that a model lacks. ``lists/edits.py`` warns about names that the library does not know.
 """
 
 from __future__ import annotations
@@ -18,73 +19,85 @@ from mixlist.ops.traits import Trait, operators
 
 _CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
 
+NameWarning = tuple[str, str, str]  # code, message, hint
+
 
 def find_name_warnings(
     policy: Policy, model_ops: Mapping[tuple[str, str], int] | None = None, function_names: Collection[str] = ()
 ) -> list[Diagnostic]:
-    """Warnings about the op types that the policy's mixlist names, sorted by their place in the file.
+    """Return warnings about the op types that the policy's modify_mixlist file names, in the order of the file.
 
-    ``model_ops`` counts the model's nodes, subgraphs and functions included, by (domain, op type),
-    with "" for the standard domain; without it nothing is said about a model. ``function_names``
-    are the names of its model-local functions.
+    ``model_ops``: the number of nodes in the model, in all its graphs and functions, by domain and op type; "" is the
+    standard domain. Without it, absence from a model is not checked. ``function_names``: the names of the model's
+    functions.
     """
     lists = policy.lists
-    here = _names_in(policy, model_ops) if model_ops is not None else None
-    found: list[Diagnostic] = []
+    find_space_warnings = _onnx_name_warnings if policy.space == "ascend" else _ascend_name_warnings
+    model_names = _names_in_model(policy, model_ops) if model_ops is not None else None
+    diagnostics: list[Diagnostic] = []
     for op in sorted(lists.named_ops):
-        other = _other_space(lists, op) if policy.space == "ascend" else _ascend_name(lists, op)
-        found += [_at(lists, op, *told) for told in (*other, *_without_effect(op, function_names))]
-        if here is not None and not other and op not in here and _bare(op) not in function_names:
-            hint = _told_as(closest(op, here), "the model has") or "it changes nothing there"
-            found.append(_at(lists, op, "ML406", f"no node of the model is of op type {op}", hint))
-    return sorted(found, key=lambda d: (d.line or 0, d.column or 0))
+        space_warnings = find_space_warnings(lists, op)
+        for warning in (*space_warnings, *_no_effect_warnings(op, function_names)):
+            diagnostics.append(_diagnostic(lists, op, *warning))
+        # A name of the other space is absent from the model, too: one warning is enough.
+        if model_names is None or space_warnings or op in model_names or _bare_name(op) in function_names:
+            continue
+        hint = _join_names("the model has", closest(op, model_names)) or "it changes nothing there"
+        diagnostics.append(_diagnostic(lists, op, "ML406", f"no node of the model is of op type {op}", hint))
+    return sorted(diagnostics, key=lambda diagnostic: (diagnostic.line or 0, diagnostic.column or 0))
 
 
-def _names_in(policy: Policy, model_ops: Mapping[tuple[str, str], int]) -> set[str]:
-    """Every name by which the policy's lists can mean an operator of the model."""
+def _names_in_model(policy: Policy, model_ops: Mapping[tuple[str, str], int]) -> set[str]:
+    """Return every name by which the policy's lists can mean an operator of the model."""
     if policy.space == "ascend":
         return {form for domain, op in model_ops for form in ascend_names("" if domain == "ai.onnx" else domain, op)}
     return {name for domain, op in model_ops for name in onnx_names(domain, op)}
 
 
-def _other_space(lists: Lists, op: str) -> list[tuple[str, str, str]]:
-    """A name over an Ascend library that means an ONNX operator there: alone, or besides an Ascend one."""
-    forms = ascend_names("", _bare(op))
-    become = " or ".join(forms)
+def _onnx_name_warnings(lists: Lists, op: str) -> list[NameWarning]:
+    """Return the warning about an ONNX name over a library of Ascend names."""
+    forms = ascend_names("", _bare_name(op))
+    form_names = " or ".join(forms)
     if op in ambiguous_names():
-        message = f"{op} is an Ascend op type too, but the ONNX operator {op} becomes {become}: no ONNX {op} is moved"
-        return [("ML405", message, f"to mean the ONNX operator, name {become}")]
+        message = (
+            f"{op} is an Ascend op type too, but the ONNX operator {op} becomes {form_names}: no ONNX {op} is moved"
+        )
+        return [("ML405", message, f"to mean the ONNX operator, name {form_names}")]
     if op in lists.library.lists or not is_known(op, "onnx") or op in ascend_names("", op):
         return []
     message = f"{op} is an ONNX name, but the library {lists.library.name} is written in Ascend names"
-    return [("ML404", message, f"there it is {become}" if forms else "it has no Ascend counterpart")]
+    return [("ML404", message, f"there it is {form_names}" if forms else "it has no Ascend counterpart")]
 
 
-def _ascend_name(lists: Lists, op: str) -> list[tuple[str, str, str]]:
-    """A name over an ONNX library that only Ascend has."""
+def _ascend_name_warnings(lists: Lists, op: str) -> list[NameWarning]:
+    """Return the warning about a name that only Ascend has, over a library of ONNX names."""
     if op in lists.library.lists or is_known(op, "onnx") or not is_known(op, "ascend"):
         return []
     message = f"{op} is an Ascend name, but the library {lists.library.name} is written in ONNX names"
-    return [("ML404", message, _told_as(onnx_ops_of(op), "there it is") or "no ONNX operator becomes it")]
+    return [("ML404", message, _join_names("there it is", onnx_ops_of(op)) or "no ONNX operator becomes it")]
 
 
-def _without_effect(op: str, function_names: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    if _bare(op) in _CONTROL_FLOW:
+def _no_effect_warnings(op: str, function_names: Collection[str]) -> Iterator[NameWarning]:
+    """Yield the warnings about a name that a list cannot move: control flow, or a function of the model."""
+    if _bare_name(op) in _CONTROL_FLOW:
         message = f"{op} runs subgraphs and has no precision itself: naming it in a list changes nothing"
         yield "ML408", message, "name the op types inside"
-    if _bare(op) in function_names:
-        message = f"{op} is a model-local function: lists reach inside it, and its name moves nothing"
+    if _bare_name(op) in function_names:
+        message = f"{op} is a model-local function: lists apply to the nodes inside it, and its name moves nothing"
         yield "ML407", message, "name the op types inside"
 
 
-def _bare(op: str) -> str:
+def _bare_name(op: str) -> str:
+    """Return an op type without its domain: ``Gelu`` for ``com.microsoft::Gelu``."""
     return op.rpartition("::")[2]
 
 
-def _told_as(names: Collection[str], lead: str) -> str | None:
+def _join_names(lead: str, names: Collection[str]) -> str | None:
+    """Return ``lead`` and the names with "or" between them; None without a name."""
     return f"{lead} {' or '.join(names)}" if names else None
 
 
-def _at(lists: Lists, op: str, code: str, message: str, hint: str) -> Diagnostic:
+def _diagnostic(lists: Lists, op: str, code: str, message: str, hint: str) -> Diagnostic:
+    """Return a warning at the place where the modify_mixlist file names the op type first."""
     place = lists.entry_places.get(op)
     return place.finding(code, "warning", message, hint) if place else Diagnostic(code, "warning", message, hint=hint)

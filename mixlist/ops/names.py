@@ -1,14 +1,16 @@
-"""Find the list that an ONNX operator is on, among lists of ONNX or of Ascend names (Rules S5.2 to S5.5).
+"""Find the list that an ONNX operator is on, by its names in ONNX and in the Ascend libraries (Rules S5.2 to S5.5).
 
-ONNX names: the op type matches in any domain; ``domain::Op`` narrows and wins over the bare name
-(``ai.onnx::Op`` is the standard domain). Ascend names: the op becomes the Ascend op types that the
-compiler's ONNX parser makes of it, and the one that computes decides, not the Transpose or Reshape
-around it (the map holds only those). The rank of the first input chooses between the 2D and the 3D
-forms. Of the forms that remain, those that the library knows count, and if they stand on different
-lists, black beats gray beats white. An op without counterpart is gray.
+A library in ONNX names: the op type matches in every domain. An entry ``domain::Op`` matches in this domain only and
+wins over ``Op``. ``ai.onnx::Op`` is the operator of the standard domain.
 
-Rule S5.7: the Ascend engine matches names after its own graph fusion (a ReduceSum may be a ReduceSumD
-by then); mixlist works on the ONNX graph as it is written.
+A library in Ascend names: an ONNX operator has *forms*, the Ascend op types into which the compiler's ONNX parser
+converts it. The map (``data/onnx_to_ascend.json``) holds only the forms that compute, not the Transpose or Reshape
+around them. If an operator has 2D and 3D forms, the rank of its first input chooses between them. Of these forms, only
+those that the library names count. If they are on different lists, black wins over gray, and gray over white. An
+operator without a form is gray.
+
+Rule S5.7: The Ascend engine matches names after its own graph fusion, which may for example turn a ReduceSum into a
+ReduceSumD. mixlist works on the ONNX graph as it is written.
 """
 
 from __future__ import annotations
@@ -22,15 +24,16 @@ from pathlib import Path
 from mixlist.lists.library import ListName, Lists, NameSpace
 from mixlist.lists.op_catalog import ascend_ops, onnx_domains
 
-_CAUTION: tuple[ListName, ...] = ("black", "gray", "white")  # an earlier list wins over a later one
+_PRECEDENCE: tuple[ListName, ...] = ("black", "gray", "white")  # an earlier list wins over a later one
 
 
 @dataclass(frozen=True, slots=True)
 class ListMatch:
-    """The list of one operator.
+    """The list of one operator, and the entry that decides.
 
-    ``op`` is the list's own name that decided (``Conv2D`` for an ONNX Conv in an Ascend library),
-    ``source`` where it was put on that list ("" if no list names it), ``note`` a remark worth telling the user.
+    ``op``: the name in the list that decides, for example ``Conv2D`` for an ONNX Conv in an Ascend library. ``source``:
+    the place in a file, or the library, that put ``op`` on the list; "" if no list names it. ``note``: a remark for the
+    user, for example about forms on different lists.
     """
 
     list: ListName
@@ -42,85 +45,91 @@ class ListMatch:
 def find_list(
     lists: Lists, space: NameSpace, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None
 ) -> ListMatch:
-    """The list of the ONNX operator ``domain::op_type`` ("" is the standard domain).
+    """Return the list of the ONNX operator ``domain::op_type``; the domain "" is the standard domain.
 
-    ``rank`` gives the number of dimensions of the operator's first input, None if unknown; it is
-    called only where it matters. Not cached: ask once per (domain, op_type, rank).
+    ``rank`` returns the number of dimensions of the operator's first input, or None if it is unknown. It is called
+    only if an operator has 2D and 3D forms, because to find a rank may take a run of shape inference. Results are not
+    cached: call this once for each domain, op type and rank.
     """
     domain = "" if domain == "ai.onnx" else domain
     if space == "ascend":
-        return _in_ascend(lists, domain, op_type, rank)
-    return _in_onnx(lists, domain, op_type)
+        return _find_by_ascend_name(lists, domain, op_type, rank)
+    return _find_by_onnx_name(lists, domain, op_type)
 
 
 def ascend_names(domain: str, op_type: str) -> tuple[str, ...]:
-    """The Ascend op types that compute an ONNX operator; empty if it has no counterpart."""
-    return _map().get(domain, {}).get(op_type, ())
+    """Return the Ascend op types that compute an ONNX operator; empty if it has no counterpart."""
+    return _ascend_forms().get(domain, {}).get(op_type, ())
 
 
 def onnx_names(domain: str, op_type: str) -> tuple[str, str]:
-    """Return the names by which lists of ONNX names can mean an operator: the bare one, and ``domain::Op``."""
+    """Return the two names by which a list of ONNX names can mean an operator: ``Op`` and ``domain::Op``."""
     return op_type, f"{domain or 'ai.onnx'}::{op_type}"
 
 
 def operator_name(domain: str, op_type: str) -> str:
-    """Return the name that messages show: the op type, with its domain if that is not the standard one."""
+    """Return the name of an operator in messages: the op type, with its domain if that is not the standard one."""
     return f"{domain}::{op_type}" if domain else op_type
 
 
 def onnx_ops_of(ascend_op: str) -> list[str]:
     """Return the ONNX op types of the standard domain that an Ascend op type computes, sorted."""
-    return sorted(op for op, main in _map()[""].items() if ascend_op in main and op in onnx_domains()[""])
+    return sorted(op for op, forms in _ascend_forms()[""].items() if ascend_op in forms and op in onnx_domains()[""])
 
 
 @cache
 def ambiguous_names() -> frozenset[str]:
-    """Names that are op types in both spaces while the ONNX operator becomes another Ascend op."""
+    """Return the names that ONNX and Ascend both have, but for different operators.
+
+    Example: ``MatMul`` is an Ascend op type, but an ONNX MatMul becomes ``BatchMatMulV2``.
+    """
+    forms_by_op = _ascend_forms()[""]
     return frozenset(
-        op for op, main in _map()[""].items() if op in ascend_ops() and op not in main and op in onnx_domains()[""]
+        op for op, forms in forms_by_op.items() if op in ascend_ops() and op not in forms and op in onnx_domains()[""]
     )
 
 
 @cache
-def _map() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+def _ascend_forms() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Return the Ascend op types by domain and ONNX op type."""
     path = Path(__file__).parent / "data" / "onnx_to_ascend.json"
-    data = json.loads(path.read_text("utf-8"))
-    return {domain: {op: tuple(main) for op, main in ops.items()} for domain, ops in data["domains"].items()}
+    content = json.loads(path.read_text("utf-8"))
+    return {domain: {op: tuple(forms) for op, forms in ops.items()} for domain, ops in content["domains"].items()}
 
 
-def _in_onnx(lists: Lists, domain: str, op_type: str) -> ListMatch:
-    for name in reversed(onnx_names(domain, op_type)):
+def _find_by_onnx_name(lists: Lists, domain: str, op_type: str) -> ListMatch:
+    for name in reversed(onnx_names(domain, op_type)):  # domain::Op wins over Op
         if lists.has_entry(name):
             return ListMatch(lists.list_of(name), name, lists.source(name))
     return ListMatch("gray", op_type, "", f"no list names {operator_name(domain, op_type)}: it is gray")
 
 
-def _in_ascend(lists: Lists, domain: str, op_type: str, rank: Callable[[], int | None]) -> ListMatch:
-    shown = operator_name(domain, op_type)
+def _find_by_ascend_name(lists: Lists, domain: str, op_type: str, rank: Callable[[], int | None]) -> ListMatch:
+    shown_name = operator_name(domain, op_type)
     forms = ascend_names(domain, op_type)
     if not forms:
-        return ListMatch("gray", op_type, "", f"{shown} has no Ascend counterpart: it is gray")
-    fitting = _of_rank(forms, rank)
-    known = [form for form in fitting if lists.has_entry(form)]
-    if not known:
-        become = " or ".join(fitting)
-        return ListMatch(
-            "gray", fitting[0], "", f"{shown} is {become} on Ascend, which the library does not name: gray"
-        )
-    on = {form: lists.list_of(form) for form in known}
-    winner = min(known, key=lambda form: _CAUTION.index(on[form]))
+        return ListMatch("gray", op_type, "", f"{shown_name} has no Ascend counterpart: it is gray")
+    forms = _forms_of_rank(forms, rank)
+    listed_forms = [form for form in forms if lists.has_entry(form)]
+    if not listed_forms:
+        form_names = " or ".join(forms)
+        unnamed = f"{shown_name} is {form_names} on Ascend, which the library does not name: gray"
+        return ListMatch("gray", forms[0], "", unnamed)
+    list_by_form = {form: lists.list_of(form) for form in listed_forms}
+    winner = min(listed_forms, key=lambda form: _PRECEDENCE.index(list_by_form[form]))
     note = None
-    if len(set(on.values())) > 1:
-        differ = ", ".join(f"{form} is {on[form]}" for form in known)
-        note = f"{shown} can become several Ascend ops that are on different lists ({differ}): {winner} decides"
-    return ListMatch(on[winner], winner, lists.source(winner), note)
+    if len(set(list_by_form.values())) > 1:
+        differ = ", ".join(f"{form} is {list_by_form[form]}" for form in listed_forms)
+        note = f"{shown_name} can become several Ascend ops that are on different lists ({differ}): {winner} decides"
+    return ListMatch(list_by_form[winner], winner, lists.source(winner), note)
 
 
-def _of_rank(forms: tuple[str, ...], rank: Callable[[], int | None]) -> tuple[str, ...]:
-    """The forms for the input's rank: the 3D ones take 5 dimensions, the others 4, or 3 with an axis added."""
-    solid = tuple(form for form in forms if "3D" in form)
-    flat = tuple(form for form in forms if "3D" not in form)
-    dims = rank() if solid and flat else None
+def _forms_of_rank(forms: tuple[str, ...], rank: Callable[[], int | None]) -> tuple[str, ...]:
+    """Return the forms that fit the rank of the first input; all forms if the rank does not matter or is unknown."""
+    forms_3d = tuple(form for form in forms if "3D" in form)
+    forms_2d = tuple(form for form in forms if "3D" not in form)
+    dims = rank() if forms_3d and forms_2d else None
     if dims is None:
         return forms
-    return solid if dims >= 5 else flat
+    # Batch and channel come first: a 3D form takes 5 dimensions and a 2D form 4. The parser adds an axis to 3.
+    return forms_3d if dims >= 5 else forms_2d

@@ -1,10 +1,10 @@
 """Look up the types that an operator's schema allows in its slots.
 
-Standard domains: ``onnx.defs`` at the model's opset, never a hand-written table. ``com.microsoft``:
-ONNX Runtime's own schemas, kept as data (tools/make_contrib_schemas.py writes the file).
+The schemas of the standard domains come from ``onnx.defs`` at the model's opset, never from a hand-written table. Those
+of ``com.microsoft`` are ONNX Runtime's own, kept as data: tools/make_contrib_schemas.py writes the file.
 
-Rule S4.39: An operator that ONNX Runtime writes into the standard domain, where ONNX has no schema of it at the model's
-opset, takes the schema that ONNX Runtime has for it there (``SimplifiedLayerNormalization``).
+Rule S4.39: ONNX Runtime writes some operators into the standard domain, such as ``SimplifiedLayerNormalization``. If
+ONNX has no schema of such an operator at the model's opset, the operator takes the schema that ONNX Runtime has for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ VALUE_TYPED = frozenset({"Constant", "ConstantOfShape"})  # their attribute ``va
 
 @dataclass(frozen=True)
 class FormalSlot:
-    """A formal input or output: its type parameter (or one concrete type), and whether it repeats."""
+    """A formal input or output of a schema.
+
+    ``parameter``: the name of its type parameter (``T``), or one concrete type (``tensor(int64)``). ``variadic``:
+    whether it repeats. ``homogeneous``: whether all repetitions have the same type.
+    """
 
     parameter: str
     variadic: bool
@@ -40,9 +44,9 @@ FormalSlots = tuple[FormalSlot, ...]
 class Schema:
     """The part of an operator schema that decides types.
 
-    ``allowed`` holds the types of each type parameter. ``fixing`` are the attributes that fix the
-    output type, with their default (0 where there is none). ``native`` is ONNX's own schema object
-    where onnx can infer types with it.
+    ``allowed``: the types that each type parameter admits. ``type_attributes``: the attributes that fix the output
+    type, with their default, or 0 without a default. ``onnx_schema``: ONNX's own OpSchema, with which onnx can infer
+    types; None for the schemas of ONNX Runtime.
     """
 
     since_version: int
@@ -50,10 +54,13 @@ class Schema:
     outputs: FormalSlots
     allowed: dict[str, frozenset[types.Type]]
     type_attributes: dict[str, int]
-    onnx_schema: Any = None  # an OpSchema or None: the stubs of onnx lack members that others read here
+    onnx_schema: Any = None  # OpSchema | None, but onnx's type stubs lack attributes of it that other files read
 
     def formal_slots(self, slots: FormalSlots, count: int) -> FormalSlots:
-        """The formal slot of each of ``count`` actual ones; fewer where the schema has no more."""
+        """Return the formal slot of each of ``count`` actual ones; fewer if the schema has no more.
+
+        ``slots`` are the ``inputs`` or ``outputs`` of this schema. A variadic last slot is repeated.
+        """
         if count <= len(slots):
             return slots[:count]
         if slots and slots[-1].variadic:
@@ -69,23 +76,24 @@ class Schema:
 
 @cache
 def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
-    """The schema of an operator at an opset version; None where nobody defines one."""
+    """Return the schema of an operator at an opset version; None if neither ONNX nor ONNX Runtime has one."""
     if domain == "com.microsoft":
-        return _contrib().get((domain, op_type))
+        return _contrib_schemas().get((domain, op_type))
     from onnx import defs
 
     try:
-        native = defs.get_schema(op_type, opset, domain)
+        onnx_schema = defs.get_schema(op_type, opset, domain)
     except defs.SchemaError:
-        return _contrib().get((domain, op_type))
-    return _from_onnx(native)
+        return _contrib_schemas().get((domain, op_type))
+    return _from_onnx(onnx_schema)
 
 
 @cache
 def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int | None:
-    """The first later opset whose schema admits ``elem`` in some type parameter of the operator.
+    """Return the first later opset at which some type parameter of the operator admits ``elem``.
 
-    None where this opset's schema does so already: then it is ONNX's inference that refuses, and no opset changes that.
+    None if there is no such opset, and also if the schema at ``opset`` admits the type already: in that case ONNX's
+    inference refuses it, and a later opset does not help.
     """
     from onnx import defs
 
@@ -98,31 +106,35 @@ def next_opset_allowing(domain: str, op_type: str, opset: int, elem: int) -> int
     return next(filter(allows, range(opset + 1, defs.onnx_opset_version() + 1)), None)
 
 
-def _from_onnx(native: OpSchema) -> Schema:
-    fixing = {
-        name: int(native.attributes[name].default_value.i) for name in sorted(TYPE_ATTRIBUTES & set(native.attributes))
+def _from_onnx(onnx_schema: OpSchema) -> Schema:
+    type_attributes = {
+        name: int(onnx_schema.attributes[name].default_value.i)
+        for name in sorted(TYPE_ATTRIBUTES & set(onnx_schema.attributes))
     }
-    if native.domain == "" and native.name in VALUE_TYPED:
-        fixing["value"] = types.FLOAT
+    if onnx_schema.domain == "" and onnx_schema.name in VALUE_TYPED:
+        type_attributes["value"] = types.FLOAT  # a ConstantOfShape without ``value`` makes float32 zeros
     return Schema(
-        since_version=native.since_version,
-        inputs=tuple(map(_slot, native.inputs)),
-        outputs=tuple(map(_slot, native.outputs)),
-        allowed={c.type_param_str: frozenset(map(types.parse, c.allowed_type_strs)) for c in native.type_constraints},
-        type_attributes=fixing,
-        onnx_schema=native,
+        since_version=onnx_schema.since_version,
+        inputs=tuple(map(_formal_slot, onnx_schema.inputs)),
+        outputs=tuple(map(_formal_slot, onnx_schema.outputs)),
+        allowed={
+            constraint.type_param_str: frozenset(map(types.parse, constraint.allowed_type_strs))
+            for constraint in onnx_schema.type_constraints
+        },
+        type_attributes=type_attributes,
+        onnx_schema=onnx_schema,
     )
 
 
-def _slot(formal: OpSchema.FormalParameter) -> FormalSlot:
+def _formal_slot(parameter: OpSchema.FormalParameter) -> FormalSlot:
     from onnx.defs import OpSchema
 
-    variadic = formal.option == OpSchema.FormalParameterOption.Variadic
-    return FormalSlot(formal.type_str, variadic, formal.is_homogeneous)
+    variadic = parameter.option == OpSchema.FormalParameterOption.Variadic
+    return FormalSlot(parameter.type_str, variadic, parameter.is_homogeneous)
 
 
 @cache
-def _contrib() -> dict[tuple[str, str], Schema]:
+def _contrib_schemas() -> dict[tuple[str, str], Schema]:
     """Return the schemas that only ONNX Runtime has, by domain and op type."""
     rows = json.loads((Path(__file__).parent / "data" / "contrib_schemas.json").read_text(encoding="utf-8"))["schemas"]
     return {

@@ -1,11 +1,12 @@
-"""Find the slots of a node that can change their type, and the types that the node then yields.
+"""Find the slots of a node that can change their type, and the output types that follow.
 
-A *group* is the slots of a node that share one type parameter of the operator's schema: they go
-together. A group can take a type only if the schema at the model's opset admits it **and** ONNX's
-own type inference of the node with those types agrees, because schemas are looser than inference
-(MeanVarianceNormalization; LayerNormalization's Mean): Rule S4.11.
+A *type group* is the set of slots of a node that share one type parameter of the operator's schema. They change
+together: for ``Add(T, T) -> T`` the group is both inputs and the output. A group can take a type only if the schema at
+the model's opset admits the type **and** ONNX's own type inference accepts the node with it (Rule S4.11). Both are
+asked, because some schemas admit more than inference does: MeanVarianceNormalization, and the Mean of
+LayerNormalization.
 
-Signatures are shared: nodes of equal operator, input types and type-fixing attributes have one.
+Nodes with the same operator, input types and type attributes share one Signature.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from onnx import NodeProto
     from onnx.defs import OpSchema
 
-_READS_ANY = operators(Trait.READS_ONLY_SHAPE) | {"Cast"}  # any element type of the input will do
+_READS_ANY_TYPE = operators(Trait.READS_ONLY_SHAPE) | {"Cast"}  # these accept every element type at their input
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
-_TYPED_BY_VALUE = TYPE_ATTRIBUTES | {"stash_type"}
-# ONNX's inference of these reads the type of an input that has none, and ends the process.
+_VALUE_DECIDES_TYPE = TYPE_ATTRIBUTES | {"stash_type"}
+# ONNX's inference of these operators ends the process if an input has no type.
 _CRASHING_WITHOUT_TYPES = frozenset({"EyeLike", "RegexFullMatch", "DictVectorizer"})
+_ALL_SLOTS = "*"  # the name of the one group of a node that reads or makes sequences or optionals
 
 Types = tuple[types.Type, ...]
 Inference = Callable[[Types], Types | None]  # from input types to output types; None if inference refuses them
@@ -35,7 +37,7 @@ Inference = Callable[[Types], Types | None]  # from input types to output types;
 
 @dataclass(frozen=True)
 class TypeGroup:
-    """Slots that share a type parameter; ``authored`` is the element type that the model gives them."""
+    """The slots that share a type parameter, by index; ``authored`` is the element type that the model gives them."""
 
     parameter: str
     inputs: tuple[int, ...]
@@ -45,11 +47,11 @@ class TypeGroup:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A node's types once each group has its element type.
+    """The types of a node's slots, after each type group has got its element type.
 
-    ``inputs``: the type that each input slot wants, None where the node takes what comes.
-    ``outputs``: the type of each output. ``elements``: per group. ``refused``: the groups that could
-    not take the wished type.
+    ``inputs``: the type that each input slot requires; None for a slot that accepts every type. ``outputs``: the type
+    of each output. ``elements``: the element type of each group. ``refused``: the indices of the groups that could not
+    take the requested type.
     """
 
     inputs: tuple[types.Type | None, ...]
@@ -60,141 +62,178 @@ class Assignment:
 
 @dataclass(eq=False)
 class Signature:
-    """The types of one kind of node, as authored, and what it can change to."""
+    """The authored types of one kind of node, and the type groups that can change.
+
+    ``has_fixed_output``: whether an attribute fixes the output type, so that the node never follows a list.
+    ``reads_any_type``: whether the node accepts every element type and has no group. ``inference``: None if onnx cannot
+    infer this node; then the schema alone decides.
+    """
 
     schema: Schema | None
     inputs: Types
     outputs: Types
     groups: tuple[TypeGroup, ...]
-    has_fixed_output: bool  # an attribute fixes the output type: the node never follows a list
+    has_fixed_output: bool
     reads_any_type: bool
     inference: Inference | None = None
-    _assigned: dict[tuple[int, ...], Assignment] = field(default_factory=dict)
+    _assignments: dict[tuple[int, ...], Assignment] = field(default_factory=dict)
     # The solver's assignments by (target type, low type, types that the policy may move). All three are needed: one
-    # signature serves all policies under which its model is resolved. The bool tells whether the operator refused.
+    # signature serves all policies under which its model is resolved. The bool is True if the operator refused a type.
     solver_cache: dict[tuple[int, int, frozenset[int]], tuple[Assignment, bool]] = field(default_factory=dict)
 
-    def assign(self, wish: tuple[int, ...]) -> Assignment:
-        """The assignment nearest to ``wish``, one element type per group."""
-        found = self._assigned.get(wish)
-        if found is None:
-            found = self._assigned[wish] = _assign(self, wish)
-        return found
+    def assign(self, requested: tuple[int, ...]) -> Assignment:
+        """Return the assignment nearest to ``requested``, which has one element type per group."""
+        assignment = self._assignments.get(requested)
+        if assignment is None:
+            assignment = self._assignments[requested] = _assign(self, requested)
+        return assignment
 
     def authored(self) -> Assignment:
-        """The assignment that changes nothing."""
-        return self.assign(tuple(g.authored for g in self.groups))
+        """Return the assignment that changes nothing."""
+        return self.assign(tuple(group.authored for group in self.groups))
 
     @property
     def primary(self) -> TypeGroup | None:
-        """The group that gives the node its precision: the first with an output, else the first."""
-        return next((g for g in self.groups if g.outputs), self.groups[0] if self.groups else None)
+        """Return the group that gives the node its precision: the first with an output, or else the first."""
+        return next((group for group in self.groups if group.outputs), self.groups[0] if self.groups else None)
 
 
 def make_signature(
     domain: str, op_type: str, opset: int, inputs: Types, present: tuple[bool, ...], proto: NodeProto
 ) -> Signature:
-    """The signature of a node with these input types (UNKNOWN for a hole) and present outputs.
+    """Return the signature of a node.
 
-    ``proto`` is the NodeProto with references to function attributes already replaced.
+    ``inputs``: the types of its inputs, UNKNOWN for an input that is left out. ``present``: for each output, whether
+    the node has it. ``proto``: the node, with its references to function attributes replaced by values.
     """
     schema = find_schema(domain, op_type, opset)
-    reads_any = domain == "" and op_type in _READS_ANY
+    reads_any_type = domain == "" and op_type in _READS_ANY_TYPE
     if schema is None:
         return Signature(None, inputs, (types.UNKNOWN,) * len(present), (), False, False)
-    native = schema.onnx_schema
-    inference = _inference(native, opset, present, proto) if native is not None else None
-    formal_in = schema.formal_slots(schema.inputs, len(inputs))
-    formal_out = schema.formal_slots(schema.outputs, len(present))
-    bound = {f.parameter: t for f, t in zip(formal_in, inputs, strict=False) if t != types.UNKNOWN}
+    onnx_schema = schema.onnx_schema
+    inference = _make_inference(onnx_schema, opset, present, proto) if onnx_schema is not None else None
+    formal_inputs = schema.formal_slots(schema.inputs, len(inputs))
+    formal_outputs = schema.formal_slots(schema.outputs, len(present))
+    # The output types come from inference if it succeeds, and else from the schema and the types of the inputs.
+    type_of_parameter = {
+        formal.parameter: value_type
+        for formal, value_type in zip(formal_inputs, inputs, strict=False)
+        if value_type != types.UNKNOWN
+    }
     outputs = inference(inputs) if inference else None
     if outputs is None:
         inference, outputs = None, (types.UNKNOWN,) * len(present)
     outputs = tuple(
-        t if t != types.UNKNOWN or not here else _by_schema(schema, f, bound)
-        for t, f, here in zip(outputs, formal_out, present, strict=False)
+        value_type
+        if value_type != types.UNKNOWN or not is_present
+        else _type_by_schema(schema, formal, type_of_parameter)
+        for value_type, formal, is_present in zip(outputs, formal_outputs, present, strict=False)
     )
-    groups = _groups(schema, formal_in, formal_out, inputs, outputs)
-    fixed = (domain == "" and op_type in VALUE_TYPED) or _is_fixed(schema, proto)
-    if reads_any and (fixed or op_type in _YIELDS_SHAPE):
+    groups = _type_groups(schema, formal_inputs, formal_outputs, inputs, outputs)
+    has_fixed_output = (domain == "" and op_type in VALUE_TYPED) or _has_type_attribute(schema, proto)
+    # A Shape or a Cast has nothing to change. An EyeLike without ``dtype`` has: its output takes the type of its input.
+    if reads_any_type and (has_fixed_output or op_type in _YIELDS_SHAPE):
         groups = ()
-    return Signature(schema, inputs, outputs, groups, fixed, reads_any and not groups, inference)
+    return Signature(schema, inputs, outputs, groups, has_fixed_output, reads_any_type and not groups, inference)
 
 
 def attribute_type_key(proto: NodeProto) -> tuple[tuple[str, int, int], ...]:
-    """Return what of a node's attributes decides its types: names, kinds, and the values that fix a type."""
+    """Return the part of a node's attributes that decides its types: names, kinds, and the values that fix a type.
+
+    Nodes of one operator with equal input types and equal keys have the same Signature.
+    """
     key = []
     for attribute in proto.attribute:
         name = attribute.name
-        fixed = attribute.i if name in _TYPED_BY_VALUE else attribute.t.data_type if name == "value" else 0
-        key.append((name, attribute.type, fixed))
+        type_value = attribute.i if name in _VALUE_DECIDES_TYPE else attribute.t.data_type if name == "value" else 0
+        key.append((name, attribute.type, type_value))
     return tuple(key)
 
 
-def _by_schema(schema: Schema, formal: FormalSlot, bound: dict[str, types.Type]) -> types.Type:
+def _type_by_schema(schema: Schema, formal: FormalSlot, type_of_parameter: dict[str, types.Type]) -> types.Type:
+    """Return the type of an output that inference does not give; UNKNOWN if the schema leaves a choice."""
     if formal.parameter in schema.allowed:
-        only = schema.allowed[formal.parameter]
-        return bound.get(formal.parameter) or (next(iter(only)) if len(only) == 1 else types.UNKNOWN)
+        allowed = schema.allowed[formal.parameter]
+        return type_of_parameter.get(formal.parameter) or (next(iter(allowed)) if len(allowed) == 1 else types.UNKNOWN)
     return types.parse(formal.parameter)
 
 
-def _is_fixed(schema: Schema, proto: NodeProto) -> bool:
-    given = {a.name: (a.i or a.type == a.TENSOR) for a in proto.attribute if a.name in schema.type_attributes}
-    return any(given.get(name, default) for name, default in schema.type_attributes.items())
+def _has_type_attribute(schema: Schema, proto: NodeProto) -> bool:
+    """Return whether an attribute, or the default of an absent one, fixes the output type."""
+    written = {
+        attribute.name: (attribute.i or attribute.type == attribute.TENSOR)
+        for attribute in proto.attribute
+        if attribute.name in schema.type_attributes
+    }
+    return any(written.get(name, default) for name, default in schema.type_attributes.items())
 
 
-def _groups(
-    schema: Schema, formal_in: FormalSlots, formal_out: FormalSlots, inputs: Types, outputs: Types
+def _type_groups(
+    schema: Schema, formal_inputs: FormalSlots, formal_outputs: FormalSlots, inputs: Types, outputs: Types
 ) -> tuple[TypeGroup, ...]:
-    slots: dict[str, tuple[list[int], list[int]]] = {}
-    contained = any(isinstance(t, tuple) for t in inputs + outputs)
-    for index, (formal, value_type) in enumerate(zip(formal_in, inputs, strict=False)):
+    """Return the groups of slots with a float type that lists can change."""
+    slots: dict[str, tuple[list[int], list[int]]] = {}  # by type parameter: the inputs and the outputs
+    # A schema gives a sequence and its element two unrelated parameters (SequenceAt: S -> T). All float slots of such
+    # a node form one group, because the elements keep their type.
+    has_containers = any(isinstance(value_type, tuple) for value_type in inputs + outputs)
+    for index, (formal, value_type) in enumerate(zip(formal_inputs, inputs, strict=False)):
         if types.element(value_type) in types.MIXABLE and len(schema.types_of(formal.parameter)) > 1:
+            # The repetitions of a heterogeneous slot, as those of Loop's states, have independent types.
             key = formal.parameter if formal.homogeneous else f"{formal.parameter}#{index}"
-            slots.setdefault("*" if contained else key, ([], []))[0].append(index)
-    for index, (formal, value_type) in enumerate(zip(formal_out, outputs, strict=False)):
-        key = "*" if contained and types.element(value_type) in types.MIXABLE else formal.parameter
+            slots.setdefault(_ALL_SLOTS if has_containers else key, ([], []))[0].append(index)
+    for index, (formal, value_type) in enumerate(zip(formal_outputs, outputs, strict=False)):
+        is_mixable = types.element(value_type) in types.MIXABLE
+        key = _ALL_SLOTS if has_containers and is_mixable else formal.parameter
         if key in slots and value_type != types.UNKNOWN:
             slots[key][1].append(index)
     groups = []
-    for parameter, (ins, outs) in slots.items():
-        elements = {types.element(inputs[i]) for i in ins} | {types.element(outputs[o]) for o in outs}
-        if len(elements) == 1:  # a model whose types disagree is not ours to mend
-            groups.append(TypeGroup(parameter, tuple(ins), tuple(outs), elements.pop()))
+    for parameter, (input_slots, output_slots) in slots.items():
+        elements = {types.element(inputs[i]) for i in input_slots} | {types.element(outputs[o]) for o in output_slots}
+        if len(elements) == 1:  # an invalid model may have two types in one group: these slots keep them
+            groups.append(TypeGroup(parameter, tuple(input_slots), tuple(output_slots), elements.pop()))
     return tuple(groups)
 
 
-def _assign(signature: Signature, wish: tuple[int, ...]) -> Assignment:
-    authored = tuple(g.authored for g in signature.groups)
+def _assign(signature: Signature, requested: tuple[int, ...]) -> Assignment:
+    authored = tuple(group.authored for group in signature.groups)
+    # First ask the schema, group by group.
     admitted = tuple(
-        w if w == g.authored or _admits(signature, g, w) else g.authored
-        for g, w in zip(signature.groups, wish, strict=True)
+        elem if elem == group.authored or _admits(signature, group, elem) else group.authored
+        for group, elem in zip(signature.groups, requested, strict=True)
     )
-    outputs = _outputs(signature, admitted)
-    if outputs is None:  # some combination that inference refuses: take the groups one by one
-        wished, admitted, outputs = admitted, authored, signature.outputs
-        for index, elem in enumerate(wished):
-            trial = (*admitted[:index], elem, *admitted[index + 1 :])
-            if (inferred := _outputs(signature, trial)) is not None:
-                admitted, outputs = trial, inferred
-    refused = tuple(i for i, (a, w) in enumerate(zip(admitted, wish, strict=True)) if a != w)
+    # Then ask inference, about all groups at once.
+    outputs = _infer_outputs(signature, admitted)
+    if outputs is None:  # inference refuses the combination: add one group after the other to the authored types
+        candidates, admitted, outputs = admitted, authored, signature.outputs
+        for index, elem in enumerate(candidates):
+            extended = (*admitted[:index], elem, *admitted[index + 1 :])
+            if (inferred := _infer_outputs(signature, extended)) is not None:
+                admitted, outputs = extended, inferred
+    pairs = zip(admitted, requested, strict=True)
+    refused = tuple(index for index, (elem, requested_elem) in enumerate(pairs) if elem != requested_elem)
     inputs, _ = _retyped(signature, admitted)
-    wanted = [t if types.element(t) in types.MIXABLE and not signature.reads_any_type else None for t in inputs]
-    return Assignment(tuple(wanted), outputs, admitted, refused)
+    required_inputs = [
+        value_type if types.element(value_type) in types.MIXABLE and not signature.reads_any_type else None
+        for value_type in inputs
+    ]
+    return Assignment(tuple(required_inputs), outputs, admitted, refused)
 
 
 def _admits(signature: Signature, group: TypeGroup, elem: int) -> bool:
+    """Return whether the schema admits the element type in all slots of a group."""
     schema = signature.schema
     assert schema is not None
-    formal_in = schema.formal_slots(schema.inputs, len(signature.inputs))
-    formal_out = schema.formal_slots(schema.outputs, len(signature.outputs))
-    pairs = [(formal_in[i], signature.inputs[i]) for i in group.inputs]
-    pairs += [(formal_out[o], signature.outputs[o]) for o in group.outputs]
-    return all(types.with_element(t, elem) in schema.types_of(f.parameter) for f, t in pairs)
+    formal_inputs = schema.formal_slots(schema.inputs, len(signature.inputs))
+    formal_outputs = schema.formal_slots(schema.outputs, len(signature.outputs))
+    pairs = [(formal_inputs[i], signature.inputs[i]) for i in group.inputs]
+    pairs += [(formal_outputs[o], signature.outputs[o]) for o in group.outputs]
+    return all(
+        types.with_element(value_type, elem) in schema.types_of(formal.parameter) for formal, value_type in pairs
+    )
 
 
 def _retyped(signature: Signature, elements: tuple[int, ...]) -> tuple[list[types.Type], list[types.Type]]:
-    """Return the types of inputs and outputs once each group has its element type of ``elements``."""
+    """Return the types of inputs and outputs, with the element type of each group taken from ``elements``."""
     inputs, outputs = list(signature.inputs), list(signature.outputs)
     for group, elem in zip(signature.groups, elements, strict=True):
         for i in group.inputs:
@@ -204,48 +243,52 @@ def _retyped(signature: Signature, elements: tuple[int, ...]) -> tuple[list[type
     return inputs, outputs
 
 
-def _outputs(signature: Signature, elements: tuple[int, ...]) -> Types | None:
-    """Return the output types under ``elements``; None if inference disagrees with the schema."""
+def _infer_outputs(signature: Signature, elements: tuple[int, ...]) -> Types | None:
+    """Return the output types for the ``elements`` of the groups; None if inference disagrees with the schema."""
     inputs, expected = _retyped(signature, elements)
     if signature.inference is None:
         return tuple(expected)
     inferred = signature.inference(tuple(inputs))
     if inferred is None:
         return None
-    grouped = {o for g in signature.groups for o in g.outputs}
-    if any(inferred[o] not in (types.UNKNOWN, expected[o]) for o in grouped):
+    grouped_outputs = {o for group in signature.groups for o in group.outputs}
+    if any(inferred[o] not in (types.UNKNOWN, expected[o]) for o in grouped_outputs):
         return None
-    return tuple(e if i == types.UNKNOWN else i for i, e in zip(inferred, expected, strict=True))
+    return tuple(
+        expected_type if inferred_type == types.UNKNOWN else inferred_type
+        for inferred_type, expected_type in zip(inferred, expected, strict=True)
+    )
 
 
-def _inference(native: OpSchema, opset: int, present: tuple[bool, ...], proto: NodeProto) -> Inference:
-    """A function from input types to output types by ONNX's inference of a model of this one node.
+def _make_inference(onnx_schema: OpSchema, opset: int, present: tuple[bool, ...], proto: NodeProto) -> Inference:
+    """Return a function from input types to output types: ONNX's inference of a model with this one node.
 
-    It returns None where inference refuses the types. Defaults are written out, since inference of a
-    function body sees only the attributes that are given.
+    The function returns None if inference refuses the types.
     """
     from onnx import ModelProto
 
     model = ModelProto(ir_version=10)
-    model.opset_import.add(domain=native.domain, version=opset)
-    if native.domain:
+    model.opset_import.add(domain=onnx_schema.domain, version=opset)
+    if onnx_schema.domain:
         model.opset_import.add(domain="", version=17)
     node = model.graph.node.add()
     node.CopyFrom(proto)
-    node.domain = native.domain
+    node.domain = onnx_schema.domain
     node.ClearField("metadata_props")
-    given = {a.name for a in node.attribute}
-    for name, attribute in native.attributes.items():
-        if name not in given and attribute.default_value.name:
+    # Write the defaults of absent attributes: some operators are inferred through their function body, and inference of
+    # a body sees the attributes of the node only.
+    written_names = {attribute.name for attribute in node.attribute}
+    for name, attribute in onnx_schema.attributes.items():
+        if name not in written_names and attribute.default_value.name:
             node.attribute.append(attribute.default_value)
     del node.output[:]
-    for i, here in enumerate(present):
-        node.output.append(f"o{i}" if here else "")
-        if here:
+    for i, is_present in enumerate(present):
+        node.output.append(f"o{i}" if is_present else "")
+        if is_present:
             model.graph.output.add(name=f"o{i}")
 
     def infer(inputs: Types) -> Types | None:
-        if native.name in _CRASHING_WITHOUT_TYPES and types.UNKNOWN in inputs:
+        if onnx_schema.name in _CRASHING_WITHOUT_TYPES and types.UNKNOWN in inputs:
             return None
         del node.input[:]
         del model.graph.input[:]
@@ -254,12 +297,12 @@ def _inference(native: OpSchema, opset: int, present: tuple[bool, ...], proto: N
             if value_type != types.UNKNOWN:
                 types.set_proto(model.graph.input.add(name=f"i{i}").type, value_type)
         try:
-            done = infer_shapes(model, strict=True)
+            inferred_model = infer_shapes(model, strict=True)
         except MemoryError:
             raise
         except Exception:  # onnx raises its own InferenceError or a ValidationError, by operator
             return None
-        found = {o.name: types.from_proto(o.type) for o in done.graph.output}
-        return tuple(found.get(f"o{i}", types.UNKNOWN) for i in range(len(present)))
+        inferred_types = {output.name: types.from_proto(output.type) for output in inferred_model.graph.output}
+        return tuple(inferred_types.get(f"o{i}", types.UNKNOWN) for i in range(len(present)))
 
     return infer

@@ -1,8 +1,10 @@
-"""The type of an ONNX value, as small as the solver needs it.
+"""The type of an ONNX value, as a small Python object instead of a ``TypeProto``.
 
-A tensor's type is its element type, an int of ``onnx.TensorProto.DataType``; a container's type is
-a pair of its kind and its content's type, ``("seq", FLOAT)`` or ``("optional", ("seq", FLOAT))``.
-``UNKNOWN`` (0) is a type that nobody told.
+The type of a tensor is its element type: an int of ``onnx.TensorProto.DataType``. The type of a container is a pair of
+its kind and the type of its content, for example ``("seq", FLOAT)`` or ``("optional", ("seq", FLOAT))``. ``UNKNOWN``
+(0) is the type of a value that neither the model nor inference gives a type.
+
+Shapes are no part of a Type.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ if TYPE_CHECKING:
 
 Type = int | tuple[str, "Type"]
 
+# The numbers of onnx.TensorProto.DataType. They are written out here, because importing onnx takes time.
 UNKNOWN, FLOAT, INT64, FLOAT16, DOUBLE, BFLOAT16 = 0, 1, 7, 10, 11, 16
+BOOL = 9
 ELEMENT_BY_NAME = {"float32": FLOAT, "float16": FLOAT16, "bfloat16": BFLOAT16, "float64": DOUBLE}
-MIXABLE = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types that lists move between
+MIXABLE = frozenset({FLOAT, FLOAT16, BFLOAT16})  # the types between which lists move a node: all floats but float64
 FLOATS = frozenset({FLOAT, FLOAT16, BFLOAT16, DOUBLE})
 INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13, 21, 22, 25, 26})  # of 2 to 64 bits, signed and unsigned
-BOOL = 9
-_CONTAINERS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse"}  # by the word of a schema
-# The field of a TypeProto that holds a container, and in it the field that has the type of the content.
+_CONTAINER_KINDS = {"seq": "seq", "optional": "optional", "sparse_tensor": "sparse"}  # by the word of a schema
+# By kind: the field of a TypeProto that holds the container, and in this field the one with the type of the content.
 _CONTAINER_FIELDS = {
     "seq": ("sequence_type", "elem_type"),
     "optional": ("optional_type", "elem_type"),
@@ -31,24 +34,24 @@ _CONTAINER_FIELDS = {
 
 
 def element(value_type: Type) -> int:
-    """The element type inside any container."""
+    """Return the element type inside all containers: FLOAT for ``("optional", ("seq", FLOAT))``."""
     while isinstance(value_type, tuple):
         value_type = value_type[1]
     return value_type
 
 
 def with_element(value_type: Type, new: int) -> Type:
-    """The same container around another element type."""
+    """Return a type with the same containers and the element type ``new``."""
     if isinstance(value_type, tuple):
         return (value_type[0], with_element(value_type[1], new))
     return new
 
 
 def type_name(value_type: Type) -> str:
-    """Return the type in words: ``float16``, ``int64``, ``seq(float16)``, ``unknown``."""
+    """Return the name of a type in messages: ``float16``, ``int64``, ``seq(float16)``, ``unknown``."""
     if isinstance(value_type, tuple):
         return f"{value_type[0]}({type_name(value_type[1])})"
-    return _names().get(value_type) or f"type {value_type}"
+    return _message_names().get(value_type) or f"type {value_type}"
 
 
 @cache
@@ -60,8 +63,9 @@ def _onnx_names() -> dict[str, int]:
 
 
 @cache
-def _names() -> dict[int, str]:
-    """Return the names of element types that messages use: ``float32``, ``float64``, ``int64``."""
+def _message_names() -> dict[int, str]:
+    """Return the names of element types in messages: ``float32``, ``float64``, ``int64``."""
+    # onnx calls float32 "float" and float64 "double"; messages use the names of numpy.
     numpy_names = {elem: name for name, elem in ELEMENT_BY_NAME.items()} | {UNKNOWN: "unknown"}
     return {elem: numpy_names.get(elem, name) for name, elem in _onnx_names().items()}
 
@@ -69,11 +73,11 @@ def _names() -> dict[int, str]:
 @cache
 def known_elements() -> frozenset[int]:
     """Return the element types that the installed onnx knows, UNKNOWN among them."""
-    return frozenset(_names())
+    return frozenset(_message_names())
 
 
 def from_proto(proto: TypeProto) -> Type:
-    """The Type of a ``TypeProto``; UNKNOWN where it says nothing."""
+    """Return the Type of a ``TypeProto``; UNKNOWN if the message declares none."""
     name = proto.WhichOneof("value")
     if name == "tensor_type":
         return int(proto.tensor_type.elem_type)
@@ -86,7 +90,7 @@ def from_proto(proto: TypeProto) -> Type:
 
 
 def set_proto(proto: TypeProto, value_type: Type) -> None:
-    """Write the element type into a ``TypeProto``, making the container where there is none; shapes stay."""
+    """Write a Type into a ``TypeProto``. Shapes stay, and missing containers are made."""
     if not isinstance(value_type, tuple):
         proto.tensor_type.elem_type = value_type
     elif value_type[0] == "sparse":
@@ -97,26 +101,32 @@ def set_proto(proto: TypeProto, value_type: Type) -> None:
 
 
 def parse_name(name: str) -> Type:
-    """The Type of a name that ``type_name`` gives: ``float16``, ``int64``, ``seq(float32)``; raises UsageError."""
+    """Return the Type of a name that ``type_name`` gives: ``float16``, ``int64``, ``seq(float32)``.
+
+    The names of onnx, such as ``float`` and ``double``, are accepted too. Raises UsageError for every other text.
+    """
     from mixlist.errors import UsageError
 
-    head, _, rest = name.partition("(")
-    if rest and head in ("seq", "optional"):
-        return (head, parse_name(rest.removesuffix(")")))
+    kind, _, content = name.partition("(")
+    if content and kind in ("seq", "optional"):
+        return (kind, parse_name(content.removesuffix(")")))
     elem = ELEMENT_BY_NAME.get(name) or _onnx_names().get(name.lower(), UNKNOWN)
     if elem == UNKNOWN:
         raise UsageError(f"{name!r} is no tensor type", hint="use float32, float16, int64, seq(float32), ...")
     return elem
 
 
-def parse(text: str) -> Type:
-    """The Type of a schema's type string such as ``tensor(float)`` or ``optional(seq(tensor(float)))``."""
-    head, _, rest = text.partition("(")
-    inner = rest[:-1]
-    if head == "tensor":
-        return _onnx_names().get(inner, UNKNOWN)
-    if head == "map":
-        return ("map", parse(inner.partition(",")[2].strip()))
-    if head in _CONTAINERS:
-        return (_CONTAINERS[head], parse(inner) if "(" in inner else _onnx_names().get(inner, UNKNOWN))
+def parse(schema_type: str) -> Type:
+    """Return the Type of a schema's type string: ``tensor(float)`` or ``optional(seq(tensor(float)))``.
+
+    A string of another form, or an element type that the installed onnx does not know, gives UNKNOWN.
+    """
+    kind, _, content = schema_type.partition("(")
+    content = content[:-1]  # without the closing parenthesis
+    if kind == "tensor":
+        return _onnx_names().get(content, UNKNOWN)
+    if kind == "map":  # map(int64, tensor(float)): the type of the keys is not kept
+        return ("map", parse(content.partition(",")[2].strip()))
+    if kind in _CONTAINER_KINDS:
+        return (_CONTAINER_KINDS[kind], parse(content) if "(" in content else _onnx_names().get(content, UNKNOWN))
     return UNKNOWN
