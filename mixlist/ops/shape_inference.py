@@ -1,13 +1,14 @@
-"""The only place that calls ONNX's shape inference, because a small file can make it take all memory or never end.
+"""Run ONNX's shape inference within bounds of memory and time. Only this module calls it.
 
-Two things make it run away:
+A small model file can make ONNX's inference take all memory, or run for hours, for two reasons:
 
-- It infers the body of a function anew for each call. ``refuse_large_expansion`` counts the nodes that this makes.
-- It can follow the values of shapes (data propagation). It then notes one element, 140 to 210 bytes, for each element
-  of every vector that an operator like Add reads. ``_propagated_elements`` counts the elements that are known before.
-  If they cannot be counted, because the length of a vector is itself computed, a process of its own follows the
-  values: it has ``SECONDS`` and, where the system has such a limit, ``MEMORY`` bytes. Windows and macOS have none, so
-  there the time alone limits the process.
+- Inference visits the body of a function again for each call. ``refuse_large_expansion`` counts the nodes that it would
+  visit, and refuses a model with too many.
+- Inference with data propagation follows the values of shapes, for example through ``Shape -> Gather -> Add``. It then
+  stores 140 to 210 bytes for each element of every vector that an operator like Add reads. ``_propagated_elements``
+  counts these elements before. If they cannot be counted, because the length of a vector is itself computed, a process
+  of its own runs the data propagation. This process has ``SECONDS`` and ``MEMORY`` bytes. Windows and macOS have no
+  limit of memory for a process, so there the time alone limits it.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ if TYPE_CHECKING:
 
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-MOST_EXPANDED_NODES = 20_000  # nodes after every call is replaced by the nodes of its function
-MEMORY = 1 << 29  # bytes that the process which follows values may take
-SECONDS = 4.0  # that this process may take for one model
-_MOST_PROPAGATED = 1 << 20  # elements that are followed in this process: some 200 MB, one second
-_GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS
+MOST_EXPANDED_NODES = 20_000  # of a model in which every call is replaced by the nodes of its function
+MEMORY = 1 << 29  # bytes for the process that propagates values
+SECONDS = 4.0  # for one model in this process
+_MOST_PROPAGATED = 1 << 20  # elements to propagate without a process of its own: some 200 MB, one second
+_GRAPH, _GRAPHS = 5, 10  # AttributeProto.GRAPH and GRAPHS, written out because importing onnx takes time
 
 FunctionId = tuple[str, str, str]  # domain, name, overload
 
 
 class InferredShapes(NamedTuple):
-    """A model with inferred shapes; ``exhausted`` if following the values of shapes took too much memory or time."""
+    """A model with inferred shapes; ``exhausted``: whether data propagation took too much memory or time."""
 
     model: ModelProto
     exhausted: bool
 
 
 def infer_shapes(model: ModelProto, *, strict: bool = False) -> ModelProto:
-    """Return a copy of a model with the shapes that ONNX infers.
+    """Return a copy of a model with the shapes that ONNX infers without data propagation.
 
-    ``strict`` checks the types, and raises an error for the first node that does not fit. Raises ModelError for too
-    many function calls, MemoryError, and what onnx raises.
+    ``strict`` also checks the types of all nodes. Raises ModelError for too many function calls, MemoryError, and the
+    errors of onnx: with ``strict``, its InferenceError for the first node that is invalid.
     """
     from onnx import shape_inference
 
@@ -60,21 +61,24 @@ def infer_shapes(model: ModelProto, *, strict: bool = False) -> ModelProto:
 
 
 def infer_shapes_with_values(model: ModelProto, earlier: ModelProto | None = None) -> InferredShapes:
-    """Return a copy of a model with the shapes that ONNX infers, with the values of shapes followed where affordable.
+    """Return a copy of a model with the shapes that ONNX infers, with data propagation if its cost is acceptable.
 
-    ``earlier`` is the result for the same model when fewer of its nodes were constants. Raises what ``infer_shapes``
-    does.
+    ``earlier`` is the result for the same model when fewer of its nodes were constants. It saves one inference. Raises
+    the same errors as ``infer_shapes``.
     """
     from onnx import shape_inference
 
+    # A length that inference knew before is still the same, so a count of the earlier result is still right.
     count = _propagated_elements(earlier) if earlier is not None else None
     inferred = earlier
-    if inferred is None or count is None:  # lengths that are known do not change any more
+    if inferred is None or count is None:
         inferred = infer_shapes(model)
         count = _propagated_elements(inferred)
     if count is None:
-        followed = _process.follow_values(model.SerializeToString())
-        return InferredShapes(inferred if followed is None else type(model).FromString(followed), followed is None)
+        propagated = _process.propagate_values(model.SerializeToString())
+        if propagated is None:
+            return InferredShapes(inferred, True)
+        return InferredShapes(type(model).FromString(propagated), False)
     if count > _MOST_PROPAGATED:
         return InferredShapes(infer_shapes(model) if inferred is earlier else inferred, False)
     return InferredShapes(shape_inference.infer_shapes(model, data_prop=True), False)
@@ -86,39 +90,41 @@ def infer_shapes_with_values(model: ModelProto, earlier: ModelProto | None = Non
 def refuse_large_expansion(model: ModelProto) -> None:
     """Raise ModelError if a model has too many nodes once every call is replaced by the nodes of its function.
 
-    Each of 30 functions that calls the next one twice makes 2^30 of them. A model with many nodes in its file may have
-    ten times as many.
+    30 functions, each of which calls the next one twice, expand to 2^30 nodes. The limit is ``MOST_EXPANDED_NODES``, or
+    ten times the nodes in the file if these are more.
     """
     if not model.functions:
         return
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    calls = {key: _calls(function.node, functions) for key, function in functions.items()}
+    calls = {key: _count_calls(function.node, functions) for key, function in functions.items()}
     try:
-        order = list(TopologicalSorter(calls).static_order())  # a function after those that it calls
+        order = list(TopologicalSorter(calls).static_order())  # a function comes after the functions that it calls
     except CycleError as error:
         names = " -> ".join(f"{domain}:{name}" for domain, name, _ in error.args[1])
         raise ModelError(f"the functions of the model call each other without end: {names}") from None
-    written = {key: _count(function.node) for key, function in functions.items()}
-    expanded: dict[FunctionId, int] = {}
+    # The counts come from arithmetic alone: expanding such a model would take all memory.
+    own_nodes = {key: _count_nodes(function.node) for key, function in functions.items()}
+    expanded_nodes: dict[FunctionId, int] = {}
     for key in order:
-        expanded[key] = written[key] + sum(expanded[called] * times for called, times in calls[key].items())
-    main = _count(model.graph.node)
-    total = main + sum(expanded[called] * times for called, times in _calls(model.graph.node, functions).items())
-    most = max(MOST_EXPANDED_NODES, 10 * (main + sum(written.values())))
-    if total > most:
+        expanded_nodes[key] = own_nodes[key] + sum(expanded_nodes[callee] * n for callee, n in calls[key].items())
+    main_nodes = _count_nodes(model.graph.node)
+    main_calls = _count_calls(model.graph.node, functions)
+    total = main_nodes + sum(expanded_nodes[callee] * n for callee, n in main_calls.items())
+    limit = max(MOST_EXPANDED_NODES, 10 * (main_nodes + sum(own_nodes.values())))
+    if total > limit:
         raise ModelError(
-            f"the function calls of the model expand to {total:,} nodes, more than {most:,}",
+            f"the function calls of the model expand to {total:,} nodes, more than {limit:,}",
             hint="this needs every call expanded, as ONNX Runtime does; inline or remove functions that call functions",
         )
 
 
-def _calls(nodes: Sequence[NodeProto], functions: dict[FunctionId, FunctionProto]) -> Counter[FunctionId]:
-    """Return the number of calls of each function in ``nodes`` and in the bodies of these."""
+def _count_calls(nodes: Sequence[NodeProto], functions: dict[FunctionId, FunctionProto]) -> Counter[FunctionId]:
+    """Return the number of calls of each function in ``nodes`` and in the bodies of these nodes."""
     keys = ((node.domain, node.op_type, node.overload) for node in _all_nodes(nodes))
     return Counter(key for key in keys if key in functions)
 
 
-def _count(nodes: Sequence[NodeProto]) -> int:
+def _count_nodes(nodes: Sequence[NodeProto]) -> int:
     return sum(1 for _ in _all_nodes(nodes))
 
 
@@ -130,23 +136,23 @@ def _all_nodes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _bodies(nodes: Sequence[NodeProto]) -> Iterator[GraphProto]:
-    """Yield the graphs in the attributes of ``nodes``, and those in them."""
+    """Yield the graphs in the attributes of ``nodes``, at all depths."""
     pending = [nodes]
     while pending:
         for node in pending.pop():
             for attribute in node.attribute:
-                inner = [attribute.g] if attribute.type == _GRAPH else []
-                for body in attribute.graphs if attribute.type == _GRAPHS else inner:
+                single = [attribute.g] if attribute.type == _GRAPH else []
+                for body in attribute.graphs if attribute.type == _GRAPHS else single:
                     yield body
                     pending.append(body.node)
 
 
-# --- values of shapes ---
+# --- the cost of data propagation ---
 
 
 @cache
-def _propagators() -> frozenset[tuple[str, str]]:
-    """Return domain and type of the operators that propagate values: they read vectors element by element."""
+def _propagating_operators() -> frozenset[tuple[str, str]]:
+    """Return domain and op type of the operators whose values onnx propagates, element by element."""
     from onnx import defs
 
     schemas = defs.get_all_schemas_with_history()
@@ -155,7 +161,7 @@ def _propagators() -> frozenset[tuple[str, str]]:
 
 @cache
 def _expanded_operators() -> frozenset[tuple[str, str]]:
-    """Return domain and type of the operators that onnx may infer as it infers the call of a function."""
+    """Return domain and op type of the operators without inference of their own: onnx infers their function body."""
     from onnx import defs
 
     schemas = defs.get_all_schemas()
@@ -163,70 +169,77 @@ def _expanded_operators() -> frozenset[tuple[str, str]]:
 
 
 def _propagated_elements(inferred: ModelProto) -> int | None:
-    """Return the number of elements that data propagation would note; None if it is not known.
+    """Return the number of elements that data propagation would store; None if it is unknown.
 
-    ``inferred`` is the model after inference without data propagation. The number is not known if an operator reads a
-    tensor that may be a vector whose length only data propagation could find, or if a node calls a function.
+    ``inferred`` is the model after inference without data propagation. The number is unknown if an operator reads a
+    tensor that may be a vector whose length only data propagation can find, or if a node calls a function, because the
+    types inside a function depend on the call.
     """
     functions = {(function.domain, function.name) for function in inferred.functions}
-    lengths: Counter[str] = Counter()  # of vectors, by name: the longest in any scope
-    unknown: set[str] = set()
+    # Names are unique within a scope only. The longest vector of a name counts, so that the count is never too low.
+    lengths: Counter[str] = Counter()
+    unknown_lengths: set[str] = set()
     for scope in (inferred.graph, *_bodies(inferred.graph.node)):
-        _note_lengths(scope, lengths, unknown)
+        _add_lengths(scope, lengths, unknown_lengths)
     count = 0
     for node in _all_nodes(inferred.graph.node):
         operator = ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
         if (node.domain, node.op_type) in functions or operator in _expanded_operators():
             return None
-        if operator in _propagators() and node.op_type != "Shape":  # Shape reads no elements
-            if any(name in unknown for name in node.input):
+        if operator in _propagating_operators() and node.op_type != "Shape":  # Shape reads no elements
+            if any(name in unknown_lengths for name in node.input):
                 return None
             count += sum(lengths[name] for name in (*node.input, *node.output) if name in lengths)
     return count
 
 
-def _note_lengths(scope: GraphProto, lengths: Counter[str], unknown: set[str]) -> None:
+def _add_lengths(scope: GraphProto, lengths: Counter[str], unknown_lengths: set[str]) -> None:
     """Add the lengths of a scope's vectors by name, and the names of tensors that may be vectors of unknown length."""
-    stated: dict[str, ValueInfoProto] = {}
-    for info in (*scope.value_info, *scope.output, *scope.input):
-        stated[info.name] = info
-        tensor = info.type.tensor_type
+    declared: dict[str, ValueInfoProto] = {}
+    for value_info in (*scope.value_info, *scope.output, *scope.input):
+        declared[value_info.name] = value_info
+        tensor = value_info.type.tensor_type
         if len(tensor.shape.dim) == 1:
-            lengths[info.name] = max(lengths[info.name], tensor.shape.dim[0].dim_value)
+            lengths[value_info.name] = max(lengths[value_info.name], tensor.shape.dim[0].dim_value)
     for weight in scope.initializer:
         if len(weight.dims) == 1:
             lengths[weight.name] = max(lengths[weight.name], weight.dims[0])
-    names = [info.name for info in scope.input]
+    names = [value_info.name for value_info in scope.input]
     for node in scope.node:
-        if node.op_type != "Shape":  # as many elements as its input has dimensions: few
+        if node.op_type != "Shape":  # a Shape makes one element for each dimension of its input: few
             names += node.output
-    unknown.update(name for name in names if name not in stated or not _has_length(stated[name]))
+    unknown_lengths.update(name for name in names if name not in declared or not _has_known_length(declared[name]))
 
 
-def _has_length(info: ValueInfoProto) -> bool:
-    """Return True if a tensor is no vector, or one of known length."""
-    tensor = info.type.tensor_type
-    if not info.type.HasField("tensor_type"):
-        return info.type.WhichOneof("value") is not None
+def _has_known_length(value_info: ValueInfoProto) -> bool:
+    """Return True if a value is no vector, or a vector of known length."""
+    tensor = value_info.type.tensor_type
+    if not value_info.type.HasField("tensor_type"):
+        return value_info.type.WhichOneof("value") is not None  # a sequence, optional or map; None: no type at all
     return tensor.HasField("shape") and (len(tensor.shape.dim) != 1 or tensor.shape.dim[0].HasField("dim_value"))
 
 
-_PROCESS = """
+# --- the process that propagates values ---
+
+# The program of the process. Request and answer are a length in 8 bytes and as many bytes. The answer starts with 1
+# and the inferred model, or with 0 and the text of onnx's error.
+_PROCESS_CODE = """
 import sys, types
 package = types.ModuleType("onnx")
 package.__path__ = [sys.argv[1]]
-sys.modules["onnx"] = package  # the library alone: the Python part of onnx takes 0.3 s to import
+sys.modules["onnx"] = package  # its C++ library alone: the Python part of onnx takes 0.3 s to import
 from onnx.onnx_cpp2py_export.shape_inference import infer_shapes
 try:
     import resource
-    most = int(sys.argv[2])
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+    limit = int(sys.argv[2])
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]  # negative: no limit
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard < 0 else min(limit, hard), hard))
 except (ImportError, OSError, ValueError):
-    pass  # Windows and macOS
+    pass  # Windows has no such module, and macOS refuses this limit
 source, target = sys.stdin.buffer, sys.stdout.buffer
 while size := source.read(8):
     try:
+        # The flags are check_type, strict_mode and data_prop.
         result = b"\\1" + infer_shapes(source.read(int.from_bytes(size, "big")), False, False, True)
     except MemoryError:
         break
@@ -237,18 +250,18 @@ while size := source.read(8):
 """
 
 
-class _Process:
-    """A process that follows values for one model after the other; it starts when it is first needed."""
+class _PropagationProcess:
+    """A process that propagates values, for one model after the other. It starts with the first model."""
 
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
         self._lock = Lock()
         atexit.register(self.close)
 
-    def follow_values(self, model: bytes) -> bytes | None:
-        """Return the model with its shapes; None if that takes too much memory or time, or onnx dies of the model.
+    def propagate_values(self, model: bytes) -> bytes | None:
+        """Return the serialized model with its shapes; None if the process ends before, or runs out of memory or time.
 
-        Raises ValueError with onnx's message if onnx finds a fault in the model.
+        Raises ValueError with onnx's message if onnx finds an error in the model.
         """
         with self._lock:
             process = self._running or self._start()
@@ -256,7 +269,7 @@ class _Process:
             timer.start()
             try:
                 answer = _exchange(process, model)
-            except BaseException:  # an interrupt in the middle of an answer
+            except BaseException:  # an interrupt: the unread part of the answer must not answer the next request
                 self.close()
                 raise
             finally:
@@ -271,7 +284,8 @@ class _Process:
     def _start(self) -> subprocess.Popen[bytes]:
         import onnx
 
-        command = [sys.executable, "-I", "-S", "-c", _PROCESS, str(Path(onnx.__file__).parent), str(MEMORY)]
+        # -I and -S: the process needs neither site-packages nor the user's settings of Python.
+        command = [sys.executable, "-I", "-S", "-c", _PROCESS_CODE, str(Path(onnx.__file__).parent), str(MEMORY)]
         pipe = subprocess.PIPE
         self._running = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         return self._running
@@ -283,7 +297,7 @@ class _Process:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):  # close() writes the rest of a request, which a dead process does not read
+                with suppress(OSError):  # close() writes the rest of a request, and fails because the process has ended
                     cast("IO[bytes]", pipe).close()
 
 
@@ -300,4 +314,4 @@ def _exchange(process: subprocess.Popen[bytes], model: bytes) -> bytes | None:
     return answer if answer and len(answer) == int.from_bytes(size, "big") else None
 
 
-_process = _Process()
+_process = _PropagationProcess()

@@ -111,7 +111,7 @@ def test_a_process_that_takes_too_long_is_ended(process: None, monkeypatch: pyte
 
 def test_a_fault_that_onnx_finds_while_it_follows_values_is_an_error(process: None) -> None:
     with pytest.raises(ValueError, match="parse"):
-        guarded._process.follow_values(b"no model")
+        guarded._process.propagate_values(b"no model")
 
 
 def test_missing_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
