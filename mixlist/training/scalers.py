@@ -1,8 +1,10 @@
 """Scale the loss by the exact rule of each framework (Rules S10.5 to S10.12).
 
-A step is *good* if all gradients are finite, else *bad*. ``Scaler.update`` takes that and returns what to do with the
-step: ``step`` (apply the update), ``skip`` (leave the parameters as they are) or ``retry`` (the same batch once more,
-with the new scale). Classes, parameters and defaults have the names and values that the frameworks' sources give them.
+A step is *good* if all its gradients are finite, else *bad* (an exception). ``Scaler.update``
+changes the scale after a step of either kind, and returns an action: "step" (apply the update), "skip" (leave the
+parameters as they are) or "retry" (run the same batch again with the new scale).
+
+The classes, parameters and default values are those of the frameworks' sources.
 """
 
 from __future__ import annotations
@@ -16,34 +18,36 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, SupportsFloat, get_
 from mixlist.errors import MixlistError, UsageError
 
 Action = Literal["step", "skip", "retry"]
-FLOAT32_MAX = 3.4e38  # as the Ascend sources write it
+FLOAT32_MAX = 3.4e38  # a little below the largest float32 number; the sources for Ascend have this value
 
 
 class ScalerError(MixlistError):
-    """The error with which the framework itself ends a training."""
+    """The framework of the scaler would end the training with an error here."""
 
 
-class Range(NamedTuple):
-    """The values that a parameter may have; ``text`` says so in messages."""
+class ParameterRange(NamedTuple):
+    """The range of a parameter of a scaler. ``text`` describes it in messages, ``contains`` tests a value."""
 
     text: str
     contains: Callable[[float], bool]
 
 
-_AT_LEAST_1 = Range("is at least 1 and finite", lambda value: 1 <= value < math.inf)
+# The types of parameters: the class of the value, and its range. ``Scaler.__post_init__`` checks the ranges.
+_AT_LEAST_1 = ParameterRange("must be at least 1 and finite", lambda value: 1 <= value < math.inf)
 Count = Annotated[int, _AT_LEAST_1]
-Scale = Annotated[float, _AT_LEAST_1]
-Positive = Annotated[float, Range("is above 0 and finite", lambda value: 0 < value < math.inf)]
-Factor = Annotated[float, Range("is above 1 and finite", lambda value: 1 < value < math.inf)]
-Fraction = Annotated[float, Range("lies between 0 and 1", lambda value: 0 < value < 1)]
+LossScale = Annotated[float, _AT_LEAST_1]
+Positive = Annotated[float, ParameterRange("must be above 0 and finite", lambda value: 0 < value < math.inf)]
+Factor = Annotated[float, ParameterRange("must be above 1 and finite", lambda value: 1 < value < math.inf)]
+Fraction = Annotated[float, ParameterRange("must lie between 0 and 1", lambda value: 0 < value < 1)]
 
 
 @dataclass
 class Scaler(ABC):
-    """A loss scaler. ``scale`` is the factor of the next step's loss.
+    """A loss scaler. ``scale`` is the factor of the loss in the next step.
 
-    The fields that ``__init__`` takes are the framework's parameters, the others are state. ``INITIAL`` names the
-    parameter that is the first scale, ``GROWTH`` the one that says after how many good steps the scale grows.
+    The dataclass fields that ``__init__`` takes are the parameters of the framework. The others are state.
+    ``NAME`` is the value of ``--loss-scaler``. ``INITIAL_SCALE_PARAMETER`` names the parameter that is the first scale,
+    ``GROWTH_PARAMETER`` the number of good steps after which the scale grows; "" if there is no such parameter.
     """
 
     NAME: ClassVar[str]
@@ -53,16 +57,19 @@ class Scaler(ABC):
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self), include_extras=True).items():
-            for limits in getattr(hint, "__metadata__", ()):
+            for valid_range in getattr(hint, "__metadata__", ()):
                 value = getattr(self, name)
-                if not limits.contains(value):
-                    raise UsageError(f"{name}={value:g}: it {limits.text}")
+                if not valid_range.contains(value):
+                    raise UsageError(f"{name}={value:g}: it {valid_range.text}")
         if self.INITIAL_SCALE_PARAMETER:
             self.scale = getattr(self, self.INITIAL_SCALE_PARAMETER)
 
     @abstractmethod
     def update(self, finite: bool) -> Action:
-        """Take note of a step whose gradients are all finite, or not; return what to do with it."""
+        """Change the scale after a step, and return what to do with the step.
+
+        ``finite`` is True if all gradients of the step are finite.
+        """
 
 
 @dataclass
@@ -74,7 +81,7 @@ class FixedLossScaleManager(Scaler):
 
     NAME = "fixed"
     INITIAL_SCALE_PARAMETER = "loss_scale"
-    loss_scale: Scale
+    loss_scale: LossScale
     enable_overflow_check: bool = True
 
     def update(self, finite: bool) -> Action:
@@ -90,7 +97,7 @@ class MindSporeFixedLossScaleManager(Scaler):
 
     NAME = "mindspore-fixed"
     INITIAL_SCALE_PARAMETER = "loss_scale"
-    loss_scale: Scale = 128.0
+    loss_scale: LossScale = 128.0
     drop_overflow_update: bool = True
 
     def update(self, finite: bool) -> Action:
@@ -99,7 +106,7 @@ class MindSporeFixedLossScaleManager(Scaler):
 
 @dataclass
 class ExponentialUpdateLossScaleManager(Scaler):
-    """Grow after good steps in a row, shrink after bad steps that add up over good ones (Rule S10.6).
+    """Raise the scale after good steps in a row; lower it after bad steps, in a row or not (Rule S10.6).
 
     Source: TensorFlow on Ascend, ``ExponentialUpdateLossScaleManager``.
     """
@@ -107,7 +114,7 @@ class ExponentialUpdateLossScaleManager(Scaler):
     NAME = "npu"
     INITIAL_SCALE_PARAMETER = "init_loss_scale"
     GROWTH_PARAMETER = "incr_every_n_steps"
-    init_loss_scale: Scale
+    init_loss_scale: LossScale
     incr_every_n_steps: Count
     decr_every_n_nan_or_inf: Count = 2
     incr_ratio: Factor = 2.0
@@ -123,6 +130,7 @@ class ExponentialUpdateLossScaleManager(Scaler):
                     self.scale *= self.incr_ratio
                 self.good = self.bad = 0
             return "step"
+        # A good step does not reset ``bad``, except when the scale grows: bad steps add up over single good ones.
         self.good, self.bad = 0, self.bad + 1
         if self.bad == self.decr_every_n_nan_or_inf:
             self.scale = max(1.0, self.scale * self.decr_ratio)
@@ -140,7 +148,7 @@ class NpuLossScaleOptimizer(Scaler):
     NAME = "npu-tf2"
     INITIAL_SCALE_PARAMETER = "initial_scale"
     GROWTH_PARAMETER = "dynamic_growth_steps"
-    initial_scale: Scale = 2.0**15
+    initial_scale: LossScale = 2.0**15
     dynamic_growth_steps: Count = 2000
     multiplier: Factor = 2.0
     counter: int = field(default=0, init=False)
@@ -157,16 +165,17 @@ class NpuLossScaleOptimizer(Scaler):
 
 @dataclass
 class DynamicLossScaleManager(Scaler):
-    """Multiply the scale at every ``scale_window``-th step since the last bad one, divide it at bad ones (Rule S10.8).
+    """Multiply the scale every ``scale_window`` steps after the last bad step; divide it at a bad step (Rule S10.8).
 
-    More than 1000 bad steps in a row raise ScalerError. Source: MindSpore, ``DynamicLossScaleManager``.
+    ``update`` raises ScalerError after more than 1000 bad steps in a row. Source: MindSpore,
+    ``DynamicLossScaleManager``.
     """
 
     NAME = "mindspore"
     INITIAL_SCALE_PARAMETER = "init_loss_scale"
     GROWTH_PARAMETER = "scale_window"
     MAX_BAD_STEPS: ClassVar[int] = 1000
-    init_loss_scale: Scale = 2.0**24
+    init_loss_scale: LossScale = 2.0**24
     scale_factor: Factor = 2.0
     scale_window: Count = 2000
     steps: int = field(default=0, init=False)
@@ -184,7 +193,7 @@ class DynamicLossScaleManager(Scaler):
         if self.bad > self.MAX_BAD_STEPS:
             raise ScalerError(
                 f"more than {self.MAX_BAD_STEPS} steps in a row overflow: MindSpore ends the training here",
-                hint="the network overflows at any scale: look for the node with --trace-overflow",
+                hint="the network overflows at every scale: find the nodes with --trace-overflow",
             )
         self.scale, self.last_overflow = max(self.scale / self.scale_factor, 1.0), self.steps
         return "skip"
@@ -192,9 +201,10 @@ class DynamicLossScaleManager(Scaler):
 
 @dataclass
 class GradScaler(Scaler):
-    """Multiply the scale after ``growth_interval`` good steps in a row, and by less than 1 at bad ones (Rule S10.10).
+    """Raise the scale after ``growth_interval`` good steps in a row; lower it at each bad step (Rule S10.10).
 
-    Source: PyTorch, ``torch.amp.GradScaler``; that of torch_npu has the same rule.
+    Unlike most other scalers, this one may go below 1. Source: PyTorch, ``torch.amp.GradScaler``; the GradScaler of
+    torch_npu has the same rule.
     """
 
     NAME = "torch"
@@ -218,10 +228,9 @@ class GradScaler(Scaler):
 
 @dataclass
 class DynamicLossScalingUpdater(Scaler):
-    """Divide the scale and try a bad step again, up to 100 times; multiply it after N good steps (Rule S10.11).
+    """Divide the scale at a bad step and try the step again, up to 100 times; multiply it after N good steps.
 
-    The counter is compared before it is raised, so the first growth comes at good step N + 2 and then every N + 1.
-    Source: nnabla, ``DynamicLossScalingUpdater``.
+    Rule S10.11. Source: nnabla, ``DynamicLossScalingUpdater``.
     """
 
     NAME = "nnabla"
@@ -237,9 +246,12 @@ class DynamicLossScalingUpdater(Scaler):
     def update(self, finite: bool) -> Action:
         if not finite:
             self.scale, self.counter = self.scale / self.scaling_factor, 0
+            # After MAX_RETRIES retries the step is skipped, and the count starts again for the next step.
             self.tries = (self.tries + 1) % (self.MAX_RETRIES + 1)
             return "retry" if self.tries else "skip"
         self.tries = 0
+        # nnabla compares the counter before it adds the step. So the first growth comes at good step N + 2, and each
+        # later one N + 1 good steps after the one before.
         if self.counter > self.N:
             self.scale, self.counter = self.scale * self.scaling_factor, 0
         self.counter += 1
@@ -248,7 +260,7 @@ class DynamicLossScalingUpdater(Scaler):
 
 @dataclass
 class NoScaling(Scaler):
-    """Keep the scale at 1 and skip bad steps (Rule S10.12). Source: the comparison without loss scaling."""
+    """Keep the scale at 1, and skip bad steps (Rule S10.12). It shows whether a training needs loss scaling."""
 
     NAME = "none"
 
@@ -272,13 +284,14 @@ SCALERS: dict[str, type[Scaler]] = {
 
 
 def make_scaler(name: str, **parameters: object) -> Scaler:
-    """Return the scaler of a framework: ``scale`` is the factor of the next loss, ``update(finite)`` notes a step.
+    """Return the loss scaler with this name, a key of ``SCALERS``.
 
-    ``parameters`` have the framework's own names (``parameters_of``); texts are read as numbers or yes/no. Raises
-    UsageError for an unknown name, for parameters that are unknown, missing or out of range.
+    The attribute ``scale`` of the scaler is the factor of the next loss. Call its ``update(finite)`` after each step.
+    ``parameters`` have the names of the framework, see ``parameter_defaults``. A text is read as a number or a truth
+    value. Raises UsageError for an unknown name, and for parameters that are unknown, missing or out of range.
     """
     if name not in SCALERS:
-        raise UsageError(f"there is no loss scaler {name!r}", hint=f"it is one of {', '.join(SCALERS)}")
+        raise UsageError(f"there is no loss scaler {name!r}", hint=f"give one of {', '.join(SCALERS)}")
     scaler: Callable[..., Scaler] = SCALERS[name]
     defaults = parameter_defaults(name)
     for parameter in parameters:
@@ -290,38 +303,40 @@ def make_scaler(name: str, **parameters: object) -> Scaler:
             hint = f"give --scaler-arg {parameter}=VALUE"
             raise UsageError(f"the loss scaler {name} needs {parameter}", hint=hint)
     types = get_type_hints(SCALERS[name])
-    return scaler(**{each: _read(name, each, types[each], value) for each, value in parameters.items()})
+    return scaler(**{key: _read_parameter(name, key, types[key], value) for key, value in parameters.items()})
 
 
 def parameter_defaults(name: str) -> dict[str, object]:
-    """Return the parameters of a scaler and their defaults, ``dataclasses.MISSING`` where there is none."""
-    return {each.name: each.default for each in fields(SCALERS[name]) if each.init}
+    """Return the parameters of a scaler with their default values; ``dataclasses.MISSING`` if one has no default."""
+    return {parameter.name: parameter.default for parameter in fields(SCALERS[name]) if parameter.init}
 
 
 def describe_scaler(scaler: Scaler) -> dict[str, object]:
-    """Return name and parameters of a scaler, those with their defaults included."""
+    """Return the name of a scaler and the values of all its parameters, for reports."""
     return {"name": scaler.NAME, **{name: getattr(scaler, name) for name in parameter_defaults(scaler.NAME)}}
 
 
 def scaler_state(scaler: Scaler) -> dict[str, object]:
-    """Return everything that ``restored`` needs, as plain numbers."""
+    """Return everything that ``restore_scaler`` needs, as JSON values."""
     return {"name": scaler.NAME, **asdict(scaler)}
 
 
 def restore_scaler(state: Mapping[str, object]) -> Scaler:
-    """Return a scaler in the state that ``state_of`` gave."""
+    """Return the scaler whose state ``scaler_state`` returned."""
     values = dict(state)
-    scaler = object.__new__(SCALERS[str(values.pop("name"))])  # without checks: bad steps bring some scales to 0
+    # ``__init__`` is not called, since it checks the parameters. The scale of nnabla is a parameter, and it may be 0
+    # after many bad steps, which no new scaler may start with.
+    scaler = object.__new__(SCALERS[str(values.pop("name"))])
     vars(scaler).update(values)
     return scaler
 
 
-def _read(scaler: str, name: str, kind: type, value: object) -> float:
-    """Return a parameter as its type; command lines give texts."""
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+def _read_parameter(scaler: str, name: str, kind: type, value: object) -> float:
+    """Return the value of a parameter as its type: bool, int or float. The command line gives texts."""
+    truth_values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     try:
         if kind is bool:
-            return words[str(value).lower()]
+            return truth_values[str(value).lower()]
         if not isinstance(value, str | SupportsFloat):
             raise TypeError
         number = float(value)
@@ -329,5 +344,5 @@ def _read(scaler: str, name: str, kind: type, value: object) -> float:
             raise ValueError
         return int(number) if kind is int else number
     except (KeyError, ValueError, TypeError, OverflowError):
-        wanted = {bool: "true or false", int: "a whole number"}.get(kind, "a number")
-        raise UsageError(f"{name}={value} of the loss scaler {scaler}: it takes {wanted}") from None
+        expected = {bool: "true or false", int: "a whole number"}.get(kind, "a number")
+        raise UsageError(f"{name}={value} of the loss scaler {scaler}: it must be {expected}") from None
