@@ -1,7 +1,7 @@
-"""Update all parameters at once, as one flat float32 array in numpy; learning-rate schedules.
+"""Update all parameters at once, as one flat float32 array in numpy, and compute the learning rate of each step.
 
-The rules are those of PyTorch's optimizers of the same names (torch.optim): ``weight_decay`` is added to the gradient,
-except by ``adamw``, which shrinks the parameters by it.
+The rules are those of PyTorch's optimizers of the same names (``torch.optim``). ``weight_decay`` is added to the
+gradient, except by ``adamw``, which shrinks the parameters instead.
 """
 
 from __future__ import annotations
@@ -17,116 +17,134 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float32]
+    Float32Array = NDArray[np.float32]
 
-Name = Literal["sgd", "momentum", "adam", "adamw"]
-NAMES: tuple[Name, ...] = ("sgd", "momentum", "adam", "adamw")
+OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
+OPTIMIZER_NAMES: tuple[OptimizerName, ...] = ("sgd", "momentum", "adam", "adamw")
 SCHEDULES = ("constant", "linear", "cosine", "step")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """An optimizer and its learning rate over the steps.
+    """An optimizer with its parameters, and its learning rate over the steps.
 
-    ``schedule``: after ``warmup_steps`` of linear growth the rate stays (``constant``), falls to zero at the last step
-    (``linear``, ``cosine``), or is multiplied by ``decay`` every ``decay_steps`` (``step``).
+    In the first ``warmup_steps`` the learning rate grows linearly to ``lr``. After them, ``schedule`` decides: the rate
+    stays (``constant``), falls to zero at the last step (``linear``, ``cosine``), or is multiplied by ``decay`` every
+    ``decay_steps`` steps (``step``). Raises UsageError for values out of range.
     """
 
-    name: Name = option(
-        "adam", "As PyTorch's of the same name (momentum: SGD with it).", flag="--optimizer", choices=NAMES
+    name: OptimizerName = option(
+        "adam",
+        "The optimizer, as PyTorch has it (momentum: SGD with momentum).",
+        flag="--optimizer",
+        choices=OPTIMIZER_NAMES,
     )
     lr: float = option(1e-3, "The learning rate.", "number")
-    momentum: float = option(0.9, "Of the optimizer momentum.", "number")
-    nesterov: bool = option(False, "Nesterov's momentum.", "flag")
-    beta1: float = option(0.9, "Of adam and adamw.", "number")
-    beta2: float = option(0.999, "Of adam and adamw.", "number")
-    eps: float = option(1e-8, "Of adam and adamw.", "number")
-    weight_decay: float = option(0.0, "Added to the gradient; adamw shrinks the parameters by it.", "number")
+    momentum: float = option(0.9, "The momentum of the optimizer momentum.", "number")
+    nesterov: bool = option(False, "Use Nesterov's form of momentum.", "flag")
+    beta1: float = option(0.9, "The first decay rate of adam and adamw.", "number")
+    beta2: float = option(0.999, "The second decay rate of adam and adamw.", "number")
+    eps: float = option(1e-8, "The term that adam and adamw add to the denominator.", "number")
+    weight_decay: float = option(
+        0.0, "Weight decay: added to the gradient; adamw shrinks the parameters by it.", "number"
+    )
     schedule: str = option(
         "constant",
-        "The learning rate after the warm-up: constant, to zero at the last step (linear, cosine), or in steps.",
+        "The learning rate after the warm-up: constant, falling to zero at the last step (linear, cosine), or falling"
+        " in steps (step).",
         flag="--lr-schedule",
         choices=SCHEDULES,
     )
-    warmup_steps: int = option(0, "Steps in which the learning rate grows to --lr.", "integer", minimum=0)
-    decay: float = option(0.1, "Factor of the schedule step.", "number", flag="--lr-decay")
-    decay_steps: int = option(1000, "After how many steps it comes.", "integer", flag="--lr-decay-steps", minimum=1)
+    warmup_steps: int = option(0, "The steps in which the learning rate grows to --lr.", "integer", minimum=0)
+    decay: float = option(0.1, "The factor of the schedule step.", "number", flag="--lr-decay")
+    decay_steps: int = option(
+        1000, "The steps between two decays of the schedule step.", "integer", flag="--lr-decay-steps", minimum=1
+    )
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise UsageError(f"there is no optimizer {self.name!r}", hint=f"it is one of {', '.join(NAMES)}")
+        if self.name not in OPTIMIZER_NAMES:
+            raise UsageError(f"there is no optimizer {self.name!r}", hint=f"give one of {', '.join(OPTIMIZER_NAMES)}")
         if self.schedule not in SCHEDULES:
-            raise UsageError(f"there is no schedule {self.schedule!r}", hint=f"it is one of {', '.join(SCHEDULES)}")
+            raise UsageError(f"there is no schedule {self.schedule!r}", hint=f"give one of {', '.join(SCHEDULES)}")
+        # Written so that NaN fails too: every comparison with NaN is false.
         if not (0 < self.lr < math.inf and 0 < self.eps < math.inf and 0 <= self.weight_decay < math.inf):
-            raise UsageError("lr and eps are above 0, weight_decay is at least 0, all finite")
-        if not all(0 <= each < 1 for each in (self.momentum, self.beta1, self.beta2)):
-            raise UsageError("momentum, beta1 and beta2 are at least 0 and below 1")
+            raise UsageError("lr and eps must be above 0, weight_decay at least 0, and all three finite")
+        if not all(0 <= factor < 1 for factor in (self.momentum, self.beta1, self.beta2)):
+            raise UsageError("momentum, beta1 and beta2 must be at least 0 and below 1")
         if self.warmup_steps < 0 or self.decay_steps < 1 or not 0 < self.decay <= 1:
-            raise UsageError("warmup_steps is at least 0, decay_steps at least 1, decay above 0 and at most 1")
+            raise UsageError("warmup_steps must be at least 0, decay_steps at least 1, and decay above 0 and at most 1")
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step (from 0) of so many."""
+        """Return the learning rate of step ``step`` (from 0) of a training of ``steps`` steps."""
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
-        done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
+        # The share of the steps behind the warm-up that are done, from 0 to 1.
+        share_done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
         if self.schedule == "linear":
-            return self.lr * (1 - done)
+            return self.lr * (1 - share_done)
         if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * done)) / 2
+            return self.lr * (1 + math.cos(math.pi * share_done)) / 2
         if self.schedule == "step":
             return self.lr * self.decay ** ((step - self.warmup_steps) // self.decay_steps)
         return self.lr
 
 
 class Optimizer:
-    """One optimizer's state. Arrays are of the shape of the flat parameters, float32."""
+    """An optimizer and its state, for ``size`` parameters in one flat float32 array.
+
+    ``moments`` has one row of float32 per running mean: none for ``sgd``, one for ``momentum``, two for Adam.
+    """
 
     def __init__(self, settings: Settings, size: int) -> None:
         import numpy as np
 
         self.settings = settings
-        self.updates = 0  # as the bias correction of Adam counts them
-        count = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[settings.name]
-        self.moments: Floats = np.zeros((count, size), np.float32)
-        self._work: Floats = np.empty(size, np.float32)
+        self.updates = 0  # the step count of Adam's bias correction
+        moment_count = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[settings.name]
+        self.moments: Float32Array = np.zeros((moment_count, size), np.float32)
+        self._scratch: Float32Array = np.empty(size, np.float32)
 
-    def apply(self, parameters: Floats, gradient: Floats, rate: float) -> None:
-        """Update ``parameters`` in place; ``gradient`` is used up."""
-        s = self.settings
+    def apply(self, parameters: Float32Array, gradient: Float32Array, rate: float) -> None:
+        """Update ``parameters`` in place with the learning rate ``rate``. The values of ``gradient`` are lost."""
+        settings = self.settings
         self.updates += 1
-        if s.weight_decay and s.name == "adamw":
-            parameters *= 1 - rate * s.weight_decay
-        elif s.weight_decay:
-            gradient += s.weight_decay * parameters
-        if s.name == "sgd":
+        if settings.weight_decay and settings.name == "adamw":
+            parameters *= 1 - rate * settings.weight_decay
+        elif settings.weight_decay:
+            gradient += settings.weight_decay * parameters
+        if settings.name == "sgd":
             gradient *= rate
             parameters -= gradient
-        elif s.name == "momentum":
-            self._momentum(parameters, gradient, rate)
+        elif settings.name == "momentum":
+            self._apply_momentum(parameters, gradient, rate)
         else:
-            self._adam(parameters, gradient, rate)
+            self._apply_adam(parameters, gradient, rate)
 
-    def _momentum(self, parameters: Floats, gradient: Floats, rate: float) -> None:
+    def _apply_momentum(self, parameters: Float32Array, gradient: Float32Array, rate: float) -> None:
         (velocity,) = self.moments
         velocity *= self.settings.momentum
         velocity += gradient
         parameters -= rate * (gradient + self.settings.momentum * velocity if self.settings.nesterov else velocity)
 
-    def _adam(self, parameters: Floats, gradient: Floats, rate: float) -> None:
+    def _apply_adam(self, parameters: Float32Array, gradient: Float32Array, rate: float) -> None:
         import numpy as np
 
-        s, work = self.settings, self._work
-        first, second = self.moments
-        first *= s.beta1
-        np.multiply(gradient, 1 - s.beta1, out=work)
-        first += work
-        second *= s.beta2
+        # Every operation writes into an array that exists: new arrays of this size would take most of the time.
+        settings, scratch = self.settings, self._scratch
+        first_moment, second_moment = self.moments
+        # first_moment = beta1 * first_moment + (1 - beta1) * gradient
+        first_moment *= settings.beta1
+        np.multiply(gradient, 1 - settings.beta1, out=scratch)
+        first_moment += scratch
+        # second_moment = beta2 * second_moment + (1 - beta2) * gradient^2
+        second_moment *= settings.beta2
         np.multiply(gradient, gradient, out=gradient)
-        gradient *= 1 - s.beta2
-        second += gradient
-        np.sqrt(second, out=work)
-        work *= 1 / math.sqrt(1 - s.beta2**self.updates)
-        work += s.eps
-        np.divide(first, work, out=work)
-        work *= rate / (1 - s.beta1**self.updates)
-        parameters -= work
+        gradient *= 1 - settings.beta2
+        second_moment += gradient
+        # parameters -= rate * corrected first moment / (sqrt(corrected second moment) + eps)
+        np.sqrt(second_moment, out=scratch)
+        scratch *= 1 / math.sqrt(1 - settings.beta2**self.updates)
+        scratch += settings.eps
+        np.divide(first_moment, scratch, out=scratch)
+        scratch *= rate / (1 - settings.beta1**self.updates)
+        parameters -= scratch
