@@ -53,7 +53,7 @@ def network(training: Any) -> Callable[[], None]:
 
     def run() -> None:
         for _ in range(STEPS):
-            made._session.run(made._names, feed)
+            made._step_session.run(made._output_names, feed)
 
     return run
 
@@ -61,7 +61,7 @@ def network(training: Any) -> Callable[[], None]:
 def started(name: str, batch: int, lists: str, threads: int) -> Any:
     """A training of a bundled step: in float32, or under a built-in library with torch's scaler."""
     import mixlist
-    from mixlist.training.dataset import read_data
+    from mixlist.training.dataset import read_dataset
     from mixlist.training.loop import Training
     from mixlist.training.optimizers import Settings
     from mixlist.training.scalers import make_scaler
@@ -75,7 +75,7 @@ def started(name: str, batch: int, lists: str, threads: int) -> Any:
     else:
         made = make_mixed_session(graph, mixlist.load_policy(ops_info=lists), "cpu", threads)
         scaler = make_scaler("torch", init_scale=1024.0)
-    samples = read_data(graph, data / "digits_train.npz", "")
+    samples = read_dataset(graph, data / "digits_train.npz", "")
     return Training(made, samples, Settings(), batch_size=batch, steps=10**9, seed=0, scaler=scaler)
 
 
@@ -87,7 +87,7 @@ def beside(training: Any, name: Any) -> Callable[[], None]:
     from mixlist.training.optimizers import Optimizer, Settings
     from mixlist.training.scalers import make_scaler
 
-    parameters = training.parameters.data.copy()
+    parameters = training.parameters.flat.copy()
     gradient = np.random.default_rng(0).normal(0, 1, parameters.size).astype(np.float32)
     optimizer, scaler = Optimizer(Settings(name, weight_decay=0.01), parameters.size), make_scaler("torch")
     scratch = gradient.copy()

@@ -1,4 +1,4 @@
-"""Train in mixed precision: step graphs, loss scaling, and the verdict on whether it holds."""
+"""Train step graphs in float32 and in mixed precision, with loss scaling, and judge whether mixed precision works."""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
-"""Keep the state of a training that may be killed in one ``.npz`` file, replaced whole.
+"""Save the state of ``train`` in one ``.npz`` file, so that a training that was killed continues from the file.
 
-Everything but arrays is JSON in it, where ``{"array": NAME, "dtype": TYPE}`` refers to an array of the file. The file
-also holds a digest of its content: a state that was changed is refused, so no part of it needs a check of its own.
+The file has one entry per array, a JSON text, and a SHA-256 digest:
+
+- The JSON text holds every value that is not an array. ``{"array": NAME, "dtype": TYPE}`` refers to an array.
+- The digest covers the whole content. A file whose content was changed is refused, so the readers of its parts need no
+  checks of their own.
+
+The file is always replaced as a whole: a process that is killed while it writes leaves the earlier state.
 """
 
 from __future__ import annotations
@@ -28,19 +33,20 @@ if TYPE_CHECKING:
     from mixlist.training.loop import Training, TrainingState
 
 FORMAT = "mixlist.train-state/4"
-SAVE_INTERVAL = 2.0  # seconds between two states
-_JSON, _DIGEST, _ARRAY, _DTYPE = "state.json", "sha256", "array", "dtype"
+SAVE_INTERVAL = 2.0  # seconds between two writes of the state
+_JSON_ENTRY, _DIGEST_ENTRY = "state.json", "sha256"  # entries of the .npz file
+_ARRAY_KEY, _DTYPE_KEY = "array", "dtype"  # keys of a JSON object that refers to an array
 
 
 class FinishedTraining(TypedDict):
-    """The fields of a Curve, and the feed of the first bad step."""
+    """The result of a finished training: the fields of its TrainingHistory, and the feed of its first bad step."""
 
     curve: dict[str, Any]
     first_bad: dict[str, Array] | None
 
 
 class SavedState(TypedDict):
-    """The trainings of a command that are done, and the one that runs, by name; the sampler's counts."""
+    """The state of a command: its finished trainings and the running one by name, and the counts of the sampler."""
 
     done: dict[str, FinishedTraining]
     running: dict[str, TrainingState]
@@ -48,92 +54,101 @@ class SavedState(TypedDict):
 
 
 class StateFile:
-    """The state file of a command. Without a path nothing is kept. Raises what ``read`` does."""
+    """The state file of one ``train`` command. Without a path, nothing is read or written.
 
-    def __init__(self, path: str | os.PathLike[str] | None, key: Mapping[str, str]) -> None:
-        self.path, self.key = path, key
-        saved = read(path, key) if path is not None else None
-        self.state = saved or SavedState(done={}, running={}, counts=None)
-        self._last = time.monotonic()
+    ``fingerprint`` identifies the trainings (see ``TrainingJob.fingerprint``). Raises the errors of ``read_state``.
+    """
 
-    def resume(self, name: str, training: Training) -> None:
-        """Bring a training to where it was."""
+    def __init__(self, path: str | os.PathLike[str] | None, fingerprint: Mapping[str, str]) -> None:
+        self.path, self.fingerprint = path, fingerprint
+        saved_state = read_state(path, fingerprint) if path is not None else None
+        self.state = saved_state or SavedState(done={}, running={}, counts=None)
+        self._last_save = time.monotonic()
+
+    def restore(self, name: str, training: Training) -> None:
+        """Bring a training to the step that the file has for it; a training that the file lacks stays as it is."""
         if name in self.state["running"]:
             training.restore(self.state["running"][name])
 
-    def keep(self, name: str, training: Training) -> None:
-        """Write the state, now and then."""
-        if self.path is not None and time.monotonic() - self._last >= SAVE_INTERVAL:
+    def save_if_due(self, name: str, training: Training) -> None:
+        """Write the state of the running training, if the last write is at least SAVE_INTERVAL seconds old."""
+        if self.path is not None and time.monotonic() - self._last_save >= SAVE_INTERVAL:
             self.state["running"] = {name: training.state()}
             self._write(training)
 
-    def finish(self, name: str, training: Training) -> None:
-        """Note that a training is done."""
-        self.state["done"][name] = {"curve": asdict(training.history), "first_bad": training.first_bad}
+    def save_finished(self, name: str, training: Training) -> None:
+        """Write the result of a finished training."""
+        self.state["done"][name] = {"curve": asdict(training.history), "first_bad": training.first_bad_feed}
         self.state["running"] = {}
         self._write(training)
 
     def _write(self, training: Training) -> None:
+        # The sampler counts over all mixed trainings. Its counts and the step of the training must be of one moment:
+        # otherwise a continued training would count some steps twice.
         if training.sampler is not None:
             self.state["counts"] = list(training.sampler.counts)
         if self.path is not None:
-            save(self.path, self.key, self.state)
-        self._last = time.monotonic()
+            write_state(self.path, self.fingerprint, self.state)
+        self._last_save = time.monotonic()
 
 
-def save(path: str | os.PathLike[str], key: Mapping[str, str], state: Mapping[str, object]) -> None:
-    """Write a state: nested dicts of arrays, numbers, texts and lists. ``key`` says to which training it belongs."""
+def write_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str], state: Mapping[str, object]) -> None:
+    """Write a state: nested dicts and lists of arrays, numbers and texts. ``fingerprint`` identifies its training."""
     arrays: dict[str, Array] = {}
 
-    def refer(array: Array) -> dict[str, str]:
+    def add_array(array: Array) -> dict[str, str]:
+        """Put an array that json cannot write into ``arrays``; return the JSON object that refers to the array."""
         name, array = str(len(arrays)), np.asarray(array)
-        # numpy has no bfloat16, so a .npz file cannot name it: the bits are written.
+        # numpy has no bfloat16, so a .npz file cannot name the type: the bits are written as uint16.
         arrays[name] = array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
-        return {_ARRAY: name, _DTYPE: array.dtype.name}
+        return {_ARRAY_KEY: name, _DTYPE_KEY: array.dtype.name}
 
-    text = json.dumps({"format": FORMAT, "key": dict(key), "state": state}, default=refer)
-    arrays[_JSON] = np.frombuffer(text.encode(), np.uint8)
-    arrays[_DIGEST] = np.array(digest([arrays]))
+    text = json.dumps({"format": FORMAT, "key": dict(fingerprint), "state": state}, default=add_array)
+    arrays[_JSON_ENTRY] = np.frombuffer(text.encode(), np.uint8)
+    arrays[_DIGEST_ENTRY] = np.array(digest([arrays]))
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_atomically(path, buffer.getvalue())
 
 
-def read(path: str | os.PathLike[str], key: Mapping[str, str]) -> SavedState | None:
-    """Return the state in a file; None where there is no file yet.
+def read_state(path: str | os.PathLike[str], fingerprint: Mapping[str, str]) -> SavedState | None:
+    """Return the state in a file, or None if the file does not exist yet.
 
-    Raises FileError for a file that is no state, UsageError for the state of another training.
+    Raises FileError if the file does not hold a whole state, UsageError if its fingerprint differs.
     """
     if not Path(path).exists():
         return None
     name = os.fspath(path)
+    hint = "give the path of another file"
     arrays: dict[str, Array] = {}
 
-    def resolve(value: dict[str, Any]) -> dict[str, Any] | Array:
-        reference = value.get(_ARRAY)  # a tensor may have this name too, but never a text as its value
+    def get_array(value: dict[str, Any]) -> dict[str, Any] | Array:
+        """Return the array that a JSON object refers to; return any other object as it is."""
+        reference = value.get(_ARRAY_KEY)
+        # A tensor of the model may be called "array" too. Its entry is an object then, never a text.
         if not isinstance(reference, str):
             return value
         array = arrays[reference]
-        return array.view(ml_dtypes.bfloat16) if value[_DTYPE] == "bfloat16" else array
+        return array.view(ml_dtypes.bfloat16) if value[_DTYPE_KEY] == "bfloat16" else array
 
     try:
         with open_regular(Path(path)) as file, np.load(file, allow_pickle=False) as content:
             arrays.update(content)
-        if str(arrays.pop(_DIGEST)) != digest([arrays]):
-            raise ValueError("its content does not fit its digest")
-        saved = json.loads(arrays[_JSON].tobytes(), object_hook=resolve)
-        saved_key = saved["key"] if saved["format"] == FORMAT else None
-        state: SavedState = saved["state"]
+        if str(arrays.pop(_DIGEST_ENTRY)) != digest([arrays]):
+            raise ValueError("its content does not match its digest")
+        document = json.loads(arrays[_JSON_ENTRY].tobytes(), object_hook=get_array)
+        saved_fingerprint = document["key"] if document["format"] == FORMAT else None
+        state: SavedState = document["state"]
     except FileError:
         raise
-    except Exception as problem:  # zipfile and numpy have errors of their own for files that were cut off
-        raise FileError(f"{name}: no state of a training ({problem})", hint="name another file") from None
-    if not isinstance(saved_key, dict):
-        raise FileError(f"{name}: no state of a training", hint="name another file")
-    differing = sorted(part for part in key if saved_key.get(part) != key[part])
-    if differing:
+    except Exception as error:  # zipfile, numpy and json raise many kinds of errors for a damaged file
+        raise FileError(f"{name}: not the state of a training ({error})", hint=hint) from None
+    if not isinstance(saved_fingerprint, dict):
+        raise FileError(f"{name}: not the state of a training", hint=hint)
+    differing_parts = sorted(part for part in fingerprint if saved_fingerprint.get(part) != fingerprint[part])
+    if differing_parts:
         raise UsageError(
-            f"{name} is the state of another training: {', '.join(differing)} differs",
+            f"{name} is the state of another training: {', '.join(differing_parts)} differs",
             hint="give the same step graph, data, lists and options, or another --state",
         )
     return state

@@ -1,4 +1,7 @@
-"""Hold the samples, and choose those of each step by seed and step alone, so that a training can go on anywhere."""
+"""Hold the samples of a training, and choose the samples of each step.
+
+The choice depends on the seed and the step number alone, so that a training can continue at any step.
+"""
 
 from __future__ import annotations
 
@@ -18,85 +21,105 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mixlist.runtime.session import Array
-    from mixlist.training.options import Source
+    from mixlist.training.options import ArraySource
 
     Indices = NDArray[np.int64]
 
-_SHUFFLE = 1  # a stream of random numbers that does not meet those of ``sampling``
+# The second number of the seed of numpy's generator. Each use of random numbers has its own number, so that no two uses
+# draw the same sequence; ``random_values`` has 2 and 3.
+_ORDER_STREAM = 1
 
 
 class Dataset:
-    """Samples along the first axis of each array, checked against the step graph's batch inputs.
+    """The samples of a training: one array per batch input of the step graph, with the samples along the first axis.
 
-    Raises UsageError for arrays that do not fit the graph, differ in length, are empty or hold values that are not
-    finite.
+    ``source_name`` names the arrays in messages. ``losses`` has a text for each input whose values changed when they
+    were cast to the declared type. Raises UsageError for arrays that do not fit the batch inputs, that differ in
+    length, that are empty, or that hold values that are not finite.
     """
 
-    def __init__(self, graph: StepGraph, arrays: Mapping[str, object], where: str) -> None:
-        self.where = where
-        # The number of samples is free, even if the graph takes batches of one size only.
-        inputs = [replace(each, shape=(None, *each.shape[1:])) if each.shape else each for each in graph.batch_inputs]
-        missing = [each.name for each in inputs if each.name not in arrays and not each.optional]
-        if missing:
-            names = ", ".join(each.name for each in inputs)
-            hint = f"a batch holds {names}; what is trained has an output grad.NAME too"
-            raise UsageError(f"{where}: no data for input {missing[0]!r} of {graph.name}", hint=hint)
-        fitted, self.losses = make_feed(arrays, inputs, where)
-        self.arrays: dict[str, Array] = fitted
-        if not fitted:
-            raise UsageError(f"{where}: {graph.name} has no batch inputs to feed")
-        for name, value in fitted.items():
-            if not value.ndim:
-                raise UsageError(f"{where}: {name} is a single value", hint="samples run along the first axis")
-        self.count = len(next(iter(fitted.values())))
-        if any(len(value) != self.count for value in fitted.values()):
-            lengths = ", ".join(f"{name} {len(value)}" for name, value in fitted.items())
-            raise UsageError(f"{where}: the arrays differ in length: {lengths}", hint="rows run along the first axis")
-        if not self.count:
-            raise UsageError(f"{where} holds no samples")
-        for name, value in fitted.items():
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
-                row = int(np.argwhere(~np.isfinite(value))[0][0])
-                raise UsageError(f"{where}: {name} holds a value that is not finite, first in row {row}")
+    def __init__(self, graph: StepGraph, arrays: Mapping[str, object], source_name: str) -> None:
+        self.source_name = source_name
+        # A dataset may have any number of samples, even if the graph takes batches of one size only.
+        inputs = [
+            replace(value, shape=(None, *value.shape[1:])) if value.shape else value for value in graph.batch_inputs
+        ]
+        missing_names = [value.name for value in inputs if value.name not in arrays and not value.optional]
+        if missing_names:
+            names = ", ".join(value.name for value in inputs)
+            hint = f"a batch holds {names}; an input is a parameter only if the graph has an output grad.<input>"
+            raise UsageError(f"{source_name}: no data for input {missing_names[0]!r} of {graph.name}", hint=hint)
+        fitted_arrays, self.losses = make_feed(arrays, inputs, source_name)
+        self.arrays: dict[str, Array] = fitted_arrays
+        if not fitted_arrays:
+            raise UsageError(f"{source_name}: {graph.name} has no batch inputs to feed")
+        self.count = self._check_lengths()
+        self._check_finite()
 
-    def rows(self, rows: slice | Indices) -> dict[str, Array]:
-        """Return a batch of these samples."""
-        return {name: value[rows] for name, value in self.arrays.items()}
+    def _check_lengths(self) -> int:
+        """Return the number of samples, which every array must have."""
+        for name, array in self.arrays.items():
+            if not array.ndim:
+                raise UsageError(f"{self.source_name}: {name} is a single value", hint="samples run along axis 0")
+        count = len(next(iter(self.arrays.values())))
+        if any(len(array) != count for array in self.arrays.values()):
+            lengths = ", ".join(f"{name} {len(array)}" for name, array in self.arrays.items())
+            hint = "samples run along axis 0"
+            raise UsageError(f"{self.source_name}: the arrays differ in length: {lengths}", hint=hint)
+        if not count:
+            raise UsageError(f"{self.source_name} holds no samples")
+        return count
+
+    def _check_finite(self) -> None:
+        # A NaN in the data makes every step an exception. The verdict would blame the precision for it.
+        for name, array in self.arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                row = int(np.argwhere(~np.isfinite(array))[0][0])
+                raise UsageError(f"{self.source_name}: {name} holds a value that is not finite, first in row {row}")
+
+    def batch(self, rows: slice | Indices) -> dict[str, Array]:
+        """Return the samples with these indices, by input name."""
+        return {name: array[rows] for name, array in self.arrays.items()}
 
 
-def read_data(graph: StepGraph, source: Source, name: str) -> Dataset:
-    """Return the samples of a mapping of arrays, called ``name`` in messages, or of a ``.npz`` file.
+def read_dataset(graph: StepGraph, source: ArraySource, name: str) -> Dataset:
+    """Return the samples of a mapping of arrays, which messages call ``name``, or of a ``.npz`` file.
 
-    Raises FileError and UsageError.
+    Raises FileError for a file that cannot be read, UsageError for arrays that do not fit the graph.
     """
     return Dataset(graph, *read_arrays(source, name))
 
 
-def read_arrays(source: Source, name: str) -> tuple[Mapping[str, object], str]:
-    """Return a mapping as it is, or the arrays of a ``.npz`` file; and what messages call it."""
+def read_arrays(source: ArraySource, name: str) -> tuple[Mapping[str, object], str]:
+    """Return the arrays of a mapping or of a ``.npz`` file by name, and the name of the source for messages.
+
+    A mapping is called ``name`` in messages, a file by its path.
+    """
     if isinstance(source, Mapping):
         return source, name
     arrays = load_arrays(Path(source))
     if not isinstance(arrays, dict):
-        raise UsageError(f"{source} holds one array", hint="give a .npz file keyed by the inputs' names")
+        raise UsageError(f"{source} holds one array", hint="give a .npz file with one array for each input, by name")
     return arrays, str(source)
 
 
 class BatchOrder:
-    """The samples of each step: a new permutation for each epoch; those left over at its end are left out.
+    """The order of the samples: each epoch has a new permutation of all samples, cut into batches.
 
-    There are at least as many samples as a batch has.
+    Samples that do not fill a last batch are left out of the epoch. ``count`` is the number of samples, at least
+    ``batch_size``.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int) -> None:
-        self.count, self.size, self.seed = count, batch_size, seed
+        self.count, self.batch_size, self.seed = count, batch_size, seed
+        # The permutation of one epoch is kept: drawing it again for each of its steps would be slow.
         self._epoch = -1
         self._permutation: Indices = np.empty(0, np.int64)
 
     def indices(self, step: int) -> Indices:
-        """Return the indices of the samples of a step (from 0)."""
-        epoch, batch = divmod(step, self.count // self.size)
+        """Return the indices of the samples of a step; the first step is 0."""
+        epoch, batch = divmod(step, self.count // self.batch_size)
         if epoch != self._epoch:
-            random = np.random.default_rng([self.seed, _SHUFFLE, epoch])
-            self._epoch, self._permutation = epoch, random.permutation(self.count)
-        return self._permutation[batch * self.size : (batch + 1) * self.size]
+            generator = np.random.default_rng([self.seed, _ORDER_STREAM, epoch])
+            self._epoch, self._permutation = epoch, generator.permutation(self.count)
+        return self._permutation[batch * self.batch_size : (batch + 1) * self.batch_size]

@@ -1,4 +1,4 @@
-"""Take the metric of a trained network on data that it was not trained on (Rule S10.14)."""
+"""Compute the metric of a network on evaluation data (Rule S10.14)."""
 
 from __future__ import annotations
 
@@ -19,90 +19,98 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
 ACCURACY = "accuracy"
-LOGITS, LABELS = "logits", "y"
-_INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})  # uint8 to uint64 in TensorProto.DataType
-_LOWER = ("loss", "error", "perplexity")
+LOGITS, LABELS = "logits", "y"  # the output and the input that the accuracy compares
+_INTEGER_TYPES = frozenset({2, 3, 4, 5, 6, 7, 12, 13})  # uint8 to uint64 in TensorProto.DataType
+_LOWER_IS_BETTER = ("loss", "error", "perplexity")  # words in the name of a metric
 
 
 @dataclass(frozen=True)
 class Metric:
-    """``accuracy`` (of ``logits`` against ``y``) or the mean of an output; ``higher``: more is better."""
+    """A metric: ``accuracy`` (of ``logits`` against the labels ``y``), or the name of an output, whose mean it is."""
 
     name: str
-    higher: bool
+    higher_is_better: bool
 
 
 def choose_metric(graph: StepGraph, name: str | None) -> Metric:
-    """Return the metric of this name; by default accuracy where the graph has logits and labels, else the loss.
+    """Return the metric of this name.
 
-    An output whose name has loss, error or perplexity in it is better when lower. Raises UsageError for no output.
+    Without a name, the metric is the accuracy if the graph has logits and integer labels, else the loss. A metric whose
+    name holds ``loss``, ``error`` or ``perplexity`` is better when lower. Raises UsageError if the graph has no output
+    of this name.
     """
-    labeled = LOGITS in graph.metrics and any(
-        each.name == LABELS and each.type in _INTEGERS for each in graph.batch_inputs
-    )
+    has_labels = any(value.name == LABELS and value.type in _INTEGER_TYPES for value in graph.batch_inputs)
+    has_accuracy = has_labels and LOGITS in graph.metrics
     if name is None:
-        name = ACCURACY if labeled else LOSS
-    names = (LOSS, *graph.metrics, *((ACCURACY,) if labeled else ()))
+        name = ACCURACY if has_accuracy else LOSS
+    names = (LOSS, *graph.metrics, *((ACCURACY,) if has_accuracy else ()))
     if name not in names:
-        raise UsageError(f"{graph.name} has no output {name!r} to measure", hint=f"it is one of {', '.join(names)}")
-    return Metric(name, not any(word in name.lower() for word in _LOWER))
+        raise UsageError(f"{graph.name} has no output {name!r} to measure", hint=f"give one of {', '.join(names)}")
+    return Metric(name, not any(word in name.lower() for word in _LOWER_IS_BETTER))
 
 
 def evaluate(
     session: StepSession,
     parameters: Mapping[str, Array],
-    data: Dataset,
+    dataset: Dataset,
     metric: Metric,
     batch_size: int,
-    batches: int | None = None,
+    max_batches: int | None = None,
 ) -> float:
-    """Return the metric over all samples, or those of the first ``batches``; random inputs are switched off.
+    """Return the metric over all samples, or over the samples of the first ``max_batches`` batches.
 
-    The forward pass of the training step computes the metric, so batch normalization uses the statistics of each batch.
-    A last batch with fewer samples counts too; if the graph has a fixed batch size, the metric leaves these samples
-    out. Raises UsageError for labels that do not fit the logits.
+    ``parameters`` holds the values of all parameters and buffers by name. Random inputs get the value that switches
+    them off. Only the forward pass runs, but it is that of the training step, so batch normalization uses the
+    statistics of each batch. A smaller last batch counts too, unless the graph has a fixed batch size. Raises
+    UsageError for labels that do not fit the logits.
     """
     graph = session.graph
     output = LOGITS if metric.name == ACCURACY else metric.name
     total, count = 0.0, 0
-    for start in range(0, data.count, batch_size)[:batches]:
-        batch = data.rows(slice(start, start + batch_size))
-        rows = min(batch_size, data.count - start)
+    for start in range(0, dataset.count, batch_size)[:max_batches]:
+        batch = dataset.batch(slice(start, start + batch_size))
+        rows = min(batch_size, dataset.count - start)
         if graph.fixed_batch_size is not None and rows < graph.fixed_batch_size:
             break
-        (values,) = session.outputs({**parameters, **batch, **neutral_random_inputs(graph, rows)}, [output])
+        (values,) = session.run_forward({**parameters, **batch, **neutral_random_inputs(graph, rows)}, [output])
         if metric.name == ACCURACY:
             if not start:
-                _check_labels(data, values)
-            right, counted = _count_right(values, batch[LABELS])
-            total, count = total + right, count + counted
+                _check_labels(dataset, values)
+            batch_correct, batch_labels = _count_correct(values, batch[LABELS])
+            total, count = total + batch_correct, count + batch_labels
         else:
+            # A smaller last batch must weigh less in the mean over all samples.
             total, count = total + float(values.astype(np.float64).mean()) * rows, count + rows
     return total / max(count, 1)
 
 
-def _check_labels(data: Dataset, logits: Array) -> None:
-    """Raise UsageError where a label is of no class, or none counts."""
-    largest, classes = int(data.arrays[LABELS].max()), logits.shape[-1] if logits.ndim else 0
-    if largest >= classes:
+def _check_labels(dataset: Dataset, logits: Array) -> None:
+    """Raise UsageError if a label is not below the number of classes, or if every label is negative."""
+    largest_label, classes = int(dataset.arrays[LABELS].max()), logits.shape[-1] if logits.ndim else 0
+    if largest_label >= classes:
         raise UsageError(
-            f"{data.where}: the largest label in {LABELS!r} is {largest}, and the logits have {classes} classes",
-            hint=f"labels count classes from 0 to {classes - 1}; a negative label does not count",
+            f"{dataset.source_name}: the largest label in {LABELS!r} is {largest_label}, and the logits have {classes}"
+            " classes",
+            hint=f"labels are class numbers from 0 to {classes - 1}; a negative label is left out",
         )
-    if largest < 0:
+    if largest_label < 0:
         raise UsageError(
-            f"{data.where}: every label in {LABELS!r} is negative, so that none counts",
-            hint="give labels, or name another output with --metric",
+            f"{dataset.source_name}: every label in {LABELS!r} is negative, so that none counts",
+            hint="give labels from 0 on, or name another output with --metric",
         )
 
 
-def _count_right(logits: Array, labels: Array) -> tuple[int, int]:
-    """Count right answers, and labels: negative ones (padding) do not count. NaN is never right."""
+def _count_correct(logits: Array, labels: Array) -> tuple[int, int]:
+    """Return the number of correct predictions and of labels. Negative labels (padding) do not count.
+
+    ``logits`` has one axis more than ``labels``: the classes. A row with a NaN is never correct.
+    """
     if logits.shape[:-1] != labels.shape:
         raise UsageError(
             f"logits {list(logits.shape)} and labels y {list(labels.shape)} do not fit",
             hint="accuracy needs one label for each row of logits; name another output with --metric",
         )
-    answers = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1))
+    # argmax returns the place of a NaN, which would be correct by chance. Class -1 equals no label that counts.
+    predictions = np.where(np.isnan(logits).any(axis=-1), -1, logits.argmax(axis=-1))
     counted = np.greater_equal(labels, 0)
-    return int(((answers == labels) & counted).sum()), int(counted.sum())
+    return int(((predictions == labels) & counted).sum()), int(counted.sum())

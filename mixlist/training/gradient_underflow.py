@@ -1,4 +1,4 @@
-"""Measure how much of the gradients the low type loses, in some of the steps, with the loss scaled and unscaled."""
+"""Measure which share of the gradient values the low type loses, with the loss scaled and unscaled."""
 
 from __future__ import annotations
 
@@ -13,46 +13,61 @@ from mixlist.training.result import GradientUnderflow
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
-    from mixlist.training.step_session import Floats, StepSession
+    from mixlist.training.step_session import Float32Array, StepSession
 
-SAMPLES = 8  # steps of each training that are sampled, at least; each costs two steps more
+# Each training samples at least this many steps, or all if it has fewer. A sampled step costs two more: one in float32,
+# and one mixed step with the loss unscaled.
+MIN_SAMPLED_STEPS = 8
+# The indices of ``UnderflowSampler.counts``. The file of --state holds this list, so the order is part of its format.
+_VALUES, _ZEROS, _SUBNORMALS, _UNSCALED_ZEROS, _UNSCALED_SUBNORMALS, _STEPS = range(6)
 
 
 class UnderflowSampler:
-    """Count zeros and subnormal numbers among the gradient values that are not zero in float32.
+    """Counts the zeros and subnormal numbers among the gradient values that are not zero in float32.
 
-    A value is subnormal if it lies below the smallest normal number of the low type and is one of its numbers: a
-    gradient that was held in float32 to its end has more digits than that.
+    A value counts as subnormal if its magnitude is below the smallest normal number of the low type, and if the low
+    type can represent it. The second condition leaves out small gradients that were computed in float32: their digits
+    are not lost.
+
+    ``low_type`` is "float16" or "bfloat16", ``steps`` the number of steps of each training.
     """
 
-    def __init__(self, exact: StepSession, mixed: StepSession, low: str, steps: int) -> None:
-        self.exact, self.mixed = exact, mixed
-        self.normal = SMALLEST_NORMAL[types.ELEMENT_BY_NAME[low]]
-        self.low = numpy_type(types.ELEMENT_BY_NAME[low])
-        self.every = max(1, steps // SAMPLES)
-        self.counts = [0] * 6  # values, zeros, subnormal ones, the two of the unscaled loss, steps
+    def __init__(self, float32_session: StepSession, mixed_session: StepSession, low_type: str, steps: int) -> None:
+        self.float32_session, self.mixed_session = float32_session, mixed_session
+        self.smallest_normal = SMALLEST_NORMAL[types.ELEMENT_BY_NAME[low_type]]
+        self.low_dtype = numpy_type(types.ELEMENT_BY_NAME[low_type])
+        self.interval = max(1, steps // MIN_SAMPLED_STEPS)
+        self.counts = [0] * 6
 
-    def samples(self, step: int) -> bool:
+    def is_sampled(self, step: int) -> bool:
         """Return whether a step is sampled."""
-        return step % self.every == 0
+        return step % self.interval == 0
 
-    def sample(self, feed: Feed, scaled: Floats, scale: float) -> None:
-        """Count one step; ``scaled``: its gradients as the session gave them, which stay as they are."""
-        copy = scaled.copy()
-        reference = self.exact.step(feed, 1.0).gradient
+    def sample(self, feed: Feed, scaled_gradient: Float32Array, scale: float) -> None:
+        """Count the gradient values of one step.
+
+        ``scaled_gradient`` is the gradient array of the mixed session, for a loss multiplied by ``scale``. It has the
+        same values afterwards.
+        """
+        scaled_copy = scaled_gradient.copy()
+        reference = self.float32_session.step(feed, 1.0).gradient
         counted = np.isfinite(reference) & (reference != 0)
-        unscaled = copy if scale == 1 else self.mixed.step(feed, 1.0).gradient
-        self.counts[0] += int(counted.sum())
-        for first, gradient in ((1, copy), (3, unscaled)):
-            size = np.abs(gradient[counted])
-            small = size[(size > 0) & (size < self.normal)]
-            self.counts[first] += int((size == 0).sum())
-            self.counts[first + 1] += int((small.astype(self.low).astype(np.float32) == small).sum())
-        self.counts[5] += 1
-        scaled[...] = copy  # the mixed session's own array, which the second run has filled
+        unscaled_gradient = scaled_copy if scale == 1 else self.mixed_session.step(feed, 1.0).gradient
+        self.counts[_VALUES] += int(counted.sum())
+        for zeros, subnormals, gradient in (
+            (_ZEROS, _SUBNORMALS, scaled_copy),
+            (_UNSCALED_ZEROS, _UNSCALED_SUBNORMALS, unscaled_gradient),
+        ):
+            magnitudes = np.abs(gradient[counted])
+            small = magnitudes[(magnitudes > 0) & (magnitudes < self.smallest_normal)]
+            self.counts[zeros] += int((magnitudes == 0).sum())
+            self.counts[subnormals] += int((small.astype(self.low_dtype).astype(np.float32) == small).sum())
+        self.counts[_STEPS] += 1
+        # The mixed session writes every gradient into this one array, so the unscaled step has overwritten it.
+        scaled_gradient[...] = scaled_copy
 
     def result(self) -> GradientUnderflow | None:
-        """Return the shares so far; None if no step was sampled."""
+        """Return the shares over all steps sampled so far, or None if no step was sampled."""
         values, *counts, steps = self.counts
         if not steps:
             return None

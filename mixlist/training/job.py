@@ -1,4 +1,4 @@
-"""Check and hold what all trainings of one command share."""
+"""Prepare the inputs that all trainings of one ``train`` command share, and check them before the long run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mixlist.graph.save import content_digest
 from mixlist.lists.policy import Policy
 from mixlist.runtime.array_casts import numpy_type
 from mixlist.runtime.feeds import digest
-from mixlist.training.dataset import Dataset, read_arrays, read_data
+from mixlist.training.dataset import Dataset, read_arrays, read_dataset
 from mixlist.training.evaluation import Metric, choose_metric, evaluate
 from mixlist.training.loop import Training
 from mixlist.training.optimizers import Settings
-from mixlist.training.options import EPOCHS, Source, TrainOptions
+from mixlist.training.options import DEFAULT_EPOCHS, ArraySource, TrainOptions
 from mixlist.training.scalers import Scaler, describe_scaler, make_scaler
 from mixlist.training.step_graph import StepGraph
 from mixlist.training.step_session import StepSession
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A step that was made, for the ``progress`` callback. ``kind``: float32 or mixed; ``steps``: of one training."""
+    """A finished step of a training: the ``detail`` of the ``progress`` callback.
+
+    ``kind`` is "float32" or "mixed". ``step`` counts from 1 to ``steps``, the length of the training. ``loss`` is not
+    scaled; ``scale`` is the loss scale of the step.
+    """
 
     seed: int
     kind: str
@@ -40,60 +44,65 @@ class TrainingStep:
 
 @dataclass
 class TrainingJob:
-    """The trainings of one command. ``held``: the data to evaluate on; ``steps``: of each training.
+    """The shared inputs of the trainings of one command.
 
-    ``first_values``: those of ``init``, by name.
+    ``evaluation_data`` is ``training_data`` if the user gives no evaluation data. ``steps`` is the length of each
+    training. ``initial_values`` are those of the option ``init``, by name.
     """
 
     graph: StepGraph
     policy: Policy
     options: TrainOptions
     settings: Settings
-    samples: Dataset
-    held: Dataset
+    training_data: Dataset
+    evaluation_data: Dataset
     metric: Metric
     steps: int
-    first_values: dict[str, Array]
+    initial_values: dict[str, Array]
 
-    def new_scaler(self, **changed: object) -> Scaler:
-        """Return a scaler at its start; raises UsageError for parameters that it does not have."""
-        return make_scaler(self.options.scaler, **{**(self.options.scaler_parameters or {}), **changed})
+    def new_scaler(self, **changes: object) -> Scaler:
+        """Return a new scaler of the options, with changes to its parameters. Raises UsageError for wrong ones."""
+        return make_scaler(self.options.scaler, **{**(self.options.scaler_parameters or {}), **changes})
 
-    def training(self, session: StepSession, seed: int, scaler: Scaler | None) -> Training:
-        """Return a training at its start."""
+    def new_training(self, session: StepSession, seed: int, scaler: Scaler | None) -> Training:
+        """Return a training that has made no step yet."""
         return Training(
             session,
-            self.samples,
+            self.training_data,
             self.settings,
             batch_size=self.options.batch_size,
             steps=self.steps,
             seed=seed,
             scaler=scaler,
-            first_values=self.first_values,
+            initial_values=self.initial_values,
             advance_on_skip=self.options.advance_on_skip,
         )
 
-    def measure(self, training: Training, batches: int | None = None) -> float:
-        """Return the metric of a training as it is now, over all evaluation data or the first ``batches``."""
+    def measure(self, training: Training, max_batches: int | None = None) -> float:
+        """Return the metric with the current parameters, over all evaluation data or the first ``max_batches``."""
         session, batch_size = training.session, self.options.batch_size
-        return evaluate(session, training.values, self.held, self.metric, batch_size, batches)
+        return evaluate(session, training.values, self.evaluation_data, self.metric, batch_size, max_batches)
 
     def data_warnings(self) -> list[Diagnostic]:
-        """Return the warnings about the data."""
-        warnings, held = [], self.held
-        for data in (self.samples, held):
-            warnings += [warning("ML602", f"{name}: {loss}", path=data.where) for name, loss in data.losses.items()]
-        if held is self.samples:
+        """Return the warnings on training and evaluation data: values that casts changed, samples left out."""
+        warnings, evaluation_data = [], self.evaluation_data
+        for dataset in (self.training_data, evaluation_data):
+            source_name = dataset.source_name
+            warnings += [warning("ML602", f"{name}: {loss}", path=source_name) for name, loss in dataset.losses.items()]
+        if evaluation_data is self.training_data:
             message = "there is no evaluation data: the metric is taken on the training data"
             warnings.append(warning("ML609", message, hint="give other data with --eval-data"))
-        left_over = held.count % self.options.batch_size if self.graph.fixed_batch_size is not None else 0
+        left_over = evaluation_data.count % self.options.batch_size if self.graph.fixed_batch_size is not None else 0
         if left_over:
             message = f"{left_over} samples are left out: {self.graph.name} takes whole batches only"
-            warnings.append(warning("ML610", message, path=held.where))
-        return list(dict.fromkeys(warnings))
+            warnings.append(warning("ML610", message, path=evaluation_data.source_name))
+        return list(dict.fromkeys(warnings))  # once, if the same data serves for training and evaluation
 
-    def key(self) -> dict[str, str]:
-        """Return what the numbers of a training depend on."""
+    def fingerprint(self) -> dict[str, str]:
+        """Return a text for each input that the numbers of a training depend on, to compare with a saved state.
+
+        The number of runs and the tolerance are not among them: a state may continue under others.
+        """
         import onnxruntime
 
         from mixlist.version import __version__
@@ -102,69 +111,73 @@ class TrainingJob:
         scaler = describe_scaler(self.new_scaler())
         return {
             "step graph": content_digest(self.graph.loaded),
-            "data": digest([self.samples.arrays, self.held.arrays]),
+            "data": digest([self.training_data.arrays, self.evaluation_data.arrays]),
             "lists": self.policy.digest,
-            "initial values": digest([self.first_values]),
+            "initial values": digest([self.initial_values]),
             "options": f"{self.settings} {options.batch_size} {self.steps} {scaler} {options.advance_on_skip}"
             f" {options.provider} {options.threads} {self.metric}",
             "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
         }
 
 
-def make_job(graph: StepGraph, policy: Policy, data: Source, options: TrainOptions) -> TrainingJob:
-    """Return what all trainings have in common; raises UsageError for what does not fit before the long run."""
-    samples = read_data(graph, data, "the training data")
-    held = samples
+def make_job(graph: StepGraph, policy: Policy, data: ArraySource, options: TrainOptions) -> TrainingJob:
+    """Read the data and return the job. Raises UsageError for data and options that do not fit the step graph."""
+    training_data = read_dataset(graph, data, "the training data")
+    evaluation_data = training_data
     if options.eval_data is not None:
-        held = read_data(graph, options.eval_data, "the evaluation data")
-    _refuse_batch(graph, options.batch_size, samples, held)
+        evaluation_data = read_dataset(graph, options.eval_data, "the evaluation data")
+    _check_batch_size(graph, options.batch_size, training_data, evaluation_data)
     job = TrainingJob(
         graph=graph,
         policy=policy,
         options=options,
         settings=options.optimizer or Settings(),
-        samples=samples,
-        held=held,
+        training_data=training_data,
+        evaluation_data=evaluation_data,
         metric=choose_metric(graph, options.metric),
-        steps=options.steps or (options.epochs or EPOCHS) * (samples.count // options.batch_size),
-        first_values=_first_values(graph, options.init),
+        steps=options.steps or (options.epochs or DEFAULT_EPOCHS) * (training_data.count // options.batch_size),
+        initial_values=_read_initial_values(graph, options.init),
     )
-    job.new_scaler()
+    job.new_scaler()  # raises for wrong parameters now, not after the float32 training
     return job
 
 
-def _refuse_batch(graph: StepGraph, batch_size: int, samples: Dataset, held: Dataset) -> None:
-    fixed = graph.fixed_batch_size
-    if fixed is not None and fixed != batch_size:
+def _check_batch_size(graph: StepGraph, batch_size: int, training_data: Dataset, evaluation_data: Dataset) -> None:
+    """Raise UsageError if the graph does not take batches of this size, or if there are too few samples for one."""
+    fixed_size = graph.fixed_batch_size
+    if fixed_size is not None and fixed_size != batch_size:
         raise UsageError(
-            f"{graph.name} takes batches of {fixed} samples, not of {batch_size}",
-            hint=f"give --batch-size {fixed}, or export the step with a batch size that is free",
+            f"{graph.name} takes batches of {fixed_size} samples, not of {batch_size}",
+            hint=f"give --batch-size {fixed_size}, or export the step graph with a dynamic batch size",
         )
     # The last batch of an evaluation may be smaller, unless the graph takes batches of one size only.
-    for data in (samples, held):
-        if data.count < batch_size and (data is samples or fixed is not None):
+    for dataset in (training_data, evaluation_data):
+        if dataset.count < batch_size and (dataset is training_data or fixed_size is not None):
             raise UsageError(
-                f"a batch of {batch_size} needs as many samples, and {data.where} has {data.count}",
+                f"a batch of {batch_size} needs as many samples, and {dataset.source_name} has {dataset.count}",
                 hint="give a smaller --batch-size, or more data",
             )
 
 
-def _first_values(graph: StepGraph, init: Source | None) -> dict[str, Array]:
-    """Return what ``init`` gives, as arrays of the parameters' types and shapes; raises UsageError."""
+def _read_initial_values(graph: StepGraph, init: ArraySource | None) -> dict[str, Array]:
+    """Return the arrays of ``init``, cast to the types of the parameters and buffers; {} without ``init``.
+
+    Raises UsageError for a name or shape that the graph does not have, and for values that are not finite.
+    """
     if init is None:
         return {}
-    arrays, where = read_arrays(init, "the initial values")
-    parameters = {each.name: each for each in (*graph.parameters, *graph.buffers)}
+    arrays, source_name = read_arrays(init, "the initial values")
+    parameters = {parameter.name: parameter for parameter in (*graph.parameters, *graph.buffers)}
     values = {}
     for name, value in arrays.items():
         if name not in parameters:
             hint = f"it has {', '.join(list(parameters)[:12])}"
-            raise UsageError(f"{where}: {name!r} is no parameter of {graph.name}", hint=hint)
+            raise UsageError(f"{source_name}: {name!r} is not a parameter of {graph.name}", hint=hint)
         array, parameter = np.asarray(value), parameters[name]
         if array.shape != parameter.shape:
             shapes = f"{list(array.shape)}, and the parameter is {list(parameter.shape)}"
-            raise UsageError(f"{where}: {name!r} is {shapes}")
+            raise UsageError(f"{source_name}: {name!r} is {shapes}")
         if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
-            raise UsageError(f"{where}: {name!r} holds values that are no finite numbers")
+            raise UsageError(f"{source_name}: {name!r} holds values that are not finite numbers")
         values[name] = array.astype(numpy_type(parameter.type))
     return values

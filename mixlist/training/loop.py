@@ -1,9 +1,15 @@
-"""Train one network from one seed, in float32 or mixed (Rules S10.2 to S10.4).
+"""Train one network from one seed, in float32 or in mixed precision (Rules S10.2 to S10.4).
 
-The order within a step is MindSpore's: parameters are kept in float32, the forward pass casts them for low operators,
-the loss is multiplied by the scale before the backward pass, gradients come back as float32, are divided by the scale,
-and only then examined: a bad step skips the update, and the buffers that it computed. The global step, which the
-learning rate follows, and Adam's count stand still on a skipped step unless ``advance_on_skip``.
+A step runs in MindSpore's order:
+
+1. The parameters are float32. The forward pass casts them for its low-precision nodes.
+2. The loss is multiplied by the loss scale before the backward pass.
+3. The gradients leave the graph as float32 and are divided by the scale.
+4. Only then are the gradients examined. If one is not finite, the scaler decides: it skips the step, repeats it with
+   another scale, or applies it all the same.
+
+A skipped step changes neither the parameters nor the buffers. The global step, which the learning rate follows, and
+Adam's step count advance on a skipped step only with ``advance_on_skip``.
 """
 
 from __future__ import annotations
@@ -26,149 +32,159 @@ from mixlist.training.step_session import FlatArrays, StepSession
 if TYPE_CHECKING:
     from mixlist.runtime.session import Array, Feed
     from mixlist.training.gradient_underflow import UnderflowSampler
-    from mixlist.training.step_session import Floats
+    from mixlist.training.step_session import Float32Array
 
 
 class TrainingState(TypedDict):
-    """Everything that ``Training.restore`` needs; arrays, numbers and lists."""
+    """The state that ``Training.restore`` needs, as arrays, numbers and lists. Its keys are in the state file too."""
 
-    parameters: Floats
+    parameters: Float32Array
     buffers: dict[str, Array]
-    moments: Floats
+    moments: Float32Array
     updates: int
     scaler: dict[str, object]
     step: int
     global_step: int
     first_bad: dict[str, Array] | None
-    history: dict[str, Any]  # the fields of a Curve
+    history: dict[str, Any]  # the fields of a TrainingHistory
 
 
 class Training:
-    """The state of one training; ``run`` goes on to a step."""
+    """The state of one training; ``run`` advances it.
+
+    ``session``: runs the steps, in float32 or mixed. ``steps``: the length of the training, which the learning-rate
+    schedule needs. ``scaler``: None for no loss scaling. ``initial_values``: values of parameters and buffers by name;
+    the others are drawn from the seed.
+    """
 
     def __init__(
         self,
         session: StepSession,
-        data: Dataset,
+        dataset: Dataset,
         settings: Settings,
         *,
         batch_size: int,
         steps: int,
         seed: int,
         scaler: Scaler | None = None,
-        first_values: Mapping[str, Array] | None = None,
+        initial_values: Mapping[str, Array] | None = None,
         advance_on_skip: bool = False,
     ) -> None:
-        self.session, self.data, self.settings = session, data, settings
-        self.order = BatchOrder(data.count, batch_size, seed)
+        self.session, self.dataset, self.settings = session, dataset, settings
+        self.order = BatchOrder(dataset.count, batch_size, seed)
         self.steps, self.seed = steps, seed
         self.scaler = scaler or NoScaling()
         self.advance_on_skip = advance_on_skip
-        graph, values = session.graph, dict(first_values or {})
-        for index, each in enumerate((*graph.parameters, *graph.buffers)):
-            if each.name not in values:
-                values[each.name] = draw_initial_value(each, seed, index)
+        graph, values = session.graph, dict(initial_values or {})
+        # The index is a part of each draw's seed, so a given value does not shift the draws of the other parameters.
+        for index, parameter in enumerate((*graph.parameters, *graph.buffers)):
+            if parameter.name not in values:
+                values[parameter.name] = draw_initial_value(parameter, seed, index)
         self.parameters = FlatArrays(graph.parameters)
         for name, view in self.parameters.views.items():
             view[...] = values[name]
-        self.buffers = {each.name: values[each.name] for each in graph.buffers}
-        self.optimizer = Optimizer(settings, self.parameters.data.size)
+        self.buffers = {buffer.name: values[buffer.name] for buffer in graph.buffers}
+        self.optimizer = Optimizer(settings, self.parameters.flat.size)
         self.history = TrainingHistory()
         self.sampler: UnderflowSampler | None = None
-        self.first_bad: dict[str, Array] | None = None  # the feed of the first bad step, its scale included
-        self.step = 0  # batches done
-        self.global_step = 0  # updates that the learning rate counts
+        self.first_bad_feed: dict[str, Array] | None = None  # the feed of the first exception, loss scale included
+        self.step = 0  # batches that were used, skipped steps included
+        self.global_step = 0  # the step number that the learning-rate schedule reads
 
     @property
     def values(self) -> dict[str, Array]:
-        """Parameters and buffers, by name."""
+        """Return the current parameters and buffers, by name."""
         return {**self.parameters.views, **self.buffers}
 
     def feed(self, step: int) -> dict[str, Array]:
-        """Return what a step reads, but for the scale."""
+        """Return every input of a step except the loss scale."""
         rows = self.order.indices(step)
         return {
             **self.values,
-            **self.data.rows(rows),
+            **self.dataset.batch(rows),
             **draw_random_inputs(self.session.graph, self.seed, step, len(rows)),
         }
 
-    def run(self, until: int) -> None:
-        """Make steps up to ``until``, or to the end."""
-        while self.step < min(until, self.steps):
+    def run(self, end: int) -> None:
+        """Run steps until step ``end`` (not included) or the end of the training."""
+        while self.step < min(end, self.steps):
             self._run_step()
 
     def _run_step(self) -> None:
-        """Make one step, again as long as the scaler wants (Rule S10.2)."""
+        """Run the next step, and repeat it with a new scale as long as the scaler returns "retry" (Rule S10.2)."""
         feed = self.feed(self.step)
-        exception = False
+        has_exception = False
         action: Action = "retry"
         while action == "retry":
             scale = self.scaler.scale
             result = self.session.step(feed, scale)
-            gradient = result.gradient
-            if self.sampler is not None and not exception and self.sampler.samples(self.step):
+            gradient = result.gradient  # the session's own array, which is changed in place below
+            if self.sampler is not None and not has_exception and self.sampler.is_sampled(self.step):
                 self.sampler.sample(feed, gradient, scale)
             if scale != 1:
                 with np.errstate(over="ignore", invalid="ignore"):
                     gradient /= np.float32(scale)
             finite = all_finite(gradient)
-            if not finite and not exception:
-                self._note_bad(feed, scale)
-                exception = True
+            if not finite and not has_exception:
+                self._record_exception(feed, scale)
+                has_exception = True
             action = self.scaler.update(finite)
             self.history.tries += action == "retry"
         self.history.loss.append(result.loss)
         self.history.scale.append(scale)
-        if exception:  # once, however often the step was tried (Rule S10.3)
+        if has_exception:  # once, even if several tries of the step failed (Rule S10.3)
             self.history.exceptions.append(self.step)
         if action == "step":
             rate = self.settings.rate(self.global_step, self.steps)
-            with np.errstate(all="ignore"):  # an unchecked bad step is applied too: that is the experiment
-                self.optimizer.apply(self.parameters.data, gradient, rate)
+            # A scaler without an overflow check applies infinite gradients too: the user asked for that experiment.
+            with np.errstate(all="ignore"):
+                self.optimizer.apply(self.parameters.flat, gradient, rate)
             self.buffers = result.state
             self.global_step += 1
         else:  # a skipped step changes nothing (Rule S10.4)
             self.history.skipped.append(self.step)
             if self.advance_on_skip:
-                self.optimizer.updates += 1  # Keras counts it: its ``iterations`` are the global step (Rule S10.4)
+                # As in Keras, whose optimizer counts skipped steps too: its ``iterations`` are the global step.
+                self.optimizer.updates += 1
                 self.global_step += 1
         self.step += 1
 
-    def _note_bad(self, feed: Feed, scale: float) -> None:
-        """Note which gradients of a step are not finite, and what the first such step read."""
-        if self.first_bad is None:
-            self.first_bad = {name: np.array(value) for name, value in feed.items()}
-            self.first_bad[LOSS_SCALE] = self.session.scale(scale)
+    def _record_exception(self, feed: Feed, scale: float) -> None:
+        """Count the parameters whose gradients are not finite, and keep the feed of the first such step."""
+        if self.first_bad_feed is None:
+            # The next update changes the parameters in place, so the feed is copied.
+            self.first_bad_feed = {name: np.array(value) for name, value in feed.items()}
+            self.first_bad_feed[LOSS_SCALE] = self.session.loss_scale_input(scale)
         for name, view in self.session.gradient.views.items():
             if not np.isfinite(view).all():
                 self.history.bad[name] = self.history.bad.get(name, 0) + 1
 
     def state(self) -> TrainingState:
-        """Return everything that ``restore`` needs."""
+        """Return everything that ``restore`` needs. The arrays are those of the training, not copies."""
         return {
-            "parameters": self.parameters.data,
+            "parameters": self.parameters.flat,
             "buffers": self.buffers,
             "moments": self.optimizer.moments,
             "updates": self.optimizer.updates,
             "scaler": scaler_state(self.scaler),
             "step": self.step,
             "global_step": self.global_step,
-            "first_bad": self.first_bad,
+            "first_bad": self.first_bad_feed,
             "history": asdict(self.history),
         }
 
     def restore(self, state: TrainingState) -> None:
-        """Go on where ``state`` was taken."""
-        self.parameters.data[...] = state["parameters"]
+        """Bring the training to the moment at which ``state`` was taken."""
+        self.parameters.flat[...] = state["parameters"]
         self.buffers = state["buffers"]
         self.optimizer.moments, self.optimizer.updates = state["moments"].copy(), state["updates"]
         self.scaler = restore_scaler(state["scaler"])
         self.step, self.global_step = state["step"], state["global_step"]
-        self.first_bad = state["first_bad"]
+        self.first_bad_feed = state["first_bad"]
         self.history = TrainingHistory(**state["history"])
 
 
-def all_finite(values: Floats) -> bool:
-    """Return whether every value is finite; NaN passes through largest and smallest, which need no new array."""
+def all_finite(values: Float32Array) -> bool:
+    """Return whether every value is finite; True for an empty array."""
+    # max and min return NaN if there is one. Unlike np.isfinite, they need no new array as large as all gradients.
     return not values.size or (math.isfinite(float(values.max())) and math.isfinite(float(values.min())))

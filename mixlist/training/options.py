@@ -1,7 +1,7 @@
-"""The options of ``train``.
+"""Declare the options of ``train``.
 
 To add an option to ``train``: declare it here, as a field of ``TrainOptions`` (of ``optimizers.Settings`` if it belongs
-to the optimizer), and read it in ``training/run.py``.
+to the optimizer), and read it in ``training/job.py`` or ``training/run.py``.
 """
 
 from __future__ import annotations
@@ -21,65 +21,64 @@ from mixlist.training.scalers import SCALERS
 if TYPE_CHECKING:
     from mixlist.training.optimizers import Settings
 
-EPOCHS = 10  # if neither steps nor epochs are given
-Source: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
+DEFAULT_EPOCHS = 10  # the length of a training if neither steps nor epochs are given
+ArraySource: TypeAlias = Mapping[str, object] | str | os.PathLike[str]  # arrays by name, or the path of a .npz file
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(ProviderOption):
-    """The options of ``train``.
+    """The options of ``train``. Raises UsageError for values that no training can have.
 
-    ``eval_data``: arrays or a file as ``data``; without it the metric is taken on ``data``. Give ``steps`` or
-    ``epochs``. ``init``: first values of parameters and buffers by name; others are drawn from the seed. ``runs``
-    seeds from ``seed`` on, each trained twice. ``scaler``: one of ``scalers.SCALERS``, with parameters under its
-    framework's own names. ``trace_overflow`` looks for the nodes that overflow first at the first bad step; ``tune``
-    searches the scaler's first scale and growth. ``state``: a file; a training that was killed goes on from it to the
-    same numbers. ``progress`` gets a Progress after each step.
+    - ``eval_data``: samples for the metric, in the same form as ``data``. Without it, the metric uses ``data``.
+    - ``steps`` or ``epochs``: the length of each training; give at most one.
+    - ``init``: initial values of parameters and buffers by name; the others are drawn from the seed.
+    - ``runs``, ``seed``: the number of seeds, and the first one. Each seed is trained twice.
+    - ``scaler``: a key of ``scalers.SCALERS``. ``scaler_parameters``: its parameters, by the names of its framework.
+    - ``trace_overflow``: find the nodes that overflow first in the first step with an exception.
+    - ``tune``: search the first scale of the scaler and its growth.
+    - ``state``: the path of a state file. A training that was killed continues from it with the same numbers.
+    - ``progress``: is called with a Progress after each step.
     """
 
-    eval_data: Source | None = option(
+    eval_data: ArraySource | None = option(
         None, "Samples for the metric, in the same form.  [default: those of --data]", "input file"
     )
-    batch_size: int = option(32, "Samples of a batch.", "integer", minimum=1)
-    steps: int | None = option(None, "Batches of each training.", "integer", minimum=1)
-    epochs: int | None = option(None, f"Or its length in epochs.  [default: {EPOCHS}]", "integer", minimum=1)
-    optimizer: Settings | None = None
-    init: Source | None = option(
-        None, "A .npz file of first values by parameter; others are drawn from the seed.", "input file"
+    batch_size: int = option(32, "The number of samples in a batch.", "integer", minimum=1)
+    steps: int | None = option(None, "The length of each training in batches.", "integer", minimum=1)
+    epochs: int | None = option(
+        None, f"The length of each training in epochs.  [default: {DEFAULT_EPOCHS}]", "integer", minimum=1
     )
-    runs: int = option(3, "Seeds; each is trained twice.", "integer", minimum=1)
+    optimizer: Settings | None = None
+    init: ArraySource | None = option(
+        None, "A .npz file of initial values by parameter; others are drawn from the seed.", "input file"
+    )
+    runs: int = option(3, "The number of seeds; each is trained twice.", "integer", minimum=1)
     seed: int = option(0, "The first seed.", "integer", minimum=0)
     metric: str | None = option(
         None,
-        "The output whose mean is judged.  [default: accuracy of the output logits against the input y, or loss]",
+        "The output whose mean is the metric.  [default: accuracy of the output logits against the input y, or loss]",
         metavar="OUTPUT",
     )
     scaler: str = option(
         "torch",
-        "Whose rule scales the loss: torch is dynamic and starts at 65536.",
+        "The framework whose rule scales the loss: torch is dynamic and starts at 65536.",
         flag="--loss-scaler",
         choices=tuple(SCALERS),
     )
     scaler_parameters: Mapping[str, object] | None = None
     advance_on_skip: bool = option(
-        False, "A skipped step counts: the learning rate and Adam's correction go on, as in Keras.", "flag"
+        False, "Count a skipped step for the learning rate and Adam's bias correction, as Keras does.", "flag"
     )
     max_exception_rate: float = option(
-        DEFAULT_RATE_LIMIT,
-        "Share of steps with an exception from which the verdict is fail.",
-        "number",
-        minimum=0,
-        maximum=1,
+        DEFAULT_RATE_LIMIT, "Fail if this share of the steps or more has an exception.", "number", minimum=0, maximum=1
     )
     tolerance: float = option(0.005, "How much worse than in float32 the metric may be.", "number", minimum=0)
-    trace_overflow: bool = option(
-        False, "Find the nodes that overflow first, and the lists that keep them high.", "flag"
-    )
+    trace_overflow: bool = option(False, "Find the nodes that overflow first, and lists that keep them high.", "flag")
     tune: bool = option(False, "Search the scaler's first scale and its growth.", "flag", flag="--tune-scale")
     threads: int | None = None
     state: str | os.PathLike[str] | None = option(
         None,
-        "Keep the state in this file; a training that was killed goes on from it to the same numbers.",
+        "Keep the state in this file; a training that was killed continues from it with the same numbers.",
         "output file",
         flag="--resume --state",
     )
@@ -87,7 +86,7 @@ class TrainOptions(ProviderOption):
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
-            raise UsageError("steps and epochs are two lengths", hint="give one of them")
-        given = [each for each in (self.runs, self.batch_size, self.steps, self.epochs) if each is not None]
-        if min(given) < 1:
-            raise UsageError("runs, batch size, steps and epochs are at least 1")
+            raise UsageError("steps and epochs both give the length of a training", hint="give one of them")
+        counts = [count for count in (self.runs, self.batch_size, self.steps, self.epochs) if count is not None]
+        if min(counts) < 1:
+            raise UsageError("runs, batch size, steps and epochs must be at least 1")

@@ -1,4 +1,7 @@
-"""Find what to change when a training overflows (Rule S10.18): the first offenders, and lists that keep them high."""
+"""Advise what to change when the gradients of a training overflow (Rule S10.18).
+
+The advice names the nodes that overflow first, and a modify_mixlist that keeps their op types in float32.
+"""
 
 from __future__ import annotations
 
@@ -19,41 +22,53 @@ from mixlist.tuner.output_files import mixlist_text
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
-ROUNDS = 8  # lists that are tried: behind an op type that is kept high another one may overflow
+# One round keeps the op types of the first offenders in float32. Another op type behind them may overflow then, so
+# several rounds are needed; each costs a check of one batch.
+MAX_ROUNDS = 8
 
 
 def advise_on_overflow(
     graph: StepGraph, policy: Policy, feed: Feed, provider: str
 ) -> tuple[tuple[NodeFinding, ...], float, str]:
-    """Return the first nodes that overflow in a step, the scale of its loss, and a modify_mixlist that prevents it.
+    """Return the nodes that overflow first in a step, the loss scale they overflow at, and a modify_mixlist text.
 
-    ``feed``: of the first bad step. If nodes overflow with the loss unscaled, the lists are the cause. If none does,
-    the scale was too large: then the offenders are those at the step's own scale, and no list is suggested ("").
+    ``feed`` holds every input of the first step with an exception, its loss scale included.
+
+    - If nodes overflow at the loss scale 1, a smaller scale does not help. The result is these nodes, 1.0, and a
+      modify_mixlist under which the step does not overflow, or "" if no such list is found in ``MAX_ROUNDS``.
+    - If no node overflows at the loss scale 1, the step's own scale is too large. The result is the nodes that overflow
+      at the step's scale, that scale, and "".
     """
-    unscaled = {**feed, LOSS_SCALE: np.ones_like(feed[LOSS_SCALE])}
-    offenders = first = _offenders(graph, policy, unscaled, provider)
-    if not first:
-        return _offenders(graph, policy, feed, provider), float(feed[LOSS_SCALE].item()), ""
+    unscaled_feed = {**feed, LOSS_SCALE: np.ones_like(feed[LOSS_SCALE])}
+    unscaled_offenders = _find_first_offenders(graph, policy, unscaled_feed, provider)
+    if not unscaled_offenders:
+        return _find_first_offenders(graph, policy, feed, provider), float(feed[LOSS_SCALE].item()), ""
+
     edits: EditSet = frozenset()
-    for _ in range(ROUNDS):
-        more = _edits(graph, policy_of(policy, edits), offenders) - edits
-        if not more:
+    offenders = unscaled_offenders
+    for _ in range(MAX_ROUNDS):
+        new_edits = _make_edits(graph, policy_of(policy, edits), offenders) - edits
+        if not new_edits:  # no list decides on the remaining offenders, so further rounds would change nothing
             break
-        edits |= more
-        offenders = _offenders(graph, policy_of(policy, edits), unscaled, provider)
+        edits |= new_edits
+        offenders = _find_first_offenders(graph, policy_of(policy, edits), unscaled_feed, provider)
         if not offenders:
-            return first, 1.0, mixlist_text(policy, edits)
-    return first, 1.0, ""
+            return unscaled_offenders, 1.0, mixlist_text(policy, edits)
+    return unscaled_offenders, 1.0, ""
 
 
-def _offenders(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> tuple[NodeFinding, ...]:
+def _find_first_offenders(graph: StepGraph, policy: Policy, feed: Feed, provider: str) -> tuple[NodeFinding, ...]:
+    """Check the step graph on one feed; return the findings of the nodes whose inputs are still finite."""
     report = check(graph.loaded, policy, [feed], provider=provider)
-    return tuple(node for node in report.nodes if node.first)
+    return tuple(finding for finding in report.nodes if finding.first)
 
 
-def _edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFinding]) -> EditSet:
-    """Return the edits that put the offenders' op types on the black list; none where lists do not decide on them."""
-    nodes = {node.ref for node in offenders}
-    main = Resolver(graph.loaded).plan(policy).solution.solutions[0]
-    candidates = list_candidates(main, policy, "black", nodes)
+def _make_edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFinding]) -> EditSet:
+    """Return the edits that put the op types of the offenders on the black list.
+
+    An offender gets no edit if no list decides its precision, for example because a node rule does.
+    """
+    offender_refs = {offender.ref for offender in offenders}
+    main_solution = Resolver(graph.loaded).plan(policy).solution.solutions[0]
+    candidates = list_candidates(main_solution, policy, "black", offender_refs)
     return frozenset(candidate.edit for candidate in candidates if isinstance(candidate.edit, ListEdit))

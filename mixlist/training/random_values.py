@@ -1,9 +1,15 @@
-"""Draw random numbers from seed and step alone: first values of parameters, and the random inputs of a step.
+"""Draw the random numbers of a training: initial values of parameters, and the random inputs of each step.
 
-A step graph's metadata say what is drawn: ``{"kind": "uniform", "low": 0, "high": 1}`` (or ``bound`` around ``mean``),
-``{"kind": "normal", "mean": 0, "std": 1}``, ``{"kind": "bernoulli", "p": 0.5}``, ``zeros``, ``ones``,
-``{"kind": "constant", "value": v}`` and ``{"kind": "values", "values": [...]}``; ``off`` is the value that switches a
-random input off.
+Every draw depends on the seed and the step number (or the index of the parameter) alone, so that a training can
+continue at any step. The metadata of a step graph holds a JSON object for each draw, its *distribution*:
+
+- ``{"kind": "uniform", "low": 0, "high": 1}``, or ``{"kind": "uniform", "bound": 1, "mean": 0}`` for mean +- bound
+- ``{"kind": "normal", "mean": 0, "std": 1}``
+- ``{"kind": "bernoulli", "p": 0.5}``: 1 with probability p, else 0
+- ``{"kind": "zeros"}``, ``{"kind": "ones"}``, ``{"kind": "constant", "value": v}``
+- ``{"kind": "values", "values": [...]}``: these values, in the order of the flat tensor
+
+A random input may also have ``off``: the value that switches its randomness off.
 """
 
 from __future__ import annotations
@@ -25,89 +31,99 @@ if TYPE_CHECKING:
     from mixlist.runtime.inputs import Input
     from mixlist.runtime.session import Array
 
-    Floats = NDArray[np.float32 | np.float64]
+    FloatArray = NDArray[np.float32 | np.float64]
 
-Result = TypeVar("Result")
-_NOISE, _INIT = 2, 3  # streams that do not meet; the order of batches is stream 1
+Value = TypeVar("Value")
+# The second number of the seed of numpy's generator, so that no two uses draw the same sequence; ``dataset`` has 1.
+_INPUT_STREAM, _INITIAL_STREAM = 2, 3
 
 
 def draw_random_inputs(graph: StepGraph, seed: int, step: int, rows: int) -> dict[str, Array]:
-    """Return the random inputs of a step."""
-    random = np.random.default_rng([seed, _NOISE, step])
-    return {
-        each.name: _read(rule, each.name, partial(_draw, random, _shape(each, rows))).astype(np.float32, copy=False)
-        for each, rule in graph.random_inputs
-    }
+    """Return the random inputs of a step for a batch of ``rows`` samples, by name, as float32."""
+    generator = np.random.default_rng([seed, _INPUT_STREAM, step])
+    random_inputs: dict[str, Array] = {}
+    for value, distribution in graph.random_inputs:
+        draw = partial(_draw, generator, _shape(value, rows))
+        random_inputs[value.name] = _apply(draw, distribution, value.name).astype(np.float32, copy=False)
+    return random_inputs
 
 
 def neutral_random_inputs(graph: StepGraph, rows: int) -> dict[str, Array]:
-    """Return the random inputs that switch dropout and noise off, for evaluation: ``off``, else the mean."""
+    """Return the random inputs that switch dropout and noise off: ``off`` if the metadata has it, else the mean."""
     return {
-        each.name: np.full(_shape(each, rows), _read(rule, each.name, _off), np.float32)
-        for each, rule in graph.random_inputs
+        value.name: np.full(_shape(value, rows), _apply(_neutral_value, distribution, value.name), np.float32)
+        for value, distribution in graph.random_inputs
     }
 
 
 def draw_initial_value(parameter: Parameter, seed: int, index: int) -> Array:
-    """Return the first value of a parameter or buffer, in its own type: as its metadata says, else by its shape.
+    """Return the initial value of a parameter or buffer, in its own type and shape.
 
-    By shape: 0, or 1 for a vector whose name ends in ``weight``; for matrices and filters uniform in +-1/sqrt(values
-    per output), as PyTorch does.
+    The distribution of the metadata decides. Without one, the shape does: a vector is 0, or 1 if its name ends in
+    ``weight`` (the scale of a normalization); a matrix or filter is uniform in +-1/sqrt(values per output), as in
+    PyTorch. ``index`` is the position of the parameter in the graph.
     """
-    random = np.random.default_rng([seed, _INIT, index])
-    if parameter.init:
-        values = _read(parameter.init, parameter.name, partial(_draw, random, parameter.shape))
+    generator = np.random.default_rng([seed, _INITIAL_STREAM, index])
+    if parameter.distribution:
+        values = _apply(partial(_draw, generator, parameter.shape), parameter.distribution, parameter.name)
     elif len(parameter.shape) < 2:
         values = np.full(parameter.shape, 1.0 if parameter.name.endswith("weight") else 0.0)
     else:
         bound = max(1, math.prod(parameter.shape[1:])) ** -0.5
-        values = random.uniform(-bound, bound, parameter.shape)
+        values = generator.uniform(-bound, bound, parameter.shape)
     return values.astype(numpy_type(parameter.type))
 
 
-def _shape(each: Input, rows: int) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else rows for size in each.shape or ())
+def _shape(value: Input, rows: int) -> tuple[int, ...]:
+    """Return the declared shape of an input, with ``rows`` for each size that is not fixed."""
+    return tuple(size if isinstance(size, int) else rows for size in value.shape or ())
 
 
-def _read(rule: Distribution, name: str, reader: Callable[[Distribution], Result]) -> Result:
-    """Return what ``reader`` makes of the rule of an input; raises ModelError where it cannot read the rule."""
+def _apply(function: Callable[[Distribution], Value], distribution: Distribution, name: str) -> Value:
+    """Return the result of a function of a distribution; raise ModelError, with the input's name, if it is invalid."""
     try:
-        return reader(rule)
+        return function(distribution)
     except (KeyError, TypeError, ValueError):
         raise ModelError(
-            f"how the step graph's {name!r} is to be drawn cannot be read: {dict(rule)!r:.100}",
-            hint="its kind is uniform, normal, bernoulli, zeros, ones, constant or values, with numbers",
+            f"the distribution of {name!r} in the metadata of the step graph is invalid: {dict(distribution)!r:.100}",
+            hint="its kind is uniform, normal, bernoulli, zeros, ones, constant or values; its parameters are numbers",
         ) from None
 
 
-def _number(rule: Distribution, name: str, default: float | None = None) -> float:
-    value = rule.get(name, default)
+def _number(distribution: Distribution, key: str, default: float | None = None) -> float:
+    """Return a parameter of a distribution as a float. Raises TypeError or ValueError for anything else."""
+    value = distribution.get(key, default)
     if not isinstance(value, int | float | str):
         raise TypeError
     return float(value)
 
 
-def _off(rule: Distribution) -> float:
-    off, kind = rule.get("off"), rule.get("kind")
+def _neutral_value(distribution: Distribution) -> float:
+    """Return the value that switches a random input off: ``off``, or the mean of the distribution."""
+    off, kind = distribution.get("off"), distribution.get("kind")
     if isinstance(off, int | float):
         return off
-    if kind == "uniform" and "bound" not in rule:
-        return (_number(rule, "low", 0.0) + _number(rule, "high", 1.0)) / 2
-    return _number(rule, "p", 0.5) if kind == "bernoulli" else _number(rule, "mean", 0.0)
+    if kind == "uniform" and "bound" not in distribution:
+        return (_number(distribution, "low", 0.0) + _number(distribution, "high", 1.0)) / 2
+    return _number(distribution, "p", 0.5) if kind == "bernoulli" else _number(distribution, "mean", 0.0)
 
 
-def _draw(random: np.random.Generator, shape: tuple[int, ...], rule: Distribution) -> Floats:
-    kind, mean = rule["kind"], _number(rule, "mean", 0.0)
+def _draw(generator: np.random.Generator, shape: tuple[int, ...], distribution: Distribution) -> FloatArray:
+    """Return an array of the shape that is drawn from a distribution, or full of its constant."""
+    kind, mean = distribution["kind"], _number(distribution, "mean", 0.0)
     if kind == "uniform":
-        low, high = _number(rule, "low", 0.0), _number(rule, "high", 1.0)
-        if "bound" in rule:
-            low, high = mean - _number(rule, "bound"), mean + _number(rule, "bound")
-        return random.random(shape, np.float32) * np.float32(high - low) + np.float32(low)
+        low, high = _number(distribution, "low", 0.0), _number(distribution, "high", 1.0)
+        if "bound" in distribution:
+            bound = _number(distribution, "bound")
+            low, high = mean - bound, mean + bound
+        return generator.random(shape, np.float32) * np.float32(high - low) + np.float32(low)
     if kind == "normal":
-        return random.standard_normal(shape, np.float32) * np.float32(_number(rule, "std", 1.0)) + np.float32(mean)
+        deviation = np.float32(_number(distribution, "std", 1.0))
+        return generator.standard_normal(shape, np.float32) * deviation + np.float32(mean)
     if kind == "bernoulli":
-        return (random.random(shape, np.float32) < np.float32(_number(rule, "p", 0.5))).astype(np.float32)
+        probability = np.float32(_number(distribution, "p", 0.5))
+        return (generator.random(shape, np.float32) < probability).astype(np.float32)
     if kind == "values":
-        return np.array(rule["values"], np.float64).reshape(shape)
-    value = _number(rule, "value") if kind == "constant" else {"zeros": 0.0, "ones": 1.0}[str(kind)]
-    return np.full(shape, value)
+        return np.array(distribution["values"], np.float64).reshape(shape)
+    constant = _number(distribution, "value") if kind == "constant" else {"zeros": 0.0, "ones": 1.0}[str(kind)]
+    return np.full(shape, constant)

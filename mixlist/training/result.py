@@ -1,4 +1,4 @@
-"""Hold what ``train`` measured: values only, rendered by the report rooms (schemas/train.json)."""
+"""Define the result of ``train``: values only, which ``report`` renders (schemas/train.json)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from mixlist.files.strict_json import to_strict_json
 
 @dataclass
 class TrainingHistory:
-    """One training: the unscaled loss of each step, and the evaluation metric at its end (None: none was taken).
+    """The course of one training.
 
-    The rest is for mixed trainings: the scale of each step, the steps whose update was skipped, those with a gradient
-    that was not finite, extra runs of batches that were tried again, and by parameter in how many steps its gradient
-    was not finite. ``diverged``: why the training came to nothing (Rule S10.16), or "".
+    - ``loss``: the unscaled loss of each step.
+    - ``metric``: the metric on the evaluation data after the last step; None if the training did not get there.
+    - ``diverged``: the reason why the training is no use (Rule S10.16), as the end of a sentence, or "".
+
+    The other fields are for mixed trainings:
+
+    - ``scale``: the loss scale of each step.
+    - ``skipped``: the steps whose update was skipped.
+    - ``exceptions``: the steps with a gradient that was not finite.
+    - ``tries``: the number of extra runs of steps that were repeated with a new scale.
+    - ``bad``: for each parameter, the number of steps in which its gradient was not finite.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -32,7 +40,7 @@ class TrainingHistory:
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One seed, trained twice on the same batches."""
+    """The two trainings of one seed, on the same batches."""
 
     seed: int
     float32: TrainingHistory
@@ -41,9 +49,11 @@ class SeedRun:
 
 @dataclass(frozen=True)
 class GradientUnderflow:
-    """Of the gradient values that are not zero in float32: the share that is zero, or subnormal, in the low type.
+    """The shares of gradient values that underflow, among those that are not zero in float32.
 
-    With the loss scaled as in training, and unscaled; over ``steps`` sampled steps of all runs.
+    ``zero`` is the share that becomes zero, ``subnormal`` the share that becomes a subnormal number of the low type,
+    both with the loss scaled as in training. ``zero_unscaled`` and ``subnormal_unscaled`` are the same with the loss
+    scale 1. ``steps`` is the number of sampled steps of all runs.
     """
 
     zero: float
@@ -55,7 +65,11 @@ class GradientUnderflow:
 
 @dataclass(frozen=True)
 class TuningRun:
-    """One setting of the scaler that was tried (``--tune-scale``): its exceptions and gradients lost in ``steps``."""
+    """One short training with a setting of the scaler (``--tune-scale``).
+
+    ``parameters`` are those of the scaler that were changed. ``exceptions`` counts the exceptions in ``steps`` steps,
+    ``zero`` is the share of gradient values that became zero.
+    """
 
     parameters: dict[str, float]
     exceptions: int
@@ -65,15 +79,22 @@ class TuningRun:
 
 @dataclass(frozen=True, repr=False)
 class TrainReport:
-    """The verdict on training in mixed precision and what it rests on.
+    """The verdict on training in mixed precision, and the measurements behind it.
 
-    ``exception_rate``: share of the mixed steps of all runs with a gradient that was not finite; ``limit``: the rate
-    from which it fails. ``steps``: of each training. ``metric``: its name, ``higher``: whether more is better;
-    ``tolerance``: how much worse than float32 it may be. ``scaler``: its name and parameters.
-    ``offenders``: nodes that overflow first in the first bad step, with the loss multiplied by ``trace_scale`` (1: they
-    do so whatever the scale); ``suggestion``: a modify_mixlist under which that step does not overflow, or "".
-    ``scale_choice``: the best parameters that ``scale_trials`` found. ``complete``: False after Ctrl-C; the last run
-    may be a part then.
+    - ``reasons``: the reasons of the verdict, one sentence each.
+    - ``exception_rate``: the share of the mixed steps of all runs with a gradient that was not finite. ``limit``: the
+      rate from which the verdict is fail.
+    - ``steps``: the length of each training.
+    - ``metric``: the name of the metric. ``higher``: True if more is better. ``tolerance``: how much worse than in
+      float32 it may be.
+    - ``runs``: one for each seed. The last one may be incomplete after Ctrl-C.
+    - ``scaler``, ``optimizer``: their names and parameters.
+    - ``offenders``: the nodes that overflow first in the first step with an exception, with the loss multiplied by
+      ``trace_scale``. At the scale 1 no loss scale helps.
+    - ``suggestion``: the text of a modify_mixlist under which that step does not overflow, or "".
+    - ``scale_trials``: the trainings of ``--tune-scale``. ``scale_choice``: the best parameters among them.
+    - ``complete``: False after Ctrl-C.
+    - ``seconds``: wall time by phase.
     """
 
     model: str
@@ -108,7 +129,7 @@ class TrainReport:
 
     @property
     def bad(self) -> dict[str, int]:
-        """Return by parameter the number of steps of all runs with a gradient that was not finite; the worst first."""
+        """Return, for each parameter, the steps of all runs whose gradient was not finite; the largest number first."""
         total: Counter[str] = Counter()
         for run in self.runs:
             total.update(run.mixed.bad)
@@ -116,15 +137,11 @@ class TrainReport:
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.train/1`` object of schemas/train.json; infinities and NaN become strings."""
-        plain = asdict(self)
-        plain["bad"] = self.bad
-        plain["warnings"] = warnings_as_text(self.warnings)
-        for run in plain["runs"]:
+        document = asdict(self)
+        document["bad"] = self.bad
+        document["warnings"] = warnings_as_text(self.warnings)
+        for run in document["runs"]:
+            # A float32 training has no loss scaling. Its fields of the scaler would say nothing.
             for name in ("scale", "skipped", "exceptions", "tries", "bad"):
                 del run["float32"][name]
-        return {"format": "mixlist.train/1", **to_strict_json(plain)}
-
-
-def spread(values: list[float]) -> float:
-    """Return the largest value less the smallest."""
-    return max(values) - min(values) if values else 0.0
+        return {"format": "mixlist.train/1", **to_strict_json(document)}

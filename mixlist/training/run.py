@@ -1,4 +1,4 @@
-"""Decide whether a network may be trained under lists: every seed twice, on the same batches (Rule S10.1)."""
+"""Train a network in float32 and in mixed precision, and decide whether mixed precision works (Rule S10.1)."""
 
 from __future__ import annotations
 
@@ -14,66 +14,75 @@ from mixlist.training.checkpoint import StateFile
 from mixlist.training.gradient_underflow import UnderflowSampler
 from mixlist.training.job import TrainingJob, TrainingStep, make_job
 from mixlist.training.loop import all_finite
-from mixlist.training.options import Source, TrainOptions
+from mixlist.training.options import ArraySource, TrainOptions
 from mixlist.training.overflow_advice import advise_on_overflow
 from mixlist.training.result import SeedRun, TrainingHistory, TrainReport
 from mixlist.training.scale_tuning import tune_scale
 from mixlist.training.scalers import ScalerError, describe_scaler
 from mixlist.training.step_graph import read_step
 from mixlist.training.step_session import StepSession, make_float32_session, make_mixed_session
-from mixlist.training.verdict import diverged, failure_reasons, missing_comparisons
+from mixlist.training.verdict import describe_unjudged_runs, divergence, failure_reasons
 
 if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
     from mixlist.runtime.session import Array
 
-PASSED = "exceptions, metric and its constancy are within their limits, and no training diverges"
+# The reason of the verdict "pass".
+PASSED = "exceptions and metric are within their limits, the metric is constant, and no training diverges"
 
 
 @with_keywords(TrainOptions)
-def train(model: Model, policy: Policy, data: Source, options: TrainOptions) -> TrainReport:
-    """Train a step graph in float32 and under ``policy``'s lists, and decide whether mixed precision holds.
+def train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions) -> TrainReport:
+    """Train a step graph in float32 and under ``policy``, and decide whether mixed precision works.
 
-    ``data``: arrays by batch input, samples along the first axis, or a ``.npz`` file of them. The keyword arguments are
-    the fields of ``TrainOptions``. Ctrl-C ends with a report of what there is, not ``complete``.
+    ``data`` has an array for each batch input by name, with the samples along the first axis, or is the path of a
+    ``.npz`` file of such arrays. The keyword arguments are the fields of ``TrainOptions``. Ctrl-C ends the training;
+    the report then has ``complete`` False and the results so far.
 
-    Raises ModelError for what is no step graph, UsageError for data and options that do not fit, FileError for files
-    that cannot be read.
+    Raises ModelError for a model that is not a step graph, UsageError for data and options that do not fit, FileError
+    for files that cannot be read.
     """
     return run_train(model, policy, data, options)
 
 
-def run_train(model: Model, policy: Policy, data: Source, options: TrainOptions) -> TrainReport:
-    """Do what ``train`` says, with its options in one object."""
+def run_train(model: Model, policy: Policy, data: ArraySource, options: TrainOptions) -> TrainReport:
+    """Do the work of ``train``, with its options in one object."""
     job = make_job(read_step(model), policy, data, options)
-    clock = PhaseTimer()
-    states = StateFile(options.state, job.key() if options.state is not None else {})
-    with clock.phase("prepare"):
-        exact = make_float32_session(job.graph, options.provider, options.threads)
-        mixed = make_mixed_session(job.graph, policy, options.provider, options.threads)
-        job.measure(job.training(exact, options.seed, None), batches=1)  # errors of the data come before the long run
-    series = _Series(job, exact, mixed, states, clock)
+    timer = PhaseTimer()
+    state_file = StateFile(options.state, job.fingerprint() if options.state is not None else {})
+    with timer.phase("prepare"):
+        float32_session = make_float32_session(job.graph, options.provider, options.threads)
+        mixed_session = make_mixed_session(job.graph, policy, options.provider, options.threads)
+        # One batch is evaluated now, so that labels that do not fit the logits are an error before the long run.
+        job.measure(job.new_training(float32_session, options.seed, None), max_batches=1)
+    series = _TrainingSeries(job, float32_session, mixed_session, state_file, timer)
     series.run()
-    report = series.follow_up(series.report())
-    exact.close()
-    mixed.close()
-    return replace(report, seconds=clock.seconds)
+    report = series.add_advice(series.make_report())
+    float32_session.close()
+    mixed_session.close()
+    return replace(report, seconds=timer.seconds)
 
 
-class _Series:
-    """The trainings of one command, one after the other: every seed in float32, then mixed."""
+class _TrainingSeries:
+    """The trainings of one command: for each seed the float32 training, then the mixed one."""
 
     def __init__(
-        self, job: TrainingJob, exact: StepSession, mixed: StepSession, states: StateFile, clock: PhaseTimer
+        self,
+        job: TrainingJob,
+        float32_session: StepSession,
+        mixed_session: StepSession,
+        state_file: StateFile,
+        timer: PhaseTimer,
     ) -> None:
-        self.job, self.exact, self.mixed, self.states, self.clock = job, exact, mixed, states, clock
-        self.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, job.steps)
+        self.job, self.state_file, self.timer = job, state_file, timer
+        self.float32_session, self.mixed_session = float32_session, mixed_session
+        self.sampler = UnderflowSampler(float32_session, mixed_session, job.policy.mode.low, job.steps)
         self.progress = ProgressCounter(job.options.progress, "steps", 2 * job.options.runs * job.steps)
-        self.sampler.counts = list(states.state["counts"] or self.sampler.counts)
+        self.sampler.counts = list(state_file.state["counts"] or self.sampler.counts)
         self.finished: list[SeedRun] = []
-        self.cut_off: list[SeedRun] = []  # the one that Ctrl-C ended, as far as it came
-        self.curves: dict[str, TrainingHistory] = {}  # of the current seed, by kind
-        self.first_bad: dict[str, Array] | None = None  # what the first bad step of all runs read
+        self.interrupted: list[SeedRun] = []  # the run that Ctrl-C ended, with the steps so far; else empty
+        self.histories: dict[str, TrainingHistory] = {}  # of the current seed, by kind: "float32" and "mixed"
+        self.first_bad_feed: dict[str, Array] | None = None  # the feed of the first mixed exception of all runs
 
     @property
     def complete(self) -> bool:
@@ -81,65 +90,72 @@ class _Series:
         return len(self.finished) == self.job.options.runs
 
     def run(self) -> None:
-        """Train until all runs are done, or the user ends them."""
-        first = self.job.options.seed
+        """Train every seed, until all runs are finished or Ctrl-C ends them."""
+        first_seed = self.job.options.seed
         try:
-            for seed in range(first, first + self.job.options.runs):
-                self.curves = {"float32": TrainingHistory(), "mixed": TrainingHistory()}
-                with self.clock.phase("float32"):
-                    self.train(seed, "float32", self.exact, None)
-                with self.clock.phase("mixed"):
-                    first_bad = self.train(seed, "mixed", self.mixed, self.sampler)
-                self.finished.append(SeedRun(seed, **self.curves))
-                self.first_bad = self.first_bad or first_bad
+            for seed in range(first_seed, first_seed + self.job.options.runs):
+                self.histories = {"float32": TrainingHistory(), "mixed": TrainingHistory()}
+                with self.timer.phase("float32"):
+                    self.train(seed, "float32", self.float32_session, None)
+                with self.timer.phase("mixed"):
+                    first_bad_feed = self.train(seed, "mixed", self.mixed_session, self.sampler)
+                self.finished.append(SeedRun(seed, **self.histories))
+                self.first_bad_feed = self.first_bad_feed or first_bad_feed
         except KeyboardInterrupt:
-            self.cut_off.append(SeedRun(seed, **self.curves))
+            self.interrupted.append(SeedRun(seed, **self.histories))
 
     def train(
         self, seed: int, kind: str, session: StepSession, sampler: UnderflowSampler | None
     ) -> dict[str, Array] | None:
-        """Make one whole training, or what is left of it; return the feed of its first bad step.
+        """Run one training to its end, from its saved state if there is one; return the feed of its first bad step.
 
-        Its curve is in ``curves`` from its first step on.
+        ``kind`` is "float32" or "mixed". ``histories[kind]`` has the history of the training from its first step on,
+        so that an interruption keeps the steps so far.
         """
         name, job = f"{seed}/{kind}", self.job
-        finished = self.states.state["done"].get(name)
+        finished = self.state_file.state["done"].get(name)
         if finished is not None:
-            self.curves[kind] = TrainingHistory(**finished["curve"])
+            self.histories[kind] = TrainingHistory(**finished["curve"])
             self.progress.skip(job.steps)
             return finished["first_bad"]
-        training = job.training(session, seed, job.new_scaler() if kind == "mixed" else None)
+
+        training = job.new_training(session, seed, job.new_scaler() if kind == "mixed" else None)
         training.sampler = sampler
-        self.states.resume(name, training)
+        self.state_file.restore(name, training)
         self.progress.skip(training.step)
-        curve = self.curves[kind] = training.history
-        ended = ""
+        history = self.histories[kind] = training.history
+        scaler_problem = ""
         while training.step < job.steps:
             try:
                 training.run(training.step + 1)
-            except ScalerError as problem:
-                ended = f"was ended: {problem.message}"
+            except ScalerError as error:
+                scaler_problem = f"was ended: {error.message}"
                 break
-            step = TrainingStep(seed, kind, training.step, job.steps, curve.loss[-1], curve.scale[-1])
+            step = TrainingStep(seed, kind, training.step, job.steps, history.loss[-1], history.scale[-1])
             self.progress.add(detail=step)
-            self.states.keep(name, training)
-        curve.metric = job.measure(training)
-        curve.diverged = ended or diverged(curve.loss, curve.skipped, all_finite(training.parameters.data))
-        if kind == "float32" and curve.exceptions and not curve.diverged:
-            curve.diverged = f"has gradients that are not finite in {len(curve.exceptions)} of {training.step} steps"
-        self.states.finish(name, training)
-        return training.first_bad
+            self.state_file.save_if_due(name, training)
 
-    def report(self) -> TrainReport:
-        """Return the verdict on the runs and everything behind it."""
+        history.metric = job.measure(training)
+        parameters_finite = all_finite(training.parameters.flat)
+        history.diverged = scaler_problem or divergence(history.loss, history.skipped, parameters_finite)
+        # Without loss scaling, a float32 training has no exceptions of its own. If it has, the network or the data
+        # cause them, and the exceptions of the mixed training prove nothing (Rule S10.16).
+        if kind == "float32" and history.exceptions and not history.diverged:
+            exceptions = len(history.exceptions)
+            history.diverged = f"has gradients that are not finite in {exceptions} of {training.step} steps"
+        self.state_file.save_finished(name, training)
+        return training.first_bad_feed
+
+    def make_report(self) -> TrainReport:
+        """Return the verdict on the runs so far, with the measurements behind it."""
         job, options = self.job, self.job.options
-        runs = (*self.finished, *self.cut_off)
+        runs = (*self.finished, *self.interrupted)
         steps = sum(len(run.mixed.loss) for run in runs)
         exceptions = sum(len(run.mixed.exceptions) for run in runs)
-        reasons = failure_reasons(self.finished, self.cut_off, job.metric, options)
+        reasons = failure_reasons(self.finished, self.interrupted, job.metric, options)
         if not self.complete:
             reasons.insert(0, f"interrupted after {len(self.finished)} of {options.runs} runs")
-        unjudged = missing_comparisons(self.finished, job.metric)
+        unjudged = describe_unjudged_runs(self.finished, job.metric)
         return TrainReport(
             model=job.graph.name,
             verdict="fail" if reasons else "inconclusive" if unjudged else "pass",
@@ -152,33 +168,34 @@ class _Series:
             steps=job.steps,
             batch_size=options.batch_size,
             metric=job.metric.name,
-            higher=job.metric.higher,
+            higher=job.metric.higher_is_better,
             tolerance=options.tolerance,
             runs=runs,
             scaler=describe_scaler(job.new_scaler()),
             optimizer=asdict(job.settings),
             underflow=self.sampler.result(),
             complete=self.complete,
-            warnings=(*job.data_warnings(), *self.mixed.warnings),
+            warnings=(*job.data_warnings(), *self.mixed_session.warnings),
         )
 
-    def follow_up(self, report: TrainReport) -> TrainReport:
-        """Return the report with what else was asked for: the nodes that overflow first, and a better scale."""
+    def add_advice(self, report: TrainReport) -> TrainReport:
+        """Return the report with the results of --trace-overflow and --tune-scale, if they are asked for."""
         job, options = self.job, self.job.options
         if not self.complete:
             return report
         try:
-            if options.trace_overflow and self.first_bad is not None:
-                with self.clock.phase("trace"):
+            if options.trace_overflow and self.first_bad_feed is not None:
+                with self.timer.phase("trace"):
                     offenders, scale, suggestion = advise_on_overflow(
-                        job.graph, job.policy, self.first_bad, options.provider
+                        job.graph, job.policy, self.first_bad_feed, options.provider
                     )
                 report = replace(report, offenders=offenders, trace_scale=scale, suggestion=suggestion)
             if options.tune:
-                with self.clock.phase("tune scale"):
-                    trials, best = tune_scale(job, self.exact, self.mixed, options.seed)
-                report = replace(report, scale_trials=trials, scale_choice=best)
+                with self.timer.phase("tune scale"):
+                    runs, best = tune_scale(job, self.float32_session, self.mixed_session, options.seed)
+                report = replace(report, scale_trials=runs, scale_choice=best)
         except KeyboardInterrupt:
-            why = ("interrupted before everything that was asked for was found out", *report.reasons)
-            report = replace(report, verdict="fail", reasons=why, complete=False)
+            # The runs are complete, but the user asked for more than the report has.
+            reasons = ("interrupted before --trace-overflow and --tune-scale were finished", *report.reasons)
+            report = replace(report, verdict="fail", reasons=reasons, complete=False)
         return report

@@ -1,9 +1,10 @@
-"""``--tune-scale``: search the scaler's first scale and its growth by trials (Rule S10.18).
+"""Search the first loss scale of a scaler and its growth interval: ``--tune-scale`` (Rule S10.18).
 
-First scales are powers of two; each is tried for the first steps of the training of one seed. The best has the fewest
-exceptions, then the fewest gradients lost, then the largest scale. If the scaler grows, intervals that the training
-is long enough for are tried from that scale on over the whole length; of those with the fewest exceptions the shortest
-is best.
+1. First scales: powers of two. Each one trains the first steps of one seed. The best has the fewest exceptions, then
+   the fewest gradient values that become zero, then the largest scale.
+2. Growth intervals, if the scale of the scaler grows: the number of good steps after which it does. Each interval that
+   is shorter than the training trains all steps from the best first scale on. The best has the fewest exceptions, then
+   the shortest interval.
 """
 
 from __future__ import annotations
@@ -14,36 +15,41 @@ from mixlist.training.result import TuningRun
 from mixlist.training.scalers import SCALERS, ScalerError
 from mixlist.training.step_session import StepSession
 
-EXPONENTS = (0, 4, 8, 10, 12, 14, 16, 20, 24)
-SHORT = 40  # steps of a trial of the first scale
-INTERVALS = (100, 200, 500, 1000, 2000)
+FIRST_SCALE_EXPONENTS = (0, 4, 8, 10, 12, 14, 16, 20, 24)  # of 2
+FIRST_SCALE_STEPS = 40  # the length of a training that tries a first scale
+GROWTH_INTERVALS = (100, 200, 500, 1000, 2000)  # good steps before the scale grows
 
 
 def tune_scale(
-    job: TrainingJob, exact: StepSession, mixed: StepSession, seed: int
+    job: TrainingJob, float32_session: StepSession, mixed_session: StepSession, seed: int
 ) -> tuple[tuple[TuningRun, ...], dict[str, float]]:
-    """Return the trials and the best parameters; no trials for a scaler without a scale of its own."""
+    """Return all tuning runs and the best parameters of the scaler; nothing for a scaler whose scale is always 1."""
     scaler = SCALERS[job.options.scaler]
-    scale, growth = scaler.INITIAL_SCALE_PARAMETER, scaler.GROWTH_PARAMETER
-    if not scale:
+    scale_parameter, growth_parameter = scaler.INITIAL_SCALE_PARAMETER, scaler.GROWTH_PARAMETER
+    if not scale_parameter:
         return (), {}
 
-    def trial(tried: dict[str, float], steps: int) -> TuningRun:
-        training = job.training(mixed, seed, job.new_scaler(**tried))
-        sampler = training.sampler = UnderflowSampler(exact, mixed, job.policy.mode.low, steps)
+    def train_with(parameters: dict[str, float], steps: int) -> TuningRun:
+        """Train ``steps`` steps in mixed precision with these parameters of the scaler."""
+        training = job.new_training(mixed_session, seed, job.new_scaler(**parameters))
+        sampler = training.sampler = UnderflowSampler(float32_session, mixed_session, job.policy.mode.low, steps)
         try:
             training.run(steps)
-        except ScalerError:  # every one of very many steps was bad
-            return TuningRun(tried, steps, steps, 1.0)
+        except ScalerError:  # MindSpore's scaler ends a training after many exceptions in a row
+            return TuningRun(parameters, steps, steps, 1.0)
         underflow = sampler.result()
         exceptions = len(training.history.exceptions)
-        return TuningRun(tried, exceptions, steps, underflow.zero if underflow is not None else 0.0)
+        return TuningRun(parameters, exceptions, steps, underflow.zero if underflow is not None else 0.0)
 
-    trials = [trial({scale: 2.0**exponent}, min(SHORT, job.steps)) for exponent in EXPONENTS]
-    best = min(trials, key=lambda t: (t.exceptions, t.zero, -t.parameters[scale])).parameters
-    intervals = [steps for steps in INTERVALS if steps < job.steps]
-    if growth and intervals:
-        grown = [trial({**best, growth: steps}, job.steps) for steps in intervals]
-        trials += grown
-        best = min(grown, key=lambda t: (t.exceptions, t.parameters[growth])).parameters
-    return tuple(trials), best
+    # Phase 1: first scales.
+    first_steps = min(FIRST_SCALE_STEPS, job.steps)
+    runs = [train_with({scale_parameter: 2.0**exponent}, first_steps) for exponent in FIRST_SCALE_EXPONENTS]
+    best = min(runs, key=lambda run: (run.exceptions, run.zero, -run.parameters[scale_parameter])).parameters
+
+    # Phase 2: growth intervals.
+    intervals = [interval for interval in GROWTH_INTERVALS if interval < job.steps]
+    if growth_parameter and intervals:
+        growth_runs = [train_with({**best, growth_parameter: interval}, job.steps) for interval in intervals]
+        runs += growth_runs
+        best = min(growth_runs, key=lambda run: (run.exceptions, run.parameters[growth_parameter])).parameters
+    return tuple(runs), best

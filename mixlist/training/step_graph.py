@@ -1,11 +1,23 @@
 """Read a training-step graph: an ONNX model that computes a loss and its gradients.
 
-Inputs: the parameters (float32), ``loss_scale`` (a float32 scalar that multiplies the loss before the backward pass),
-what a batch holds, and where the network has them buffers (running statistics) and random numbers. Outputs: ``loss``
-(unscaled), ``grad.<parameter>`` for each parameter (of the scaled loss), ``state.<buffer>`` for each buffer (its new
-value), and any metrics. Metadata ``pkg.mixlist.random.<input>`` and ``pkg.mixlist.init.<parameter>`` (JSON) say what to
-draw, see ``sampling``. Operators that draw numbers themselves are refused: a training that goes on in a new session
-would see other numbers.
+Inputs of the graph:
+
+- each parameter that is trained, float32;
+- ``loss_scale``, a float32 scalar by which the loss is multiplied before the backward pass;
+- the batch inputs;
+- buffers, such as running statistics, if the network has them;
+- random inputs, such as the draws of dropout, if the network has them.
+
+Outputs of the graph:
+
+- ``loss``, not scaled;
+- ``grad.<parameter>`` for each parameter: the gradient of the scaled loss;
+- ``state.<buffer>`` for each buffer: its value after the step;
+- any other outputs, which are metrics.
+
+The metadata ``pkg.mixlist.random.<input>`` and ``pkg.mixlist.init.<parameter>`` say in JSON how values are drawn, see
+``random_values``. Operators that draw random numbers themselves are refused: a training that continues in another
+session would get other numbers.
 """
 
 from __future__ import annotations
@@ -34,24 +46,28 @@ from mixlist.torch_export.step_format import (
 if TYPE_CHECKING:
     from mixlist.checker.keyword_arguments import Model
 
-Distribution: TypeAlias = Mapping[str, object]  # a JSON object of the metadata
-_DRAWING = operators(Trait.RANDOM) - {"Dropout"}  # a Dropout draws only where it trains
-_HINT = "mixlist.training.export_step makes step graphs from PyTorch modules; the README tells what one holds"
+Distribution: TypeAlias = Mapping[str, object]  # a JSON object of the metadata, see ``random_values``
+_RANDOM_OPERATORS = operators(Trait.RANDOM) - {"Dropout"}  # Dropout draws only with training_mode, see below
+_HINT = "mixlist.training.export_step makes step graphs from PyTorch modules; the README lists their inputs and outputs"
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trained input or a buffer: its shape, how its first value is drawn ({}: by its shape), its type."""
+    """A parameter or a buffer of a step graph.
+
+    ``distribution`` is that of the initial value; {} if the metadata has none. ``type`` is a number of
+    TensorProto.DataType, float32 for every parameter.
+    """
 
     name: str
     shape: tuple[int, ...]
-    init: Distribution
+    distribution: Distribution
     type: int = types.FLOAT
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """A step graph that can be trained. ``batch``, ``buffers`` and ``random`` are its other inputs."""
+    """A checked step graph and its inputs by kind. ``metrics`` has the names of the other outputs."""
 
     loaded: LoadedModel
     parameters: tuple[Parameter, ...]
@@ -62,94 +78,111 @@ class StepGraph:
 
     @property
     def name(self) -> str:
-        """Return the name of the graph for messages."""
+        """Return the name of the model for messages."""
         return self.loaded.name
 
     @property
     def fixed_batch_size(self) -> int | None:
-        """Return the batch size if the graph has a fixed one; None if it takes any."""
-        sizes = [each.shape[0] for each in self.batch_inputs if each.shape]
+        """Return the batch size that the batch inputs declare, or None if it is symbolic."""
+        sizes = [value.shape[0] for value in self.batch_inputs if value.shape]
         return next((size for size in sizes if isinstance(size, int)), None)
 
 
 def read_step(model: Model) -> StepGraph:
-    """Return the parts of a step graph; raises ModelError that names what is missing, and what ``load`` raises."""
+    """Load a model, check that it is a step graph, and return its parts.
+
+    Raises ModelError that names the missing or wrong part, and the errors of ``load_model``.
+    """
     loaded = load_model(model)
     refuse_large_expansion(loaded.proto)
-    inputs = {each.name: each for each in model_inputs(loaded.proto)}
+    inputs = {value.name: value for value in model_inputs(loaded.proto)}
     outputs = [output.name for output in loaded.proto.graph.output]
-    trained, buffers = (
+    # The outputs decide the kind of an input: grad.w makes w a parameter, state.m makes m a buffer.
+    parameter_names, buffer_names = (
         [name.removeprefix(prefix) for name in outputs if name.startswith(prefix)]
         for prefix in (GRADIENT_PREFIX, STATE_PREFIX)
     )
     if LOSS not in outputs:
-        raise ModelError(f"{loaded.name} is no step graph: it has no output {LOSS!r}", hint=_HINT)
-    if not trained:
-        raise ModelError(f"{loaded.name} is no step graph: it has no output {GRADIENT_PREFIX}<parameter>", hint=_HINT)
-    _check_scale(loaded.name, inputs)
-    for name, prefix in (*((n, GRADIENT_PREFIX) for n in trained), *((n, STATE_PREFIX) for n in buffers)):
+        raise ModelError(f"{loaded.name} is not a step graph: it has no output {LOSS!r}", hint=_HINT)
+    if not parameter_names:
+        raise ModelError(
+            f"{loaded.name} is not a step graph: it has no output {GRADIENT_PREFIX}<parameter>", hint=_HINT
+        )
+    _check_loss_scale(loaded.name, inputs)
+    for name, prefix in (*((n, GRADIENT_PREFIX) for n in parameter_names), *((n, STATE_PREFIX) for n in buffer_names)):
         if name not in inputs:
             raise ModelError(f"{loaded.name} has an output {prefix + name!r} and no input {name!r}", hint=_HINT)
     metadata = {entry.key: entry.value for entry in loaded.proto.metadata_props}
-    random = [name for name in inputs if RANDOM_KEY_PREFIX + name in metadata]
+    random_names = [name for name in inputs if RANDOM_KEY_PREFIX + name in metadata]
+    other_names = {*parameter_names, *buffer_names, *random_names, LOSS_SCALE}
     graph = StepGraph(
         loaded,
-        tuple(_parameter(loaded.name, inputs[name], metadata, "parameter") for name in trained),
-        tuple(each for name, each in inputs.items() if name not in {*trained, *buffers, *random, LOSS_SCALE}),
-        tuple(_parameter(loaded.name, inputs[name], metadata, "buffer") for name in buffers),
-        tuple((inputs[name], _distribution(loaded.name, metadata, RANDOM_KEY_PREFIX + name)) for name in random),
-        tuple(name for name in outputs if name != LOSS and not name.startswith((GRADIENT_PREFIX, STATE_PREFIX))),
+        parameters=tuple(_parameter(loaded.name, inputs[name], metadata, "parameter") for name in parameter_names),
+        batch_inputs=tuple(value for name, value in inputs.items() if name not in other_names),
+        buffers=tuple(_parameter(loaded.name, inputs[name], metadata, "buffer") for name in buffer_names),
+        random_inputs=tuple(
+            (inputs[name], _read_distribution(loaded.name, metadata, RANDOM_KEY_PREFIX + name)) for name in random_names
+        ),
+        metrics=tuple(
+            name for name in outputs if name != LOSS and not name.startswith((GRADIENT_PREFIX, STATE_PREFIX))
+        ),
     )
     _check_outputs(graph)
-    _check_drawing(loaded)
+    _refuse_random_nodes(loaded)
     return graph
 
 
-def _check_scale(model: str, inputs: Mapping[str, Input]) -> None:
+def _check_loss_scale(model_name: str, inputs: Mapping[str, Input]) -> None:
+    """Raise ModelError unless there is a float32 input ``loss_scale`` of one element, of any rank."""
     if LOSS_SCALE not in inputs:
         raise ModelError(
-            f"{model} has no input {LOSS_SCALE!r}: its loss cannot be scaled before the backward pass",
+            f"{model_name} has no input {LOSS_SCALE!r}: its loss cannot be scaled before the backward pass",
             hint=f"add a float32 scalar input {LOSS_SCALE!r} and multiply the loss by it before taking gradients",
         )
     scale = inputs[LOSS_SCALE]
-    if scale.type != types.FLOAT or any(d != 1 for d in scale.shape or ()):
+    if scale.type != types.FLOAT or any(size != 1 for size in scale.shape or ()):
         text = describe_type(scale.type, scale.shape)
-        raise ModelError(f"{model}: the input {LOSS_SCALE!r} is a float32 scalar, not {text}", hint=_HINT)
+        raise ModelError(f"{model_name}: the input {LOSS_SCALE!r} must be a float32 scalar, not {text}", hint=_HINT)
 
 
-def _parameter(model: str, declared: Input, metadata: Mapping[str, str], kind: str) -> Parameter:
-    if kind == "parameter" and declared.type != types.FLOAT:
+def _parameter(model_name: str, value: Input, metadata: Mapping[str, str], kind: str) -> Parameter:
+    """Return the parameter or buffer (``kind``) that an input is. Raises ModelError for a wrong type or shape."""
+    if kind == "parameter" and value.type != types.FLOAT:
         raise ModelError(
-            f"{model}: the parameter {declared.name!r} is {types.type_name(declared.type)}; parameters are float32",
-            hint="keep master weights in float32: the lists decide what becomes low",
+            f"{model_name}: the parameter {value.name!r} is {types.type_name(value.type)}, and parameters must be"
+            " float32",
+            hint="keep the weights in float32: the lists decide which nodes read them in low precision",
         )
-    if not isinstance(declared.type, int):
-        raise ModelError(f"{model}: the {kind} {declared.name!r} is no tensor")
-    shape = tuple(d for d in declared.shape or () if isinstance(d, int))
-    if declared.shape is None or len(shape) < len(declared.shape):
-        raise ModelError(f"{model}: the {kind} {declared.name!r} has no fixed shape", hint="declare its shape")
-    return Parameter(
-        declared.name, shape, _distribution(model, metadata, INIT_KEY_PREFIX + declared.name), declared.type
-    )
+    if not isinstance(value.type, int):  # the type of a sequence or an optional is not a number
+        raise ModelError(f"{model_name}: the {kind} {value.name!r} is not a tensor")
+    shape = tuple(size for size in value.shape or () if isinstance(size, int))
+    if value.shape is None or len(shape) < len(value.shape):
+        raise ModelError(f"{model_name}: the {kind} {value.name!r} has no fixed shape", hint="declare its shape")
+    distribution = _read_distribution(model_name, metadata, INIT_KEY_PREFIX + value.name)
+    return Parameter(value.name, shape, distribution, value.type)
 
 
-def _distribution(model: str, metadata: Mapping[str, str], key: str) -> Distribution:
-    """Return how to draw an input, as the metadata say; {} where they do not."""
+def _read_distribution(model_name: str, metadata: Mapping[str, str], key: str) -> Distribution:
+    """Return the JSON object of a metadata key, or {} if the metadata lacks the key."""
     text = metadata.get(key, "{}")
     try:
         distribution = json.loads(text)
     except ValueError:
         distribution = None
     if not isinstance(distribution, dict):
-        raise ModelError(f"{model}: the metadata {key!r} is no JSON object: {text[:60]!r}")
+        raise ModelError(f"{model_name}: the metadata {key!r} must be a JSON object, not {text[:60]!r}")
     return distribution
 
 
 def _check_outputs(graph: StepGraph) -> None:
-    """Raise ModelError unless all are float32, the loss is a scalar, and gradients have the parameters' shapes."""
-    gradients = {GRADIENT_PREFIX + p.name: p.shape for p in graph.parameters}
+    """Raise ModelError unless loss and gradients are float32, the loss is a scalar, and each gradient's shape fits.
+
+    The shape of a gradient is that of its parameter. Shapes that the model does not declare are checked when the step
+    runs.
+    """
+    gradient_shapes = {GRADIENT_PREFIX + parameter.name: parameter.shape for parameter in graph.parameters}
     for value in graph.loaded.proto.graph.output:
-        if value.name != LOSS and value.name not in gradients:
+        if value.name != LOSS and value.name not in gradient_shapes:
             continue
         kind, shape = types.from_proto(value.type), declared_shape(value.type)
         if kind != types.FLOAT:
@@ -162,21 +195,22 @@ def _check_outputs(graph: StepGraph) -> None:
         if value.name == LOSS:
             if any(size != 1 for size in shape):
                 raise ModelError(f"{graph.name}: the loss is {text}, not a scalar", hint="reduce it to its mean")
-        elif shape != gradients[value.name]:
-            parameter = describe_type(kind, gradients[value.name])
+        elif shape != gradient_shapes[value.name]:
+            parameter_text = describe_type(kind, gradient_shapes[value.name])
             raise ModelError(
-                f"{graph.name}: the output {value.name!r} is {text}, its parameter {parameter}",
-                hint="a gradient has the shape of its parameter",
+                f"{graph.name}: the output {value.name!r} is {text}, its parameter {parameter_text}",
+                hint="give each gradient the shape of its parameter",
             )
 
 
-def _check_drawing(loaded: LoadedModel) -> None:
+def _refuse_random_nodes(loaded: LoadedModel) -> None:
     """Raise ModelError for a node that draws random numbers itself."""
     for node in nodes_in_model(loaded.proto):
-        trains = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
-        if node.domain in ("", "ai.onnx") and (node.op_type in _DRAWING or trains):
+        # The third input of Dropout (from opset 12 on) is training_mode. Without it, a Dropout copies its input.
+        is_training_dropout = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
+        if node.domain in ("", "ai.onnx") and (node.op_type in _RANDOM_OPERATORS or is_training_dropout):
             raise ModelError(
                 f"{loaded.name}: the node {node.name or node.output[0]!r} ({node.op_type}) draws random numbers itself",
-                hint="make them an input, and say in the metadata "
-                f"'{RANDOM_KEY_PREFIX}<input>' how they are drawn: a step then depends on seed and number alone",
+                hint="make the numbers an input, and describe their distribution in the metadata"
+                f" '{RANDOM_KEY_PREFIX}<input>': a step then depends on the seed and the step number alone",
             )

@@ -1,7 +1,8 @@
-"""Run a step graph: one training step, and evaluation, in float32 or as the lists make it.
+"""Run a step graph in ONNX Runtime, in float32 or in mixed precision: whole training steps, or the forward pass alone.
 
-On the CPU the mixed step is emulated: every low value is rounded through a pair of Casts, since ONNX Runtime's CPU
-provider hides float16. On CUDA it runs as it is.
+On the CPU, the mixed step is emulated: it computes in float32 and rounds every low-precision value with a pair of
+Casts. ONNX Runtime's CPU provider computes most float16 nodes in float32, so the mixed model itself would show neither
+overflow nor underflow there. On CUDA, the mixed model itself runs.
 """
 
 from __future__ import annotations
@@ -33,106 +34,136 @@ if TYPE_CHECKING:
 
     from mixlist.runtime.session import Array, Feed, Outputs
 
-    Floats = NDArray[np.float32]
+    Float32Array = NDArray[np.float32]
 
 
 class FlatArrays:
-    """Parameters, one behind the other in a flat float32 array; ``views`` are the arrays in it, by name."""
+    """One float32 value for each element of all parameters, in a single array, so that one operation updates all.
+
+    ``flat`` is the array of rank 1. ``views`` has the part of each parameter by name, in the parameter's shape; views
+    and ``flat`` share memory.
+    """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
-        sizes = [int(np.prod(p.shape, dtype=np.int64)) for p in parameters]
-        self.data: Floats = np.zeros(sum(sizes), np.float32)
-        parts = np.split(self.data, np.cumsum(sizes)[:-1])
-        self.views = {p.name: part.reshape(p.shape) for p, part in zip(parameters, parts, strict=True)}
+        sizes = [int(np.prod(parameter.shape, dtype=np.int64)) for parameter in parameters]
+        self.flat: Float32Array = np.zeros(sum(sizes), np.float32)
+        parts = np.split(self.flat, np.cumsum(sizes)[:-1])
+        self.views = {
+            parameter.name: part.reshape(parameter.shape) for parameter, part in zip(parameters, parts, strict=True)
+        }
 
 
 @dataclass
 class StepResult:
-    """The results of one step: the unscaled loss, the scaled gradients flat, the buffers' new values."""
+    """The results of one step.
+
+    ``loss`` is not scaled. ``gradient`` holds the gradients of the scaled loss in one flat array, which the next step
+    of the session overwrites. ``state`` has the new values of the buffers by name.
+    """
 
     loss: float
-    gradient: Floats
+    gradient: Float32Array
     state: dict[str, Array]
 
 
 class StepSession:
-    """A session of a step graph; parameters and buffers are fed with every step. ``warnings``: of what was made low.
+    """An ONNX Runtime session of a step graph. Parameters and buffers are inputs, so each step feeds them.
 
-    ``raised``: float16 and bfloat16 inputs of the graph are float32 in ``proto``.
+    ``proto`` is the model to run: the step graph in float32, emulated, or mixed. ``inputs_raised`` is True if ``proto``
+    declares float32 for the float16 and bfloat16 inputs of the graph. ``warnings`` are those of the lists.
     """
 
     warnings: tuple[Diagnostic, ...] = ()
 
     def __init__(
-        self, graph: StepGraph, proto: ModelProto, provider: str = "cpu", threads: int | None = None, *, raised: bool
+        self,
+        graph: StepGraph,
+        proto: ModelProto,
+        provider: str = "cpu",
+        threads: int | None = None,
+        *,
+        inputs_raised: bool,
     ) -> None:
         self.graph = graph
-        self._raised = raised
+        self._inputs_raised = inputs_raised
         self.gradient = FlatArrays(graph.parameters)
-        self._names = [
+        self._output_names = [
             LOSS,
-            *(GRADIENT_PREFIX + p.name for p in graph.parameters),
-            *(STATE_PREFIX + b.name for b in graph.buffers),
+            *(GRADIENT_PREFIX + parameter.name for parameter in graph.parameters),
+            *(STATE_PREFIX + buffer.name for buffer in graph.buffers),
         ]
         self._options = SessionOptions(provider=provider, threads=threads)
         self._proto = proto
-        self._session = self._load(proto)
-        self._evaluation: LocalSession | None = None  # the forward pass, made for the first outputs asked for
-        scale = next(i for i in graph.loaded.proto.graph.input if i.name == LOSS_SCALE)
-        self._scale_shape = (1,) * len(scale.type.tensor_type.shape.dim)
+        self._step_session = self._make_session(proto)
+        self._forward_session: LocalSession | None = None  # made by the first ``run_forward``
+        scale_input = next(value for value in graph.loaded.proto.graph.input if value.name == LOSS_SCALE)
+        self._scale_shape = (1,) * len(scale_input.type.tensor_type.shape.dim)  # () for a scalar, or (1,)
 
-    def _load(self, proto: ModelProto) -> LocalSession:
+    def _make_session(self, proto: ModelProto) -> LocalSession:
         return LocalSession(make_session(proto, self._options, folder=self.graph.loaded.folder))
 
     def step(self, feed: Feed, scale: float) -> StepResult:
-        """Run one forward and backward pass; ``feed`` holds everything but the scale."""
-        loss, *rest = self._session.run(self._names, self._fed(feed, scale))
+        """Run one forward and backward pass.
+
+        ``feed`` holds every input except the loss scale, which is ``scale``. Raises ModelError if the loss or a
+        gradient has another shape than the step graph needs.
+        """
+        loss, *arrays = self._step_session.run(self._output_names, self._add_scale(feed, scale))
         if loss.size != 1:
             raise ModelError(f"{self.graph.name}: the loss has {loss.size} values", hint="reduce it to its mean")
-        gradients, state = rest[: len(self.graph.parameters)], rest[len(self.graph.parameters) :]
+        parameter_count = len(self.graph.parameters)
+        gradients, buffer_values = arrays[:parameter_count], arrays[parameter_count:]
         for (name, view), gradient in zip(self.gradient.views.items(), gradients, strict=True):
             if gradient.shape != view.shape:
                 shapes = f"the gradient of {name!r} is {list(gradient.shape)}, the parameter {list(view.shape)}"
-                raise ModelError(f"{self.graph.name}: {shapes}", hint="a gradient has the shape of its parameter")
+                hint = "give each gradient the shape of its parameter"
+                raise ModelError(f"{self.graph.name}: {shapes}", hint=hint)
             view[...] = gradient
-        names = (buffer.name for buffer in self.graph.buffers)
-        return StepResult(float(loss.item()), self.gradient.data, dict(zip(names, state, strict=True)))
+        buffer_names = (buffer.name for buffer in self.graph.buffers)
+        state = dict(zip(buffer_names, buffer_values, strict=True))
+        return StepResult(float(loss.item()), self.gradient.flat, state)
 
-    def scale(self, value: float) -> Floats:
-        """Return the loss scale as the graph takes it; beyond float32 it is infinite there, and the step is bad."""
+    def loss_scale_input(self, scale: float) -> Float32Array:
+        """Return a loss scale as the input ``loss_scale``, a float32 array of shape () or (1,)."""
+        # A scale above the float32 range becomes infinite. The step is an exception then, and the scaler lowers it.
         with np.errstate(over="ignore"):
-            return np.full(self._scale_shape, value, np.float32)
+            return np.full(self._scale_shape, scale, np.float32)
 
-    def outputs(self, feed: Feed, names: Sequence[str]) -> Outputs:
-        """Run the forward pass alone, for evaluation; ``names`` must be the same in every call."""
-        if self._evaluation is None:
-            forward = copy_message(self._proto)
-            prune_model(forward, names)
-            self._evaluation = self._load(forward)
-        return self._evaluation.run(list(names), self._fed(feed, 1.0))
+    def run_forward(self, feed: Feed, names: Sequence[str]) -> Outputs:
+        """Return the outputs ``names`` without a backward pass, for evaluation.
 
-    def _fed(self, feed: Feed, scale: float) -> Feed:
-        batch = as_float32(feed, self.graph.batch_inputs) if self._raised else feed
-        return {**batch, LOSS_SCALE: self.scale(scale)}
+        The first call makes a session for ``names``, so every later call must have the same ones.
+        """
+        if self._forward_session is None:
+            forward_proto = copy_message(self._proto)
+            prune_model(forward_proto, names)
+            self._forward_session = self._make_session(forward_proto)
+        return self._forward_session.run(list(names), self._add_scale(feed, 1.0))
+
+    def _add_scale(self, feed: Feed, scale: float) -> Feed:
+        """Return the feed with the loss scale, and with the types of the inputs that ``proto`` declares."""
+        model_feed = as_float32(feed, self.graph.batch_inputs) if self._inputs_raised else feed
+        return {**model_feed, LOSS_SCALE: self.loss_scale_input(scale)}
 
     def close(self) -> None:
-        """Let the sessions go."""
-        for session in (self._session, self._evaluation):
+        """Close the sessions of ONNX Runtime."""
+        for session in (self._step_session, self._forward_session):
             if session is not None:
                 session.close()
 
 
 def make_float32_session(graph: StepGraph, provider: str, threads: int | None) -> StepSession:
-    """Return a session of the step in float32."""
-    return StepSession(graph, raise_to_float32(graph.loaded), provider, threads, raised=True)
+    """Return a session that runs the step in float32, its low-precision nodes too."""
+    return StepSession(graph, raise_to_float32(graph.loaded), provider, threads, inputs_raised=True)
 
 
 def make_mixed_session(graph: StepGraph, policy: Policy, provider: str, threads: int | None) -> StepSession:
-    """Return a session of the step as the lists make it."""
+    """Return a session that runs the step under the policy: emulated on the CPU, the mixed model itself on CUDA."""
     plan = resolve(graph.loaded, policy)
     mixed = replace(graph.loaded, proto=rewrite(graph.loaded, plan).proto)
     emulated = provider == "cpu"
-    session = StepSession(graph, emulate(mixed) if emulated else mixed.proto, provider, threads, raised=emulated)
+    proto = emulate(mixed) if emulated else mixed.proto
+    session = StepSession(graph, proto, provider, threads, inputs_raised=emulated)
     session.warnings = tuple(plan.warnings)
     if policy.mode.low not in plan.counts:
         session.warnings += (warning("ML605", "no node is low: the mixed training is the one in float32"),)

@@ -1,12 +1,12 @@
-"""Decide whether the trainings qualify: the rules of the Ascend documents, and a comparison with float32.
+"""Decide whether the trainings qualify, by the rules of the Ascend documents and a comparison with float32.
 
-- S10.13: fewer than 0.5 % of the steps have an exception (0.1 % for a large global batch);
-- S10.14: the metric is not worse than that of float32 by more than the tolerance, as means over the runs;
-- S10.15: at least three runs, whose metric is as constant as that of float32 (within twice the tolerance);
-- S10.16: no run diverges, and every run learns: the loss of its last tenth is below that of its first.
+- S10.13: less than 0.5 % of the steps have an exception (0.1 % for a large global batch).
+- S10.14: the metric is not worse than in float32 by more than the tolerance, as means over the runs.
+- S10.15: there are at least three runs, and their metric varies as little as in float32 (within twice the tolerance).
+- S10.16: no run diverges, and every run learns: the loss of its last tenth is below the loss of its first tenth.
 
-A seed whose training in float32 comes to nothing is nothing to compare with (Rule S10.19): it is not judged, and the
-verdict is inconclusive unless another seed fails.
+A seed whose float32 training fails by itself gives nothing to compare with (Rule S10.19). The seed is not judged, and
+the verdict is inconclusive unless another seed fails.
 """
 
 from __future__ import annotations
@@ -16,22 +16,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mixlist.checker.exception_rate import describe_rate, too_many_exceptions
-from mixlist.training.result import SeedRun, spread
+from mixlist.training.result import SeedRun
 
 if TYPE_CHECKING:
     from mixlist.training.evaluation import Metric
     from mixlist.training.options import TrainOptions
 
-RUNS = 3
+MIN_RUNS = 3
 
 
-def missing_comparisons(runs: Sequence[SeedRun], metric: Metric) -> list[str]:
-    """Return why some runs are nothing to compare with, one sentence each (Rule S10.19)."""
-    return [f"seed {run.seed}: {gap}: nothing to compare with" for run in runs if (gap := _gap(run, metric))]
+def describe_unjudged_runs(runs: Sequence[SeedRun], metric: Metric) -> list[str]:
+    """Return one sentence for each run whose float32 training gives nothing to compare with (Rule S10.19)."""
+    return [
+        f"seed {run.seed}: {problem}: nothing to compare with"
+        for run in runs
+        if (problem := _float32_problem(run, metric))
+    ]
 
 
-def _gap(run: SeedRun, metric: Metric) -> str:
-    """Return why the float32 training of a run is nothing to compare with, "" where it is."""
+def _float32_problem(run: SeedRun, metric: Metric) -> str:
+    """Return the reason why the float32 training of a run gives nothing to compare with, or ""."""
     if run.float32.diverged:
         return f"training in float32 {run.float32.diverged}"
     if run.float32.metric is not None and not math.isfinite(run.float32.metric):
@@ -40,56 +44,80 @@ def _gap(run: SeedRun, metric: Metric) -> str:
 
 
 def failure_reasons(
-    finished: Sequence[SeedRun], cut_off: Sequence[SeedRun], metric: Metric, options: TrainOptions
+    finished: Sequence[SeedRun], interrupted: Sequence[SeedRun], metric: Metric, options: TrainOptions
 ) -> list[str]:
-    """Return why the trainings do not qualify, one sentence each (Rule S10.17).
+    """Return the reasons why the trainings do not qualify, one sentence each (Rule S10.17).
 
-    ``finished`` are the runs that came to their end, ``cut_off`` those that did not. Runs with nothing to compare with
-    are left out.
+    ``finished`` holds the runs that came to their end, ``interrupted`` those that Ctrl-C ended. Runs whose float32
+    training gives nothing to compare with are left out.
     """
-    failures = []
+    reasons = []
     limit, tolerance = options.max_exception_rate, options.tolerance
-    runs = [run for run in finished if not _gap(run, metric)]
-    stepped = [run.mixed for run in (*runs, *cut_off) if not run.float32.diverged]
-    steps, exceptions = sum(len(curve.loss) for curve in stepped), sum(len(curve.exceptions) for curve in stepped)
+    runs = [run for run in finished if not _float32_problem(run, metric)]
+
+    # Rule S10.13. The steps of an interrupted run count too: an exception does not depend on the end of the run.
+    histories = [run.mixed for run in (*runs, *interrupted) if not run.float32.diverged]
+    steps = sum(len(history.loss) for history in histories)
+    exceptions = sum(len(history.exceptions) for history in histories)
     if too_many_exceptions(exceptions, steps, limit):
         rate = describe_rate(exceptions, steps, limit)
-        failures.append(f"{exceptions} of {steps} steps have an exception: {rate}")
+        reasons.append(f"{exceptions} of {steps} steps have an exception: {rate}")
+
+    # Rule S10.16.
     for run in runs:
         if run.mixed.diverged:
-            failures.append(f"seed {run.seed}: training in mixed precision {run.mixed.diverged}")
-    exact = [run.float32.metric for run in runs if run.float32.metric is not None]
-    mixed = [run.mixed.metric for run in runs if run.mixed.metric is not None]
-    if mixed and exact:
-        failures += _worse_metric(exact, mixed, metric, tolerance)
-    if len(finished) == options.runs < RUNS:  # Ctrl-C has a reason of its own
-        failures.append(f"{len(finished)} of at least {RUNS} runs: whether the result is constant cannot be told")
-    elif mixed and spread(mixed) > spread(exact) + 2 * tolerance:
-        spreads = f"{metric.name} varies by {spread(mixed):.4g} over the runs, in float32 by {spread(exact):.4g}"
-        failures.append(f"{spreads}: it is not constant within {2 * tolerance:g}")
-    return failures
+            reasons.append(f"seed {run.seed}: training in mixed precision {run.mixed.diverged}")
+
+    # Rules S10.14 and S10.15.
+    float32_metrics = [run.float32.metric for run in runs if run.float32.metric is not None]
+    mixed_metrics = [run.mixed.metric for run in runs if run.mixed.metric is not None]
+    if mixed_metrics and float32_metrics:
+        reasons += _compare_means(float32_metrics, mixed_metrics, metric, tolerance)
+    # After Ctrl-C there are fewer finished runs than were asked for, and the interruption is a reason already.
+    if len(finished) == options.runs < MIN_RUNS:
+        reasons.append(f"{len(finished)} of at least {MIN_RUNS} runs: too few to show that {metric.name} is constant")
+    elif mixed_metrics and _spread(mixed_metrics) > _spread(float32_metrics) + 2 * tolerance:
+        reasons.append(
+            f"{metric.name} varies by {_spread(mixed_metrics):.4g} over the runs, in float32 by"
+            f" {_spread(float32_metrics):.4g}: it is not constant within {2 * tolerance:g}"
+        )
+    return reasons
 
 
-def _worse_metric(exact: Sequence[float], mixed: Sequence[float], metric: Metric, tolerance: float) -> list[str]:
-    """Return the reason of Rule S10.14 if the metric is worse than in float32; NaN is worse."""
-    before, after = sum(exact) / len(exact), sum(mixed) / len(mixed)
-    worse = before - after if metric.higher else after - before
-    if worse <= tolerance:
+def _compare_means(
+    float32_metrics: Sequence[float], mixed_metrics: Sequence[float], metric: Metric, tolerance: float
+) -> list[str]:
+    """Return the reason of Rule S10.14, if the mean of the mixed metrics is worse by more than the tolerance."""
+    float32_mean = sum(float32_metrics) / len(float32_metrics)
+    mixed_mean = sum(mixed_metrics) / len(mixed_metrics)
+    decline = float32_mean - mixed_mean if metric.higher_is_better else mixed_mean - float32_mean
+    if decline <= tolerance:  # False if the mixed metric is NaN, so NaN fails
         return []
-    means = f"{metric.name} is {after:.4g}, in float32 {before:.4g}"
-    return [f"{means}: worse by {worse:.4g}, the tolerance is {tolerance:g}"]
+    means = f"{metric.name} is {mixed_mean:.4g}, in float32 {float32_mean:.4g}"
+    return [f"{means}: worse by {decline:.4g}, the tolerance is {tolerance:g}"]
 
 
-def diverged(loss: Sequence[float], skipped: Sequence[int], finite: bool) -> str:
-    """Return why a training came to nothing (Rule S10.16), or ""; ``finite``: whether its parameters are."""
+def _spread(values: list[float]) -> float:
+    """Return the largest value minus the smallest, 0 for no values."""
+    return max(values) - min(values) if values else 0.0
+
+
+def divergence(loss: Sequence[float], skipped: Sequence[int], finite: bool) -> str:
+    """Return the reason why a training is no use (Rule S10.16), as the end of a sentence, or "".
+
+    ``loss`` is the loss of each step, ``skipped`` the steps that were skipped. ``finite`` is True if all parameters are
+    finite at the end.
+    """
     skipped_steps = set(skipped)
+    # The loss of a skipped step may be infinite without any effect on the parameters.
     applied = [value for step, value in enumerate(loss) if step not in skipped_steps]
     if not applied:
-        return "made no step: every one was skipped"
+        return "applied no step: every step was skipped"
     if not finite or not all(map(math.isfinite, applied)):
         return "diverges: its loss or its parameters are not finite"
     tenth = max(1, len(applied) // 10)
     first, last = sum(applied[:tenth]) / tenth, sum(applied[-tenth:]) / tenth
+    # Fewer than 10 losses are too noisy to compare. A loss that starts at 0 cannot fall.
     if len(applied) >= 10 and last >= first != 0:
         return f"does not learn: the loss goes from {first:.4g} to {last:.4g}"
     return ""

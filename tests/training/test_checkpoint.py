@@ -127,7 +127,7 @@ def test_more_runs_go_on_from_a_state(tmp_path: Path) -> None:
 def test_a_file_that_is_no_state(tmp_path: Path, content: bytes) -> None:
     state = tmp_path / "state.npz"
     state.write_bytes(content)
-    with pytest.raises(FileError, match="no state of a training"):
+    with pytest.raises(FileError, match="not the state of a training"):
         run(state)
     assert state.read_bytes() == content
 
@@ -147,25 +147,25 @@ def test_a_state_that_was_changed_is_refused(tmp_path: Path, seed: int) -> None:
         damaged[0] ^= 1
         arrays[name] = np.frombuffer(bytes(damaged), arrays[name].dtype).reshape(arrays[name].shape)
     np.savez(state, allow_pickle=False, **arrays)
-    with pytest.raises(FileError, match="no state of a training"):
+    with pytest.raises(FileError, match="not the state of a training"):
         run(state)
 
 
 def test_other_npz_files_are_no_state(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.ones(3))
-    with pytest.raises(FileError, match="no state of a training"):
+    with pytest.raises(FileError, match="not the state of a training"):
         run(tmp_path / "data.npz")
 
 
 def test_states_keep_every_value(tmp_path: Path) -> None:
     state = {"a": {"b/c": np.arange(3), "d": np.float32(2)}, "e": [1.5, float("inf")], "f": None, "g": {"": "text"}}
-    checkpoint.save(tmp_path / "s", {"key": "1"}, state)
-    found = checkpoint.read(tmp_path / "s", {"key": "1"})
+    checkpoint.write_state(tmp_path / "s", {"key": "1"}, state)
+    found = checkpoint.read_state(tmp_path / "s", {"key": "1"})
     assert found is not None
     assert (found["a"]["b/c"] == np.arange(3)).all()
     assert found["a"]["d"] == np.float32(2)
     assert (found["e"], found["f"], found["g"]) == ([1.5, float("inf")], None, {"": "text"})
-    assert checkpoint.read(tmp_path / "none", {}) is None
+    assert checkpoint.read_state(tmp_path / "none", {}) is None
 
 
 def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

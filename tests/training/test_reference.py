@@ -62,11 +62,11 @@ def training(scaler: str = "none", settings: Settings = SGD, policy: Any = None,
     graph = read_step(squares())
     rules = policy or mixed()
     held = Dataset(graph, data or samples(), "data")
-    first_values = more.pop("first_values", None) or start()
+    initial_values = more.pop("first_values", None) or start()
     made = make_scaler(scaler, **more.pop("parameters", {}))
     session = make_mixed_session(graph, rules, "cpu", None)
     options: dict[str, Any] = {"batch_size": 2, "steps": 60, "seed": 3, "scaler": made, **more}
-    return Training(session, held, settings, first_values=first_values, **options)
+    return Training(session, held, settings, initial_values=initial_values, **options)
 
 
 @pytest.mark.parametrize("low", TYPES)
@@ -78,7 +78,7 @@ def test_sixty_steps_equal_numpy_bit_for_bit(low: str) -> None:
     for step in range(60):
         rows = ours.order.indices(step)
         with np.errstate(all="ignore"):
-            loss, grads = reference(p, ours.data.arrays["x"][rows], ours.data.arrays["t"][rows], scale, r)
+            loss, grads = reference(p, ours.dataset.arrays["x"][rows], ours.dataset.arrays["t"][rows], scale, r)
         losses.append(float(loss))
         scales.append(scale)
         grads = {name: g / np.float32(scale) for name, g in grads.items()}
@@ -133,7 +133,7 @@ def test_1_parameters_are_kept_in_float32() -> None:
     ours = training(settings=replace(SGD, lr=1e-6))
     before = {name: view.copy() for name, view in ours.parameters.views.items()}
     ours.run(20)
-    assert ours.parameters.data.dtype == np.float32
+    assert ours.parameters.flat.dtype == np.float32
     w2 = ours.parameters.views["w2"]
     assert (w2 != before["w2"]).all()
     assert (w2.astype(np.float16) == before["w2"].astype(np.float16)).all()
@@ -193,17 +193,17 @@ def test_6_gradients_are_divided_by_the_scale() -> None:
         ours = training("fixed", parameters={"loss_scale": scale})
         ours.run(20)
         assert not ours.history.exceptions
-        ends.append(ours.parameters.data.tobytes())
+        ends.append(ours.parameters.flat.tobytes())
     assert ends[0] == ends[1]
 
 
 def test_7_a_bad_step_changes_nothing_and_a_good_one_the_masters() -> None:
     """Rule S10.4: A skipped step changes nothing."""
     ours = training("torch", parameters={"init_scale": 2.0**24})
-    before = ours.parameters.data.copy()
+    before = ours.parameters.flat.copy()
     ours.run(1)
     assert ours.history.skipped == [0]
-    assert ours.parameters.data.tobytes() == before.tobytes()
+    assert ours.parameters.flat.tobytes() == before.tobytes()
     ours.run(40)
     assert len(ours.history.skipped) < 20
-    assert (ours.parameters.data != before).all()
+    assert (ours.parameters.flat != before).all()

@@ -79,11 +79,11 @@ WRONG: list[tuple[Callable[[Any], None], str]] = [
     (lambda m: rename_input(m, "w1", "weights"), "'grad.w1' and no input 'w1'"),
     (lambda m: set_shape(output(m, "grad.w1"), 16, 4), r"float32\[16, 4\], its parameter float32\[4, 16\]"),
     (lambda m: set_shape(output(m, "loss"), 7), "not a scalar"),
-    (double_scale, "float32 scalar, not float64"),
+    (double_scale, "must be a float32 scalar, not float64"),
     (half_parameter, "'w1' is float16"),
     (random_node, r"'draw' \(RandomNormal\) draws random numbers"),
     (dropout, r"'draw' \(Dropout\) draws random numbers"),
-    (bad_metadata, "no JSON object"),
+    (bad_metadata, "must be a JSON object"),
 ]
 
 
@@ -132,14 +132,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "evaluation data holds no samples",
     ),
     ({"batch_size": 241}, "a batch of 241 needs as many samples, and the training data has 240"),
-    ({"init": {"w3": np.zeros(3)}}, "'w3' is no parameter"),
+    ({"init": {"w3": np.zeros(3)}}, "'w3' is not a parameter"),
     ({"init": {"w1": np.zeros((16, 4))}}, r"'w1' is \[16, 4\], and the parameter is \[4, 16\]"),
-    ({"init": {"b2": np.array([1, np.inf, 0])}}, "no finite numbers"),
-    ({"init": {"b2": np.array(["a", "b", "c"])}}, "no finite numbers"),
+    ({"init": {"b2": np.array([1, np.inf, 0])}}, "not finite numbers"),
+    ({"init": {"b2": np.array(["a", "b", "c"])}}, "not finite numbers"),
     ({"metric": "f1"}, "no output 'f1'"),
     ({"scaler": "npu"}, "needs init_loss_scale"),
     ({"scaler": "cosine"}, "no loss scaler 'cosine'"),
-    ({"steps": 3}, "two lengths"),
+    ({"steps": 3}, "both give the length"),
     ({"runs": 0}, "at least 1"),
 ]
 

@@ -68,7 +68,7 @@ def test_a_far_too_large_fixed_scale() -> None:
     assert found.verdict == "fail"
     assert found.exception_rate == 1
     assert "225 of 225 steps have an exception: 100.00%, the limit is 0.50%" in found.reasons
-    assert any("every one was skipped" in reason for reason in found.reasons)
+    assert any("every step was skipped" in reason for reason in found.reasons)
     assert {"w1", "w2", "b1"} <= set(found.bad)
     assert found.trace_scale == 2.0**30
     assert {node.name for node in found.offenders} <= {"of_w2", "gh"}

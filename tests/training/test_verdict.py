@@ -11,7 +11,7 @@ import pytest
 from mixlist.training.evaluation import Metric
 from mixlist.training.options import TrainOptions
 from mixlist.training.result import SeedRun, TrainingHistory
-from mixlist.training.verdict import diverged, failure_reasons, missing_comparisons
+from mixlist.training.verdict import describe_unjudged_runs, divergence, failure_reasons
 
 LOSS = tuple(1 / (1 + k) for k in range(100))
 
@@ -64,7 +64,7 @@ def test_means_are_compared() -> None:
 
 def test_fewer_than_three_runs_do_not_qualify() -> None:
     """Rule S10.15: The metric must be constant over three runs."""
-    assert judged(THREE[:2]) == ["2 of at least 3 runs: whether the result is constant cannot be told"]
+    assert judged(THREE[:2]) == ["2 of at least 3 runs: too few to show that accuracy is constant"]
     assert judged(THREE[:2], complete=False) == []
 
 
@@ -95,22 +95,22 @@ def test_a_seed_that_float32_cannot_train_is_not_judged() -> None:
     )
     unmeasured = run(2, math.nan, 0.98)
     runs = [THREE[0], exact, unmeasured]
-    assert missing_comparisons(runs, metric) == [
+    assert describe_unjudged_runs(runs, metric) == [
         "seed 1: training in float32 does not learn: nothing to compare with",
         "seed 2: accuracy is nan in float32: nothing to compare with",
     ]
     assert judged(runs) == []
     worse = run(0, 0.98, 0.9)
     assert judged([worse, *runs[1:]]) == ["accuracy is 0.9, in float32 0.98: worse by 0.08, the tolerance is 0.005"]
-    assert missing_comparisons(THREE, metric) == []
+    assert describe_unjudged_runs(THREE, metric) == []
 
 
 def test_what_divergence_is() -> None:
-    assert diverged(LOSS, (), True) == ""
-    assert diverged(LOSS, (), False).startswith("diverges")
-    assert diverged((*LOSS, math.nan), (), True).startswith("diverges")
-    assert diverged((*LOSS, math.inf), (100,), True) == ""  # of a skipped step
-    assert diverged(LOSS, range(100), True).startswith("made no step")
-    assert diverged(LOSS[::-1], (), True).startswith("does not learn")
-    assert diverged([2.3] * 100, (), True).startswith("does not learn")
-    assert diverged([0.0] * 100, (), True) == ""  # there was nothing to learn
+    assert divergence(LOSS, (), True) == ""
+    assert divergence(LOSS, (), False).startswith("diverges")
+    assert divergence((*LOSS, math.nan), (), True).startswith("diverges")
+    assert divergence((*LOSS, math.inf), (100,), True) == ""  # of a skipped step
+    assert divergence(LOSS, range(100), True).startswith("applied no step")
+    assert divergence(LOSS[::-1], (), True).startswith("does not learn")
+    assert divergence([2.3] * 100, (), True).startswith("does not learn")
+    assert divergence([0.0] * 100, (), True) == ""  # there was nothing to learn
