@@ -1,8 +1,8 @@
-"""Rank the candidates by how likely they cause the failure: what overflows for certain, then who adds most error.
+"""Rank the candidates by how likely they cause the failure of the base check.
 
-One pass in float32 and one under the base lists tell most of it (``check``'s report): a low tensor whose values pass
-the low type's range in float32 must overflow, and the layerwise ranking says where error arises. A good order makes the
-search short; it decides nothing.
+The report of ``check`` under the base lists holds most of the evidence: the first offenders, the tensors whose float32
+values are beyond the range of the low type, and the error that each node adds (the layerwise ranking). A good order
+makes the search short. It does not change which sets of edits pass.
 """
 
 from __future__ import annotations
@@ -21,65 +21,79 @@ from mixlist.patterns.masks import SENTINEL
 from mixlist.tuner.candidates import Candidate
 
 _VERBS = {"overflow": "overflows", "saturated": "saturates", "refused": "is refused by ONNX Runtime"}
+# How likely a candidate causes the failure: 0 is the most likely.
+_OFFENDER, _BEYOND_RANGE, _OTHER = range(3)
 
 
 class CandidateRanking:
-    """Ranks candidates by a check under the base lists; ``low`` is the low type, ``costs`` are those of the model."""
+    """Ranks candidates by the evidence of a check under the base lists.
 
-    def __init__(self, report: CheckReport, low: int, costs: Costs) -> None:
-        bound = overflow_bound(low)
-        failing = [node for node in report.nodes if node.kind in FAILING_KINDS]
+    ``low_type``: the element type of low precision. ``costs``: those of the model's main graph.
+    """
+
+    def __init__(self, report: CheckReport, low_type: int, costs: Costs) -> None:
+        bound = overflow_bound(low_type)
+        failing = [node for node in report.nodes if node.kind in FAILING]
         self.offenders = {node.ref: _VERBS[node.kind] for node in failing}
-        # A high offender computes with what a low node made: the edit that may help is about that node.
-        self.sources = {node.low_source.ref: node for node in failing if node.low_source is not None}
-        beyond = (t.producer for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL)
-        self.beyond = dict.fromkeys(beyond, "has values beyond the range")
+        # An offender that is high already got its bad values from a low node: only an edit of that node may help.
+        self.offender_of = {node.low_source.ref: node for node in failing if node.low_source is not None}
+        # Values from SENTINEL on are those of masks, which are large by design.
+        beyond_range = (t.producer for t in report.tensors if t.low and bound <= t.magnitude < SENTINEL)
+        self.beyond_range = dict.fromkeys(beyond_range, "has values beyond the range")
         self.errors = {error.ref: error.normalized_error for error in report.layerwise}
-        self._matrix_flops = _matrix_flops(costs)
+        self._matrix_flops = _matrix_flops_by_node(costs)
 
     def orders(self, candidates: Sequence[Candidate]) -> list[list[Candidate]]:
-        """Return the orders worth a search: those without matrix products and convolutions first, and worst first."""
+        """Return the orders in which a search should try the candidates.
 
-        def cheap(candidate: Candidate) -> tuple[int, int, float, str]:
-            step, error = self._rank(candidate)
-            return step, int(step == 2 and self.matrix_flops(candidate) > 0), -error, str(candidate.edit)
+        In both orders the first offenders come first, then the nodes with values beyond the range. In the first order
+        candidates without matrix products and convolutions follow before the others, because it costs little to make
+        them high. The second order sorts by error alone. It is left out if it is the same.
+        """
 
-        def worst(candidate: Candidate) -> tuple[int, float, str]:
-            step, error = self._rank(candidate)
-            return step, -error, str(candidate.edit)
+        def cheap_first(candidate: Candidate) -> tuple[int, int, float, str]:
+            evidence, error = self._rank(candidate)
+            has_matrix_work = evidence == _OTHER and self.matrix_flops(candidate) > 0
+            return evidence, int(has_matrix_work), -error, str(candidate.edit)
 
-        first, second = sorted(candidates, key=cheap), sorted(candidates, key=worst)
+        def largest_error_first(candidate: Candidate) -> tuple[int, float, str]:
+            evidence, error = self._rank(candidate)
+            return evidence, -error, str(candidate.edit)
+
+        first, second = sorted(candidates, key=cheap_first), sorted(candidates, key=largest_error_first)
         return [first] if first == second else [first, second]
 
     def matrix_flops(self, candidate: Candidate) -> int:
-        """Return the FLOPs of matrix products and convolutions in the candidate's nodes."""
+        """Return the operations of matrix products and convolutions in the candidate's nodes."""
         return sum(self._matrix_flops[node] for node in candidate.nodes)
 
     def explain(self, candidate: Candidate) -> str:
-        """Return why the candidate may cause the failure, in words."""
+        """Return in words why the candidate is likely to cause the failure; "" if there is no evidence."""
         for node in candidate.nodes:
-            if node in self.sources:
-                offender = self.sources[node]
+            if node in self.offender_of:
+                offender = self.offender_of[node]
                 return f"{offender.ref}, which computes with values of {node}, {_VERBS[offender.kind]}"
-        for group in (self.offenders, self.beyond):
-            hit = [node for node in candidate.nodes if node in group]
-            if hit:
-                more = f" and {len(hit) - 1} more" if len(hit) > 1 else ""
-                return f"{hit[0]}{more} {group[hit[0]]}"
+        for evidence in (self.offenders, self.beyond_range):
+            nodes = [node for node in candidate.nodes if node in evidence]
+            if nodes:
+                more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+                return f"{nodes[0]}{more} {evidence[nodes[0]]}"
         error, node = max(((self.errors.get(n, 0.0), n) for n in candidate.nodes), default=(0.0, NodeRef("", "")))
         if not math.isfinite(error):
             return f"{node} overflows on exact inputs"
         return f"{node} adds an error of {error:.2g}" if error else ""
 
     def _rank(self, candidate: Candidate) -> tuple[int, float]:
-        """Return 0 for first offenders, 1 for what passes the range, 2 for others; and the error of its nodes."""
+        """Return the kind of evidence against a candidate, and the sum of the squared errors of its nodes."""
         nodes = set(candidate.nodes)
-        step = 0 if nodes & (self.offenders.keys() | self.sources.keys()) else 1 if nodes & self.beyond.keys() else 2
-        return step, sum(self.errors.get(node, 0.0) ** 2 for node in nodes)
+        error = sum(self.errors.get(node, 0.0) ** 2 for node in nodes)
+        if nodes & (self.offenders.keys() | self.offender_of.keys()):
+            return _OFFENDER, error
+        return _BEYOND_RANGE if nodes & self.beyond_range.keys() else _OTHER, error
 
 
-def _matrix_flops(costs: Costs) -> Counter[NodeRef]:
-    """Return the FLOPs of each matrix product and convolution; those of all calls of a function together."""
+def _matrix_flops_by_node(costs: Costs) -> Counter[NodeRef]:
+    """Return the operations of each matrix product and convolution; a node of a function has those of all its calls."""
     flops: Counter[NodeRef] = Counter()
     for part in costs.with_calls():
         for node in part.graph.nodes:

@@ -1,4 +1,4 @@
-"""List the edits that a search may make, and make the policy under a set of them (Rule S9.1)."""
+"""Find the edits that a search may try, and apply a set of edits to a policy (Rule S9.1)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from mixlist.ops.names import ascend_names
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import GraphSolution, reachable_solutions
 
-_HERE = FilePlace("tune", 1, 1)
+_TUNE_PLACE = Place("tune", 1, 1)  # stands for the file and position of a rule that the search makes
 
 
 @dataclass(frozen=True, order=True)
 class ListEdit:
-    """An op type (the list's own name) goes to another list."""
+    """The move of an op type to another list. ``op`` is the name in the lists, which may be an Ascend name."""
 
     op: str
     before: ListName
@@ -32,6 +32,7 @@ class ListEdit:
 
     @cached_property
     def text(self) -> str:
+        """The edit in reports, in state files and as a sort key."""
         return f"{self.op}: {self.before} to {self.after}"
 
     def __str__(self) -> str:
@@ -40,9 +41,9 @@ class ListEdit:
 
 @dataclass(frozen=True, order=True)
 class NodeEdit:
-    """A node computes in float32 by a rule of its own; ``pattern`` names it in a customize_dtypes file.
+    """A rule that keeps one node in float32. ``pattern`` names the node in a customize_dtypes file.
 
-    ``inputs`` and ``outputs``: float32 where the slot has a float type, "" for any.
+    ``inputs`` and ``outputs``: by slot ``float32`` if the slot has a float type, "" if the rule leaves it alone.
     """
 
     pattern: str
@@ -52,6 +53,7 @@ class NodeEdit:
 
     @cached_property
     def text(self) -> str:
+        """The edit in reports, in state files and as a sort key."""
         return f"{self.pattern} ({self.op_type}): float32"
 
     def __str__(self) -> str:
@@ -59,9 +61,9 @@ class NodeEdit:
 
     @cached_property
     def rule(self) -> NodeRule:
-        """The rule of a customize_dtypes file."""
-        asked = tuple(i or None for i in self.inputs), tuple(o or None for o in self.outputs)
-        return NodeRule("name", self.pattern, False, _HERE, *asked)
+        """The edit as a rule of a customize_dtypes file."""
+        inputs, outputs = (tuple(name or None for name in names) for names in (self.inputs, self.outputs))
+        return NodeRule("name", self.pattern, False, _TUNE_PLACE, inputs, outputs)
 
 
 Edit = ListEdit | NodeEdit
@@ -70,14 +72,17 @@ EditSet = frozenset[Edit]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One edit that the search may make, and the nodes that it is about, each once."""
+    """An edit that the search may try, and the nodes whose precision it decides, each once."""
 
     edit: Edit
     nodes: tuple[NodeRef, ...]
 
 
-def policy_of(base: Policy, edits: EditSet) -> Policy:
-    """Return the policy under some edits: the base's lists with the edits, the rules of nodes before its own."""
+def edit_policy(base: Policy, edits: EditSet) -> Policy:
+    """Return the policy under a set of edits: the base's lists after the edits, and the base's rules.
+
+    The rules of NodeEdits come before the base's own rules, because the first rule that matches a node decides.
+    """
     moves = dict(base.lists.moves)
     named = set(base.lists.named_ops)
     rules = []
@@ -91,33 +96,38 @@ def policy_of(base: Policy, edits: EditSet) -> Policy:
     return replace(base, lists=lists, rules=(*rules, *base.rules))
 
 
-def list_candidates(
-    main: GraphSolution, base: Policy, after: ListName, low: set[NodeRef] | None
+def find_list_candidates(
+    main: GraphSolution, base: Policy, after: ListName, low_nodes: set[NodeRef] | None
 ) -> tuple[Candidate, ...]:
-    """Return the op types that could go to the list ``after``, by name: those of nodes in ``low``, or of all (None).
+    """Return one candidate per op type that could go to the list ``after``, sorted by op type.
 
-    ``main`` says which list they are on now, ``base`` from which one the edit moves them.
+    Only op types with a node in ``low_nodes`` count, or all if it is None. ``main``: the decisions that say on which
+    list each node is now. ``base``: the policy whose list is the ``before`` of each edit.
     """
-    nodes: dict[str, dict[NodeRef, None]] = {}
+    nodes_by_op: dict[str, dict[NodeRef, None]] = {}  # the inner dict is an ordered set
     for solution, node in _listed_nodes(main):
-        fact = solution.classifications[node.id]
+        classification = solution.classifications[node.id]
         ref = node_ref(solution.graph, node)
-        if fact.listed is None or fact.list == after or (low is not None and ref not in low):
+        if classification.listed is None or classification.list == after:
             continue
-        if base.space == "ascend" and not ascend_names(node.domain, node.op_type):
-            continue  # no name of the library means it
-        nodes.setdefault(fact.listed.op, {})[ref] = None
-    return tuple(Candidate(ListEdit(op, base.lists.list_of(op), after), tuple(nodes[op])) for op in sorted(nodes))
+        if low_nodes is not None and ref not in low_nodes:
+            continue
+        if base.space == "ascend" and not in_ascend(node.domain, node.op_type):
+            continue  # the Ascend library has no name for this operator, so a mixlist cannot move it
+        nodes_by_op.setdefault(classification.listed.op, {})[ref] = None
+    return tuple(
+        Candidate(ListEdit(op, base.lists.of(op), after), tuple(nodes_by_op[op])) for op in sorted(nodes_by_op)
+    )
 
 
-def node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
-    """Return those of ``nodes`` that a rule can name and keep in float32, in order of computation.
+def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate, ...]:
+    """Return a candidate for each of ``nodes`` that a rule can name and keep in float32, in order of computation.
 
-    Where several nodes share a name, the rule also names the scope. Left out: names that no rule can hold, and nodes
-    that a rule decides already.
+    If several nodes share a name, the rule also names the scope. A node is left out if no rule can hold its name, or if
+    a rule of the policy decides it already.
     """
-    graphs = {id(s.graph): s.graph for s in reachable_solutions(main)}
-    names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.nodes)
+    graphs = {id(s.graph): s.graph for s in reachable_solutions(main)}  # specializations of a function share a graph
+    names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.order)
     candidates: dict[str, Candidate] = {}
     for solution, node in _listed_nodes(main):
         ref, signature = node_ref(solution.graph, node), node.signature
@@ -126,21 +136,22 @@ def node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Candidate
         name = names.get(ref, "")
         if not is_nameable(name) or solution.classifications[node.id].kind == "rule":
             continue
-        movable = [g for g in signature.groups if g.authored in types.MIXABLE]
-        inputs = _float32_at({slot for g in movable for slot in g.inputs}, node.inputs)
-        outputs = _float32_at({slot for g in movable for slot in g.outputs}, node.outputs)
+        # Slots of integers, and of float64, keep their types.
+        movable_groups = [group for group in signature.groups if group.authored in types.LISTED]
+        inputs = _float32_slots({slot for group in movable_groups for slot in group.inputs}, node.inputs)
+        outputs = _float32_slots({slot for group in movable_groups for slot in group.outputs}, node.outputs)
         candidates.setdefault(name, Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))
     return tuple(candidates.values())
 
 
-def _float32_at(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
-    """Return float32 at the slots that have a value, nothing behind the last one."""
+def _float32_slots(slots: set[int], values: Sequence[object]) -> tuple[str, ...]:
+    """Return ``float32`` at each of ``slots`` that has a value, "" at the slots between; trailing "" are left out."""
     present = [slot for slot in slots if slot < len(values) and values[slot] is not None]
     return tuple(["float32" if slot in present else "" for slot in range(max(present, default=-1) + 1)])
 
 
 def _listed_nodes(main: GraphSolution) -> Iterator[tuple[GraphSolution, Node]]:
-    """Yield every node that lists may decide; a function's once per specialization."""
+    """Yield every node that lists may decide; a node of a function once per specialization."""
     for solution in reachable_solutions(main):
         for node in solution.graph.nodes:
             if not is_control_flow(node) and node.function is None:

@@ -1,9 +1,12 @@
-"""Say what a set of edits costs, for ``--objective max-speed``: a static cost, or on CUDA a measured time.
+"""Compute the cost of a set of edits, for ``--objective max-speed``: a static cost, or on CUDA a measured time.
 
-Static: each op type takes the longer of its arithmetic and its traffic. Arithmetic in a 16-bit type runs at twice the
-rate, as vector and matrix units of the field do at least; traffic takes the bytes that ``estimate`` counts, Casts
-included. ``INTENSITY``: float32 operations that take as long as one byte, half of what float16 matrix units do (Ascend
-910: 256 TFLOP/s and 1.2 TB/s, Huawei's figures of 2019: 213 per byte; NVIDIA's A100 data sheet: 312 and 1.6: 200).
+The static cost adds up the op types of the model. Each takes the longer of its arithmetic and its traffic, in bytes:
+
+- Arithmetic in a 16-bit type runs at twice the rate of float32. Vector and matrix units do at least that.
+- Traffic is the bytes that ``estimate_work`` counts, with the Casts that a rewrite inserts.
+- ``FLOPS_PER_BYTE`` float32 operations take as long as one byte. It is half of the ratio of float16 matrix units:
+  Ascend 910 has 256 TFLOP/s and 1.2 TB/s (Huawei, 2019), 213 operations per byte; NVIDIA A100 has 312 TFLOP/s and
+  1.6 TB/s (data sheet), 200 operations per byte.
 """
 
 from __future__ import annotations
@@ -19,36 +22,42 @@ from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.rounding_plan import Rounding, RoundingPoint
 from mixlist.tuner.trial_compiler import TrialCompiler
 
-INTENSITY = 100.0
-WARMUP, ROUNDS, RUNS = 5, 10, 5  # of a measured time: the least of so many rounds counts
+FLOPS_PER_BYTE = 100.0
+# A measured time is the least of ROUNDS rounds of RUNS runs, after WARMUP runs.
+WARMUP, ROUNDS, RUNS = 5, 10, 5
 
 
 class CostModel:
-    """The cost of a set of edits: bytes on the CPU, whose times say nothing, elsewhere seconds.
+    """Computes the cost of a set of edits: on the CPU provider in bytes, on other providers in seconds.
 
-    Sets of edits that round alike have one cost, measured once. ``threshold``: a cost is lower than another one if it
-    is below this part of it.
+    A time on the CPU provider would say nothing, because it computes most float16 nodes in float32. Sets of edits that
+    round at the same points share one cost, which is computed once. ``threshold``: a cost is lower than another one if
+    it is below this fraction of it.
     """
 
     def __init__(self, compiler: TrialCompiler, provider: str) -> None:
         self.compiler, self.provider = compiler, provider
         self.threshold = 0.99 if provider == "cpu" else 0.95  # times vary by some percent from session to session
-        self._known: dict[frozenset[tuple[RoundingPoint, Rounding]], float] = {}
+        self._costs: dict[frozenset[tuple[RoundingPoint, Rounding]], float] = {}
 
     def __call__(self, edits: EditSet) -> float:
+        """Return the cost of a set of edits."""
         key = frozenset(self.compiler.planner.roundings(self.compiler.solution(edits)).items())
-        if key not in self._known:
-            self._known[key] = self._static(edits) if self.provider == "cpu" else self._measured(edits)
-        return self._known[key]
+        if key not in self._costs:
+            self._costs[key] = self._static_cost(edits) if self.provider == "cpu" else self._measured_time(edits)
+        return self._costs[key]
 
-    def _static(self, edits: EditSet) -> float:
-        """Return the cost in bytes: of each op type the longer of arithmetic and traffic."""
+    def _static_cost(self, edits: EditSet) -> float:
+        """Return the cost in bytes: the sum over op types of the longer of arithmetic and traffic."""
         plan = self.compiler.plan(edits)
-        account = estimate_work(rewrite(plan.solution.loaded, plan).proto, None, self.compiler.shapes)
-        return sum(max((op.flops - op.low_flops / 2) / INTENSITY, op.bytes) for op in account.ops)
+        work = estimate_work(rewrite(plan.solution.loaded, plan).proto, None, self.compiler.shapes)
+        return sum(max((op.flops - op.low_flops / 2) / FLOPS_PER_BYTE, op.bytes) for op in work.ops)
 
-    def _measured(self, edits: EditSet) -> float:
-        """Return the least seconds of a run of the first batch, its inputs on the device; infinite if it cannot run."""
+    def _measured_time(self, edits: EditSet) -> float:
+        """Return the least seconds of a run of the first batch, whose inputs are on the device; inf if it cannot run.
+
+        The model that runs is the rewritten one, not the emulation.
+        """
         plan = self.compiler.plan(edits)
         loaded, options = plan.solution.loaded, SessionOptions(provider=self.provider)
         try:

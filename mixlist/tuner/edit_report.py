@@ -1,4 +1,4 @@
-"""Build the explanation of each edit: what the data showed, what it costs, and what happens without it."""
+"""Explain each edit of a result: what the data showed, what the edit costs, and what happens without it."""
 
 from __future__ import annotations
 
@@ -8,35 +8,40 @@ from mixlist.tuner.candidates import Candidate, Edit, EditSet, NodeEdit
 from mixlist.tuner.result import TunedEdit
 from mixlist.tuner.strategy import Strategy
 
-NOT_NEEDED = "keeps the limits too"  # the effect of leaving out an edit that is not needed
+NOT_NEEDED = "keeps the limits too"  # what happens without an edit that is not needed
 
 
 def is_minimal(explained: Iterable[TunedEdit]) -> bool:
-    """Return whether every edit is needed, after each was left out once."""
+    """Return True if every edit is needed, after each was left out once (Rule S9.5)."""
     return all(edit.without != NOT_NEEDED for edit in explained)
 
 
-def explain_edits(edits: EditSet, strategy: Strategy, *, minimal: bool) -> tuple[TunedEdit, ...]:
-    """Return one line per edit, lists before nodes. ``minimal``: try what happens without each."""
+def explain_edits(edits: EditSet, strategy: Strategy, *, try_without: bool) -> tuple[TunedEdit, ...]:
+    """Return the explanation of each edit, edits of lists first.
+
+    ``try_without``: run a trial without each edit and say what it breaks. Otherwise ``TunedEdit.without`` is "".
+    """
     compiler, explained = strategy.compiler, []
     for edit in sorted(edits, key=lambda e: (isinstance(e, NodeEdit), str(e))):
-        rest = edits - {edit}
-        without = _without(edit, edits, strategy) if minimal else ""
-        share, rest_share = compiler.share(edits), compiler.share(rest)
+        other_edits = edits - {edit}
+        without = _describe_without(edit, edits, strategy) if try_without else ""
         if isinstance(edit, NodeEdit):
             change = (edit.op_type, edit.pattern, str(compiler.base.mode.low), "float32")
         else:
             change = (edit.op, "", str(edit.before), str(edit.after))
         why = strategy.ranking.explain(strategy.candidates.get(edit, Candidate(edit, ())))
-        nodes = len(compiler.low_nodes(edits) ^ compiler.low_nodes(rest))
-        cost = rest_share - share if share is not None and rest_share is not None else None
-        explained.append(TunedEdit(*change, why, nodes, cost, without))
+        # One edit changes low nodes to high nodes or the reverse, so the symmetric difference counts both.
+        changed_nodes = len(compiler.low_nodes(edits) ^ compiler.low_nodes(other_edits))
+        share, share_without = compiler.low_share(edits), compiler.low_share(other_edits)
+        cost = share_without - share if share is not None and share_without is not None else None
+        explained.append(TunedEdit(*change, why, changed_nodes, cost, without))
     return tuple(explained)
 
 
-def _without(edit: Edit, edits: EditSet, strategy: Strategy) -> str:
-    outcome = strategy.trials.outcome(edits - {edit})
+def _describe_without(edit: Edit, edits: EditSet, strategy: Strategy) -> str:
+    """Return what breaks without an edit, from a trial without it."""
+    outcome = strategy.trials.try_edits(edits - {edit})
     if not outcome.passed:
         return outcome.why
-    gain = strategy.gain(edit, edits)
-    return f"{NOT_NEEDED}, {gain}" if gain else NOT_NEEDED
+    loss = strategy.describe_loss(edit, edits)
+    return f"{NOT_NEEDED}, {loss}" if loss else NOT_NEEDED

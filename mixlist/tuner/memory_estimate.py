@@ -1,8 +1,8 @@
 """Refuse to tune a model that does not fit into memory, before anything large is allocated.
 
-A search holds the weights in float32 and rounded, in the gated graph, in the bytes that are sent to the workers, and in
-the sessions of each worker. Measured on models of 200 and 400 MB: nine times the weights in the process that searches,
-shared parts included, and six times in each worker.
+A search holds the weights several times: in float32, rounded, in the gated graph, in the bytes that are sent to the
+workers, and in the sessions of each worker. Measured on models with 200 and 400 MB of weights, the searching process
+takes nine times the weights, shared memory included, and each worker six times.
 """
 
 from __future__ import annotations
@@ -15,35 +15,37 @@ from mixlist.ops.low_precision import LOW_TYPES
 from mixlist.runtime.array_casts import STRING
 from mixlist.runtime.available_memory import format_gigabytes, measure_available_memory
 
-SEARCH, WORKER = 8, 5  # times the weights in float32: less than was measured, so that no model is refused that fits
-_SMALL = 64 << 20  # bytes of weights that fit everywhere
+# The memory of the searching process and of one worker, in multiples of the float32 weights. Both are below the
+# measured factors (9 and 6), so that no model is refused that fits.
+SEARCH_FACTOR, WORKER_FACTOR = 8, 5
+_SMALL = 64 << 20  # bytes of weights that fit on every machine: free memory is not looked up
 
 
-def refuse_too_large(loaded: LoadedModel, workers: int) -> None:
-    """Raise UsageError if tuning with so many worker processes on this machine needs more memory than is free."""
+def refuse_too_large(loaded: Loaded, workers: int) -> None:
+    """Raise UsageError if tuning with ``workers`` processes on this machine needs more memory than is free."""
     weights = weight_bytes(loaded)
     if weights < _SMALL:
         return
-    free, needed = measure_available_memory(), _needed(weights, workers)
+    free, needed = free_memory(), _needed_bytes(weights, workers)
     if free is None or needed <= free:
         return
-    fewer = _needed(weights, 1)
-    fits = workers > 1 and fewer <= free
-    other = f"--jobs 1 takes {format_gigabytes(fewer)}" if fits else "use a machine with more memory"
+    with_one_worker = _needed_bytes(weights, 1)
+    one_worker_fits = workers > 1 and with_one_worker <= free
+    advice = f"use --jobs 1, which takes {gigabytes(with_one_worker)}" if one_worker_fits else "use a machine with more memory"
     raise UsageError(
-        f"to tune {loaded.name} takes about {format_gigabytes(needed)} of memory with {workers} worker"
-        f"{'s' if workers != 1 else ''}, and {format_gigabytes(free)} are free",
-        hint=f"{other}, or check single lists with mixlist check, which maps the weights from disk",
+        f"tuning {loaded.name} takes about {gigabytes(needed)} of memory with {workers} worker"
+        f"{'s' if workers != 1 else ''}, and {gigabytes(free)} are free",
+        hint=f"{advice}, or judge single lists with mixlist check, which maps the weights from disk",
     )
 
 
-def weight_bytes(loaded: LoadedModel) -> int:
-    """Return the bytes of the model's constants when those of a low type are float32."""
-    numbers = [tensor for tensor in tensors_in_model(loaded.proto) if tensor.data_type != STRING]
+def weight_bytes(loaded: Loaded) -> int:
+    """Return the bytes of the model's constants, where those of a low type count as float32."""
+    numbers = [tensor for tensor in tensors(loaded.proto) if tensor.data_type != STRING]
     return sum(
-        4 * stored_element_count(each) if each.data_type in LOW_TYPES else declared_byte_size(each) for each in numbers
+        4 * element_count(tensor) if tensor.data_type in LOW else declared_size(tensor) for tensor in numbers
     )
 
 
-def _needed(weights: int, workers: int) -> int:
-    return weights * (SEARCH + WORKER * workers)
+def _needed_bytes(weights: int, workers: int) -> int:
+    return weights * (SEARCH_FACTOR + WORKER_FACTOR * workers)

@@ -1,7 +1,7 @@
 """The options of ``tune``.
 
-To add an option to ``tune``: declare it here, as a field of ``TuneOptions``, and read it in ``tuner/run.py``. What
-``check`` takes too is declared in ``checker/options.py``.
+To add an option, declare it here as a field of ``TuneOptions``, and read it in ``tuner/run.py``. An option that
+``check`` has too is declared in ``checker/options.py``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class TuneOptions(JudgingOptions):
     """The options of ``tune``.
 
     ``objective``: ``min-edits`` changes as few op types as it can, ``max-low`` keeps as much matrix and convolution
-    work low as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time. ``node_rules``:
-    single nodes may be kept in float32 too. With ``labels`` the share of right answers may fall by no more than
-    ``max_accuracy_loss``, and outputs have no limits but those asked for. ``validate_on``: data of a last check that
-    the search does not see; without it the last quarter of four batches or more is held out for that check
-    (``holdout``). ``state``: a file that keeps the trials. ``progress`` gets a Progress after each trial.
+    work in low precision as it can, ``max-speed`` looks for the least static cost, or on CUDA the shortest time.
+    ``node_rules``: True if single nodes may be kept in float32 too. ``max_accuracy_loss``: by how much the share of
+    right answers may fall. With ``labels``, outputs have no limits except those that are given. ``validate_on``: data
+    for a last check, which the search does not see. Without it, and with four batches or more, the last quarter of the
+    batches is held out for that check (``holdout``). ``state``: a file that stores the outcomes of trials. ``progress``
+    is called with a Progress after each trial.
     """
 
     objective: Objective = option(
@@ -43,33 +44,33 @@ class TuneOptions(JudgingOptions):
     )
     validate_on: object = option(
         None,
-        "Data that the search does not see, for a last check. Can be given more than once.",
+        "Data for a last check, which the search does not see. Can be given more than once.",
         "input file",
         metavar="PATH",
         repeatable=True,
     )
     holdout: bool = option(
         True,
-        "Whether the last quarter of four batches or more is held out for a last check, where --validate-on names no"
-        " other data.  [default: held out]",
+        "Hold the last quarter of four batches or more out of the search, for a last check. No effect with"
+        " --validate-on.  [default: held out]",
         "flag",
         flag="--holdout/--no-holdout",
     )
     state: str | os.PathLike[str] | None = option(
-        None, "Keep the trials here; a search that was killed goes on.", "appended file"
+        None, "Store the trials in this file; a search that was stopped continues from it.", "appended file"
     )
     progress: ProgressCallback | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            raise UsageError(f"objective {self.objective!r}: it is one of {', '.join(OBJECTIVES)}")
+            raise UsageError(f"unknown objective {self.objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
 
     @property
     def output_limits(self) -> Limits:
-        """Return the limits of the outputs: with labels only those that are given (Rule S9.3)."""
+        """Return the limits of the outputs; with labels, only those that are given (Rule S9.3)."""
         return self.limits or default_limits(labelled=self.labels is not None)
 
-    def of_check(self) -> CheckOptions:
+    def check_options(self) -> CheckOptions:
         """Return the options of the checks before and after the search."""
         return CheckOptions(
             provider=self.provider,
@@ -85,5 +86,5 @@ class TuneOptions(JudgingOptions):
 
 
 def default_limits(*, labelled: bool) -> Limits:
-    """Return the limits of outputs where none are asked for."""
+    """Return the limits of outputs if the user gives none: no limits with labels, else those of ``check``."""
     return Limits(normalized=None, cosine=None) if labelled else Limits()

@@ -1,4 +1,4 @@
-"""Write the files of a result from its edits, and read them back as a user's command would (Rule S9.9)."""
+"""Render the files of a result from its edits, and read them back as the user's next command does (Rule S9.9)."""
 
 from __future__ import annotations
 
@@ -11,33 +11,43 @@ from mixlist.lists.library import Lists
 from mixlist.lists.modify_mixlist import apply_edits, read_edits
 from mixlist.lists.node_rules import format_customize_line, read_customize_dtypes
 from mixlist.lists.policy import Policy
-from mixlist.tuner.candidates import EditSet, NodeEdit, policy_of
+from mixlist.tuner.candidates import EditSet, NodeEdit, edit_policy
 
 
-def mixlist_text(base: Policy, edits: EditSet) -> str:
-    """Return the modify_mixlist that turns the library's own lists into those under the edits, in the strict form."""
+def render_modify_mixlist(base: Policy, edits: EditSet) -> str:
+    """Return the text of a modify_mixlist that turns the library's own lists into the lists under the edits.
+
+    The moves of the base's own modify_mixlist are part of the text, so that the new file replaces the old one. The text
+    has the strict canonical form.
+    """
     import json
 
-    actions = diff_lists(Lists(base.lists.library), policy_of(base, edits).lists)
+    actions = diff_lists(Lists(base.lists.library), edit_policy(base, edits).lists)
     return format_text(json.dumps(actions), "modify_mixlist", "modify-mixlist")
 
 
-def rules_text(base: Policy, edits: EditSet) -> str:
-    """Return the customize_dtypes file: the edits of nodes, then the base's own rules; "" where there are neither."""
+def render_customize_dtypes(base: Policy, edits: EditSet) -> str:
+    """Return the text of a customize_dtypes file: the rules of NodeEdits, then the base's own; "" if there are none.
+
+    The keep_dtype rules of the base are left out: they stay in their own file.
+    """
     rules = [edit.rule for edit in sorted(edit for edit in edits if isinstance(edit, NodeEdit))]
     rules += [rule for rule in base.rules if not rule.keep]
     return "".join(f"{format_customize_line(rule)}\n" for rule in rules)
 
 
-def read_back(base: Policy, modify: str, rules: str) -> Policy:
-    """Return the base's policy with these two files in place of its own."""
-    with ScratchFolder() as home:
-        path = home / "modify_mixlist.json"
-        write_scratch(path, modify.encode())
+def read_tuned_policy(base: Policy, modify_mixlist: str, customize_dtypes: str) -> Policy:
+    """Return the base policy with the texts of these two files in place of its own files.
+
+    The texts go through the readers of files, so that a check judges the files that a user gets.
+    """
+    with ScratchFolder() as folder:
+        path = folder / "modify_mixlist.json"
+        write_scratch(path, modify_mixlist.encode())
         lists, _ = apply_edits(base.lists.library, read_edits(path, strict=True)[0])
-        if not rules:
+        if not customize_dtypes:
             return replace(base, lists=lists)
-        path = home / "customize_dtypes.txt"
-        write_scratch(path, rules.encode())
-        found, _ = read_customize_dtypes(path)
-    return replace(base, lists=lists, rules=(*found, *(rule for rule in base.rules if rule.keep)))
+        path = folder / "customize_dtypes.txt"
+        write_scratch(path, customize_dtypes.encode())
+        rules, _ = read_customize_dtypes(path)
+    return replace(base, lists=lists, rules=(*rules, *(rule for rule in base.rules if rule.keep)))

@@ -1,4 +1,4 @@
-"""The result of ``tune``: values only, rendered by the report rooms (schema: ``mixlist.tune/1``)."""
+"""The result of ``tune``, as values only. The report room renders it (schema: ``mixlist.tune/1``)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from mixlist.files.atomic_writes import write_atomically
 
 @dataclass(frozen=True)
 class TunedEdit:
-    """One edit of the result: an op type's list, or the rule of one node (``op`` is its op type, ``node`` its name).
+    """One edit of the result, with its explanation.
 
-    ``before`` and ``after``: lists, of a node precisions. ``why``: what the data showed. ``nodes``: how many
-    nodes it makes high (or low). ``cost``: share of matrix and convolution work that leaves low precision by it (of the
-    model's, 0 to 1; negative where it gains), None where the model has none. ``without``: what happens without it.
+    It moves an op type to another list (``node`` is ""), or is a rule for one node (``op`` is the op type of ``node``).
+    ``before`` and ``after``: the lists, or the precisions of the node. ``why``: what the data showed. ``nodes``: the
+    number of nodes that the edit makes high (or low). ``cost``: the share of the model's matrix and convolution work
+    that leaves low precision by the edit (0 to 1; negative if the work moves to low precision), None if the model has
+    no such work. ``without``: what happens without the edit, "" if it was not tried.
     """
 
     op: str
@@ -33,10 +35,11 @@ class TunedEdit:
 
 @dataclass(frozen=True)
 class TunedList:
-    """Another result, with rules of single nodes, where the lists alone keep too little work in low precision.
+    """An alternative result with rules for single nodes, if lists alone keep too little work in low precision.
 
-    ``objective``: that of its search. ``recommended``: it keeps the limits on all data that was checked. ``low_share``:
-    as ``tuned`` of a TuneReport's. The other fields are those of a TuneReport.
+    ``objective``: the objective of its search. ``recommended``: False if it does not keep the limits on the validation
+    data. ``low_share``: the share of matrix and convolution work in low precision (0 to 1). The other fields mean the
+    same as in a TuneReport.
     """
 
     objective: str
@@ -52,23 +55,24 @@ class TunedList:
     def save(
         self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False
     ) -> None:
-        """Write the two files as ``TuneReport.save`` does."""
+        """Write the two files, as ``TuneReport.save`` does."""
         _save(self, path, node_rules, force)
 
 
 @dataclass(frozen=True, repr=False)
 class TuneReport:
-    """The list that was found, and what it rests on.
+    """The list that was found, and the evidence for it.
 
-    ``verdict``: that of the final check (and of the one on other data, where there was one). ``complete``: False after
-    Ctrl-C. ``minimal``: every edit was left out once, and a limit broke, or the objective (``max-low``, ``max-speed``)
-    lost by it. ``modify_mixlist`` and ``customize_dtypes``: the texts of the files that take the place of the base's
-    own, the first empty where no list keeps the limits.
-    ``low_share``: share of matrix and convolution work in low precision under the base lists and under the result, None
-    where there is none. ``trials`` were run, ``remembered`` came from the state. ``validation``: the check on data that
-    the search did not see, and ``held_out`` its batches where they were taken from the data of the search.
-    ``alternative``: another result with node rules, where the lists alone keep too little work in low precision.
-    ``next_command``: the command line that writes it, "" from Python.
+    ``verdict``: the verdict of the final check and, if there is validation data, of the check on that data.
+    ``complete``: False after Ctrl-C. ``minimal``: every edit was left out once, and then a limit broke, or the
+    objective (``max-low``, ``max-speed``) lost by it. ``modify_mixlist`` and ``customize_dtypes``: the texts of the
+    files that replace the base's own files; ``modify_mixlist`` is empty if no list keeps the limits. ``low_share``: the
+    share of matrix and convolution work in low precision (0 to 1), with the keys ``base`` and ``tuned``; None if the
+    model has no such work. ``trials``: how many trials ran. ``remembered``: how many outcomes came from the state file.
+    ``check``: the final check, None after Ctrl-C. ``validation``: the check on validation data. ``held_out``: the names
+    of the batches that were held out of the search for it. ``alternative``: another result with node rules, if lists
+    alone keep too little work in low precision. ``next_command``: the command line that writes the alternative, "" from
+    Python.
     """
 
     model: str
@@ -99,10 +103,11 @@ class TuneReport:
     def save(
         self, path: str | os.PathLike[str], node_rules: str | os.PathLike[str] | None = None, *, force: bool = False
     ) -> None:
-        """Write the modify_mixlist file and, before it, the customize_dtypes file (empty where no node has a rule).
+        """Write the modify_mixlist file to ``path``, and the customize_dtypes file to ``node_rules``.
 
-        Raises FileError where a file exists (unless ``force``) or cannot be written, UsageError where there is no list
-        to write, and where there are node rules and no file for them.
+        The customize_dtypes file is empty if no node has a rule. Raises FileError if a file exists (unless ``force``)
+        or cannot be written, and UsageError if there is no list to write, or if there are node rules and ``node_rules``
+        is None.
         """
         if not self.modify_mixlist:
             raise UsageError(f"there is no list to write: {self.reasons[0]}")
@@ -110,8 +115,7 @@ class TuneReport:
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
-        plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-        return {"format": "mixlist.tune/1", **plain, "warnings": warnings_as_text(self.warnings)}
+        return {"format": "mixlist.tune/1", **_fields_to_json(self)}
 
 
 def _save(
@@ -121,9 +125,10 @@ def _save(
     force: bool,
 ) -> None:
     if node_rules is None and any(edit.node for edit in result.edits):
-        raise UsageError("the result has node rules, and no file was named for them", hint="give node_rules")
+        raise UsageError("the result has node rules, and no file was named for them", hint="pass node_rules")
     if node_rules is not None and os.path.realpath(path) == os.path.realpath(node_rules):
-        raise UsageError(f"{os.fspath(path)} would hold both the lists and the node rules", hint="name two files")
+        raise UsageError(f"{os.fspath(path)} would hold both the lists and the node rules", hint="give two files")
+    # The rules come first: if their file cannot be written, there is no list without its rules.
     texts = {} if node_rules is None else {os.fspath(node_rules): result.customize_dtypes}
     texts[os.fspath(path)] = result.modify_mixlist
     for name in texts:
@@ -133,11 +138,15 @@ def _save(
         write_atomically(name, text.encode())
 
 
-def _plain(value: object) -> object:
+def _fields_to_json(result: TuneReport | TunedList) -> dict[str, object]:
+    return {f.name: _value_to_json(getattr(result, f.name)) for f in fields(result)}
+
+
+def _value_to_json(value: object) -> object:
     if isinstance(value, CheckReport):
         return value.to_json()
     if isinstance(value, TunedList):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        return _fields_to_json(value)
     if isinstance(value, TunedEdit):
         return asdict(value)
-    return list(map(_plain, value)) if isinstance(value, tuple) else value
+    return list(map(_value_to_json, value)) if isinstance(value, tuple) else value

@@ -1,7 +1,7 @@
-"""Find minimal sets of edits: what must be in a set so that a test passes, in few tests (Rules S9.4 and S9.5).
+"""Find minimal sets of elements that pass a test, in few tests (Rules S9.4 and S9.5). The elements are edits.
 
-The test is taken to be monotone: what passes, passes with more edits too. Where it is not, the answer still
-passes, and ``tighten`` leaves no edit in it that could go.
+The search assumes that the test is monotone: if a set passes, every larger set passes too. If the test is not monotone,
+the result still passes, and ``remove_unneeded`` makes sure that no single element can be left out.
 """
 
 from __future__ import annotations
@@ -13,99 +13,113 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 Passes = Callable[[frozenset[T]], bool]
-Lookahead = Callable[[int], list[frozenset[T]]]  # so many of the tests to come, if this one and they all fail
+# Called with a number, returns that many of the next tests if the current test and all of them fail.
+NextTests = Callable[[int], list[frozenset[T]]]
 
 
-def minimal(ordered: Sequence[T], passes: Passes[T]) -> frozenset[T] | None:
-    """Return a minimal set of ``ordered`` that passes, of its first elements as far as possible; None if all fail.
+def find_minimal(ordered: Sequence[T], passes: Passes[T]) -> frozenset[T] | None:
+    """Return a minimal set of elements that passes; None if even all elements fail.
 
-    Takes at most 2 log2(n) + 2 tests to find the shortest beginning that passes, j elements long, and about
-    2 k log2(j / k) + 2 k more for a minimal set of k (QuickXplain, Junker 2004). An order with the causes first
-    makes j near k.
+    The result consists of the first elements as far as possible. Let j be the length of the shortest prefix of
+    ``ordered`` that passes. The function takes at most 2 log2(n) + 2 tests to find that prefix among n elements, and
+    about 2 k log2(j / k) + 2 k more to find a minimal set of k elements in it (QuickXplain, Junker 2004). An order with
+    the causes of the failure first makes j close to k.
     """
     if passes(frozenset()):
         return frozenset()
-    length = _shortest(ordered, passes)
+    length = _shortest_passing_prefix(ordered, passes)
     if length is None:
         return None
-    last = frozenset([ordered[length - 1]])
-    return last | _quickxplain(last, True, ordered[: length - 1], passes)
+    # The last element of the shortest prefix is needed: the prefix without it fails.
+    needed = frozenset([ordered[length - 1]])
+    return needed | _quickxplain(needed, True, ordered[: length - 1], passes)
 
 
-def tighten(edits: frozenset[T], order: Sequence[T], passes: Passes[T]) -> frozenset[T]:
-    """Remove what can go, the last ones of ``order`` first: then no single element can be left out."""
+def remove_unneeded(elements: frozenset[T], order: Sequence[T], passes: Passes[T]) -> frozenset[T]:
+    """Return ``elements`` without those that the test does not need; the last ones of ``order`` are tried first.
+
+    No single element of the result can be left out, also if the test is not monotone.
+    """
     changed = True
-    while changed:
+    while changed:  # an element that was needed may not be needed any more once another one is removed
         changed = False
-        for element in reversed([e for e in order if e in edits]):
-            if passes(edits - {element}):
-                edits, changed = edits - {element}, True
-    return edits
+        for element in reversed([e for e in order if e in elements]):
+            if passes(elements - {element}):
+                elements, changed = elements - {element}, True
+    return elements
 
 
-class _Stop(Exception):  # noqa: N818 - no error
-    """As many tests as were wanted are known."""
+class _EnoughTestsError(Exception):
+    """Stops a search whose next tests are known."""
 
 
-def with_lookahead(search: Callable[[Passes[T]], R], passes: Callable[[frozenset[T], Lookahead[T]], bool]) -> R:
-    """Run ``search`` with a test that can also ask which tests will come next.
+def search_with_lookahead(search: Callable[[Passes[T]], R], passes: Callable[[frozenset[T], NextTests[T]], bool]) -> R:
+    """Run ``search`` with a test ``passes`` that can also ask which tests will come next.
 
-    A search does nothing but test, so it can be run again from its start with the answers so far. Most tests of a
-    search for few causes fail.
+    The prediction runs ``search`` again from its start with the answers so far, and then with failures. This works
+    because a search depends on the answers alone. Most tests of a search with few causes fail.
     """
     answers: list[bool] = []
 
-    def test(edits: frozenset[T]) -> bool:
-        answer = passes(edits, lambda count: _next_tests(search, [*answers, False], count))
+    def test(elements: frozenset[T]) -> bool:
+        answer = passes(elements, lambda count: _predict_tests(search, [*answers, False], count))
         answers.append(answer)
         return answer
 
     return search(test)
 
 
-def _next_tests(search: Callable[[Passes[T]], R], answers: list[bool], count: int) -> list[frozenset[T]]:
-    """Return the ``count`` tests that come after so many answers, as long as they fail."""
-    known, tests = iter(answers), list[frozenset[T]]()
+def _predict_tests(search: Callable[[Passes[T]], R], answers: list[bool], count: int) -> list[frozenset[T]]:
+    """Return the ``count`` tests that follow the tests with these answers, if each of them fails."""
+    past_answers, tests = iter(answers), list[frozenset[T]]()
 
-    def test(edits: frozenset[T]) -> bool:
-        answer = next(known, None)
+    def test(elements: frozenset[T]) -> bool:
+        answer = next(past_answers, None)
         if answer is not None:
             return answer
         if len(tests) == count:
-            raise _Stop
-        tests.append(edits)
+            raise _EnoughTestsError
+        tests.append(elements)
         return False
 
-    with suppress(_Stop):
+    with suppress(_EnoughTestsError):
         search(test)
     return tests
 
 
-def _shortest(ordered: Sequence[T], passes: Passes[T]) -> int | None:
-    """Return the length of the shortest beginning that passes: doubled until one does, then halved."""
-    short, long = 0, 1
-    while long < len(ordered) and not passes(frozenset(ordered[:long])):
-        short, long = long, 2 * long
-    if long >= len(ordered):
-        long = len(ordered)
-        if long == short or not passes(frozenset(ordered)):
+def _shortest_passing_prefix(ordered: Sequence[T], passes: Passes[T]) -> int | None:
+    """Return the length of the shortest prefix that passes; None if all elements fail."""
+    # Double the length until a prefix passes. The prefix of length ``failing`` fails throughout.
+    failing, passing = 0, 1
+    while passing < len(ordered) and not passes(frozenset(ordered[:passing])):
+        failing, passing = passing, 2 * passing
+    if passing >= len(ordered):
+        passing = len(ordered)
+        if passing == failing or not passes(frozenset(ordered)):
             return None
-    while long - short > 1:
-        middle = (short + long) // 2
+    # Then search between the two by bisection.
+    while passing - failing > 1:
+        middle = (failing + passing) // 2
         if passes(frozenset(ordered[:middle])):
-            long = middle
+            passing = middle
         else:
-            short = middle
-    return long
+            failing = middle
+    return passing
 
 
-def _quickxplain(edits: frozenset[T], grown: bool, rest: Sequence[T], passes: Passes[T]) -> frozenset[T]:
-    """Return what of ``rest`` must join ``edits``; ``grown``: whether these have grown since they were last tested."""
-    if not rest or (grown and passes(edits)):
+def _quickxplain(
+    required: frozenset[T], has_grown: bool, optional: Sequence[T], passes: Passes[T]
+) -> frozenset[T]:
+    """Return a minimal set of ``optional`` elements that passes together with ``required``.
+
+    ``has_grown``: True if ``required`` has grown since the last test, so that it may pass alone now.
+    """
+    if not optional or (has_grown and passes(required)):
         return frozenset()
-    if len(rest) == 1:
-        return frozenset(rest)
-    middle = (len(rest) + 1) // 2
-    first, second = rest[:middle], rest[middle:]
-    later = _quickxplain(edits | frozenset(first), True, second, passes)
-    return later | _quickxplain(edits | later, bool(later), first, passes)
+    if len(optional) == 1:
+        return frozenset(optional)
+    # Find what is needed of the second half if the whole first half is there, then what is needed of the first half.
+    middle = (len(optional) + 1) // 2
+    first_half, second_half = optional[:middle], optional[middle:]
+    from_second = _quickxplain(required | frozenset(first_half), True, second_half, passes)
+    return from_second | _quickxplain(required | from_second, bool(from_second), first_half, passes)

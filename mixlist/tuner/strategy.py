@@ -1,11 +1,13 @@
-"""Choose what a search tries, for each objective (Rules S9.5 to S9.7).
+"""Search for the best set of edits under each objective (Rules S9.5 to S9.7).
 
-``min-edits``: of the minimal sets of op types that the two orders of candidates give, the one with the fewest edits,
-where an edit more is worth a tenth of the matrix and convolution work that it keeps low (``WORTH``). ``max-low``
-starts from everything white and keeps as little as possible high; what then is not needed is left as the base has it.
-``max-speed`` takes the cheaper of both by the cost model, and goes on with single edits that make it cheaper.
-Then, where node rules are allowed, an op type gives way to a few of its nodes: at most half of them, or as many as it
-takes where more work stays low by it and edits are not counted.
+- ``min-edits`` looks for the fewest op types to make black. It tries two orders of the candidates, and takes the better
+  of the two minimal sets. An additional edit is worth it if it keeps a tenth of the matrix and convolution work low
+  (``EDIT_WORTH``).
+- ``max-low`` first moves every op type to the white list, and then makes as few of them black as it can. Edits that
+  gain nothing are undone.
+- ``max-speed`` takes the cheaper of these two results by the cost model, and adds single edits that lower the cost.
+
+If node rules are allowed, rules for a few nodes may then replace the edit of a whole op type.
 """
 
 from __future__ import annotations
@@ -15,24 +17,36 @@ from collections.abc import Callable, Sequence
 from mixlist.graph.refs import NodeRef
 from mixlist.lists.library import ListName
 from mixlist.tuner.candidate_ranking import CandidateRanking
-from mixlist.tuner.candidates import Candidate, Edit, EditSet, ListEdit, NodeEdit, list_candidates, node_candidates
+from mixlist.tuner.candidates import (
+    Candidate,
+    Edit,
+    EditSet,
+    ListEdit,
+    NodeEdit,
+    find_list_candidates,
+    find_node_candidates,
+)
 from mixlist.tuner.cost_model import CostModel
 from mixlist.tuner.options import Objective
-from mixlist.tuner.search import Lookahead, minimal, tighten, with_lookahead
+from mixlist.tuner.search import NextTests, find_minimal, remove_unneeded, search_with_lookahead
 from mixlist.tuner.trials import Trials
 
-WORTH = 0.1  # share of the matrix work that is worth one edit more
-FEW = 0.5  # of an op type's low nodes: more by rule than that, and the list says it better
+EDIT_WORTH = 0.1  # the share of the matrix work that justifies one more edit (Rule S9.6)
+MAX_RULE_SHARE = 0.5  # of an op type's low nodes: if more need a rule, the list says it better (Rule S9.7)
 NO_EDITS: EditSet = frozenset()
 
 
-def alternatives(objective: Objective) -> tuple[Objective, ...]:
-    """Return under which objectives node rules are searched where lists alone keep too little work low (Rule S9.15)."""
+def alternative_objectives(objective: Objective) -> tuple[Objective, ...]:
+    """Return the objectives of the searches with node rules, if lists alone keep too little work low (Rule S9.15)."""
     return ("min-edits", "max-low") if objective == "min-edits" else (objective,)
 
 
 class Strategy:
-    """One search. ``node_rules``: single nodes may be kept in float32. ``notes``: why no set of edits was found."""
+    """One search for the best set of edits.
+
+    ``node_rules``: True if the search may keep single nodes in float32. ``candidates``: the candidates of the search by
+    their edits, for the report. ``notes``: the reasons why no set of edits was found.
+    """
 
     def __init__(
         self,
@@ -49,176 +63,208 @@ class Strategy:
         self.notes: list[str] = []
 
     def run(self, objective: Objective) -> EditSet | None:
-        """Return the best set of edits found; None where none keeps the limits."""
+        """Search, and return the best set of edits; None if no set keeps the limits."""
         self.objective = objective
-        best = self._best_lists()
+        best = self._find_list_edits()
         if best is None:
             self.notes = ["no list of op types keeps the limits" + ("" if self.node_rules else "; --node-rules may")]
             if not self.node_rules:
                 return None
-            low_nodes = self._closed(NO_EDITS, lambda low: node_candidates(self.compiler.solution(NO_EDITS), low))
-            best = self._best_nodes(NO_EDITS, low_nodes)
+            main = self.compiler.solution(NO_EDITS)
+            candidates = self._with_exposed(NO_EDITS, lambda low_nodes: find_node_candidates(main, low_nodes))
+            best = self._find_node_edits(NO_EDITS, candidates)
             if best is None:
                 self.notes.append("rules of single nodes do not either")
                 return None
         elif self.node_rules:
-            for edit in sorted((e for e in best if isinstance(e, ListEdit) and e.after == "black"), key=self._weight):
-                best = self._nodes_instead(best, edit)
-        return self._tight(best)
+            black_edits = (edit for edit in best if isinstance(edit, ListEdit) and edit.after == "black")
+            for edit in sorted(black_edits, key=self._work_key):
+                best = self._replace_by_node_edits(best, edit)
+        return self._remove_unneeded(best)
 
-    # --- op types ---
+    # --- edits of lists ---
 
-    def _best_lists(self) -> EditSet | None:
-        """Return the best set of edits of lists."""
+    def _find_list_edits(self) -> EditSet | None:
+        """Return the best set of edits of lists; None if no set keeps the limits."""
         if self.objective == "min-edits":
-            return self._fewest()
-        low = self._lowest()
-        if self.objective == "max-low" or low is None:
-            return low
-        both = [edits for edits in (self._fewest(), low) if edits is not None]
-        return self._cheaper(min(both, key=lambda edits: (self.cost(edits), len(edits))))
+            return self._find_fewest_black()
+        most_low = self._find_most_low()
+        if self.objective == "max-low" or most_low is None:
+            return most_low
+        # max-speed
+        results = [edits for edits in (self._find_fewest_black(), most_low) if edits is not None]
+        return self._add_cheaper_edits(min(results, key=lambda edits: (self.cost(edits), len(edits))))
 
-    def _fewest(self) -> EditSet | None:
+    def _find_fewest_black(self) -> EditSet | None:
         """Return the best minimal set of op types to make black."""
-        return self._best_minimal(self._list_candidates(NO_EDITS, "black"), lambda edits: edits)
+        return self._find_best_minimal(self._list_candidates(NO_EDITS, "black"), lambda edits: edits)
 
-    def _lowest(self) -> EditSet | None:
-        """Make everything white but for what must not be; then the edits that gain nothing go."""
-        start = frozenset(candidate.edit for candidate in self._list_candidates(NO_EDITS, "white"))
-        self.compiler.offer(start)
-        order = self.ranking.orders(self._list_candidates(start, "black"))[0]
-        black = self._minimal(order, lambda edits: _instead(start, edits))
+    def _find_most_low(self) -> EditSet | None:
+        """Return the edits that make every op type white, except for those that must be black to keep the limits.
+
+        An edit that keeps no more work low than the base lists do is undone afterwards.
+        """
+        all_white = frozenset(candidate.edit for candidate in self._list_candidates(NO_EDITS, "white"))
+        self.compiler.add_gates(all_white)
+        order = self.ranking.orders(self._list_candidates(all_white, "black"))[0]
+        black = self._find_minimal(order, lambda edits: _make_black(all_white, edits))
         if black is None:
             return None
-        best = _instead(start, black)
-        for edit in sorted(best & start, key=str, reverse=True):
-            rest = best - {edit}
-            if self._share(rest) >= self._share(best) and self.trials.passes(rest):
-                best = rest
+        best = _make_black(all_white, black)
+        for edit in sorted(best & all_white, key=str, reverse=True):
+            fewer = best - {edit}
+            if self._low_share(fewer) >= self._low_share(best) and self.trials.passes(fewer):
+                best = fewer
         return best
 
-    def _cheaper(self, start: EditSet) -> EditSet:
-        """Add single edits that lower the cost and keep the limits; the last low node stays low."""
+    def _add_cheaper_edits(self, start: EditSet) -> EditSet:
+        """Return ``start`` with single edits that lower the cost and keep the limits.
+
+        An edit that makes the last low node high is not tried: that model is float32, which needs no list.
+        """
         best, cost = start, self.cost(start)
         for candidate in (*self._list_candidates(start, "black"), *self._list_candidates(start, "white")):
             edit = candidate.edit
             assert isinstance(edit, ListEdit)
             if edit.before == edit.after or edit.op in {e.op for e in best if isinstance(e, ListEdit)}:
                 continue
-            tried = best | {edit}
-            tried_cost = self.cost(tried)
-            if tried_cost < self.cost.threshold * cost and self.compiler.low_nodes(tried):
-                self.compiler.offer(tried)
-                if self.trials.passes(tried):
-                    best, cost = tried, tried_cost
+            extended = best | {edit}
+            extended_cost = self.cost(extended)
+            if extended_cost < self.cost.threshold * cost and self.compiler.low_nodes(extended):
+                self.compiler.add_gates(extended)
+                if self.trials.passes(extended):
+                    best, cost = extended, extended_cost
         return best
 
     def _list_candidates(self, edits: EditSet, after: ListName) -> tuple[Candidate, ...]:
-        """Return the op types that could go to a list under some edits; to black only those with low nodes."""
+        """Return the op types that could go to the list ``after`` under some edits.
+
+        Only op types with a low node can go to the black list.
+        """
         main, base = self.compiler.solution(edits), self.compiler.base
         if after == "white":
-            return self._known(list_candidates(main, base, after, None))
-        return self._known(self._closed(edits, lambda low: list_candidates(main, base, after, low)))
+            return self._remember(find_list_candidates(main, base, after, None))
+        return self._remember(self._with_exposed(edits, lambda low_nodes: find_list_candidates(main, base, after, low_nodes)))
 
-    def _closed(
-        self, edits: EditSet, candidates_of: Callable[[set[NodeRef]], tuple[Candidate, ...]]
+    def _with_exposed(
+        self, edits: EditSet, find_candidates: Callable[[set[NodeRef]], tuple[Candidate, ...]]
     ) -> tuple[Candidate, ...]:
-        """Return candidates of the nodes that round under some edits, and of those that do once all these are high.
+        """Return the candidates for the nodes that round under some edits, also once all the candidates are high.
 
-        (A Relu of what is low already rounds nothing, until its input comes in float32.)
+        A node may begin to round when its input becomes float32: in ``MatMul -> Relu`` with both low, the Relu rounds
+        nothing, because its input is rounded already. With the MatMul in float32 the Relu rounds its input.
         """
-        low = self.compiler.low_nodes(edits)
-        while True:
-            candidates = candidates_of(low)
-            more = frozenset(candidate.edit for candidate in candidates)
-            rest = self.compiler.low_nodes(_instead(edits, more) | {e for e in more if isinstance(e, NodeEdit)})
-            if rest <= low:
+        low_nodes = self.compiler.low_nodes(edits)
+        while True:  # ends because low_nodes grows with each turn
+            candidates = find_candidates(low_nodes)
+            all_high = frozenset(candidate.edit for candidate in candidates)
+            node_edits = {edit for edit in all_high if isinstance(edit, NodeEdit)}
+            still_low = self.compiler.low_nodes(_make_black(edits, all_high) | node_edits)
+            if still_low <= low_nodes:
                 return candidates
-            low = low | rest
+            low_nodes = low_nodes | still_low
 
-    # --- nodes ---
+    # --- edits of nodes ---
 
-    def _nodes_instead(self, edits: EditSet, edit: ListEdit) -> EditSet:
-        """Keep a few nodes of an op type high instead of all of them, where that keeps the limits (Rule S9.7)."""
-        rest = edits - {edit}
-        nodes = self.compiler.low_nodes(rest).intersection(self.candidates[edit].nodes)
-        candidates = node_candidates(self.compiler.solution(rest), nodes)
-        best = self._best_nodes(rest, candidates) if len(nodes) >= 2 and candidates else None
+    def _replace_by_node_edits(self, edits: EditSet, edit: ListEdit) -> EditSet:
+        """Return ``edits`` with edits of few nodes instead of ``edit``, if they keep the limits (Rule S9.7)."""
+        other_edits = edits - {edit}
+        nodes = self.compiler.low_nodes(other_edits).intersection(self.candidates[edit].nodes)
+        candidates = find_node_candidates(self.compiler.solution(other_edits), nodes)
+        best = self._find_node_edits(other_edits, candidates) if len(nodes) >= 2 and candidates else None
         if best is None:
             return edits
-        gains = self.objective != "min-edits" and self._share(best) > self._share(edits)
-        return best if gains or len(best - rest) <= FEW * len(nodes) else edits
+        gains = self.objective != "min-edits" and self._low_share(best) > self._low_share(edits)
+        return best if gains or len(best - other_edits) <= MAX_RULE_SHARE * len(nodes) else edits
 
-    def _best_nodes(self, start: EditSet, candidates: Sequence[Candidate]) -> EditSet | None:
+    def _find_node_edits(self, start: EditSet, candidates: Sequence[Candidate]) -> EditSet | None:
         """Return ``start`` with the best minimal set of nodes to keep high."""
-        return self._best_minimal(self._known(candidates), lambda edits: start | edits)
+        return self._find_best_minimal(self._remember(candidates), lambda edits: start | edits)
 
-    # --- common ---
+    # --- both kinds of edits ---
 
-    def _best_minimal(self, candidates: Sequence[Candidate], tried_of: Callable[[EditSet], EditSet]) -> EditSet | None:
-        """Return the best of the minimal sets that the orders of the candidates give, as it is tried."""
-        best = []
+    def _find_best_minimal(
+        self, candidates: Sequence[Candidate], complete: Callable[[EditSet], EditSet]
+    ) -> EditSet | None:
+        """Return the best of the minimal sets that the orders of the candidates lead to, each as ``complete`` makes it.
+
+        ``complete`` turns a set of the candidates' edits into the set of edits of a trial.
+        """
+        results = []
         for order in self.ranking.orders(candidates):
-            edits = self._minimal(order, tried_of)
-            if not edits:  # no set passes, or none is needed: another order gives the same
-                return None if edits is None else tried_of(edits)
-            best.append(tried_of(edits))
-        return min(best, key=lambda edits: (len(edits) - self._share(edits) / WORTH, sorted(map(str, edits))))
+            edits = self._find_minimal(order, complete)
+            if not edits:  # no set passes, or no edit is needed: another order leads to the same result
+                return None if edits is None else complete(edits)
+            results.append(complete(edits))
+        return min(results, key=lambda edits: (self._penalty(edits), sorted(map(str, edits))))
 
-    def _minimal(self, order: Sequence[Candidate], tried_of: Callable[[EditSet], EditSet]) -> EditSet | None:
-        """Return a minimal set of edits that passes; ``tried_of`` says what is tried of a set."""
+    def _find_minimal(self, order: Sequence[Candidate], complete: Callable[[EditSet], EditSet]) -> EditSet | None:
+        """Return a minimal set of the candidates' edits that passes once ``complete`` has completed it."""
         ordered = [candidate.edit for candidate in order]
 
-        def passes(edits: EditSet, lookahead: Lookahead[Edit]) -> bool:
-            return self.trials.passes(tried_of(edits), lambda count: map(tried_of, lookahead(count)))
+        def passes(edits: EditSet, next_tests: NextTests[Edit]) -> bool:
+            return self.trials.passes(complete(edits), lambda count: map(complete, next_tests(count)))
 
-        return with_lookahead(lambda test: minimal(ordered, test), passes)
+        return search_with_lookahead(lambda test: find_minimal(ordered, test), passes)
 
-    def _tight(self, edits: EditSet) -> EditSet:
-        """Remove the edits that can go; those stay that gain what the objective asks for."""
-        gains = {edit for edit in edits if self.gain(edit, edits)}
-        least = 0.0 if self.objective == "min-edits" else self._share(edits)
+    def _remove_unneeded(self, edits: EditSet) -> EditSet:
+        """Return ``edits`` without those that are not needed, neither for the limits nor for the objective."""
+        gaining = {edit for edit in edits if self.describe_loss(edit, edits)}
+        least_share = 0.0 if self.objective == "min-edits" else self._low_share(edits)
 
-        def can_go(rest: EditSet, lookahead: Lookahead[Edit]) -> bool:
-            if self._share(rest | gains) < least:
+        def passes(remaining: EditSet, next_tests: NextTests[Edit]) -> bool:
+            if self._low_share(remaining | gaining) < least_share:
                 return False
-            return self.trials.passes(rest | gains, lambda count: [more | gains for more in lookahead(count)])
+            return self.trials.passes(
+                remaining | gaining, lambda count: [tested | gaining for tested in next_tests(count)]
+            )
 
-        order = sorted(edits - gains, key=self._weight)
-        return with_lookahead(lambda test: tighten(edits - gains, order, test), can_go) | gains
+        order = sorted(edits - gaining, key=self._work_key)
+        return search_with_lookahead(lambda test: remove_unneeded(edits - gaining, order, test), passes) | gaining
 
-    def gain(self, edit: Edit, edits: EditSet) -> str:
-        """Return what the objective would lose if an edit were left out, in words; "" for nothing."""
-        rest = edits - {edit}
-        if self.objective != "min-edits" and self._share(rest) < self._share(edits):
+    def describe_loss(self, edit: Edit, edits: EditSet) -> str:
+        """Return what the objective loses if ``edit`` is left out of ``edits``, in words; "" if it loses nothing."""
+        other_edits = edits - {edit}
+        if self.objective != "min-edits" and self._low_share(other_edits) < self._low_share(edits):
             return "with less in low precision"
-        if self.objective == "max-speed" and self.cost(edits) < self.cost.threshold * self.cost(rest):
+        if self.objective == "max-speed" and self.cost(edits) < self.cost.threshold * self.cost(other_edits):
             return "at a higher cost"
         return ""
 
-    def merit(self, edits: EditSet) -> tuple[float, float, list[str]]:
-        """Return how sets of edits that keep the limits compare: smaller is better."""
-        few, much = len(edits) - self._share(edits) / WORTH, -self._share(edits)
-        first = (few, much) if self.objective == "min-edits" else (much, few)
+    def preference_key(self, edits: EditSet) -> tuple[float, float, list[str]]:
+        """Return a sort key of sets of edits that keep the limits: the smallest is the best under the objective."""
+        penalty, lost_share = self._penalty(edits), -self._low_share(edits)
+        first = (penalty, lost_share) if self.objective == "min-edits" else (lost_share, penalty)
         return *first, sorted(map(str, edits))
 
-    def _known(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """Remember the candidates by their edits, for the report."""
+    def _penalty(self, edits: EditSet) -> float:
+        """Return the number of edits, less one edit for each tenth of the matrix work that stays low (Rule S9.6)."""
+        return len(edits) - self._low_share(edits) / EDIT_WORTH
+
+    def _remember(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """Add the candidates to ``self.candidates``, and return them. An earlier candidate of the same edit stays."""
         self.candidates = {candidate.edit: candidate for candidate in candidates} | self.candidates
         return tuple(candidates)
 
-    def _weight(self, edit: Edit) -> tuple[int, bool, str]:
-        """Return the work that an edit makes high: what costs little stays longest."""
+    def _work_key(self, edit: Edit) -> tuple[int, bool, str]:
+        """Return a sort key: edits that make little matrix work high come first.
+
+        ``remove_unneeded`` starts at the end of the order, so the edits that cost most are removed first.
+        """
         candidate = self.candidates.get(edit)
         work = self.ranking.matrix_flops(candidate) if candidate is not None else 0
         return work, isinstance(edit, NodeEdit), str(edit)
 
-    def _share(self, edits: EditSet) -> float:
-        return self.compiler.share(edits) or 0.0
+    def _low_share(self, edits: EditSet) -> float:
+        return self.compiler.low_share(edits) or 0.0
 
 
-def _instead(start: EditSet, black: EditSet) -> EditSet:
-    """Return ``start`` with some op types black instead; one that the base has black already needs no edit."""
-    ops = {edit.op for edit in black if isinstance(edit, ListEdit)}
-    others = {edit for edit in start if not (isinstance(edit, ListEdit) and edit.op in ops)}
-    return frozenset(others | {edit for edit in black if isinstance(edit, ListEdit) and edit.before != "black"})
+def _make_black(start: EditSet, black: EditSet) -> EditSet:
+    """Return ``start`` with the op types of the edits ``black`` on the black list.
+
+    An op type that is on the black list of the base needs no edit for that: only its edit in ``start`` is removed.
+    """
+    black_edits = [edit for edit in black if isinstance(edit, ListEdit)]
+    ops = {edit.op for edit in black_edits}
+    other_edits = {edit for edit in start if not (isinstance(edit, ListEdit) and edit.op in ops)}
+    return frozenset(other_edits | {edit for edit in black_edits if edit.before != "black"})

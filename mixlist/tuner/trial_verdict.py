@@ -1,4 +1,4 @@
-"""Decide whether a trial passes: every limit of ``check`` must hold on all batches (Rules S9.2 and S9.3)."""
+"""Decide whether a trial passes: every limit of ``check`` must hold over all batches (Rules S9.2 and S9.3)."""
 
 from __future__ import annotations
 
@@ -8,34 +8,40 @@ from dataclasses import dataclass
 from mixlist.checker.accuracy import MEASURES, Limits, OutputAccuracy
 from mixlist.checker.exception_rate import too_many_exceptions
 from mixlist.checker.result import CheckReport
-from mixlist.tuner.trial_worker import Answers, BatchResult
+from mixlist.tuner.trial_worker import AnswerCounts, BatchResult
 
 
 @dataclass(frozen=True)
-class Goal:
-    """The limits of a trial: those of ``check``, and ``accuracy_loss``, of task accuracy (None without labels)."""
+class TrialLimits:
+    """The limits that a trial must keep.
 
-    limits: Limits
-    exception_rate: float
-    accuracy_loss: float | None = None
+    ``max_exception_rate``: the share of batches that may have an overflow. ``max_accuracy_loss``: by how much the share
+    of right answers may fall; None if there are no labels.
+    """
 
-    def first_counts(self, batches: int) -> bool:
-        """Return whether one batch with an overflow, among so many, breaks the limit."""
-        return too_many_exceptions(1, batches, self.exception_rate)
+    outputs: Limits
+    max_exception_rate: float
+    max_accuracy_loss: float | None = None
 
-    def accuracy_reason(self, right: int, kept: int, count: int) -> str:
-        """Return why too many right answers are lost, "" where they are not."""
-        loss = (right - kept) / max(count, 1)
-        if self.accuracy_loss is None or loss <= self.accuracy_loss:
+    def one_overflow_fails(self, batches: int) -> bool:
+        """Return True if a single batch with an overflow, among ``batches``, breaks the limit."""
+        return too_many(1, batches, self.max_exception_rate)
+
+    def describe_accuracy_loss(self, right_before: int, right_after: int, labels: int) -> str:
+        """Return the reason if too many right answers are lost, "" if the limit holds."""
+        loss = (right_before - right_after) / max(labels, 1)
+        if self.max_accuracy_loss is None or loss <= self.max_accuracy_loss:
             return ""
-        return f"task accuracy falls by {loss:.4g}, the limit is {self.accuracy_loss:g}"
+        return f"task accuracy falls by {loss:.4g}, the limit is {self.max_accuracy_loss:g}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a trial. ``why``: the limit that broke first; ``batch``: where, None for all of them together.
+    """The outcome of a trial.
 
-    ``crashed``: its process died, which another time it may not.
+    ``why``: the limit that broke first, "" if the trial passed. ``batch``: the index of the batch where that limit
+    broke, None if it is a limit over all batches. ``crashed``: True if the worker process died, which may not happen
+    again in another run.
     """
 
     passed: bool
@@ -45,55 +51,67 @@ class Outcome:
 
 
 class TrialVerdict:
-    """The verdict on one trial, whose batches are added one by one."""
+    """The verdict on one trial, to which the batches are added one by one. ``batches``: their number."""
 
-    def __init__(self, goal: Goal, outputs: Sequence[str], batches: int) -> None:
-        self.goal, self.batches = goal, batches
+    def __init__(self, limits: TrialLimits, outputs: Sequence[str], batches: int) -> None:
+        self.limits, self.batches = limits, batches
         self.outputs = [OutputAccuracy(name) for name in outputs]
         self.overflows = self.added = 0
-        self.answers: Answers = (0, 0, 0)
+        self.answers: AnswerCounts = (0, 0, 0)
 
     def add(self, index: int, batch: BatchResult) -> Outcome | None:
-        """Add a batch; return the outcome as soon as it is certain. A refused batch fails the trial (Rule S9.13)."""
+        """Add a batch. Return the outcome as soon as it is certain, None before that.
+
+        A trial that ONNX Runtime refuses to run fails (Rule S9.13).
+        """
         self.added += 1
         if batch.refusal is not None:
             which = f" on batch {index}" if self.batches > 1 else ""
             return Outcome(False, f"ONNX Runtime refuses it{which}, {batch.refusal}", index)
         if batch.overflow:
             self.overflows += 1
-            if too_many_exceptions(self.overflows, self.batches, self.goal.exception_rate):
+            if too_many(self.overflows, self.batches, self.limits.max_exception_rate):
                 share = f", in {self.overflows} or more of {self.batches} batches" if self.batches > 1 else ""
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index)
-        right, kept, labels = batch.answers
-        self.answers = self.answers[0] + right, self.answers[1] + kept, self.answers[2] + labels
-        for output, of_batch in zip(self.outputs, batch.outputs, strict=True):
-            output.merge(of_batch)
-            if output.cannot_pass(self.goal.limits):
-                return Outcome(False, _broken_limits(output, self.goal.limits), index)
-        return self._of_all_batches() if self.added == self.batches else None
+        right_before, right_after, labels = batch.answers
+        self.answers = self.answers[0] + right_before, self.answers[1] + right_after, self.answers[2] + labels
+        for output, in_batch in zip(self.outputs, batch.outputs, strict=True):
+            output.merge(in_batch)
+            if output.cannot_pass(self.limits.outputs):  # whatever the remaining batches hold
+                return Outcome(False, _describe_broken_limits(output, self.limits.outputs), index)
+        return self._outcome_of_all() if self.added == self.batches else None
 
-    def _of_all_batches(self) -> Outcome:
+    def _outcome_of_all(self) -> Outcome:
+        """Return the outcome after the last batch: now the limits that are shares over all batches are certain too."""
         for output in self.outputs:
-            if not output.finding(self.goal.limits).passed:
-                return Outcome(False, _broken_limits(output, self.goal.limits))
-        reason = self.goal.accuracy_reason(*self.answers)
+            if not output.finding(self.limits.outputs).passed:
+                return Outcome(False, _describe_broken_limits(output, self.limits.outputs))
+        reason = self.limits.describe_accuracy_loss(*self.answers)
         return Outcome(not reason, reason)
 
 
-def check_reasons(report: CheckReport, goal: Goal) -> tuple[str, ...]:
-    """Return why a check fails the goal, () where it passes."""
+def check_reasons(report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
+    """Return why a check does not keep the limits; () if it does.
+
+    A check reports the task accuracy and has no limit for it. So that limit is applied here.
+    """
     reasons = () if report.verdict == "pass" else report.reasons
     if report.task is None:
         return reasons
-    count = report.task.count
-    right, kept = (round(share * count) for share in (report.task.reference, report.task.mixed))
-    reason = goal.accuracy_reason(right, kept, count)
+    labels = report.task.count
+    right_before, right_after = (round(share * labels) for share in (report.task.reference, report.task.mixed))
+    reason = limits.describe_accuracy_loss(right_before, right_after, labels)
     return (*reasons, reason) if reason else reasons
 
 
-def _broken_limits(output: OutputAccuracy, limits: Limits) -> str:
+def _describe_broken_limits(output: OutputAccuracy, limits: Limits) -> str:
     finding = output.finding(limits)
-    asked = limits.enabled()
-    values = {name: getattr(finding, field) for name, field in MEASURES.items()}
-    broken = [f"{name} {values[name]:.3g} (limit {asked[name]:g})" for name in finding.failed_limits if name in asked]
+    limit_values = limits.asked()
+    measured = {name: getattr(finding, field) for name, field in MEASURES.items()}
+    broken = [
+        f"{name} {measured[name]:.3g} (limit {limit_values[name]:g})"
+        for name in finding.failed_limits
+        if name in limit_values
+    ]
+    # A limit without a value of its own, such as "shape", is named alone.
     return f"output {output.name!r}: {', '.join(broken) or ', '.join(finding.failed_limits)}"

@@ -1,6 +1,6 @@
-"""Judge a result on data that the search did not see (Rules S9.10 and S9.14).
+"""Judge a result on validation data: data that the search did not see (Rules S9.10 and S9.14).
 
-The data is that of ``--validate-on`` or, without it, the last quarter of the batches.
+It is the data of ``--validate-on`` or, without that option, the last quarter of the batches.
 """
 
 from __future__ import annotations
@@ -16,49 +16,52 @@ from mixlist.graph.load import LoadedModel
 from mixlist.lists.policy import Policy
 from mixlist.runtime.feeds import Batches, as_batches
 from mixlist.tuner.options import TuneOptions
-from mixlist.tuner.trial_verdict import Goal, check_reasons
+from mixlist.tuner.trial_verdict import TrialLimits, check_reasons
 
-LEAST = 4  # batches from which some are held out
-PART = 4  # one batch in so many is held out
+LEAST_BATCHES = 4  # with fewer batches none is held out
+HELD_OUT_PART = 4  # one batch in so many is held out
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The data of the last check.
+    """The validation data of one ``tune``.
 
-    ``held_out``: the names of the batches that were taken from the search's, () where the data was given. ``labels``:
-    those of the data, None for none.
+    ``held_out``: the names of the batches that were taken from the data of the search, () with ``--validate-on``.
+    ``labels``: the labels of the validation data, None if there are none.
     """
 
     batches: Batches
     held_out: tuple[str, ...] = ()
     labels: Labels | None = None
 
-    def check(self, loaded: LoadedModel, tuned: Policy, options: TuneOptions) -> CheckReport:
-        """Check a result on all of the data."""
-        return run_check(loaded, tuned, self.batches, replace(options.of_check(), labels=self.labels, steps=None))
+    def check(self, loaded: Loaded, tuned_policy: Policy, options: TuneOptions) -> CheckReport:
+        """Check a result on all of the validation data; ``--steps`` limits only the data of the search."""
+        check_options = replace(options.check_options(), labels=self.labels, steps=None)
+        return run_check(loaded, tuned_policy, self.batches, check_options)
 
-    def reasons(self, report: CheckReport, goal: Goal) -> tuple[str, ...]:
-        """Return why the check of a result fails, () where it passes."""
-        where = "the batches that were held out" if self.held_out else "the data of --validate-on"
-        return tuple(f"on {where}: {reason}" for reason in check_reasons(report, goal))
+    def reasons(self, report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
+        """Return why the check of a result fails on this data; () if it passes."""
+        data = "the batches that were held out" if self.held_out else "the data of --validate-on"
+        return tuple(f"on {data}: {reason}" for reason in check_reasons(report, limits))
 
 
-def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> tuple[Batches, Validation | None]:
-    """Return the batches of the search, and the data of the validation: None where there is none."""
+def split_batches(batches: Batches, loaded: Loaded, options: TuneOptions) -> tuple[Batches, Validation | None]:
+    """Return the batches of the search, and the validation data: None if there is none."""
     count = min(len(batches), options.steps or len(batches))
-    kept = count // PART if count >= LEAST and options.holdout else 0
     if options.validate_on is not None:
-        return batches.select(range(count)), Validation(as_batches(options.validate_on, loaded.proto))
-    search = batches.select(range(count - kept))
-    held_out = batches.select(range(count - kept, count))
-    return search, Validation(held_out, held_out.names()) if kept else None
+        return batches.part(range(count)), Validation(as_batches(options.validate_on, loaded.proto))
+    held_out_count = count // HELD_OUT_PART if count >= LEAST_BATCHES and options.holdout else 0
+    search_batches = batches.part(range(count - held_out_count))
+    held_out = batches.part(range(count - held_out_count, count))
+    return search_batches, Validation(held_out, held_out.names()) if held_out_count else None
 
 
-def warn_not_validated(search: Sequence[object], options: TuneOptions) -> tuple[Diagnostic, ...]:
-    """Return the warning that nothing was held out because there are too few batches; () where that was asked for."""
-    if not options.holdout or options.validate_on is not None or len(search) >= LEAST:
+def describe_missing(search_batches: Sequence[object], options: TuneOptions) -> tuple[str, ...]:
+    """Return a warning if there are too few batches to hold one out; () if the user turned holding out off."""
+    if not options.holdout or options.validate_on is not None or len(search_batches) >= LEAST_BATCHES:
         return ()
-    count = "is 1" if len(search) == 1 else f"are {len(search)}"
-    message = f"the list was not validated: there {count}, and a quarter of the batches is held out from {LEAST} on"
-    return (warning("ML611", message, hint="give more data, or other data with --validate-on"),)
+    return (
+        f"the list was not validated: from {LEAST_BATCHES} batches on a quarter of them is held out for that, and there"
+        f" {'is' if len(search_batches) == 1 else 'are'} {len(search_batches)}; give more data, or other data with"
+        " --validate-on",
+    )

@@ -41,7 +41,7 @@ def test_weights_are_counted_in_float32(tmp_path: Path) -> None:
     [
         (1, 24, r"about 55.8 GB of memory with 1 worker, and 24.0 GB are free", "use a machine with more memory"),
         (2, 24, r"about 77.3 GB of memory with 2 workers, and 24.0 GB are free", "use a machine with more memory"),
-        (2, 60, r"about 77.3 GB of memory with 2 workers, and 60.0 GB are free", "--jobs 1 takes 55.8 GB"),
+        (2, 60, r"about 77.3 GB of memory with 2 workers, and 60.0 GB are free", "use --jobs 1, which takes 55.8 GB"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(
