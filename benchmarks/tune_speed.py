@@ -101,7 +101,7 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
     from mixlist.emulation.emulate import emulate
     from mixlist.graph.load import load_model
     from mixlist.resolver import Resolver
-    from mixlist.tuner.candidates import policy_of
+    from mixlist.tuner.candidates import edit_policy
 
     feeds = _feeds(name)[:1] * (BATCHES if way == "many" else 1)
     policy = mixlist.load_policy(ops_info=LIBRARIES[0])
@@ -121,7 +121,7 @@ def _trial(name: str, path: Path, way: str) -> dict[str, Any]:
         times.setdefault("random", []).append(statistics.mean(found["times"]))
         for kind, choice, low in found["choices"]:
             start = time.perf_counter()
-            mixed = mixlist.rewrite(resolver.loaded, resolver.plan(policy_of(policy, choice))).model
+            mixed = mixlist.rewrite(resolver.loaded, resolver.plan(edit_policy(policy, choice))).model
             _run(emulate(load_model(mixed)).SerializeToString(), feeds)
             took(f"session, {kind}", start)
             for what, seconds in (peer.attempt(low, feeds) if peer is not None else {}).items():
@@ -140,24 +140,26 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
     from mixlist.checker.accuracy import Limits
     from mixlist.runtime.executors import open_workers
     from mixlist.tuner.candidate_ranking import CandidateRanking
-    from mixlist.tuner.candidates import list_candidates, node_candidates
+    from mixlist.tuner.candidates import find_list_candidates, find_node_candidates
     from mixlist.tuner.cost_model import CostModel
     from mixlist.tuner.strategy import Strategy
     from mixlist.tuner.trial_compiler import TrialCompiler
     from mixlist.tuner.trial_log import TrialLog
-    from mixlist.tuner.trial_verdict import Goal
+    from mixlist.tuner.trial_verdict import TrialLimits
     from mixlist.tuner.trials import Trials
 
     anything = Limits(normalized=math.inf, cosine=None)
     base = mixlist.check(resolver.loaded, policy, feeds, per_tensor=True, layerwise=True, limits=anything)
     error = max((o.normalized_error or 0.0 for o in base.outputs), default=0.0)
-    goal = Goal(Limits(normalized=error / 2 if base.verdict == "pass" and error else ERROR, cosine=None), 0.005)
+    trial_limits = TrialLimits(
+        Limits(normalized=error / 2 if base.verdict == "pass" and error else ERROR, cosine=None), 0.005
+    )
     with open_workers(None, None, None, 1) as crew:  # one process, on two cores the default
-        compiler = TrialCompiler(resolver, policy, feeds, base.tensors, threads=crew.threads, goal=goal)
-        compiler.offer(frozenset())
-        trials = Trials(compiler, goal, crew, TrialLog(None, {}))
-        trials.reference()
-        ranking = CandidateRanking(base, compiler.low, compiler.costs)
+        compiler = TrialCompiler(resolver, policy, feeds, base.tensors, threads=crew.threads, limits=trial_limits)
+        compiler.add_gates(frozenset())
+        trials = Trials(compiler, trial_limits, crew, TrialLog(None, {}))
+        trials.try_reference()
+        ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
         strategy = Strategy(trials, ranking, CostModel(compiler, "cpu"), node_rules=True)
         start = time.perf_counter()
         strategy.run("min-edits")
@@ -165,7 +167,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
         tried = list(trials.outcomes)
         low = compiler.low_nodes(frozenset())
         main = compiler.solution(frozenset())
-        units = (*list_candidates(main, policy, "black", low), *node_candidates(main, low))
+        units = (*find_list_candidates(main, policy, "black", low), *find_node_candidates(main, low))
         rng, times, at_random = random.Random(0), [], []
         rounds = ROUNDS[len(feeds)]
         for _ in range(100 * rounds):
@@ -173,7 +175,7 @@ def _search(resolver: Any, policy: Any, feeds: list[Any]) -> dict[str, Any]:
             if choice not in trials.outcomes and len(times) < rounds:  # else it would be remembered
                 at_random.append(choice)
                 begin = time.perf_counter()
-                trials.outcome(choice)
+                trials.try_edits(choice)
                 times.append(time.perf_counter() - begin)
         some = [("search", choice) for choice in tried[:: max(1, len(tried) // 2)][:2]]
         some += [("random", choice) for choice in at_random[:2]]
@@ -334,7 +336,7 @@ def _occ_share(name: str, path: Path, limit: float) -> dict[str, Any]:
 
 def _planted() -> None:
     """The worst and the mean number of tests for k culprits among n, anywhere in the order."""
-    from mixlist.tuner.search import minimal, tighten
+    from mixlist.tuner.search import find_minimal, remove_unneeded
 
     rng = random.Random(0)
     for n in (16, 64, 256, 1024):
@@ -347,9 +349,9 @@ def _planted() -> None:
                     tested.add(chosen)
                     return bool(planted <= chosen)
 
-                found = minimal(range(n), passes)
+                found = find_minimal(range(n), passes)
                 assert found == planted
-                assert tighten(found, range(n), passes) == planted
+                assert remove_unneeded(found, range(n), passes) == planted
                 counts.append(len(tested))
             bound = 4 * k * math.log2(n)
             told = f"{k} among {n}: mean {statistics.mean(counts):.1f} trials, at most {max(counts)}"

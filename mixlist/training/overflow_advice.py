@@ -16,8 +16,8 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.torch_export.step_format import LOSS_SCALE
 from mixlist.training.step_graph import StepGraph
-from mixlist.tuner.candidates import EditSet, ListEdit, list_candidates, policy_of
-from mixlist.tuner.output_files import mixlist_text
+from mixlist.tuner.candidates import EditSet, ListEdit, find_list_candidates, edit_policy
+from mixlist.tuner.output_files import render_modify_mixlist
 
 if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
@@ -47,13 +47,13 @@ def advise_on_overflow(
     edits: EditSet = frozenset()
     offenders = unscaled_offenders
     for _ in range(MAX_ROUNDS):
-        new_edits = _make_edits(graph, policy_of(policy, edits), offenders) - edits
+        new_edits = _make_edits(graph, edit_policy(policy, edits), offenders) - edits
         if not new_edits:  # no list decides on the remaining offenders, so further rounds would change nothing
             break
         edits |= new_edits
-        offenders = _find_first_offenders(graph, policy_of(policy, edits), unscaled_feed, provider)
+        offenders = _find_first_offenders(graph, edit_policy(policy, edits), unscaled_feed, provider)
         if not offenders:
-            return unscaled_offenders, 1.0, mixlist_text(policy, edits)
+            return unscaled_offenders, 1.0, render_modify_mixlist(policy, edits)
     return unscaled_offenders, 1.0, ""
 
 
@@ -70,5 +70,5 @@ def _make_edits(graph: StepGraph, policy: Policy, offenders: Sequence[NodeFindin
     """
     offender_refs = {offender.ref for offender in offenders}
     main_solution = Resolver(graph.loaded).plan(policy).solution.solutions[0]
-    candidates = list_candidates(main_solution, policy, "black", offender_refs)
+    candidates = find_list_candidates(main_solution, policy, "black", offender_refs)
     return frozenset(candidate.edit for candidate in candidates if isinstance(candidate.edit, ListEdit))

@@ -33,7 +33,7 @@ class CandidateRanking:
 
     def __init__(self, report: CheckReport, low_type: int, costs: Costs) -> None:
         bound = overflow_bound(low_type)
-        failing = [node for node in report.nodes if node.kind in FAILING]
+        failing = [node for node in report.nodes if node.kind in FAILING_KINDS]
         self.offenders = {node.ref: _VERBS[node.kind] for node in failing}
         # An offender that is high already got its bad values from a low node: only an edit of that node may help.
         self.offender_of = {node.low_source.ref: node for node in failing if node.low_source is not None}

@@ -19,7 +19,7 @@ from mixlist.ops.names import ascend_names
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import GraphSolution, reachable_solutions
 
-_TUNE_PLACE = Place("tune", 1, 1)  # stands for the file and position of a rule that the search makes
+_TUNE_PLACE = FilePlace("tune", 1, 1)  # stands for the file and position of a rule that the search makes
 
 
 @dataclass(frozen=True, order=True)
@@ -112,11 +112,11 @@ def find_list_candidates(
             continue
         if low_nodes is not None and ref not in low_nodes:
             continue
-        if base.space == "ascend" and not in_ascend(node.domain, node.op_type):
+        if base.space == "ascend" and not ascend_names(node.domain, node.op_type):
             continue  # the Ascend library has no name for this operator, so a mixlist cannot move it
         nodes_by_op.setdefault(classification.listed.op, {})[ref] = None
     return tuple(
-        Candidate(ListEdit(op, base.lists.of(op), after), tuple(nodes_by_op[op])) for op in sorted(nodes_by_op)
+        Candidate(ListEdit(op, base.lists.list_of(op), after), tuple(nodes_by_op[op])) for op in sorted(nodes_by_op)
     )
 
 
@@ -137,7 +137,7 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
         if not is_nameable(name) or solution.classifications[node.id].kind == "rule":
             continue
         # Slots of integers, and of float64, keep their types.
-        movable_groups = [group for group in signature.groups if group.authored in types.LISTED]
+        movable_groups = [group for group in signature.groups if group.authored in types.MIXABLE]
         inputs = _float32_slots({slot for group in movable_groups for slot in group.inputs}, node.inputs)
         outputs = _float32_slots({slot for group in movable_groups for slot in group.outputs}, node.outputs)
         candidates.setdefault(name, Candidate(NodeEdit(name, node.op_type, inputs, outputs), (ref,)))

@@ -21,29 +21,34 @@ SEARCH_FACTOR, WORKER_FACTOR = 8, 5
 _SMALL = 64 << 20  # bytes of weights that fit on every machine: free memory is not looked up
 
 
-def refuse_too_large(loaded: Loaded, workers: int) -> None:
+def refuse_too_large(loaded: LoadedModel, workers: int) -> None:
     """Raise UsageError if tuning with ``workers`` processes on this machine needs more memory than is free."""
     weights = weight_bytes(loaded)
     if weights < _SMALL:
         return
-    free, needed = free_memory(), _needed_bytes(weights, workers)
+    free, needed = measure_available_memory(), _needed_bytes(weights, workers)
     if free is None or needed <= free:
         return
     with_one_worker = _needed_bytes(weights, 1)
     one_worker_fits = workers > 1 and with_one_worker <= free
-    advice = f"use --jobs 1, which takes {gigabytes(with_one_worker)}" if one_worker_fits else "use a machine with more memory"
+    advice = (
+        f"use --jobs 1, which takes {format_gigabytes(with_one_worker)}"
+        if one_worker_fits
+        else "use a machine with more memory"
+    )
     raise UsageError(
-        f"tuning {loaded.name} takes about {gigabytes(needed)} of memory with {workers} worker"
-        f"{'s' if workers != 1 else ''}, and {gigabytes(free)} are free",
+        f"tuning {loaded.name} takes about {format_gigabytes(needed)} of memory with {workers} worker"
+        f"{'s' if workers != 1 else ''}, and {format_gigabytes(free)} are free",
         hint=f"{advice}, or judge single lists with mixlist check, which maps the weights from disk",
     )
 
 
-def weight_bytes(loaded: Loaded) -> int:
+def weight_bytes(loaded: LoadedModel) -> int:
     """Return the bytes of the model's constants, where those of a low type count as float32."""
-    numbers = [tensor for tensor in tensors(loaded.proto) if tensor.data_type != STRING]
+    numbers = [tensor for tensor in tensors_in_model(loaded.proto) if tensor.data_type != STRING]
     return sum(
-        4 * element_count(tensor) if tensor.data_type in LOW else declared_size(tensor) for tensor in numbers
+        4 * stored_element_count(tensor) if tensor.data_type in LOW_TYPES else declared_byte_size(tensor)
+        for tensor in numbers
     )
 
 

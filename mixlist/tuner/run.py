@@ -1,4 +1,4 @@
-"""Tune a model: base check, search, final check, and what each edit is for (Rules S9.1 to S9.14)."""
+"""Tune a model: base check, search, final check, explanation of each edit, validation (Rules S9.1 to S9.15)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from mixlist.tuner.cost_model import CostModel
 from mixlist.tuner.edit_report import explain_edits, is_minimal
 from mixlist.tuner.memory_estimate import refuse_too_large
 from mixlist.tuner.options import Objective, TuneOptions
-from mixlist.tuner.output_files import mixlist_text, read_back, rules_text
+from mixlist.tuner.output_files import read_tuned_policy, render_customize_dtypes, render_modify_mixlist
 from mixlist.tuner.result import TunedList, TuneReport
-from mixlist.tuner.strategy import NO_EDITS, Strategy, alternatives
+from mixlist.tuner.strategy import NO_EDITS, Strategy, alternative_objectives
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
-from mixlist.tuner.trial_verdict import Goal, check_reasons
+from mixlist.tuner.trial_verdict import TrialLimits, check_reasons
 from mixlist.tuner.trials import Trials
-from mixlist.tuner.validation import Validation, split_batches, warn_not_validated
+from mixlist.tuner.validation import Validation, describe_missing_validation, split_batches
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
@@ -42,95 +42,99 @@ if TYPE_CHECKING:
     from mixlist.graph.load import LoadedModel
     from mixlist.runtime.session import Feed
 
-SEARCHES = 5  # each but the first after a final check that did not agree
-WORTHWHILE = 0.9  # of the matrix work that the base lists made low: where lists keep less, node rules are searched
+MAX_SEARCHES = 5  # a search is repeated if its result fails the final check (Rule S9.8)
+WORTHWHILE = 0.9  # of the matrix work that the base lists make low: below it, node rules are searched (Rule S9.15)
 
 
 @with_keywords(TuneOptions)
 def tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
-    """Find the smallest change of ``policy``'s lists under which ``model`` keeps the limits of ``check`` on ``data``.
+    """Find the smallest change of the policy's lists under which a model keeps the limits of ``check`` on data.
 
-    The keyword arguments are the fields of ``TuneOptions``; ``data`` is that of ``check``. Ctrl-C ends the search: the
-    report is then not ``complete`` and holds the best list so far, if any. Raises UsageError for a policy without lists
-    and for wrong arguments, and what ``check`` raises.
+    The keyword arguments are the fields of ``TuneOptions``. ``data`` has the forms that ``check`` accepts. Ctrl-C ends
+    the search: the report is then not ``complete``, and holds the best list so far, if there is one. Raises UsageError
+    for a policy without lists and for wrong arguments, and the errors that ``check`` raises.
     """
     return run_tune(model, policy, data, options)
 
 
 def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -> TuneReport:
-    """Do what ``tune`` says, with its options in one object."""
+    """Tune a model, as ``tune`` does, with the options in one object."""
     if policy.mode.action != "lists":
         raise UsageError(f"the precision mode {policy.mode.name} has no lists to tune", hint="use mixed_float16")
     timer = PhaseTimer()
     resolver = Resolver(model, type_hints=options.type_hints)
-    loaded, check_options = resolver.loaded, options.of_check()
-    pairs = (os.cpu_count() or 1) // 2  # two threads on a run are as fast as two runs, of which one may be in vain
-    pool = options.jobs, options.scheduler, options.executor, pairs
-    refuse_too_large(loaded, executors.count_local_workers(*pool))
-    accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
-    goal = Goal(options.output_limits, options.max_exception_rate, accuracy_loss)
+    loaded, check_options = resolver.loaded, options.check_options()
+    # Two threads in one run are as fast as two runs at a time, one of which may turn out to be useless.
+    core_pairs = (os.cpu_count() or 1) // 2
+    worker_arguments = options.jobs, options.scheduler, options.executor, core_pairs
+    refuse_too_large(loaded, executors.count_local_workers(*worker_arguments))
+    max_accuracy_loss = options.max_accuracy_loss if options.labels is not None else None
+    limits = TrialLimits(options.output_limits, options.max_exception_rate, max_accuracy_loss)
     batches, validation = split_batches(as_batches(data, loaded.proto), loaded, options)
     feeds = list(batches)
-    trial_log = TrialLog(options.state, _search_key(loaded, policy, feeds, goal, options))
+    trial_log = TrialLog(options.state, _search_key(loaded, policy, feeds, limits, options))
     with timer.phase("base check"):
         base = run_check(loaded, policy, batches, replace(check_options, layerwise=True, per_tensor=True))
-        exact = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
-    if validation is not None and validation.held_out and options.labels is not None and exact.task is not None:
-        # The labels run over all batches: those of the held-out ones are no labels without a sample.
-        unused = warn_unused_labels(exact.task.used, len(options.labels))
-        base = replace(base, warnings=tuple(item for item in base.warnings if item not in unused))
-        validation = replace(validation, labels=options.labels[exact.task.used :])
+        # Trials need the float32 ranges of all batches. The base check lacks some if its mixed model did not run.
+        reference = base if base.batches == len(feeds) else _check_in_float32(loaded, policy, batches, options)
+    if validation is not None and validation.held_out and options.labels is not None and reference.task is not None:
+        # One label file covers all batches: the labels after those of the search belong to the held-out batches, and
+        # the base check must not warn that nothing uses them.
+        unused = unused_labels_note(reference.task.used, len(options.labels))
+        base = replace(base, warnings=tuple(warning for warning in base.warnings if warning not in unused))
+        validation = replace(validation, labels=options.labels[reference.task.used :])
 
     def final_check(edits: EditSet) -> CheckReport:
         with timer.phase("final check"):
-            tuned = read_back(policy, mixlist_text(policy, edits), rules_text(policy, edits))
-            return run_check(loaded, tuned, batches, check_options)
+            lists, rules = render_modify_mixlist(policy, edits), render_customize_dtypes(policy, edits)
+            return run_check(loaded, read_tuned_policy(policy, lists, rules), batches, check_options)
 
-    with executors.open_workers(*pool) as workers:
+    with executors.open_workers(*worker_arguments) as workers:
         compiler = TrialCompiler(
             resolver,
             policy,
             feeds,
-            exact.tensors,
+            reference.tensors,
             labels=options.labels,
             saturate=check_options.saturate,
             threads=workers.threads,
-            goal=goal,
+            limits=limits,
         )
         try:
-            compiler.offer(NO_EDITS)
-            ranking = CandidateRanking(base, compiler.low, compiler.costs)
-            trials = Trials(compiler, goal, workers, trial_log, options.progress)
+            compiler.add_gates(NO_EDITS)
+            ranking = CandidateRanking(base, compiler.low_type, compiler.costs)
+            trials = Trials(compiler, limits, workers, trial_log, options.progress)
             cost = CostModel(compiler, options.provider)
             tuning = _Tuning(trials, ranking, cost, base, timer, final_check)
-            gaps = missing_evidence(exact.outputs, options.max_ignored)
-            report = tuning.run(options.objective, node_rules=options.node_rules, gaps=gaps)
+            gaps = missing_evidence(reference.outputs, options.max_ignored)
+            report = tuning.run(options.objective, node_rules=options.node_rules, evidence_gaps=gaps)
         finally:
             compiler.close()
     if report.verdict != "pass":
         return report
     if validation is None:
-        return replace(report, warnings=(*report.warnings, *warn_not_validated(feeds, options)))
+        return replace(report, warnings=(*report.warnings, *describe_missing_validation(feeds, options)))
     with timer.phase("validation"):
-        return _validated(report, validation, loaded, policy, options, goal)
+        return _validate(report, validation, loaded, policy, options, limits)
 
 
 def _check_in_float32(loaded: LoadedModel, policy: Policy, batches: Batches, options: TuneOptions) -> CheckReport:
-    """Return a check of the original against itself, where the mixed model did not run on all batches.
+    """Return a check of the model against itself, with every node in float32.
 
-    Raises ModelError if the model does not run in float32 either.
+    It replaces the base check as the source of float32 ranges. Raises ModelError if the model does not run in float32
+    either.
     """
-    high = replace(policy, mode=V2["cube_fp16in_fp32out"], rules=())
-    report = run_check(loaded, high, batches, replace(options.of_check(), per_tensor=True))
+    float32_policy = replace(policy, mode=V2["cube_fp16in_fp32out"], rules=())
+    report = run_check(loaded, float32_policy, batches, replace(options.check_options(), per_tensor=True))
     if not report.batches:
         raise ModelError(f"{loaded.name} cannot be tuned: {report.reasons[0]}")
     return report
 
 
 def _search_key(
-    loaded: LoadedModel, policy: Policy, feeds: Sequence[Feed], goal: Goal, options: TuneOptions
+    loaded: LoadedModel, policy: Policy, feeds: Sequence[Feed], limits: TrialLimits, options: TuneOptions
 ) -> dict[str, str]:
-    """Return what the outcomes of trials depend on, each as a digest or text."""
+    """Return everything that the outcomes of trials depend on, by name: digests and texts (Rule S9.11)."""
     import onnxruntime
 
     return {
@@ -138,48 +142,65 @@ def _search_key(
         "data": digest([*feeds, {"labels": options.labels}]),
         "lists": policy.digest,
         "type hints": repr(sorted((options.type_hints or {}).items())),
-        "limits": f"{goal} {options.overflow_mode}",
+        "limits": f"{limits} {options.overflow_mode}",
         "versions": f"mixlist {__version__}, onnxruntime {onnxruntime.__version__}",
     }
 
 
-def _validated(
-    report: TuneReport, validation: Validation, loaded: LoadedModel, policy: Policy, options: TuneOptions, goal: Goal
+def _validate(
+    report: TuneReport,
+    validation: Validation,
+    loaded: LoadedModel,
+    policy: Policy,
+    options: TuneOptions,
+    limits: TrialLimits,
 ) -> TuneReport:
-    """Return the report with the verdict on data that the search did not see (Rules S9.10 and S9.14)."""
+    """Return the report with the verdict on validation data (Rules S9.10 and S9.14)."""
     report = replace(report, held_out=validation.held_out)
     try:
-        tuned = read_back(policy, report.modify_mixlist, report.customize_dtypes)
-        checked = validation.check(loaded, tuned, options)
+        tuned_policy = read_tuned_policy(policy, report.modify_mixlist, report.customize_dtypes)
+        check = validation.check(loaded, tuned_policy, options)
     except KeyboardInterrupt:
-        stopped = "interrupted: the list keeps the limits, but was not validated on other data"
-        return replace(report, complete=False, verdict="fail", reasons=(stopped,))
-    reasons = validation.reasons(checked, goal)
+        reason = "interrupted: the list keeps the limits, but was not validated on other data"
+        return replace(report, complete=False, verdict="fail", reasons=(reason,))
+    reasons = validation.reasons(check, limits)
     if reasons:
-        verdict: Verdict = "inconclusive" if checked.verdict == "inconclusive" else "fail"
+        verdict: Verdict = "inconclusive" if check.verdict == "inconclusive" else "fail"
         report = replace(report, verdict=verdict, reasons=reasons)
-    report = replace(report, validation=checked)
+    report = replace(report, validation=check)
     if report.alternative is None:
         return report
-    alternative = _validated_list(report.alternative, validation, loaded, policy, options, goal)
+    alternative = _validate_alternative(report.alternative, validation, loaded, policy, options, limits)
     return replace(report, alternative=alternative)
 
 
-def _validated_list(
-    found: TunedList, validation: Validation, loaded: LoadedModel, policy: Policy, options: TuneOptions, goal: Goal
+def _validate_alternative(
+    alternative: TunedList,
+    validation: Validation,
+    loaded: LoadedModel,
+    policy: Policy,
+    options: TuneOptions,
+    limits: TrialLimits,
 ) -> TunedList:
-    """Return the other result with the check on that data; it is not recommended if that fails or is interrupted."""
+    """Return the alternative with its check on validation data.
+
+    The alternative is not recommended if that check fails or is interrupted.
+    """
     try:
-        tuned = read_back(policy, found.modify_mixlist, found.customize_dtypes)
-        checked = validation.check(loaded, tuned, options)
+        tuned_policy = read_tuned_policy(policy, alternative.modify_mixlist, alternative.customize_dtypes)
+        check = validation.check(loaded, tuned_policy, options)
     except KeyboardInterrupt:
-        return replace(found, recommended=False)
-    return replace(found, validation=checked, recommended=not validation.reasons(checked, goal))
+        return replace(alternative, recommended=False)
+    return replace(alternative, validation=check, recommended=not validation.reasons(check, limits))
 
 
 @dataclass(frozen=True)
 class _SearchResult:
-    """The result of a search: the edits or None, the last check of the lists, and the reasons why the search failed."""
+    """The result of a search.
+
+    ``edits``: None if no set of edits keeps the limits. ``check``: the last check that ran. ``failures``: the reasons
+    why the search failed, () if it succeeded.
+    """
 
     edits: EditSet | None
     check: CheckReport
@@ -187,7 +208,7 @@ class _SearchResult:
 
 
 class _Tuning:
-    """The searches of one tuning, and the report that they end in."""
+    """The searches of one call of ``tune``, and the report on them. ``base``: the check under the base lists."""
 
     def __init__(
         self,
@@ -201,123 +222,130 @@ class _Tuning:
         self.trials, self.ranking, self.cost, self.base, self.timer = trials, ranking, cost, base, timer
         self.compiler, self.final_check = trials.compiler, final_check
 
-    def run(self, objective: Objective, *, node_rules: bool, gaps: Sequence[str]) -> TuneReport:
-        """Search for the best list, and for node rules where lists alone cost too much (Rule S9.15).
+    def run(self, objective: Objective, *, node_rules: bool, evidence_gaps: Sequence[str]) -> TuneReport:
+        """Search for the best list, and for node rules if lists alone keep too little work low (Rule S9.15).
 
-        ``gaps``: why nothing can be concluded. They are the reference's, so that no list changes them (Rule S9.12).
+        ``evidence_gaps``: the reasons why too little can be compared. They are facts about the reference, so no list
+        can change them (Rule S9.12).
         """
-        strategy = self._strategy(node_rules=node_rules)
-        if gaps:
-            report = self._report(strategy, objective, _SearchResult(None, self.base, tuple(gaps)), minimal=False)
+        strategy = self._new_strategy(node_rules=node_rules)
+        if evidence_gaps:
+            failed = _SearchResult(None, self.base, tuple(evidence_gaps))
+            report = self._report(strategy, objective, failed, try_without=False)
             return replace(report, verdict="inconclusive")
-        if objective == "min-edits" and not check_reasons(self.base, self.trials.goal):
+        if objective == "min-edits" and not check_reasons(self.base, self.trials.limits):
             return self._report(strategy, objective, _SearchResult(NO_EDITS, self.base))
         try:
             with self.timer.phase("search"):
-                reference = self.trials.reference()
-            if not reference.passed:
-                missed = f"the limits are missed with every node in float32 too ({reference.why})"
-                found = _SearchResult(None, self.base, (f"{missed}: data or limits are wrong",))
+                in_float32 = self.trials.try_reference()
+            if in_float32.passed:
+                result = self._search(strategy, objective)
             else:
-                found = self._search(strategy, objective)
-            report = self._report(strategy, objective, found)
+                missed = f"the limits are missed with every node in float32 too ({in_float32.why})"
+                result = _SearchResult(None, self.base, (f"{missed}: data or limits are wrong",))
+            report = self._report(strategy, objective, result)
         except KeyboardInterrupt:
-            return self._interrupted(strategy, objective)
-        if found.edits is None or node_rules:
+            return self._report_interrupted(strategy, objective)
+        if result.edits is None or node_rules:
             return report
         try:
-            alternative = self._alternative(found.edits, objective)
+            alternative = self._find_alternative(result.edits, objective)
         except KeyboardInterrupt:
-            message = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
-            return replace(report, warnings=(*report.warnings, warning("ML606", message)))
-        return self._counted(replace(report, alternative=alternative))
+            note = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
+            return replace(report, warnings=(*report.warnings, note))
+        return self._add_trials(replace(report, alternative=alternative))
 
-    def _strategy(self, *, node_rules: bool) -> Strategy:
+    def _new_strategy(self, *, node_rules: bool) -> Strategy:
         return Strategy(self.trials, self.ranking, self.cost, node_rules=node_rules)
 
     def _search(self, strategy: Strategy, objective: Objective) -> _SearchResult:
-        """Search, check, and search again where the check does not agree (Rule S9.8)."""
-        for _ in range(SEARCHES):
+        """Search and check the result; search again if the check fails, because a trial sees less (Rule S9.8)."""
+        for _ in range(MAX_SEARCHES):
             with self.timer.phase("search"):
                 edits = strategy.run(objective)
             if edits is None:
                 return _SearchResult(None, self.base, tuple(strategy.notes))
             check = self.final_check(edits)
-            reasons = check_reasons(check, self.trials.goal)
+            reasons = check_reasons(check, self.trials.limits)
             if not reasons:
                 return _SearchResult(edits, check)
-            self.trials.forget(edits, f"the check of the whole: {reasons[0]}")
+            self.trials.reject(edits, f"final check: {reasons[0]}")
         return _SearchResult(None, check, ("the final check contradicts the search", *reasons))
 
-    def _alternative(self, edits: EditSet, objective: Objective) -> TunedList | None:
-        """Return a result with node rules that keeps more work low, where the lists keep too little (Rule S9.15)."""
-        share, best = self.compiler.share, None
-        worthwhile = WORTHWHILE * (share(NO_EDITS) or 0.0)
-        kept = share(edits) or 0.0
-        for other in alternatives(objective) if kept < worthwhile else ():
-            strategy = self._strategy(node_rules=True)
-            found = self._search(strategy, other)
-            if found.edits is not None and (share(found.edits) or 0.0) > kept:
-                best, kept = (strategy, other, found), share(found.edits) or 0.0
-            if kept >= worthwhile:
+    def _find_alternative(self, edits: EditSet, objective: Objective) -> TunedList | None:
+        """Return a result with node rules that keeps more work low than ``edits`` do (Rule S9.15).
+
+        Return None if ``edits`` keep enough work low, or if no such result is found.
+        """
+        low_share, best = self.compiler.low_share, None
+        worthwhile = WORTHWHILE * (low_share(NO_EDITS) or 0.0)
+        best_share = low_share(edits) or 0.0
+        for other_objective in alternative_objectives(objective) if best_share < worthwhile else ():
+            strategy = self._new_strategy(node_rules=True)
+            result = self._search(strategy, other_objective)
+            if result.edits is not None and (low_share(result.edits) or 0.0) > best_share:
+                best, best_share = (strategy, other_objective, result), low_share(result.edits) or 0.0
+            if best_share >= worthwhile:
                 break
         if best is None:
             return None
-        with self.timer.phase("search"):
+        with self.timer.phase("search"):  # the trials without each edit
             return self._tuned_list(*best)
 
-    def _tuned_list(self, strategy: Strategy, objective: Objective, found: _SearchResult) -> TunedList:
-        assert found.edits is not None
-        explained = explain_edits(found.edits, strategy, minimal=True)
+    def _tuned_list(self, strategy: Strategy, objective: Objective, result: _SearchResult) -> TunedList:
+        """Return a search result with edits as the alternative of a report."""
+        assert result.edits is not None
+        explained = explain_edits(result.edits, strategy, try_without=True)
         policy = self.compiler.base
         return TunedList(
             objective=objective,
             recommended=True,
             minimal=is_minimal(explained),
             edits=explained,
-            modify_mixlist=mixlist_text(policy, found.edits),
-            customize_dtypes=rules_text(policy, found.edits),
-            low_share=self.compiler.share(found.edits),
-            check=found.check,
+            modify_mixlist=render_modify_mixlist(policy, result.edits),
+            customize_dtypes=render_customize_dtypes(policy, result.edits),
+            low_share=self.compiler.low_share(result.edits),
+            check=result.check,
         )
 
-    def _interrupted(self, strategy: Strategy, objective: Objective) -> TuneReport:
-        """Return the best list so far, which nobody has checked (Rule S9.11)."""
-        best = min(self.trials.passing, key=strategy.merit, default=None)
+    def _report_interrupted(self, strategy: Strategy, objective: Objective) -> TuneReport:
+        """Return the best list that passed a trial before Ctrl-C; no check has judged it (Rule S9.11)."""
+        best = min(self.trials.passing, key=strategy.preference_key, default=None)
         reason = "interrupted: the best list so far, not minimal and not checked"
         if best is None:
             reason = "interrupted before any list kept the limits"
-        report = self._report(strategy, objective, _SearchResult(best, self.base, (reason,)), minimal=False)
+        report = self._report(strategy, objective, _SearchResult(best, self.base, (reason,)), try_without=False)
         return replace(report, complete=False, check=None)
 
     def _report(
-        self, strategy: Strategy, objective: Objective, found: _SearchResult, *, minimal: bool = True
+        self, strategy: Strategy, objective: Objective, result: _SearchResult, *, try_without: bool = True
     ) -> TuneReport:
-        policy, share, edits = self.compiler.base, self.compiler.share, found.edits
-        reasons = found.failures or ("the lists keep every limit",)
-        chosen = edits or NO_EDITS
-        explained = explain_edits(chosen, strategy, minimal=minimal)
+        """Return the report on a search. ``try_without``: run a trial without each edit, to explain the edit."""
+        policy, low_share = self.compiler.base, self.compiler.low_share
+        reasons = result.failures or ("the lists keep every limit",)
+        edits = result.edits or NO_EDITS
+        explained = explain_edits(edits, strategy, try_without=try_without)
         report = TuneReport(
             model=self.compiler.resolver.loaded.name,
             objective=objective,
-            verdict="fail" if found.failures else "pass",
+            verdict="fail" if result.failures else "pass",
             complete=True,
-            minimal=minimal and edits is not None and is_minimal(explained),
+            minimal=try_without and result.edits is not None and is_minimal(explained),
             reasons=reasons,
             edits=explained,
-            modify_mixlist="" if edits is None else mixlist_text(policy, edits),
-            customize_dtypes="" if edits is None else rules_text(policy, edits),
-            low_share={"base": share(NO_EDITS), "tuned": share(chosen)},
+            modify_mixlist="" if result.edits is None else render_modify_mixlist(policy, edits),
+            customize_dtypes="" if result.edits is None else render_customize_dtypes(policy, edits),
+            low_share={"base": low_share(NO_EDITS), "tuned": low_share(edits)},
             trials=0,
             remembered=0,
-            check=found.check,
-            warnings=(*self.base.warnings, *(warning("ML612", note) for note in strategy.notes if note not in reasons)),
+            check=result.check,
+            warnings=(*self.base.warnings, *(note for note in strategy.notes if note not in reasons)),
             seconds=self.timer.seconds,
         )
-        return self._counted(report)
+        return self._add_trials(report)
 
-    def _counted(self, report: TuneReport) -> TuneReport:
-        """Return the report with all trials so far."""
+    def _add_trials(self, report: TuneReport) -> TuneReport:
+        """Return the report with the log of all trials so far, and their numbers."""
         log = self.trials.log
         remembered = sum(trial.remembered for trial in log)
         entries = tuple(trial.to_json() for trial in log)

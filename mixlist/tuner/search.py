@@ -107,9 +107,7 @@ def _shortest_passing_prefix(ordered: Sequence[T], passes: Passes[T]) -> int | N
     return passing
 
 
-def _quickxplain(
-    required: frozenset[T], has_grown: bool, optional: Sequence[T], passes: Passes[T]
-) -> frozenset[T]:
+def _quickxplain(required: frozenset[T], has_grown: bool, optional: Sequence[T], passes: Passes[T]) -> frozenset[T]:
     """Return a minimal set of ``optional`` elements that passes together with ``required``.
 
     ``has_grown``: True if ``required`` has grown since the last test, so that it may pass alone now.

@@ -144,7 +144,9 @@ class Strategy:
         main, base = self.compiler.solution(edits), self.compiler.base
         if after == "white":
             return self._remember(find_list_candidates(main, base, after, None))
-        return self._remember(self._with_exposed(edits, lambda low_nodes: find_list_candidates(main, base, after, low_nodes)))
+        return self._remember(
+            self._with_exposed(edits, lambda low_nodes: find_list_candidates(main, base, after, low_nodes))
+        )
 
     def _with_exposed(
         self, edits: EditSet, find_candidates: Callable[[set[NodeRef]], tuple[Candidate, ...]]

@@ -25,7 +25,7 @@ class TrialLimits:
 
     def one_overflow_fails(self, batches: int) -> bool:
         """Return True if a single batch with an overflow, among ``batches``, breaks the limit."""
-        return too_many(1, batches, self.max_exception_rate)
+        return too_many_exceptions(1, batches, self.max_exception_rate)
 
     def describe_accuracy_loss(self, right_before: int, right_after: int, labels: int) -> str:
         """Return the reason if too many right answers are lost, "" if the limit holds."""
@@ -70,7 +70,7 @@ class TrialVerdict:
             return Outcome(False, f"ONNX Runtime refuses it{which}, {batch.refusal}", index)
         if batch.overflow:
             self.overflows += 1
-            if too_many(self.overflows, self.batches, self.limits.max_exception_rate):
+            if too_many_exceptions(self.overflows, self.batches, self.limits.max_exception_rate):
                 share = f", in {self.overflows} or more of {self.batches} batches" if self.batches > 1 else ""
                 return Outcome(False, f"overflow at {batch.overflow}{share}", index)
         right_before, right_after, labels = batch.answers
@@ -106,7 +106,7 @@ def check_reasons(report: CheckReport, limits: TrialLimits) -> tuple[str, ...]:
 
 def _describe_broken_limits(output: OutputAccuracy, limits: Limits) -> str:
     finding = output.finding(limits)
-    limit_values = limits.asked()
+    limit_values = limits.enabled()
     measured = {name: getattr(finding, field) for name, field in MEASURES.items()}
     broken = [
         f"{name} {measured[name]:.3g} (limit {limit_values[name]:g})"

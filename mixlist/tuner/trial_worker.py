@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CACHE_BYTES = 2**28  # of what pieces made, in each process
 
 Values = dict[str, Array]  # by tensor name
-Answers = tuple[int, int, int]  # right in the reference, right in the trial, and all
+AnswerCounts = tuple[int, int, int]  # right in the reference, right in the trial, and all
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class BatchResult:
 
     overflow: str
     outputs: tuple[OutputAccuracy, ...] = ()
-    answers: Answers = (0, 0, 0)
+    answers: AnswerCounts = (0, 0, 0)
     ambiguous: AmbiguousValues | None = None
     refusal: Refusal | None = None
 
@@ -137,7 +137,7 @@ class TrialRunner:
             values.update(made)
             yield made
 
-    def _answers(self, batch: int, reference: Values, mixed: Values) -> Answers:
+    def _answers(self, batch: int, reference: Values, mixed: Values) -> AnswerCounts:
         """Return the right answers of the reference and of the trial, and the labels that count."""
         labels = self.payload.labels
         if labels is None:

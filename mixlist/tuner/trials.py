@@ -18,7 +18,7 @@ from mixlist.runtime.worker_process import WorkerDied
 from mixlist.tuner.candidates import EditSet
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
-from mixlist.tuner.trial_verdict import Goal, Outcome, TrialVerdict
+from mixlist.tuner.trial_verdict import Outcome, TrialLimits, TrialVerdict
 from mixlist.tuner.trial_worker import BatchResult, run_batch
 
 REFERENCE = "everything in float32"
@@ -48,24 +48,24 @@ class Trials:
     def __init__(
         self,
         compiler: TrialCompiler,
-        goal: Goal,
+        limits: TrialLimits,
         workers: Workers,
         trial_log: TrialLog,
         progress: ProgressCallback | None = None,
     ) -> None:
-        self.compiler, self.goal, self.workers, self.trial_log = compiler, goal, workers, trial_log
+        self.compiler, self.limits, self.workers, self.trial_log = compiler, limits, workers, trial_log
         self.progress = ProgressCounter(progress, "trials")
         self.log: list[Trial] = []
-        self.order = list(compiler.judged)  # the batch where the last trial failed goes first
+        self.order = list(compiler.judged_batches)  # the batch where the last trial failed goes first
         self.outcomes: dict[EditSet, Outcome] = {}
         self._sent: dict[str, str | bytes] = {}
         self._begun: dict[EditSet, tuple[int, Future[BatchResult]]] = {}  # guesses: a batch and its run
 
     def passes(self, edits: EditSet, lookahead: Lookahead | None = None) -> bool:
         """Return whether the edits keep all limits."""
-        return self.outcome(edits, lookahead).passed
+        return self.try_edits(edits, lookahead).passed
 
-    def outcome(self, edits: EditSet, lookahead: Lookahead | None = None) -> Outcome:
+    def try_edits(self, edits: EditSet, lookahead: Lookahead | None = None) -> Outcome:
         """Return what comes of the edits, which are tried if they were not before."""
         return self.outcomes.get(edits) or self._try(edits, lookahead)
 
@@ -74,11 +74,11 @@ class Trials:
         """The sets of edits that are known to keep all limits."""
         return tuple(edits for edits, outcome in self.outcomes.items() if outcome.passed)
 
-    def reference(self) -> Outcome:
+    def try_reference(self) -> Outcome:
         """Try everything in float32: no list can pass where this fails (Rule S9.4)."""
         return self._try(None, None)
 
-    def forget(self, edits: EditSet, why: str) -> None:
+    def reject(self, edits: EditSet, why: str) -> None:
         """Let edits that passed here and failed an independent check count as failed.
 
         Other trials that passed are forgotten, and all tensors have statistics from now on.
@@ -87,7 +87,7 @@ class Trials:
             del self.outcomes[passed]
             self.trial_log.outcomes.pop(_key(passed), None)
         self._begun.clear()
-        self.compiler.distrust()
+        self.compiler.collect_all_statistics()
         self._add(edits, Outcome(False, why), remembered=False)
 
     def _try(self, edits: EditSet | None, lookahead: Lookahead | None) -> Outcome:
@@ -111,10 +111,10 @@ class Trials:
 
     def _run(self, edits: EditSet | None, lookahead: Lookahead | None) -> Outcome:
         """Try some edits, or None for everything in float32."""
-        verdict = TrialVerdict(self.goal, self.compiler.output_names, len(self.order))
+        verdict = TrialVerdict(self.limits, self.compiler.output_names, len(self.order))
         waiting = deque(self.order)
         first = waiting.popleft()
-        flags = self.compiler.flags(edits)
+        flags = self.compiler.build_flags(edits)
         running = deque([(first, self._begin(edits, flags, first))])
         alone = self._guess(lookahead)
         try:
@@ -141,7 +141,7 @@ class Trials:
         """Begin with edits that may be tried next, one set for each other worker; return whether any are begun."""
         others = self.workers.count - 1
         for edits in lookahead(others) if lookahead is not None and others else ():
-            flags = self.compiler.flags_if_served(edits) if edits not in self.outcomes else None
+            flags = self.compiler.find_flags(edits) if edits not in self.outcomes else None
             if flags is not None and edits not in self._begun:
                 self._begun[edits] = self.order[0], self._submit(flags, self.order[0])
         return bool(self._begun)

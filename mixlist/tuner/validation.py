@@ -34,7 +34,7 @@ class Validation:
     held_out: tuple[str, ...] = ()
     labels: Labels | None = None
 
-    def check(self, loaded: Loaded, tuned_policy: Policy, options: TuneOptions) -> CheckReport:
+    def check(self, loaded: LoadedModel, tuned_policy: Policy, options: TuneOptions) -> CheckReport:
         """Check a result on all of the validation data; ``--steps`` limits only the data of the search."""
         check_options = replace(options.check_options(), labels=self.labels, steps=None)
         return run_check(loaded, tuned_policy, self.batches, check_options)
@@ -45,18 +45,18 @@ class Validation:
         return tuple(f"on {data}: {reason}" for reason in check_reasons(report, limits))
 
 
-def split_batches(batches: Batches, loaded: Loaded, options: TuneOptions) -> tuple[Batches, Validation | None]:
+def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -> tuple[Batches, Validation | None]:
     """Return the batches of the search, and the validation data: None if there is none."""
     count = min(len(batches), options.steps or len(batches))
     if options.validate_on is not None:
-        return batches.part(range(count)), Validation(as_batches(options.validate_on, loaded.proto))
+        return batches.select(range(count)), Validation(as_batches(options.validate_on, loaded.proto))
     held_out_count = count // HELD_OUT_PART if count >= LEAST_BATCHES and options.holdout else 0
-    search_batches = batches.part(range(count - held_out_count))
-    held_out = batches.part(range(count - held_out_count, count))
+    search_batches = batches.select(range(count - held_out_count))
+    held_out = batches.select(range(count - held_out_count, count))
     return search_batches, Validation(held_out, held_out.names()) if held_out_count else None
 
 
-def describe_missing(search_batches: Sequence[object], options: TuneOptions) -> tuple[str, ...]:
+def describe_missing_validation(search_batches: Sequence[object], options: TuneOptions) -> tuple[str, ...]:
     """Return a warning if there are too few batches to hold one out; () if the user turned holding out off."""
     if not options.holdout or options.validate_on is not None or len(search_batches) >= LEAST_BATCHES:
         return ()

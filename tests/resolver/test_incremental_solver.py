@@ -12,7 +12,7 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.incremental_solver import IncrementalSolver
-from mixlist.tuner.candidates import Candidate, EditSet, list_candidates, node_candidates, policy_of
+from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
 from mixlist.tuner.rounding_plan import RoundingPlanner
 from tests.support.builders import model, policy
 from tests.support.graphs import Case
@@ -49,7 +49,7 @@ class Both:
         self.halfway = 0
 
     def compare(self, choice: EditSet) -> None:
-        tried = policy_of(self.rules, choice)
+        tried = edit_policy(self.rules, choice)
         whole = self.resolver.plan(tried).solution.solutions[0]
         main = self.again.decide(tried)
         assert told(main) == told(whole)
@@ -64,8 +64,11 @@ class Both:
     def units(self) -> tuple[Candidate, ...]:
         main = self.again.decide(self.rules)
         low = {site.node for site in RoundingPlanner().roundings(main)}
-        lists = (*list_candidates(main, self.rules, "black", None), *list_candidates(main, self.rules, "white", None))
-        return (*lists, *node_candidates(main, low))
+        lists = (
+            *find_list_candidates(main, self.rules, "black", None),
+            *find_list_candidates(main, self.rules, "white", None),
+        )
+        return (*lists, *find_node_candidates(main, low))
 
 
 @settings(
@@ -95,7 +98,7 @@ def test_only_what_a_change_reaches_is_decided_anew() -> None:
     both.compare(frozenset())
     units = {unit.nodes[0][1]: unit for unit in both.units() if not hasattr(unit.edit, "after")}
     both.compare(frozenset([units["c"].edit]))
-    main = both.again.decide(policy_of(both.rules, frozenset([units["c"].edit])))
+    main = both.again.decide(edit_policy(both.rules, frozenset([units["c"].edit])))
     origin = both.again.origin(main)
     assert origin is not None and {node.proto.name for node in origin[1]} == {"c", "d", "z"}
 
@@ -107,9 +110,9 @@ def test_functions_that_a_change_does_not_reach_are_the_same_ones() -> None:
     <domain: "my", opset_import: ["" : 17]> h (a) => (c) { [n] b = Mul (a, a) c = Neg (b) }"""
     both = Both(model(text), policy(white=["Mul"]))
     both.compare(frozenset())
-    first = both.again.decide(policy_of(both.rules, frozenset()))
+    first = both.again.decide(edit_policy(both.rules, frozenset()))
     (edit,) = (unit.edit for unit in both.units() if unit.nodes[0][1] == "n" and not hasattr(unit.edit, "after"))
     both.compare(frozenset([edit]))
-    second = both.again.decide(policy_of(both.rules, frozenset([edit])))
+    second = both.again.decide(edit_policy(both.rules, frozenset([edit])))
     same = [one is other for one, other in zip(first.callees.values(), second.callees.values(), strict=True)]
     assert same == [True, False] and both.halfway > 0

@@ -17,7 +17,7 @@ from mixlist.runtime.executors import Workers
 from mixlist.runtime.process_pool import ProcessPool
 from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
-from mixlist.tuner.trial_verdict import Goal
+from mixlist.tuner.trial_verdict import TrialLimits
 from mixlist.tuner.trials import Trials
 
 
@@ -67,7 +67,9 @@ def trials(
     """
     mode = "saturate" if saturate else "inf"
     base = base or mixlist.check(proto, rules, feeds, per_tensor=True, overflow_mode=mode)
-    goal = Goal(limits or Limits(), exception_rate)
-    compiler = TrialCompiler(Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, goal=goal)
+    trial_limits = TrialLimits(limits or Limits(), exception_rate)
+    compiler = TrialCompiler(
+        Resolver(proto), rules, feeds, base.tensors, saturate=saturate, threads=1, limits=trial_limits
+    )
     workers = Workers(Here(), 1, 1, lambda path: Path(path).read_bytes())
-    return Trials(compiler, goal, workers, TrialLog(None, {}))
+    return Trials(compiler, trial_limits, workers, TrialLog(None, {}))

@@ -13,7 +13,7 @@ import mixlist
 from mixlist.errors import UsageError
 from mixlist.lists.policy import Policy
 from mixlist.training import Settings, train
-from mixlist.tuner.output_files import read_back
+from mixlist.tuner.output_files import read_tuned_policy
 from tests.support.builders import model
 from tests.support.training_network import all_low, classifier, clusters, mixed, squares
 
@@ -145,7 +145,7 @@ def test_a_planted_overflow_is_refused_named_and_cured() -> None:
     assert found.trace_scale == 1
     assert {node.name for node in found.offenders} == {"energy"}
     assert found.offenders[0].kind == "overflow"
-    cured = read_back(low_everywhere(), found.suggestion, "")
+    cured = read_tuned_policy(low_everywhere(), found.suggestion, "")
     assert cured.lists.list_of("Mul") == "black"
     again = run(planted(), cured, scaler_parameters={"init_scale": 1024.0})
     assert again.exception_rate == 0

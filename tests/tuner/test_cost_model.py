@@ -38,9 +38,9 @@ def test_a_measured_price_is_a_time_and_what_does_not_run_is_infinite(
     compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     price = CostModel(compiler, "cpu")
-    assert 0 < price._measured(HIGH) < 1
+    assert 0 < price._measured_time(HIGH) < 1
     monkeypatch.setattr(compiler, "feeds", ({"x": np.ones((2, 3), np.float32)},))
-    assert price._measured(HIGH) == math.inf
+    assert price._measured_time(HIGH) == math.inf
 
 
 def test_choices_that_round_alike_have_one_price(compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch) -> None:

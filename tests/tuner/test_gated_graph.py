@@ -25,7 +25,7 @@ from mixlist.rewriter import rewrite
 from mixlist.runtime.inference_session import make_session
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.session import SessionOptions
-from mixlist.tuner.candidates import Candidate, EditSet, list_candidates, node_candidates, policy_of
+from mixlist.tuner.candidates import Candidate, EditSet, edit_policy, find_list_candidates, find_node_candidates
 from mixlist.tuner.graph_partition import split
 from mixlist.tuner.trial_compiler import TrialCompiler
 from tests.support.builders import model, policy
@@ -60,43 +60,43 @@ class Bench:
     def __init__(self, proto: onnx.ModelProto, rules: Policy, feed: Mapping[str, Any], saturate: bool = False) -> None:
         self.compiler = TrialCompiler(Resolver(proto), rules, [feed], (), saturate=saturate)
         self.feed, self.saturate = feed, saturate
-        self.compiler.offer(frozenset())
+        self.compiler.add_gates(frozenset())
         self.builds = 0
         self.session: Plain | None = None
         self.token = ""
 
     def gated(self, flags: bytes) -> list[Any]:
         compiler = self.compiler
-        assert compiler.gated is not None
+        assert compiler.gated_graph is not None
         if self.token != compiler.token:
-            (self.whole,) = split(compiler.gated, ())
+            (self.whole,) = split(compiler.gated_graph, ())
             self.session = Plain(onnx.ModelProto.FromString(self.whole.model))
             self.token, self.builds = compiler.token, self.builds + 1
-        count = len(compiler.gated.gates)
+        count = len(compiler.gated_graph.gates)
         bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=count).astype(bool)
         assert self.session is not None
         given = {**self.feed, self.whole.flags: bits[list(self.whole.gates)]}
-        return self.session.run(compiler.gated.outputs[: len(compiler.output_names)], given)
+        return self.session.run(compiler.gated_graph.outputs[: len(compiler.output_names)], given)
 
     def mixed(self, choice: EditSet) -> list[Any]:
-        plan = self.compiler.resolver.plan(policy_of(self.compiler.base, choice))
+        plan = self.compiler.resolver.plan(edit_policy(self.compiler.base, choice))
         made = rewrite(plan.solution.loaded, plan)
         proto = emulate(replace(self.compiler.resolver.loaded, proto=made.proto), saturate=self.saturate)
         return Plain(proto).run(self.compiler.output_names, self.feed)
 
     def compare(self, choice: EditSet) -> None:
-        same(self.gated(self.compiler.flags(choice)), self.mixed(choice), f"choice {sorted(map(str, choice))}")
+        same(self.gated(self.compiler.build_flags(choice)), self.mixed(choice), f"choice {sorted(map(str, choice))}")
 
     def compare_reference(self) -> None:
         exact = Plain(raise_to_float32(self.compiler.resolver.loaded)).run(self.compiler.output_names, self.feed)
-        same(self.gated(self.compiler.flags(None)), exact, "no flags")
+        same(self.gated(self.compiler.build_flags(None)), exact, "no flags")
 
     def candidates(self, after: str = "black") -> tuple[Candidate, ...]:
         low = self.compiler.low_nodes(frozenset()) if after == "black" else None
-        return list_candidates(self.compiler.solution(frozenset()), self.compiler.base, after, low)
+        return find_list_candidates(self.compiler.solution(frozenset()), self.compiler.base, after, low)
 
     def nodes(self) -> tuple[Candidate, ...]:
-        return node_candidates(self.compiler.solution(frozenset()), self.compiler.low_nodes(frozenset()))
+        return find_node_candidates(self.compiler.solution(frozenset()), self.compiler.low_nodes(frozenset()))
 
     def close(self) -> None:
         self.compiler.close()
@@ -197,8 +197,8 @@ def test_what_is_rounded_already_is_not_rounded_again() -> None:
             (None, {"b": (10,), "n": (0,)}),
         ):
             chosen = frozenset(u.edit for u in bench.nodes() if u.nodes[0].name == "a") if choice is None else choice
-            flags = bench.compiler.flags(chosen)
-            gated = bench.compiler.gated
+            flags = bench.compiler.build_flags(chosen)
+            gated = bench.compiler.gated_graph
             assert gated is not None
             on = np.unpackbits(np.frombuffer(flags, np.uint8), count=len(gated.gates)).astype(bool)
             rounded = {
@@ -288,8 +288,8 @@ def test_large_constants_are_rounded_once() -> None:
       <domain: "f", opset_import: ["" : 17]> F (x, w) => (y) {{ [m] y = MatMul(x, w) }}""",
         white=["MatMul", "Add"],
     )
-    assert bench.compiler.gated is not None
-    weights = [t.name for t in bench.compiler.gated.proto.graph.initializer if list(t.dims) == [4, 512]]
+    assert bench.compiler.gated_graph is not None
+    weights = [t.name for t in bench.compiler.gated_graph.proto.graph.initializer if list(t.dims) == [4, 512]]
     assert weights == ["w", "w_float16"]
 
 
@@ -300,8 +300,8 @@ def test_initializers_that_are_inputs_are_constants_before_ir_version_4(ir_versi
     proto = model(f'<ir_version: {ir_version}, opset_import: ["" : 8]> {text}', check=False)
     proto.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [4]))
     bench = gates(proto, white=["Mul", "Neg"])
-    assert bench.compiler.gated is not None
-    assert [each.name for each in bench.compiler.gated.proto.graph.input] == inputs
+    assert bench.compiler.gated_graph is not None
+    assert [each.name for each in bench.compiler.gated_graph.proto.graph.input] == inputs
 
 
 def test_a_function_called_several_times_is_gated_for_each_call() -> None:
@@ -314,8 +314,8 @@ def test_a_function_called_several_times_is_gated_for_each_call() -> None:
         {"x": X["x"] / 100},
         white=["Exp", "Add"],
     )
-    assert bench.compiler.gated is not None
-    calls = {point.calls for point, _ in bench.compiler.gated.gates if point.node.name == "sq"}
+    assert bench.compiler.gated_graph is not None
+    calls = {point.calls for point, _ in bench.compiler.gated_graph.gates if point.node.name == "sq"}
     two = NodeRef("", "two")
     one, other = NodeRef("function:f:Twice", "one"), NodeRef("function:f:Twice", "two")
     assert {(two, one), (two, other), (NodeRef("", "three"),)} <= calls
@@ -346,8 +346,8 @@ LOOP = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4] x) => (float[1,
 def test_a_weight_that_a_loop_hands_on_is_rounded_once() -> None:
     """Not one that the loop changes, nor one that is no constant; beyond the range it becomes infinite, as computed."""
     bench = gates(LOOP, white=["Mul"], constants="clamp")
-    assert bench.compiler.gated is not None
-    assert [t.name for t in bench.compiler.gated.proto.graph.initializer if t.name.startswith(("w_", "v_"))] == [
+    assert bench.compiler.gated_graph is not None
+    assert [t.name for t in bench.compiler.gated_graph.proto.graph.initializer if t.name.startswith(("w_", "v_"))] == [
         "w_float16"
     ]
 

@@ -54,9 +54,9 @@ def test_pieces_compute_what_the_whole_does(job: tuple[Case, Policy], data: st.D
     bench = Bench(case.model, rules, case.feeds())
     try:
         choice = subset(data, (*bench.candidates(), *bench.nodes()))
-        flags = bench.compiler.flags(choice)
+        flags = bench.compiler.build_flags(choice)
         whole = bench.gated(flags)
-        gated = bench.compiler.gated
+        gated = bench.compiler.gated_graph
         assert gated is not None
         made = [name for node in gated.proto.graph.node for name in node.output if name]
         ends = [(name,) for name in made if data.draw(st.booleans())]
@@ -116,9 +116,9 @@ def test_a_cut_is_where_few_bytes_cross_and_constants_cross_none(monkeypatch: py
     compiler = TrialCompiler(
         Resolver(model(text)), policy(white=["MatMul"]), [{"x": np.ones((64, 64), np.float32)}], ()
     )
-    compiler.flags(frozenset())
-    assert compiler.gated is not None
-    _, second = split(compiler.gated, compiler.statistics.ends)
+    compiler.build_flags(frozenset())
+    assert compiler.gated_graph is not None
+    _, second = split(compiler.gated_graph, compiler.statistics.ends)
     assert second.reads == (cut,)
     assert {"ConstantOfShape"} <= {node.op_type for node in onnx.ModelProto.FromString(second.model).graph.node}
     compiler.close()
@@ -128,17 +128,17 @@ def test_a_sequence_crosses_no_cut() -> None:
     text = """g (float[2] x) => (float[2] y) <int64 i = {0}>
     { [a] a = Neg (x) s = SequenceConstruct (a, x) [b] b = SequenceAt (s, i) [y] y = Mul (b, b) }"""
     compiler = TrialCompiler(Resolver(model(text)), policy(white=["Mul"]), [{"x": np.ones(2, np.float32)}], ())
-    compiler.flags(frozenset())
-    assert compiler.gated is not None
-    parts = split(compiler.gated, [("a",), ("s",), ("b",)])
+    compiler.build_flags(frozenset())
+    assert compiler.gated_graph is not None
+    parts = split(compiler.gated_graph, [("a",), ("s",), ("b",)])
     assert len(parts) == 3 and all("s" not in part.reads for part in parts)
     compiler.close()
 
 
 def edits(compiler: TrialCompiler, *names: str) -> EditSet:
-    from mixlist.tuner.candidates import node_candidates
+    from mixlist.tuner.candidates import find_node_candidates
 
-    units = node_candidates(compiler.solution(frozenset()), compiler.low_nodes(frozenset()))
+    units = find_node_candidates(compiler.solution(frozenset()), compiler.low_nodes(frozenset()))
     return frozenset(unit.edit for unit in units if unit.nodes[0][1] in names)
 
 
@@ -155,15 +155,15 @@ def test_a_trial_begins_with_the_first_piece_whose_flags_are_new(monkeypatch: py
     pieces(monkeypatch, 4)
     tried = trials(chain(), policy(white=["MatMul"]), [FEED])
     compiler = tried.compiler
-    assert tried.outcome(frozenset()).passed
+    assert tried.try_edits(frozenset()).passed
     ran = record(compiler, monkeypatch)
-    tried.outcome(edits(compiler, "c"))
+    tried.try_edits(edits(compiler, "c"))
     assert ran == [2, 3]
     ran.clear()
-    tried.outcome(edits(compiler, "a"))
+    tried.try_edits(edits(compiler, "a"))
     assert ran == [1, 2, 3], "the first piece ran with nothing rounded for the reference"
     ran.clear()
-    tried.outcome(edits(compiler, "c", "d"))
+    tried.try_edits(edits(compiler, "c", "d"))
     assert ran == [3], "the third piece ran with these flags before"
     compiler.close()
 
@@ -172,7 +172,7 @@ def test_nothing_is_kept_of_a_model_that_draws_numbers(monkeypatch: pytest.Monke
     pieces(monkeypatch, 2)
     noisy = model("g (float[4] x) => (float[4] y) { [m] m = Mul (x, x) n = RandomNormalLike (m) [y] y = Add (m, n) }")
     tried = trials(noisy, policy(white=["Mul"]), [{"x": np.ones(4, np.float32)}])
-    assert "normalized" in tried.reference().why, "two runs in float32 differ"
+    assert "normalized" in tried.try_reference().why, "two runs in float32 differ"
     tried.compiler.close()
 
 
@@ -182,10 +182,10 @@ def test_a_trial_stops_at_the_piece_that_overflows_where_that_settles_it(monkeyp
     for rate, stops in ((0.005, [0]), (2.0, [0, 1, 2, 3])):
         tried = trials(chain(), policy(white=["MatMul"]), [large], exception_rate=rate)
         compiler = tried.compiler
-        compiler.offer(frozenset())
-        tried.reference()
+        compiler.add_gates(frozenset())
+        tried.try_reference()
         ran = record(compiler, monkeypatch)
-        outcome = tried.outcome(frozenset())
+        outcome = tried.try_edits(frozenset())
         assert ran == stops and not outcome.passed
         assert outcome.why.startswith("overflow at a") is (rate < 1)
         compiler.close()

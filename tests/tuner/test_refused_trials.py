@@ -17,7 +17,7 @@ from tests.support.local_workers import trials
 
 def test_a_refused_trial_fails_and_names_the_node() -> None:
     tried = trials(model(TEXT), RULES, feeds(3.0, 7.999))
-    outcome = tried.outcome(frozenset())
+    outcome = tried.try_edits(frozenset())
     tried.compiler.close()
     assert not outcome.passed and outcome.batch == 1
     assert outcome.why.startswith("ONNX Runtime refuses it on batch 1, at pick (Gather): ")
@@ -26,7 +26,7 @@ def test_a_refused_trial_fails_and_names_the_node() -> None:
 def test_the_node_behind_a_gate_has_the_name_of_the_model() -> None:
     """With Gather low too, the gated graph has two copies of it."""
     tried = trials(model(TEXT), policy(white=["Add", "Gather"]), feeds(7.999))
-    outcome = tried.outcome(frozenset())
+    outcome = tried.try_edits(frozenset())
     tried.compiler.close()
     assert outcome.why.startswith("ONNX Runtime refuses it, at pick (Gather): ")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mixlist.tuner.search import minimal, tighten, with_lookahead
+from mixlist.tuner.search import find_minimal, remove_unneeded, search_with_lookahead
 
 Passes = Callable[[frozenset[int]], bool]
 
@@ -33,7 +33,7 @@ def subsets(items: Sequence[int]) -> list[frozenset[int]]:
 def test_minimal_is_minimal(problem: tuple[list[int], Passes]) -> None:
     """Rule S9.5: A result is minimal."""
     order, passes = problem
-    found = minimal(order, passes)
+    found = find_minimal(order, passes)
     passing = [s for s in subsets(order) if passes(s)]
     if found is None:
         assert not passing
@@ -51,7 +51,7 @@ def test_tighten_leaves_nothing_out_that_could_go(problem: tuple[list[int], Pass
     passing = [s for s in subsets(order) if passes(s)]
     if passing:
         start = data.draw(st.sampled_from(passing))
-        found = tighten(start, order, passes)
+        found = remove_unneeded(start, order, passes)
         assert found <= start and passes(found)
         assert not any(passes(found - {one}) for one in found)
 
@@ -68,9 +68,9 @@ def test_any_predicate_gives_an_answer_that_passes_and_is_tight(count: int, data
         return verdicts[chosen]
 
     order = list(range(count))
-    found = minimal(order, passes)
+    found = find_minimal(order, passes)
     if found is not None and verdicts.get(found):
-        tight = tighten(found, order, passes)
+        tight = remove_unneeded(found, order, passes)
         assert verdicts[tight]
         assert not any(passes(tight - {one}) for one in tight)
 
@@ -90,9 +90,9 @@ class Counted:
 def search(order: Sequence[int], planted: frozenset[int]) -> int:
     """The tests of a whole search, the last that leaves out one after the other included."""
     counted = Counted(planted)
-    found = minimal(order, counted)
+    found = find_minimal(order, counted)
     assert found == planted
-    assert tighten(found, list(order), counted) == planted
+    assert remove_unneeded(found, list(order), counted) == planted
     return len(counted.tested)
 
 
@@ -132,7 +132,7 @@ def test_a_search_that_looks_ahead_finds_the_same(problem: tuple[list[int], Pass
         asked.append((chosen, passes(chosen), ahead(width)))
         return asked[-1][1]
 
-    assert with_lookahead(lambda test: minimal(order, test), ask) == minimal(order, passes)
+    assert search_with_lookahead(lambda test: find_minimal(order, test), ask) == find_minimal(order, passes)
     for at, (_, passed, likely) in enumerate(asked):
         assert len(likely) <= width
         for chosen, (came, later, _) in zip(likely if not passed else [], asked[at + 1 :], strict=False):

@@ -9,7 +9,7 @@ import pytest
 
 import mixlist
 from mixlist.checker.accuracy import Limits
-from mixlist.tuner.candidates import list_candidates
+from mixlist.tuner.candidates import find_list_candidates
 from tests.support.builders import model, policy
 from tests.support.local_workers import trials
 
@@ -84,7 +84,7 @@ def test_what_the_check_finds_where_nothing_was_watched() -> None:
     told = mixlist.tune(model(GROWING), rules, [GROWS], limits=ANY)
     assert told.verdict == "pass" and told.check is not None and told.check.verdict == "pass"
     assert [edit.op for edit in told.edits] == ["Mul", "Tanh"]  # Tanh reads 2**16 converted
-    assert "the check of the whole" in told.log[2]["why"]
+    assert "final check" in told.log[2]["why"]
 
 
 def test_what_has_failed_a_check_is_watched_from_then_on() -> None:
@@ -93,11 +93,11 @@ def test_what_has_failed_a_check_is_watched_from_then_on() -> None:
     low = tried.compiler.low_nodes(frozenset())
     units = {
         str(u.edit): frozenset([u.edit])
-        for u in list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", low)
+        for u in find_list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", low)
     }
     tanh, mul = units["Tanh: white to black"], units["Mul: white to black"]
     assert [tried.passes(choice) for choice in (frozenset(), tanh, mul)] == [True] * 3
-    tried.forget(frozenset(), "overflow")
+    tried.reject(frozenset(), "overflow")
     assert tried.passing == ()
     # Tanh reads 2**16 converted (Rule S8.4), unless it is high too.
     assert [tried.passes(choice) for choice in (frozenset(), tanh, mul, mul | tanh)] == [False, False, False, True]
@@ -117,9 +117,9 @@ def test_a_trial_counts_what_is_not_finite_in_float32_already(numerator: float, 
     tried = trials(model(AMONG), lists, [feed], saturate=saturate)
     report = mixlist.check(model(AMONG), lists, [feed], overflow_mode="saturate" if saturate else "inf")
     assert report.verdict == "fail" and report.outputs[0].verdict == "pass"
-    outcome = tried.outcome(frozenset())
+    outcome = tried.try_edits(frozenset())
     assert not outcome.passed and outcome.why.startswith("overflow at t")
     low = tried.compiler.low_nodes(frozenset())
-    (black,) = list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", low)
+    (black,) = find_list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", low)
     assert str(black.edit) == "Div: white to black" and tried.passes(frozenset([black.edit]))
     tried.compiler.close()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import mixlist
 from mixlist.checker.accuracy import Limits
 from mixlist.tuner import trial_worker
-from mixlist.tuner.candidates import list_candidates, node_candidates, policy_of
+from mixlist.tuner.candidates import edit_policy, find_list_candidates, find_node_candidates
 from tests.checker.test_exact import Case, cases
 from tests.support.builders import model, policy
 from tests.support.local_workers import trials
@@ -35,7 +35,7 @@ def test_planted_overflow(planted: Planted) -> None:
     for feed in planted.feeds:
         checked = mixlist.check(proto, planted.policy, [feed], limits=ANY)
         tried = trials(proto, planted.policy, [feed], limits=ANY)
-        outcome = tried.outcome(frozenset())
+        outcome = tried.try_edits(frozenset())
         tried.compiler.close()
         assert outcome.passed is (checked.verdict != "fail"), (outcome, checked.reasons)
         if not outcome.passed:
@@ -62,13 +62,13 @@ def test_a_trial_says_what_the_check_says(case: Case, data: st.DataObject) -> No
     base = mixlist.check(case.model, case.rules, case.feeds, per_tensor=True, overflow_mode=mode)
     tried = trials(case.model, case.rules, case.feeds, saturate=case.saturate, base=base)
     try:
-        units = list_candidates(
+        units = find_list_candidates(
             tried.compiler.solution(frozenset()), case.rules, "black", tried.compiler.low_nodes(frozenset())
         )
         for choice in (frozenset(), frozenset(u.edit for u in units if data.draw(st.booleans()))):
-            lists = policy_of(case.rules, choice)
+            lists = edit_policy(case.rules, choice)
             checked = mixlist.check(case.model, lists, case.feeds, overflow_mode=mode) if choice else base
-            outcome = tried.outcome(choice)
+            outcome = tried.try_edits(choice)
             assert outcome.passed is (checked.verdict != "fail"), (outcome, checked.reasons)
     finally:
         tried.compiler.close()
@@ -83,7 +83,7 @@ def test_a_trial_stops_at_the_first_broken_limit_and_that_batch_goes_first() -> 
     ran: list[int] = []
     submit = tried._submit
     tried._submit = lambda flags, batch: ran.append(batch) or submit(flags, batch)  # type: ignore[method-assign]
-    assert tried.outcome(frozenset()).batch == 3
+    assert tried.try_edits(frozenset()).batch == 3
     assert ran == [0, 1, 2, 3] and tried.order[0] == 3
     tried.compiler.close()
 
@@ -94,7 +94,7 @@ def test_inputs_in_float16_are_fed_as_the_graph_takes_them() -> None:
         "g (float16[2] x, int64[2] i) => (float16[2] y) { [c] c = Cast<to=10>(i) [m] m = Mul(x, c) [n] y = Neg(m) }"
     )
     tried = trials(proto, policy(white=["Mul"]), feeds)
-    assert tried.outcome(frozenset()).passed and tried.reference().passed
+    assert tried.try_edits(frozenset()).passed and tried.try_reference().passed
     tried.compiler.close()
 
 
@@ -114,7 +114,7 @@ def test_masks(large: str, factor: str, passes: bool) -> None:
     rules = policy(white=["Where", "Mul", "Add", "Softmax"], constants="ieee")
     checked = mixlist.check(proto, rules, feeds, limits=ANY)
     tried = trials(proto, rules, feeds, limits=ANY)
-    outcome = tried.outcome(frozenset())
+    outcome = tried.try_edits(frozenset())
     tried.compiler.close()
     assert outcome.passed is (checked.verdict == "pass") is passes, (outcome, checked.reasons)
 
@@ -126,7 +126,7 @@ def test_a_reshape_that_overflows_where_what_it_reads_does_not() -> None:
     feeds = [{"x": np.ones((1, 4), np.float32)}]
     rules = policy(white=["Reshape"], black=["Sub"])
     tried = trials(proto, rules, feeds, limits=ANY)
-    outcome = tried.outcome(frozenset())
+    outcome = tried.try_edits(frozenset())
     tried.compiler.close()
     assert mixlist.check(proto, rules, feeds, limits=ANY).verdict == "fail"
     assert not outcome.passed and outcome.why == "overflow at r"
@@ -139,7 +139,7 @@ def test_the_first_overflow_is_named_where_its_sum_stands_in_a_later_output() ->
     feeds = [{"x": np.full(4, 5e4, np.float32)}]
     rules = policy(white=["ReduceSum", "Div"])
     tried = trials(proto, rules, feeds, limits=ANY)
-    outcome = tried.outcome(frozenset())
+    outcome = tried.try_edits(frozenset())
     tried.compiler.close()
     (first,) = (node for node in mixlist.check(proto, rules, feeds, limits=ANY).nodes if node.first)
     assert outcome.why == f"overflow at {first.name}" == "overflow at sum"
@@ -155,14 +155,14 @@ def test_other_workers_begin_with_what_is_likely_to_come() -> None:
     tried = trials(model(TWO), policy(white=["Mul", "Exp", "Sqrt", "Neg"]), feeds, limits=ANY)
     tried.workers = replace(tried.workers, count=3)
     first, second, third = (
-        frozenset(unit.edit for unit in node_candidates(tried.compiler.solution(frozenset()), {("", name)}))
+        frozenset(unit.edit for unit in find_node_candidates(tried.compiler.solution(frozenset()), {("", name)}))
         for name in "abc"
     )
     ran: list[tuple[bytes, int]] = []
     submit = tried._submit
     tried._submit = lambda flags, batch: ran.append((flags, batch)) or submit(flags, batch)  # type: ignore[method-assign]
-    tried.compiler.offer(frozenset())
-    of = {choice: tried.compiler.flags(choice) for choice in (first, second, third)}
+    tried.compiler.add_gates(frozenset())
+    of = {choice: tried.compiler.build_flags(choice) for choice in (first, second, third)}
     assert tried.passes(first, lambda count: [second, third][:count])
     assert ran == [(of[first], 0), (of[second], 0), (of[third], 0), (of[first], 1)]
     ran.clear()
@@ -191,11 +191,11 @@ def test_convolutions_compute_in_a_trial_what_they_do_in_the_check() -> None:
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     feeds = [{"x": rng.normal(size=(1, 32, 24, 24)).astype(np.float32)}]
     tried = trials(proto, policy(white=["Conv", "Relu", "Sigmoid", "Mul"]), feeds)
-    for unit in (None, *list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", None)):
+    for unit in (None, *find_list_candidates(tried.compiler.solution(frozenset()), tried.compiler.base, "black", None)):
         choice = frozenset([unit.edit] if unit is not None else [])
-        flags = tried.compiler.flags(choice)
+        flags = tried.compiler.build_flags(choice)
         ours = trial_worker.run_batch(tried.compiler.token, tried.compiler.payload, flags, 0).outputs[0].finding(ANY)
-        (theirs,) = mixlist.check(proto, policy_of(tried.compiler.base, choice), feeds, limits=ANY).outputs
+        (theirs,) = mixlist.check(proto, edit_policy(tried.compiler.base, choice), feeds, limits=ANY).outputs
         assert theirs.normalized_error > 1e-4
         assert ours.normalized_error == pytest.approx(theirs.normalized_error, rel=1e-9)
     tried.compiler.close()
