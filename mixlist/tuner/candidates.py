@@ -127,7 +127,7 @@ def find_node_candidates(main: GraphSolution, nodes: set[NodeRef]) -> tuple[Cand
     a rule of the policy decides it already.
     """
     graphs = {id(s.graph): s.graph for s in reachable_solutions(main)}  # specializations of a function share a graph
-    names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.order)
+    names = unique_names(node_ref(graph, node) for graph in graphs.values() for node in graph.nodes)
     candidates: dict[str, Candidate] = {}
     for solution, node in _listed_nodes(main):
         ref, signature = node_ref(solution.graph, node), node.signature

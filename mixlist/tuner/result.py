@@ -115,7 +115,7 @@ class TuneReport:
 
     def to_json(self) -> dict[str, object]:
         """Return the ``mixlist.tune/1`` object of schemas/tune.json."""
-        return {"format": "mixlist.tune/1", **_fields_to_json(self)}
+        return {"format": "mixlist.tune/1", **_fields_to_json(self), "warnings": warnings_as_text(self.warnings)}
 
 
 def _save(

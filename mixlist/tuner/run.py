@@ -34,7 +34,7 @@ from mixlist.tuner.trial_compiler import TrialCompiler
 from mixlist.tuner.trial_log import TrialLog
 from mixlist.tuner.trial_verdict import TrialLimits, check_reasons
 from mixlist.tuner.trials import Trials
-from mixlist.tuner.validation import Validation, describe_missing_validation, split_batches
+from mixlist.tuner.validation import Validation, split_batches, warn_not_validated
 from mixlist.version import __version__
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     if validation is not None and validation.held_out and options.labels is not None and reference.task is not None:
         # One label file covers all batches: the labels after those of the search belong to the held-out batches, and
         # the base check must not warn that nothing uses them.
-        unused = unused_labels_note(reference.task.used, len(options.labels))
-        base = replace(base, warnings=tuple(warning for warning in base.warnings if warning not in unused))
+        unused = warn_unused_labels(reference.task.used, len(options.labels))
+        base = replace(base, warnings=tuple(item for item in base.warnings if item not in unused))
         validation = replace(validation, labels=options.labels[reference.task.used :])
 
     def final_check(edits: EditSet) -> CheckReport:
@@ -113,7 +113,7 @@ def run_tune(model: Model, policy: Policy, data: object, options: TuneOptions) -
     if report.verdict != "pass":
         return report
     if validation is None:
-        return replace(report, warnings=(*report.warnings, *describe_missing_validation(feeds, options)))
+        return replace(report, warnings=(*report.warnings, *warn_not_validated(feeds, options)))
     with timer.phase("validation"):
         return _validate(report, validation, loaded, policy, options, limits)
 
@@ -251,8 +251,8 @@ class _Tuning:
         try:
             alternative = self._find_alternative(result.edits, objective)
         except KeyboardInterrupt:
-            note = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
-            return replace(report, warnings=(*report.warnings, note))
+            message = "interrupted: the search for node rules, which may keep more work in low precision, did not end"
+            return replace(report, warnings=(*report.warnings, warning("ML606", message)))
         return self._add_trials(replace(report, alternative=alternative))
 
     def _new_strategy(self, *, node_rules: bool) -> Strategy:
@@ -339,7 +339,7 @@ class _Tuning:
             trials=0,
             remembered=0,
             check=result.check,
-            warnings=(*self.base.warnings, *(note for note in strategy.notes if note not in reasons)),
+            warnings=(*self.base.warnings, *(warning("ML612", note) for note in strategy.notes if note not in reasons)),
             seconds=self.timer.seconds,
         )
         return self._add_trials(report)

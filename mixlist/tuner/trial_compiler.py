@@ -198,7 +198,7 @@ class TrialCompiler:
             feeds=self.feeds,
             first_counts=self.limits is not None and self.limits.one_overflow_fails(len(self.judged_batches)),
             limits=self.limits.outputs if self.limits is not None else None,
-            deterministic=not any(is_random(node) for graph in self.solver.graphs.values() for node in graph.order),
+            deterministic=not any(is_random(node) for graph in self.solver.graphs.values() for node in graph.nodes),
             labels=self.labels,
             threads=self.threads,
         )

@@ -56,12 +56,12 @@ def split_batches(batches: Batches, loaded: LoadedModel, options: TuneOptions) -
     return search_batches, Validation(held_out, held_out.names()) if held_out_count else None
 
 
-def describe_missing_validation(search_batches: Sequence[object], options: TuneOptions) -> tuple[str, ...]:
+def warn_not_validated(search_batches: Sequence[object], options: TuneOptions) -> tuple[Diagnostic, ...]:
     """Return a warning if there are too few batches to hold one out; () if the user turned holding out off."""
     if not options.holdout or options.validate_on is not None or len(search_batches) >= LEAST_BATCHES:
         return ()
-    return (
-        f"the list was not validated: from {LEAST_BATCHES} batches on a quarter of them is held out for that, and there"
-        f" {'is' if len(search_batches) == 1 else 'are'} {len(search_batches)}; give more data, or other data with"
-        " --validate-on",
+    count = "is 1" if len(search_batches) == 1 else f"are {len(search_batches)}"
+    message = (
+        f"the list was not validated: there {count}, and a quarter of the batches is held out from {LEAST_BATCHES} on"
     )
+    return (warning("ML611", message, hint="give more data, or other data with --validate-on"),)
