@@ -16,7 +16,7 @@ from mixlist.lists.policy import Policy
 from mixlist.resolver import Resolver
 from mixlist.torch_export.step_format import LOSS_SCALE
 from mixlist.training.step_graph import StepGraph
-from mixlist.tuner.candidates import EditSet, ListEdit, find_list_candidates, edit_policy
+from mixlist.tuner.candidates import EditSet, ListEdit, edit_policy, find_list_candidates
 from mixlist.tuner.output_files import render_modify_mixlist
 
 if TYPE_CHECKING:

@@ -46,6 +46,6 @@ def test_a_measured_price_is_a_time_and_what_does_not_run_is_infinite(
 def test_choices_that_round_alike_have_one_price(compiler: TrialCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     price = CostModel(compiler, "cuda")
     times = iter([1.0, 2.0, 3.0])
-    monkeypatch.setattr(price, "_measured", lambda _: next(times))
+    monkeypatch.setattr(price, "_measured_time", lambda _: next(times))
     idle: EditSet = frozenset({ListEdit("Softmax", "black", "white")})  # there is none in the model
     assert [price(frozenset()), price(idle), price(HIGH), price(HIGH | idle)] == [1.0, 1.0, 2.0, 2.0]
