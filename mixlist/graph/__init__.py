@@ -1,1 +1,1 @@
-"""Represent a model: its graph, nodes and values, the scopes they are in, loading and saving."""
+"""Represent a model: its scopes, nodes and tensors, their types and shapes, and how it is loaded and saved."""

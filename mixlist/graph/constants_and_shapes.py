@@ -1,7 +1,9 @@
-"""Decide whether a node's output is a constant, or computed from shapes.
+"""Decide whether the outputs of a node are constants, or are computed from shapes.
 
-Rule S4.15: a *constant* is an initializer, a Constant, or what a deterministic node makes of constants alone.
-Rule S4.3: *shape arithmetic* is what comes from Shape and Size through Casts and arithmetic.
+Rule S4.15: a *constant* is an initializer, the output of a Constant, or the output of a deterministic node that reads
+only constants.
+Rule S4.3: a value is *from a shape* if it is the output of Shape or Size, or computed from such values and constants.
+Example: Shape -> Cast(to=FLOAT) -> Mul(2.0).
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 
 
 def is_random(node: Node) -> bool:
-    """Return True if the node's output may differ from run to run; a Dropout counts only with a third input."""
+    """Return True if the outputs of the node can differ from run to run."""
     if node.op_type == "Dropout":
-        return len(node.inputs) > 2
+        return len(node.inputs) > 2  # only with training_mode, the third input since opset 12, is Dropout random
     return node.op_type in _RANDOM
 
 
 def is_constant(node: Node) -> bool:
-    """Return True if the node is deterministic and reads constants only."""
+    """Return True if the node is deterministic and reads only constants (Rule S4.15)."""
     for value in node.inputs:
         if value is not None and not value.is_constant:
             return False
@@ -29,21 +31,22 @@ def is_constant(node: Node) -> bool:
 
 
 def is_from_shape(node: Node) -> bool:
-    """Return True if the node's output is computed from shapes.
+    """Return True if the outputs of the node are computed from shapes (Rule S4.3).
 
-    Only the float inputs decide, if there are any: a row that a shape picks from a float table is no shape.
+    If the node has float inputs, only these decide: Gather(float_table, index) with an index from a shape returns
+    numbers of the table, not of a shape.
     """
     if node.op_type in _YIELDS_SHAPE and node.domain == "":
         return True
-    shaped = False
-    floats = float_values(node.inputs)
-    if not floats and node.op_type != "Cast" and float_values(node.outputs):
-        return False  # ConstantOfShape, RandomNormal ...: made after a shape, not of it
-    for value in floats or node.inputs:
+    reads_shape = False
+    float_inputs = float_values(node.inputs)
+    if not float_inputs and node.op_type != "Cast" and float_values(node.outputs):
+        return False  # ConstantOfShape or RandomNormal: the shape sets the size of the output, not its numbers
+    for value in float_inputs or node.inputs:
         if value is None:
             continue
         if value.is_from_shape:
-            shaped = True
+            reads_shape = True
         elif not value.is_constant:
             return False
-    return shaped and not is_random(node)
+    return reads_shape and not is_random(node)

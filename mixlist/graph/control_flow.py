@@ -1,7 +1,10 @@
-"""Link the values that pass into and out of the bodies of If, Loop, Scan and SequenceMap.
+"""Connect the values that pass into and out of the bodies of If, Loop, Scan and SequenceMap.
 
-A *link* ties values that have one type: its ``targets`` take the type that its ``reads`` vote for.
-(Rules S4.25 to S4.27.)
+A *link* connects values that must have one type: its targets take the type that its sources vote for.
+(Rules S4.25 to S4.27.) For example, a state of a Loop makes this link:
+
+    sources: the initial value (an input of the Loop) and the new state (an output of the body)
+    targets: the old state (an input of the body) and the final state (an output of the Loop)
 """
 
 from __future__ import annotations
@@ -18,7 +21,11 @@ CONTROL_FLOW = operators(Trait.CONTROL_FLOW)
 
 @dataclass(frozen=True, eq=False)
 class LinkSource:
-    """One place that hands a value to a link: input ``slot`` of ``node``, or output ``slot`` of a body."""
+    """A value that flows into a link.
+
+    ``body`` None: the value is input ``slot`` of ``node``. Else the value is output ``slot`` of ``body``.
+    ``votes``: whether the type of the value counts when the link decides.
+    """
 
     value: Value
     node: Node
@@ -29,9 +36,10 @@ class LinkSource:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """``targets`` have the element type that the voting ``reads`` agree on, in containers of their own.
+    """Values of one element type: ``targets`` take the type on which the voting ``sources`` agree.
 
-    There is no target where an If has no name for an output.
+    Only the element type is common: a source can be a sequence of the target's type, or the other way round.
+    ``targets`` is empty for an omitted output of an If.
     """
 
     targets: tuple[Value, ...]
@@ -39,103 +47,117 @@ class Link:
 
 
 def scan_layout(node: Node) -> tuple[int, int]:
-    """(index of the first state input, number of scan inputs) of a Scan node."""
-    count = next((a.i for a in node.proto.attribute if a.name == "num_scan_inputs"), 0)
+    """Return the index of the first state input of a Scan, and the number of its scan inputs."""
+    scan_inputs = next((a.i for a in node.proto.attribute if a.name == "num_scan_inputs"), 0)
     body = node.bodies["body"]
-    return len(node.inputs) - len(body.inputs), int(count)  # Scan-8 has sequence_lens before the states
+    return len(node.inputs) - len(body.inputs), int(scan_inputs)  # Scan-8 has sequence_lens before the states
 
 
 def body_input_types(node: Node) -> dict[str, list[types.Type]]:
-    """The types that a control-flow node hands to the inputs of each of its bodies."""
-    given = list(node.input_types)
-    if node.op_type == "Loop":
-        return {"body": [7, 9, *given[2:]]}
+    """Return the types that a control-flow node passes to the inputs of its bodies, by attribute name."""
+    input_types = list(node.input_types)
+    if node.op_type == "Loop":  # the body reads the iteration number and the condition before the states
+        return {"body": [types.INT64, types.BOOL, *input_types[2:]]}
     if node.op_type == "Scan":
-        return {"body": given[scan_layout(node)[0] :]}
-    if node.op_type == "SequenceMap":
-        return {"body": [t[1] if isinstance(t, tuple) and t[0] == "seq" else t for t in given]}
+        return {"body": input_types[scan_layout(node)[0] :]}
+    if node.op_type == "SequenceMap":  # the body reads one element of each sequence
+        return {"body": [t[1] if isinstance(t, tuple) and t[0] == "seq" else t for t in input_types]}
     return {}
 
 
 def output_types(node: Node) -> list[types.Type]:
-    """The types of a control-flow node's outputs, from what its bodies yield."""
+    """Return the types of the outputs of a control-flow node, given the output types of its bodies.
+
+    The result can be longer than the outputs of the node. A type is UNKNOWN if no body tells it.
+    """
     if node.op_type == "If":
-        branches = list(node.bodies.values())
-        return [
-            next((b.output_types[k] for b in branches if b.output_types[k]), types.UNKNOWN)
-            for k in range(len(node.outputs))
-        ]
-    yielded = node.bodies["body"].output_types
+        branches = [branch.output_types for branch in node.bodies.values()]
+        # The first branch that knows a type tells it: branches of a valid model agree.
+        return [next((b[k] for b in branches if b[k]), types.UNKNOWN) for k in range(len(node.outputs))]
+    body_types = node.bodies["body"].output_types
     if node.op_type == "Loop":
-        return yielded[1:]
+        return body_types[1:]  # the first output of the body is the condition
     if node.op_type == "SequenceMap":
-        return [("seq", t) if t != types.UNKNOWN else t for t in yielded]
-    return yielded
+        return [("seq", t) if t != types.UNKNOWN else t for t in body_types]
+    return body_types
 
 
 def links_of(node: Node) -> Iterator[Link]:
-    """Every link of a control-flow node."""
+    """Yield every link of a control-flow node."""
     if node.op_type == "If":
-        for k, out in enumerate(node.outputs):  # branches have to agree on an output without a name too
-            reads = tuple(LinkSource(b.outputs[k], node, b, k) for b in node.bodies.values())
-            yield Link((out,) if out is not None else (), reads)
+        for k, output in enumerate(node.outputs):  # an omitted output has a link too: its branches must agree
+            sources = tuple(LinkSource(b.outputs[k], node, b, k) for b in node.bodies.values())
+            yield Link((output,) if output is not None else (), sources)
     elif node.op_type == "Loop":
-        yield from _state_links(node, first=2, skip=1, states=len(node.inputs) - 2)
+        yield from _loop_links(node, first=2, extra=1, states=len(node.inputs) - 2)
     elif node.op_type == "Scan":
-        first, scanned = scan_layout(node)
-        states = len(node.inputs) - first - scanned
-        yield from _state_links(node, first=first, skip=0, states=states)
+        first, scan_inputs = scan_layout(node)
+        states = len(node.inputs) - first - scan_inputs
+        yield from _loop_links(node, first=first, extra=0, states=states)
         body = node.bodies["body"]
-        for k in range(states, states + scanned):
-            yield from _copy(node, first + k, body.inputs[k])
+        for k in range(states, states + scan_inputs):
+            yield from _input_link(node, first + k, body.inputs[k])
     elif node.op_type == "SequenceMap":
         body = node.bodies["body"]
         for k, target in enumerate(body.inputs):
-            yield from _copy(node, k, target)
-        for k, out in enumerate(node.outputs):
-            if out is not None:
-                yield Link((out,), (LinkSource(body.outputs[k], node, body, k),))
+            yield from _input_link(node, k, target)
+        for k, output in enumerate(node.outputs):
+            if output is not None:
+                yield Link((output,), (LinkSource(body.outputs[k], node, body, k),))
 
 
-def _copy(node: Node, slot: int, target: Value) -> Iterator[Link]:
+def _input_link(node: Node, slot: int, target: Value) -> Iterator[Link]:
+    """Yield the link from input ``slot`` of a node to an input of its body; nothing for an omitted slot."""
     source = node.inputs[slot]
     if source is not None:
         yield Link((target,), (LinkSource(source, node, None, slot),))
 
 
-def _state_links(node: Node, first: int, skip: int, states: int) -> Iterator[Link]:
-    """Carried state, then scan outputs: body input k + 2 * skip and body output k + skip belong to state k."""
+def _loop_links(node: Node, first: int, extra: int, states: int) -> Iterator[Link]:
+    """Yield the links of a Loop or Scan: first those of the states, then those of the scan outputs.
+
+    ``first``: the input slot of the first state. ``extra``: 1 for a Loop, 0 for a Scan. The body of a Loop reads the
+    iteration number and the condition before the states, and returns the condition before the states. So state k is
+    input k + 2 * extra and output k + extra of the body.
+    """
     body = node.bodies["body"]
     for k in range(states):
-        init = node.inputs[first + k]
-        reads = [] if init is None else [LinkSource(init, node, None, first + k, votes=not init.is_constant)]
-        reads.append(LinkSource(body.outputs[k + skip], node, body, k + skip))
-        targets = (body.inputs[k + 2 * skip], *node.outputs[k : k + 1])
-        yield Link(tuple(target for target in targets if target is not None), tuple(reads))
-    for k, out in enumerate(node.outputs[states:], states):
-        if out is not None:
-            yield Link((out,), (LinkSource(body.outputs[k + skip], node, body, k + skip),))
+        initial = node.inputs[first + k]
+        # A constant initial value is converted to the type of the state, so it does not vote (Rule S4.27).
+        sources = [] if initial is None else [LinkSource(initial, node, None, first + k, votes=not initial.is_constant)]
+        sources.append(LinkSource(body.outputs[k + extra], node, body, k + extra))
+        targets = (body.inputs[k + 2 * extra], *node.outputs[k : k + 1])
+        yield Link(tuple(target for target in targets if target is not None), tuple(sources))
+    for k, output in enumerate(node.outputs[states:], states):
+        if output is not None:
+            yield Link((output,), (LinkSource(body.outputs[k + extra], node, body, k + extra),))
 
 
 def find_mismatch(node: Node) -> str | None:
-    """Return the error in the numbers of inputs and outputs of a control-flow node and its bodies; None without one."""
+    """Return an error if the inputs and outputs of a control-flow node and of its bodies do not fit in number.
+
+    The result is the end of a message that starts with the node; None if all fits.
+    """
     for name in ("then_branch", "else_branch") if node.op_type == "If" else ("body",):
         if name not in node.bodies:
             return f"has no {name}"
     if node.op_type == "If":
         if not node.inputs or node.inputs[0] is None:
             return "has no condition"
-        short = [n for n, b in node.bodies.items() if len(b.outputs) != len(node.outputs)]
-        return f"has {len(node.outputs)} outputs but {short[0]} yields another number" if short else None
+        wrong_branches = [n for n, b in node.bodies.items() if len(b.outputs) != len(node.outputs)]
+        if wrong_branches:
+            return f"has {len(node.outputs)} outputs but {wrong_branches[0]} yields another number"
+        return None
     body = node.bodies["body"]
     inputs, outputs = len(body.inputs), len(body.outputs)
+    # A node may omit outputs at the end, so the body may have more of them, but not fewer.
     if node.op_type == "Loop":
         states = len(node.inputs) - 2
         fits = inputs == states + 2 and outputs > max(states, len(node.outputs))
     elif node.op_type == "Scan":
-        first, scanned = scan_layout(node)
-        states = len(node.inputs) - first - scanned
-        fits = first in (0, 1) and scanned >= 0 <= states and inputs == states + scanned
+        first, scan_inputs = scan_layout(node)
+        states = len(node.inputs) - first - scan_inputs
+        fits = first in (0, 1) and scan_inputs >= 0 <= states and inputs == states + scan_inputs
         fits = fits and outputs >= max(states, len(node.outputs))
     else:
         fits = inputs == len(node.inputs) and outputs >= len(node.outputs)

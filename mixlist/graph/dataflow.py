@@ -1,4 +1,4 @@
-"""Trace which tensors each node reads: through branches, loop states, captured values and function calls."""
+"""Find the tensors that each node reads, through branches, loop states, captured values and function calls."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from mixlist.graph.naming import node_ref, output_ref
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import reachable_graphs
 
-# The time at which a tensor was computed, seen from its reader: `same`: in the same run of the scope; `next`: it is a
-# loop state that the reader sees in the next iteration; `before`: at any earlier time.
+# When a tensor was computed, relative to the node that reads it:
+# same: in the same run of the reader's scope.
+# next: the tensor becomes a loop state, and the reader sees the tensor in the next iteration.
+# before: at any earlier time.
 Timing = Literal["same", "next", "before"]
 
 
 @dataclass(frozen=True)
 class InputTensor:
-    """A tensor that a node reads, and when it was computed."""
+    """A tensor that a node reads, and when the tensor was computed."""
 
     ref: TensorRef
     timing: Timing
@@ -26,7 +28,10 @@ class InputTensor:
 
 @dataclass(frozen=True)
 class DataflowNode:
-    """A node that computes; ``inputs`` are the tensors behind its inputs, as nodes or the graph's inputs make them."""
+    """A node that computes, with the tensors that it reads.
+
+    ``inputs`` holds outputs of nodes and inputs of the main graph. Initializers are left out.
+    """
 
     ref: NodeRef
     node: Node
@@ -35,87 +40,101 @@ class DataflowNode:
 
 
 def trace_dataflow(main: Graph) -> list[DataflowNode]:
-    """Return every node of a model that is no control flow, call or Constant, in order of computation."""
-    found: dict[NodeRef, DataflowNode] = {}
-    _Tracer(main).trace(main, found, set())
-    return list(found.values())
+    """Return every node of a model except control flow, function calls and Constants, in order of computation.
+
+    The nodes of a function come once, where the function is first called. Their inputs are those of all calls.
+    """
+    dataflow_nodes: dict[NodeRef, DataflowNode] = {}
+    _Tracer(main).trace(main, dataflow_nodes, set())
+    return list(dataflow_nodes.values())
 
 
 class _Tracer:
+    """The edges of a model that no node makes: into and out of bodies and functions."""
+
     def __init__(self, main: Graph) -> None:
         self.graphs = {graph.root: graph for graph in reachable_graphs(main)}
-        self.feeds: dict[Value, list[tuple[Value, Timing]]] = {}
+        # The values whose content a value takes over, each with the time at which the source was computed.
+        self.sources: dict[Value, list[tuple[Value, Timing]]] = {}
         for graph in self.graphs.values():
             for node in graph.nodes:
                 if node.function is not None:
-                    self._call(node, node.function)
+                    self._add_call(node, node.function)
                 elif node.bodies and not node.domain and node.op_type in CONTROL_FLOW:
-                    self._links(node)
+                    self._add_links(node)
 
-    def _call(self, node: Node, body: Graph) -> None:
+    def _add_call(self, node: Node, body: Graph) -> None:
+        """Connect the arguments of a function call with the function's inputs, and its outputs with the results."""
         outputs = zip(node.outputs, body.root.outputs, strict=False)
         for target, source in (*zip(body.root.inputs, node.inputs, strict=False), *outputs):
             if target is not None and source is not None:
-                self.feeds.setdefault(target, []).append((source, "before"))
+                self.sources.setdefault(target, []).append((source, "before"))
 
-    def _links(self, node: Node) -> None:
+    def _add_links(self, node: Node) -> None:
+        """Connect the values that pass into and out of the bodies of a control-flow node."""
         for link in links_of(node):
             for target in link.targets:
-                inside = target.scope.owner is node
-                for read in link.sources:
-                    timing: Timing = "next" if inside and read.body is not None else "before"
+                is_body_input = target.scope.owner is node
+                for source in link.sources:
+                    # From the output of a body back to its input: the state of the next iteration.
+                    timing: Timing = "next" if is_body_input and source.body is not None else "before"
                     if node.op_type == "If":
                         timing = "same"
-                    self.feeds.setdefault(target, []).append((read.value, timing))
+                    self.sources.setdefault(target, []).append((source.value, timing))
 
-    def trace(self, graph: Graph, found: dict[NodeRef, DataflowNode], done: set[int]) -> None:
-        """A function's nodes stand where it is first called, and read what any call passes."""
-        done.add(id(graph))
+    def trace(self, graph: Graph, dataflow_nodes: dict[NodeRef, DataflowNode], traced: set[int]) -> None:
+        """Add the nodes of a Graph, and those of a function right before its first call. ``traced``: ids of Graphs."""
+        traced.add(id(graph))
         for node in graph.nodes:
-            if node.function is not None and id(node.function) not in done:
-                self.trace(node.function, found, done)
+            if node.function is not None and id(node.function) not in traced:
+                self.trace(node.function, dataflow_nodes, traced)
             if node.bodies or node.function is not None or node.op_type == "Constant":
                 continue
             ref = node_ref(graph, node)
             inputs = [tensor for v in node.inputs if v is not None for tensor in self._tensors_behind(v, node)]
-            before = found.get(ref, DataflowNode(ref, node, graph, ()))
-            inputs = list(dict.fromkeys((*before.inputs, *inputs)))
-            found[ref] = replace(before, inputs=tuple(inputs))
+            # A function has one Graph for each combination of argument types, but one NodeRef for each of its nodes.
+            earlier = dataflow_nodes.get(ref, DataflowNode(ref, node, graph, ()))
+            inputs = list(dict.fromkeys((*earlier.inputs, *inputs)))
+            dataflow_nodes[ref] = replace(earlier, inputs=tuple(inputs))
 
-    def _tensors_behind(self, value: Value, node: Node) -> list[InputTensor]:
-        """Return the tensors that a value stands for; iterative, each value once."""
+    def _tensors_behind(self, value: Value, reader: Node) -> list[InputTensor]:
+        """Return the tensors that ``value`` can hold when ``reader`` reads it: outputs of nodes, and graph inputs."""
         tensors: list[InputTensor] = []
-        seen = {value}
-        waiting: list[tuple[Value, Timing]] = [(value, "same" if _in_one_run(value.scope, node.scope) else "before")]
-        while waiting:
-            at, timing = waiting.pop()
-            fed = self.feeds.get(at)
-            if fed is not None:
-                for source, other in fed:
-                    if source not in seen:
-                        seen.add(source)
-                        waiting.append((source, _later(timing, other)))
-            elif at.producer is not None and isinstance(at.type, tuple):  # a sequence: what was put into it
-                for element in at.producer.inputs:
+        seen = {value}  # a loop state is its own source
+        timing: Timing = "same" if _runs_at_most_once(value.scope, reader.scope) else "before"
+        pending = [(value, timing)]
+        while pending:
+            source, timing = pending.pop()
+            sources = self.sources.get(source)
+            if sources is not None:
+                for origin, origin_timing in sources:
+                    if origin not in seen:
+                        seen.add(origin)
+                        pending.append((origin, _earlier(timing, origin_timing)))
+            elif source.producer is not None and isinstance(source.type, tuple):
+                # A sequence or optional holds the tensors that its producer read, as SequenceConstruct does.
+                for element in source.producer.inputs:
                     if element is not None and element not in seen:
                         seen.add(element)
-                        waiting.append((element, timing))
-            elif at.producer is not None:
-                tensors.append(InputTensor(output_ref(self.graphs[_root(at)], at.producer, at.output_slot), timing))
-            elif at.kind == "input":
-                tensors.append(InputTensor(TensorRef("", "", at.scope.inputs.index(at)), "before"))
+                        pending.append((element, timing))
+            elif source.producer is not None:
+                graph = self.graphs[_root_scope(source)]
+                tensors.append(InputTensor(output_ref(graph, source.producer, source.output_slot), timing))
+            elif source.kind == "input":
+                tensors.append(InputTensor(TensorRef("", "", source.scope.inputs.index(source)), "before"))
         return tensors
 
 
-def _root(value: Value) -> Scope:
+def _root_scope(value: Value) -> Scope:
+    """Return the root scope of the Graph in which a value is."""
     scope = value.scope
     while scope.parent is not None:
         scope = scope.parent
     return scope
 
 
-def _in_one_run(outer: Scope, inner: Scope) -> bool:
-    """Return True if ``inner`` runs at most once in a run of ``outer``: it is the same scope, or a branch inside."""
+def _runs_at_most_once(outer: Scope, inner: Scope) -> bool:
+    """Return True if ``inner`` runs at most once in a run of ``outer``: only branches of Ifs lie between the two."""
     while inner is not outer:
         owner = inner.owner
         if owner is None or owner.op_type != "If" or owner.domain:
@@ -124,7 +143,8 @@ def _in_one_run(outer: Scope, inner: Scope) -> bool:
     return True
 
 
-def _later(one: Timing, other: Timing) -> Timing:
-    if "before" in (one, other):
+def _earlier(timing: Timing, other: Timing) -> Timing:
+    """Return the timing of two steps together: the earlier of the two."""
+    if "before" in (timing, other):
         return "before"
-    return "next" if "next" in (one, other) else "same"
+    return "next" if "next" in (timing, other) else "same"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mixlist.errors import FileError, ModelError
 from mixlist.files.regular_files import open_regular
 from mixlist.graph.damaged_models import refuse_damaged_model
-from mixlist.graph.message_nesting import MAX_DEPTH, nests_too_deeply
+from mixlist.graph.message_nesting import MAX_MESSAGE_DEPTH, nests_too_deeply
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -95,8 +95,8 @@ def _load_path(path: Path) -> LoadedModel:
     except DecodeError:
         if nests_too_deeply(data):
             raise ModelError(
-                f"{path} nests bodies of If, Loop or Scan too deeply: protobuf reads up to {MAX_DEPTH} nested"
-                f" messages, which are {MAX_DEPTH // 3} bodies",
+                f"{path} nests bodies of If, Loop or Scan too deeply: protobuf reads up to {MAX_MESSAGE_DEPTH} nested"
+                f" messages, which are {MAX_MESSAGE_DEPTH // 3} bodies",
                 hint="export the model with fewer control-flow nodes inside each other",
             ) from None
         raise ModelError(

@@ -1,52 +1,67 @@
-"""Find out whether protobuf refuses a file because its messages nest too deeply, and not because it is damaged."""
+"""Detect whether protobuf refuses a file because its messages nest too deeply, and not because the file is damaged.
+
+protobuf's error does not tell the two cases apart. Therefore this module reads the wire format itself.
+"""
 
 from __future__ import annotations
 
-MAX_DEPTH = 100  # messages in messages that protobuf reads; a body in a body is three of them
-_VARINT, _EIGHT_BYTES, _MESSAGE, _FOUR_BYTES = 0, 1, 2, 5  # wire types; the others are not in use
-_MOST = 10_000_000  # fields that are looked at
+# protobuf reads at most this many nested messages. A body in a body is three of them: NodeProto, AttributeProto and
+# GraphProto.
+MAX_MESSAGE_DEPTH = 100
+_VARINT, _EIGHT_BYTES, _LENGTH_PREFIXED, _FOUR_BYTES = 0, 1, 2, 5  # wire types; the groups 3 and 4 are obsolete
+_MAX_FIELDS = 10_000_000  # fields that are read before the search gives up: it bounds the time for a large file
 
 
 def nests_too_deeply(data: bytes) -> bool:
-    """Return True if a serialized model has messages nested deeper than protobuf reads.
+    """Return True if a serialized model has more nested messages than protobuf reads.
 
-    Only the fields before the first damage are looked at.
+    The search stops at the first damaged field, and returns False if the fields before it nest less deeply.
     """
     from onnx import ModelProto
 
+    # Each element is a range of bytes that holds fields: start, end, type of the message, depth.
     pending = [(0, len(data), ModelProto.DESCRIPTOR, 0)]
-    for _ in range(_MOST):
+    for _ in range(_MAX_FIELDS):
         if not pending:
             return False
-        at, end, kind, depth = pending.pop()
-        if depth > MAX_DEPTH:
+        offset, end, message_type, depth = pending.pop()
+        if depth > MAX_MESSAGE_DEPTH:
             return True
-        if at >= end:
+        if offset >= end:
             continue
-        key, at = _varint(data, at)
-        size, at = _varint(data, at) if key & 7 == _MESSAGE else (_size(data, at, key & 7), at)
-        if size < 0 or at + size > end:
+        # Each field starts with a key: the field number, and in the last three bits the wire type.
+        key, offset = _read_varint(data, offset)
+        wire_type = key & 7
+        if wire_type == _LENGTH_PREFIXED:
+            size, offset = _read_varint(data, offset)
+        else:
+            size = _field_size(data, offset, wire_type)
+        if size < 0 or offset + size > end:
             return False
-        pending.append((at + size, end, kind, depth))
-        field = kind.fields_by_number.get(key >> 3)
-        if key & 7 == _MESSAGE and field is not None and field.message_type is not None:
-            pending.append((at, at + size, field.message_type, depth + 1))
+        # The rest of this message is read after the content of this field.
+        pending.append((offset + size, end, message_type, depth))
+        field = message_type.fields_by_number.get(key >> 3)
+        if wire_type == _LENGTH_PREFIXED and field is not None and field.message_type is not None:
+            pending.append((offset, offset + size, field.message_type, depth + 1))
     return False
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that starts at an offset, and the offset behind it; -1 if there is none."""
+def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the variable-length integer at an offset, and the offset behind it; -1 and ``offset`` if there is none.
+
+    Each byte holds seven bits, the lowest ones first. The top bit says that another byte follows.
+    """
     number = 0
-    for shift, byte in enumerate(data[at : at + 10]):
-        number |= (byte & 127) << 7 * shift
+    for index, byte in enumerate(data[offset : offset + 10]):  # a 64-bit integer takes at most ten bytes
+        number |= (byte & 127) << 7 * index
         if byte < 128:
-            return number, at + shift + 1
-    return -1, at
+            return number, offset + index + 1
+    return -1, offset
 
 
-def _size(data: bytes, at: int, wire_type: int) -> int:
-    """Return the number of bytes that a field without a length takes; -1 for a wire type that is not in use."""
+def _field_size(data: bytes, offset: int, wire_type: int) -> int:
+    """Return the number of bytes of a field without a length prefix; -1 if the field is damaged or obsolete."""
     if wire_type == _VARINT:
-        _, end = _varint(data, at)
-        return end - at or -1
+        _, end = _read_varint(data, offset)
+        return end - offset or -1
     return {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(wire_type, -1)

@@ -1,7 +1,10 @@
-"""The model as mixlist sees it: values and nodes of all scopes, linked, typed and in topological order.
+"""The linked form of a model: the values and nodes of all its scopes, with types, in topological order.
 
-Built from protobuf messages and never writing to them: protobuf holds everything that a model file
-can hold, so nothing has to be carried around an in-memory library that lacks a field.
+A Graph is built from protobuf messages and never writes to them. Every object keeps the message that it was built from,
+so a rewrite can copy all that a model file holds, also fields that mixlist does not read.
+
+A *marked Cast* is a Cast that an earlier run of mixlist inserted. The metadata key CAST_MARK identifies it. By default
+a Graph hides marked Casts, so that the model resolves as it was authored.
 """
 
 from __future__ import annotations
@@ -20,14 +23,18 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ConstantProto, ScopeProto
 
-CAST_MARK = "pkg.mixlist.cast"  # metadata key of a Cast that mixlist made; its value is what the Cast serves
-POLICY_KEY = "pkg.mixlist.policy"  # model metadata: the digest of the policy that was applied
+# The metadata key of a marked Cast. Its value is "tensor" for a Cast behind a tensor, "output" for a Cast that makes a
+# graph output.
+CAST_MARK = "pkg.mixlist.cast"
+POLICY_KEY = "pkg.mixlist.policy"  # metadata key of a model: the digest of the policy that was applied
 FunctionKey = tuple[str, str, str]  # domain, name, overload
+# "input": a graph input or an argument of a function. "overridable": an initializer that is a graph input too.
+# "initializer": any other initializer. "node": the output of a node. "absent": a function's input without an argument.
 ValueKind = Literal["input", "overridable", "initializer", "node", "absent"]
 
 
 def function_key(function: FunctionProto) -> FunctionKey:
-    """Return what nodes name when they call a function."""
+    """Return the domain, name and overload by which nodes call a function."""
     return function.domain, function.name, function.overload
 
 
@@ -35,10 +42,12 @@ def function_key(function: FunctionProto) -> FunctionKey:
 class Value:
     """A tensor, sequence or optional in one scope.
 
-    ``name`` is the tensor's own name, ``file_name`` the name it has in the file (they differ where
-    mixlist made a graph output's Cast). ``type`` is the authored type. ``tensor`` is the initializer's or
-    Constant's TensorProto. A function's parameter without an argument is ``absent``: what reads it has a hole there.
-    ``constant`` is defined by Rule S4.15, ``from_shape`` by Rule S4.3.
+    ``name``: the name in the authored model. ``name_in_file``: the name in the file. They differ for a graph output
+    whose name a marked Cast took over.
+    ``type``: the authored type.
+    ``output_slot``: the position among the outputs of ``producer``.
+    ``constant_proto``: the message that holds the numbers, for an initializer or the output of a Constant.
+    ``is_constant``: Rule S4.15. ``is_from_shape``: Rule S4.3.
     """
 
     id: int
@@ -58,17 +67,18 @@ class Value:
 
 
 def float_values(values: Iterable[Value | None]) -> list[Value]:
-    """Return the values that hold floats: tensors, sequences and optionals, without the holes."""
+    """Return the tensors, sequences and optionals that hold floats; skip omitted slots (None)."""
     return [value for value in values if value is not None and types.element(value.type) in types.FLOATS]
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Node:
-    """A node, linked: ``inputs`` and ``outputs`` hold Values, None for holes.
+    """A node with links to its values. ``inputs`` and ``outputs`` have None for an omitted slot.
 
-    ``types`` is what each input slot was authored to read: the value's type, or that of a Cast that
-    mixlist made for it, which is not there for resolution. ``position`` is the place in the file's node
-    list; ``bodies`` the subgraphs by attribute name; ``function`` the Graph of the function that the node calls.
+    ``id``: the position in ``Graph.nodes``. ``position``: the position in the node list of ``scope.proto``.
+    ``input_types``: the authored type of each input slot. It differs from the value's type where a hidden marked Cast
+    lies between the value and this node.
+    ``bodies``: the subgraphs, by attribute name. ``function``: the Graph of the function that the node calls.
     """
 
     id: int
@@ -86,7 +96,7 @@ class Node:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether this is an operator of the standard domain without bodies, and no call of a function."""
+        """Return True for an operator of the standard domain that has no body and calls no function."""
         return not self.domain and not self.bodies and self.function is None
 
     def __repr__(self) -> str:
@@ -95,7 +105,11 @@ class Node:
 
 @dataclass(eq=False)
 class Scope:
-    """A graph, a subgraph or a function's body; ``nodes`` stand in stable topological order."""
+    """A main graph, a body of a control-flow node, or the body of a function.
+
+    ``owner`` and ``attribute_name``: the node that has this body, and in which attribute.
+    ``nodes``: the nodes of this scope alone, in stable topological order.
+    """
 
     proto: ScopeProto
     parent: Scope | None = None
@@ -105,25 +119,26 @@ class Scope:
     values: dict[str, Value] = field(default_factory=dict)
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
-    declared_output_types: list[types.Type] = field(default_factory=list)  # as declared, UNKNOWN where not
-    captures: dict[Value, None] = field(default_factory=dict)  # outer values used in here, in order of first use
-    declared_types: dict[str, types.Type] = field(default_factory=dict)  # by value_info
-    marked_casts: set[int] = field(default_factory=set)  # positions of the Casts that mixlist made
-    output_types: list[types.Type] = field(default_factory=list)  # what each output slot was authored to hand out
-    is_sorted: bool = True  # whether the file's order is topological
-    display_names: dict[Node, str] | None = None  # display names, made when first asked for
+    declared_output_types: list[types.Type] = field(default_factory=list)  # UNKNOWN without a declaration
+    captures: dict[Value, None] = field(default_factory=dict)  # values of outer scopes, in order of first use in here
+    declared_types: dict[str, types.Type] = field(default_factory=dict)  # by name in value_info and graph outputs
+    marked_casts: set[int] = field(default_factory=set)  # positions of the hidden marked Casts in ``proto.node``
+    output_types: list[types.Type] = field(default_factory=list)  # the authored type of each output slot
+    is_sorted: bool = True  # whether the order of the file is topological
+    display_names: dict[Node, str] | None = None  # of the unnamed nodes; None until naming.py computes them
 
     def output_names(self) -> list[str]:
-        """Return the names of the scope's outputs in the file."""
+        """Return the names that the outputs of the scope have in the file."""
         return [info.name for info in self.proto.output] if is_graph(self.proto) else list(self.proto.output)
 
 
 @dataclass(eq=False)
 class Graph:
-    """One main graph or one specialisation of a function: its scopes, values and nodes, flattened.
+    """A main graph, or the body of a function for one combination of argument types, with all scopes below.
 
-    ``order`` holds all nodes so that each comes after what it reads; the nodes of a subgraph come
-    just before the node that owns it. ``path`` is "" or ``function:domain:name``.
+    ``nodes`` and ``values``: those of all scopes. A node comes after the producers of its inputs. The nodes of a body
+    come right before the node that owns the body.
+    ``path``: "" for a main graph, else ``function:domain:name``.
     """
 
     root: Scope
@@ -132,31 +147,25 @@ class Graph:
     functions: dict[FunctionKey, FunctionProto]
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    unlinked_bodies: list[GraphProto] = field(default_factory=list)  # bodies in attributes of type GRAPHS
+    unlinked_bodies: list[GraphProto] = field(default_factory=list)  # graphs in attributes of type GRAPHS
     path: str = ""
-    call_attributes: dict[str, AttributeProto] = field(
-        default_factory=dict
-    )  # a function call's attributes, for references
-    signatures: dict[Hashable, Signature] = field(default_factory=dict)
-    function_graphs: dict[Hashable, Graph] = field(
-        default_factory=dict
-    )  # function bodies built, shared by all graphs of a model
-    has_undeclared_types: bool = False  # whether the types of some values had to be proven, or are unknown
-    show_marked_casts: bool = False  # whether the Casts that mixlist made are nodes like all others
-    type_hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user tells, by tensor name
-    marked_cast_types: dict[str, int] = field(
-        default_factory=dict
-    )  # type by output name of the Casts that mixlist made
+    call_attributes: dict[str, AttributeProto] = field(default_factory=dict)  # of the function call, with defaults
+    signatures: dict[Hashable, Signature] = field(default_factory=dict)  # shared by equal nodes
+    function_graphs: dict[Hashable, Graph] = field(default_factory=dict)  # one dict for all Graphs of a model
+    has_undeclared_types: bool = False  # whether type_unification.py had to prove types
+    show_marked_casts: bool = False  # whether marked Casts are nodes like all others
+    type_hints: dict[str, types.Type] = field(default_factory=dict)  # types that the user gives, by tensor name
+    marked_cast_types: dict[str, int] = field(default_factory=dict)  # output type of each hidden Cast, by output name
 
     @property
     def function(self) -> FunctionProto:
-        """The function whose body this Graph is; a main graph has none."""
+        """The function whose body this Graph is. Do not read it from a main graph."""
         assert not is_graph(self.root.proto)
         return self.root.proto
 
     @cached_property
     def ranks(self) -> dict[str, int]:
-        """Number of dimensions by tensor name in the main graph, where the model declares or ONNX infers it."""
+        """The number of dimensions of tensors in the main graph, by name, if declared or inferred by ONNX."""
         from mixlist.graph.inferred_shapes import infer_ranks
 
         return {} if self.path else infer_ranks(self.model)

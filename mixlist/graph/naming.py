@@ -1,4 +1,4 @@
-"""Name nodes and scopes in reports and rules, and make names that are new in a whole model."""
+"""Name nodes and scopes for reports and node rules, and generate names for new nodes and tensors."""
 
 from __future__ import annotations
 
@@ -18,59 +18,70 @@ if TYPE_CHECKING:
 
 
 def display_name(node: Node) -> str:
-    """A node's name, or ``OpType_k`` where it has none (Rule S6.4); never written to a file."""
+    """Return the name of a node, or ``OpType_k`` for an unnamed node (Rule S6.4).
+
+    ``OpType_k`` is for reports and node rules. It is never written to a model file.
+    """
     return node.proto.name or display_names(node.scope)[node]
 
 
 def display_names(scope: Scope) -> dict[Node, str]:
-    """The display names of a scope's unnamed nodes.
+    """Return the display names of the unnamed nodes of a scope.
 
-    k counts the unnamed nodes of a type in topological order and skips names already taken.
+    The display name is ``OpType_k``. k counts the unnamed nodes of this type in topological order, from 0, and skips
+    names that named nodes of the scope have.
     """
     if scope.display_names is None:
-        taken = {n.proto.name for n in scope.nodes if n.proto.name}
-        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        used_names = {n.proto.name for n in scope.nodes if n.proto.name}
+        counters: defaultdict[str, Iterator[int]] = defaultdict(count)
         scope.display_names = {}
         for node in scope.nodes:
             if not node.proto.name:
-                names = (f"{node.op_type}_{k}" for k in numbers[node.op_type])
-                scope.display_names[node] = next(name for name in names if name not in taken)
+                names = (f"{node.op_type}_{k}" for k in counters[node.op_type])
+                scope.display_names[node] = next(name for name in names if name not in used_names)
     return scope.display_names
 
 
 def scope_path(graph: Graph, scope: Scope) -> str:
-    """``""`` for the main graph, ``If_0/then_branch`` for a subgraph, below a function's own path."""
+    """Return the path of a scope in a Graph.
+
+    The path of the main graph is ``""``, of a function ``function:domain:name``, of a body the path of the scope around
+    it with the node and the attribute, as in ``If_0/then_branch/Loop_0/body``.
+    """
     if scope.owner is None:
         return graph.path
     return qualified_name(scope_path(graph, scope.owner.scope), f"{display_name(scope.owner)}/{scope.attribute_name}")
 
 
 def node_ref(graph: Graph, node: Node) -> NodeRef:
-    """Return the identity of a node of a Graph."""
+    """Return the NodeRef of a node in ``graph``."""
     return NodeRef(scope_path(graph, node.scope), display_name(node))
 
 
 def output_ref(graph: Graph, node: Node, slot: int) -> TensorRef:
-    """Return the identity of output ``slot`` of a node of a Graph."""
+    """Return the TensorRef of output ``slot`` of a node in ``graph``."""
     return TensorRef(scope_path(graph, node.scope), display_name(node), slot)
 
 
 class NameGenerator:
-    """Names that no tensor or node of any scope of a model has, and nodes with such names."""
+    """Generate names that no tensor or node of a model has, and nodes with such names.
 
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
+    ``used_names`` are the names in all scopes of the model: see ``names_in``.
+    """
 
-    def make_name(self, wish: str) -> str:
-        """``wish``, or ``wish_2``, ``wish_3``, ... where it is taken."""
-        name, k = wish, 2
-        while name in self._taken:
-            name, k = f"{wish}_{k}", k + 1
-        self._taken.add(name)
+    def __init__(self, used_names: Iterable[str]) -> None:
+        self._used_names = set(used_names)
+
+    def make_name(self, preferred: str) -> str:
+        """Return ``preferred``, or ``preferred_2``, ``preferred_3``, ... if the name is in use; reserve the result."""
+        name, k = preferred, 2
+        while name in self._used_names:
+            name, k = f"{preferred}_{k}", k + 1
+        self._used_names.add(name)
         return name
 
     def make_node(self, op_type: str, inputs: Iterable[str], output: str, **attributes: object) -> NodeProto:
-        """Return a node with a new name that makes the tensor ``output``."""
+        """Return a node with a new name that computes the tensor ``output``."""
         from onnx import helper
 
         node = helper.make_node(op_type, list(inputs), [output], name=self.make_name(f"{op_type}_{output}"))
@@ -78,18 +89,18 @@ class NameGenerator:
         return node
 
     def make_constant(self, output: str, elem: int, dims: Sequence[int], numbers: Sequence[float]) -> NodeProto:
-        """Return a Constant of an element type and a shape."""
+        """Return a Constant that makes ``output`` from ``numbers``, with element type ``elem`` and shape ``dims``."""
         from onnx import helper
 
         return self.make_node("Constant", [], output, value=helper.make_tensor("", elem, dims, numbers))
 
     def make_cast(self, source: str, output: str, elem: int) -> NodeProto:
-        """Return a Cast of ``source`` to an element type."""
+        """Return a Cast of the tensor ``source`` to the element type ``elem``."""
         return self.make_node("Cast", [source], output, to=elem)
 
 
 def names_in(*roots: ScopeProto) -> Iterator[str]:
-    """Yield every tensor and node name in scopes and in all bodies in them."""
+    """Yield the name of every tensor and node in ``roots`` and in all bodies in them."""
     for scope in scopes_in(*roots):
         if is_graph(scope):
             for infos in (scope.input, scope.output, scope.value_info, scope.initializer):

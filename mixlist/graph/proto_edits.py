@@ -1,4 +1,4 @@
-"""Copy protobuf messages, and rearrange those of a repeated field."""
+"""Copy protobuf messages, sort or remove the messages of a repeated field, and read the opset of a model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 MessageT = TypeVar("MessageT", bound="Message")
-SortKey = tuple[int, int, int]
-OLDEST_OPSET = 7  # of the standard domain (Rule S7.15)
+SortKey = tuple[int, int, int]  # starts with a position in the node list; compared from left to right
+OLDEST_OPSET = 7  # the oldest opset of the standard domain that mixlist handles (Rule S7.15)
 
 
 def copy_message(message: MessageT) -> MessageT:
-    """Return a message of its own with the same content."""
+    """Return a copy that shares nothing with ``message``."""
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
 
 
-def copy_fields(source: Message, target: Message, *left_out: str) -> None:
-    """Copy the fields of a message to one that is empty, but for those that are ``left_out``."""
+def copy_fields(source: Message, target: Message, *skipped: str) -> None:
+    """Copy all fields of ``source`` except the ``skipped`` ones to ``target``, an empty message of the same type."""
     for field, value in source.ListFields():
-        if field.name in left_out:
+        if field.name in skipped:
             continue
         if hasattr(value, "MergeFrom"):  # a message or a repeated field
             getattr(target, field.name).MergeFrom(value)
@@ -34,15 +34,16 @@ def copy_fields(source: Message, target: Message, *left_out: str) -> None:
 
 
 def reorder_messages(messages: RepeatedCompositeFieldContainer[MessageT], keys: Sequence[SortKey | None]) -> None:
-    """Sort a repeated field in place by the keys of its messages, and remove those whose key is None."""
-    last = (len(keys) + 1, 0, 0)
+    """Sort a repeated field in place, and remove messages. ``keys`` has the key of each message, None to remove it."""
+    last = (len(keys) + 1, 0, 0)  # greater than the key of any message that stays
     next_keys = iter([last if key is None else key for key in keys])
-    messages.sort(key=lambda _: next(next_keys))  # moves pointers: no message is copied
+    # sort() calls the function once for each message, from first to last. It moves pointers and copies no message.
+    messages.sort(key=lambda _: next(next_keys))
     removed = sum(key is None for key in keys)
     if removed:
         del messages[len(messages) - removed :]
 
 
 def standard_opset(model: ModelProto) -> int:
-    """Return the version of ONNX's own domain that a model imports; 13 where it imports none."""
+    """Return the version of ONNX's standard domain that a model imports; 13 if the model imports none."""
     return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 13)

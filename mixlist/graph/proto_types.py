@@ -1,4 +1,7 @@
-"""Type aliases for ONNX messages that several rooms handle alike. Import it under TYPE_CHECKING only."""
+"""Type aliases for protobuf messages that several rooms use. Import this module under TYPE_CHECKING only.
+
+The module imports onnx and onnx_ir, which ``import mixlist`` must not load.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,6 @@ from typing import TypeAlias
 import onnx_ir
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
-ScopeProto: TypeAlias = GraphProto | FunctionProto  # a main graph, a body of control flow, or a function
-ConstantProto: TypeAlias = TensorProto | SparseTensorProto | AttributeProto  # the messages that hold a constant
-ModelSource: TypeAlias = str | os.PathLike[str] | ModelProto | onnx_ir.Model  # what a user passes as a model
+ScopeProto: TypeAlias = GraphProto | FunctionProto  # a main graph, a body of a node, or a function
+ConstantProto: TypeAlias = TensorProto | SparseTensorProto | AttributeProto  # a message that holds constant numbers
+ModelSource: TypeAlias = str | os.PathLike[str] | ModelProto | onnx_ir.Model  # a model as users pass it

@@ -1,6 +1,7 @@
-"""The identity of nodes and tensors in reports, analyses and rules: names, never objects of one loaded graph.
+"""References to nodes and tensors by name, for reports, analyses and node rules.
 
-A reference stays valid while a model is copied, instrumented and rewritten, and it travels between processes.
+A reference holds no object of a loaded graph. Therefore a reference stays valid while the model is copied, instrumented
+and rewritten, and processes can exchange references.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from typing import NamedTuple
 
 
 def qualified_name(scope: str, name: str) -> str:
-    """Return the form that messages show and node rules accept: ``scope/name``, or the name in the main graph."""
+    """Return ``scope/name``, or ``name`` in the main graph: the form of messages and node rules."""
     return f"{scope}/{name}" if scope else name
 
 
 class NodeRef(NamedTuple):
-    """A node by the path of its scope ("" for the main graph) and its display name (``naming.label``)."""
+    """The identity of a node: the path of its scope ("" for the main graph) and its display name.
+
+    ``naming.scope_path`` and ``naming.display_name`` compute the two.
+    """
 
     scope: str
     name: str
@@ -27,32 +31,33 @@ class NodeRef(NamedTuple):
 
 
 def accepted_names(ref: NodeRef) -> tuple[str, ...]:
-    """Return the texts that name a node in node rules and ``--explain``: ``NAME`` in any scope, and one for its scope.
+    """Return the two names that node rules and ``--explain`` accept for a node (Rule S6.5).
 
-    ``scope/NAME`` is the latter in a body or function, ``./NAME`` in the main graph (Rule S6.5).
+    The first is ``NAME``, which means every node of that name in any scope. The second means this node only: see
+    ``scoped_name``.
     """
     return ref.name, scoped_name(ref)
 
 
 def scoped_name(ref: NodeRef) -> str:
-    """Return the text that names a node in its scope only."""
+    """Return ``scope/NAME`` for a node in a body or function, ``./NAME`` for a node in the main graph (Rule S6.5)."""
     return qualified_name(ref.scope or ".", ref.name)
 
 
 def unique_names(refs: Iterable[NodeRef]) -> dict[NodeRef, str]:
-    """Return for each node the shortest text that names it and no other of the nodes; a node without one is left out.
+    """Return the shortest accepted name of each node that no other node of ``refs`` has (Rules S6.4 and S6.5).
 
-    That is its name, or ``scope/NAME`` or ``./NAME`` (Rules S6.4 and S6.5). ``refs`` holds each node of a model once.
+    ``refs`` holds each node of a model once. A node is left out if other nodes have all of its accepted names.
     """
     nodes = list(refs)
-    uses = Counter(text for ref in nodes for text in accepted_names(ref))
-    texts = ((ref, next((text for text in accepted_names(ref) if uses[text] == 1), "")) for ref in nodes)
-    return {ref: text for ref, text in texts if text}
+    uses = Counter(name for ref in nodes for name in accepted_names(ref))
+    names = ((ref, next((name for name in accepted_names(ref) if uses[name] == 1), "")) for ref in nodes)
+    return {ref: name for ref, name in names if name}
 
 
 @dataclass(frozen=True)
 class NodeResult:
-    """A result about one node. This class identifies the node; its subclasses add the result."""
+    """The base class of results about one node. It identifies the node. Subclasses add the result."""
 
     scope: str
     name: str
@@ -65,7 +70,10 @@ class NodeResult:
 
 
 class TensorRef(NamedTuple):
-    """Output ``slot`` of the node ``node`` in ``scope``; a graph input has ``node`` "" and its position as slot."""
+    """The identity of a tensor: output ``slot`` of the node ``node`` in ``scope``.
+
+    A graph input has ``node`` "", and ``slot`` is its position among the graph inputs.
+    """
 
     scope: str
     node: str
@@ -73,5 +81,5 @@ class TensorRef(NamedTuple):
 
     @property
     def producer(self) -> NodeRef:
-        """The node that makes the tensor."""
+        """The node that computes the tensor."""
         return NodeRef(self.scope, self.node)

@@ -1,7 +1,8 @@
-"""Walk the scopes of a model, their nodes, and the bodies of these nodes: over protobuf messages, and as linked.
+"""Walk the scopes, nodes and tensors of a model, as protobuf messages or as a linked Graph.
 
-A scope is the main graph, a function, or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. No walk
-recurses, each takes time linear in what it visits, and what it yields comes in the order of the file.
+A scope is the main graph, a function, or a body. A body is a graph in an attribute of type GRAPH or GRAPHS. All walks
+follow the order of the file and take linear time. They use a stack of their own instead of recursion, so that a deeply
+nested model cannot exceed Python's recursion limit.
 """
 
 from __future__ import annotations
@@ -22,39 +23,40 @@ _WITH_TENSORS = frozenset({_TENSOR, _TENSORS, _SPARSE, _SPARSES})
 
 
 def is_graph(scope: ScopeProto) -> TypeIs[GraphProto]:
-    """Return whether a scope is a GraphProto, not a FunctionProto."""
+    """Return True for a GraphProto, False for a FunctionProto."""
     return scope.DESCRIPTOR.name == "GraphProto"
 
 
-def _graphs(attribute: AttributeProto) -> Sequence[GraphProto]:
-    """Return the bodies in an attribute."""
+def _bodies_in_attribute(attribute: AttributeProto) -> Sequence[GraphProto]:
+    """Return the graphs that an attribute holds."""
     if attribute.type == _GRAPH:
         return (attribute.g,)
     return attribute.graphs if attribute.type == _GRAPHS else ()
 
 
 def bodies_of(node: NodeProto) -> list[GraphProto]:
-    """Return the graphs in a node's attributes."""
-    return [graph for attribute in node.attribute for graph in _graphs(attribute)]
+    """Return the graphs in the attributes of a node, without the graphs in those graphs."""
+    return [graph for attribute in node.attribute for graph in _bodies_in_attribute(attribute)]
 
 
 def walk_messages(*roots: ScopeProto) -> Iterator[ScopeProto | NodeProto | AttributeProto]:
-    """Yield the scopes, nodes and attributes in ``roots``, each right before what is in it."""
+    """Yield the scopes, nodes and attributes in ``roots``, each message right before the messages in it."""
     from onnx import AttributeProto, NodeProto
 
+    # One iterator for each open level: the innermost one is last. A message with content opens a level.
     pending: list[Iterator[ScopeProto | NodeProto | AttributeProto]] = [iter(roots)]
     while pending:
         for message in pending[-1]:
             yield message
-            inside: Sequence[GraphProto | NodeProto | AttributeProto]
+            children: Sequence[GraphProto | NodeProto | AttributeProto]
             if isinstance(message, NodeProto):
-                inside = message.attribute
+                children = message.attribute
             elif isinstance(message, AttributeProto):
-                inside = _graphs(message)
+                children = _bodies_in_attribute(message)
             else:
-                inside = message.node
-            if inside:
-                pending.append(iter(inside))
+                children = message.node
+            if children:
+                pending.append(iter(children))
                 break
         else:
             pending.pop()
@@ -65,52 +67,56 @@ def scopes_in(*roots: GraphProto) -> Iterator[GraphProto]: ...
 @overload
 def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]: ...
 def scopes_in(*roots: ScopeProto) -> Iterator[ScopeProto]:
-    """Yield ``roots`` and all bodies in them, a scope before the bodies of its nodes."""
+    """Yield ``roots`` and all bodies in them, each scope before the bodies in it."""
     from onnx import AttributeProto, NodeProto
 
     return (message for message in walk_messages(*roots) if not isinstance(message, (NodeProto, AttributeProto)))
 
 
 def nodes_in(*roots: ScopeProto) -> Iterator[NodeProto]:
-    """Yield the nodes of ``roots`` and of all bodies in them, a node right before those of its bodies."""
+    """Yield the nodes of ``roots`` and of all bodies in them, each node right before the nodes of its bodies."""
     from onnx import NodeProto
 
     return (message for message in walk_messages(*roots) if isinstance(message, NodeProto))
 
 
 def tensors_in_model(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield every tensor that can lie in another file: initializers of all graphs, and attributes of nodes."""
+    """Yield every tensor whose bytes can be external data: initializers of all graphs, and tensors in attributes."""
     from onnx import AttributeProto, GraphProto
 
     training = [graph for info in model.training_info for graph in (info.initialization, info.algorithm)]
     for message in walk_messages(model.graph, *model.functions, *training):
         if isinstance(message, GraphProto):
             yield from message.initializer
-            yield from _parts(message.sparse_initializer)
+            yield from _dense_tensors(message.sparse_initializer)
         elif isinstance(message, AttributeProto):
             yield from tensors_in_attribute(message)
 
 
 def tensors_in_attribute(attribute: AttributeProto) -> Iterable[TensorProto]:
-    """Return the tensors in an attribute, without those of its bodies; of a sparse one, its values and its indices."""
+    """Return the tensors in an attribute, without the tensors in its bodies.
+
+    A sparse tensor counts as two tensors: its values and its indices.
+    """
     kind = attribute.type
-    if kind not in _WITH_TENSORS:  # nearly all
+    if kind not in _WITH_TENSORS:  # most attributes hold no tensor, so this test comes first
         return ()
     if kind == _TENSOR:
         return (attribute.t,)
     if kind == _TENSORS:
         return attribute.tensors
-    return _parts((attribute.sparse_tensor,) if kind == _SPARSE else attribute.sparse_tensors)
+    return _dense_tensors((attribute.sparse_tensor,) if kind == _SPARSE else attribute.sparse_tensors)
 
 
-def _parts(sparse_tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+def _dense_tensors(sparse_tensors: Iterable[SparseTensorProto]) -> Iterator[TensorProto]:
+    """Yield the values and the indices of each sparse tensor."""
     for sparse in sparse_tensors:
         yield sparse.values
         yield sparse.indices
 
 
 def scopes_in_model(model: ModelProto) -> Iterator[ScopeProto]:
-    """Yield the main graph, the functions, and all bodies in them; not the graphs for training."""
+    """Yield the main graph, the functions, and all bodies in them; skip the graphs of ``training_info``."""
     return scopes_in(model.graph, *model.functions)
 
 
@@ -119,15 +125,16 @@ def nodes_in_model(model: ModelProto) -> Iterator[NodeProto]:
     return nodes_in(model.graph, *model.functions)
 
 
-# --- over the linked graph ---
+# --- walks of a linked Graph ---
 
 
 def linked_scopes(root: Scope) -> Iterator[Scope]:
-    """Yield a scope of a Graph and all bodies in it, a scope before the bodies of its nodes."""
+    """Yield ``root`` and all bodies in it, each scope before the bodies in it."""
     pending = [root]
     while pending:
         scope = pending.pop()
         yield scope
+        # Reversed, because the last element of the stack comes next: the first body of the first node.
         pending.extend(reversed([body for node in scope.nodes for body in node.bodies.values()]))
 
 
@@ -136,7 +143,10 @@ def protos_by_scope(root: Scope, message: GraphProto) -> dict[Scope, GraphProto]
 @overload
 def protos_by_scope(root: Scope, message: ScopeProto) -> dict[Scope, ScopeProto]: ...
 def protos_by_scope(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopeProto]:
-    """Return each scope below ``root`` with its message in ``message``, which is a copy of the root's message."""
+    """Return the message of ``root`` and of each scope below it, in ``message``, a copy of the message of ``root``.
+
+    The nodes of ``message`` have the positions of those in ``root``.
+    """
     messages: dict[Scope, ScopeProto] = {root: message}
     for scope in linked_scopes(root):
         for node in scope.nodes:
@@ -147,12 +157,12 @@ def protos_by_scope(root: Scope, message: ScopeProto) -> Mapping[Scope, ScopePro
 
 
 def reachable_graphs(graph: Graph) -> list[Graph]:
-    """Return a Graph and those of all functions that it calls, directly or not, in order of first call."""
-    found: dict[Graph, None] = {}
+    """Return a Graph and the Graphs of all functions that it calls, directly or indirectly, in order of first call."""
+    reached: dict[Graph, None] = {}  # a dict, because a set has no order
     pending = [graph]
     while pending:
         caller = pending.pop()
-        if caller not in found:
-            found[caller] = None
+        if caller not in reached:
+            reached[caller] = None
             pending.extend(reversed([node.function for node in caller.nodes if node.function is not None]))
-    return list(found)
+    return list(reached)
