@@ -20,7 +20,8 @@ from mixlist.emulation.graph_statistics import Probe
 from mixlist.emulation.instrument import Instrumenter
 from mixlist.emulation.packing import ScalarStatistic
 from mixlist.errors import ModelError
-from mixlist.graph.build import build_graph, resolve_attribute_references
+from mixlist.graph.build import build_graph
+from mixlist.graph.function_attributes import resolve_attribute_references
 from mixlist.graph.model import Node
 from mixlist.graph.refs import NodeRef, TensorRef
 from mixlist.graph.traversal import bodies_of

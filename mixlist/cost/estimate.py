@@ -20,7 +20,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.cost.operation_counts import UnknownShapeError, count_flops, is_matrix_operator
-from mixlist.graph.build import build_graph, resolve_attribute_references
+from mixlist.graph.build import build_graph
+from mixlist.graph.function_attributes import resolve_attribute_references
 from mixlist.graph.load import LoadedModel, load_model
 from mixlist.graph.model import Graph, Node, Scope, Value, float_values
 from mixlist.graph.naming import node_ref

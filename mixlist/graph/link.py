@@ -1,4 +1,4 @@
-"""Linking: register the values of every scope, connect the nodes, put them into topological order."""
+"""Link the scopes of a Graph: define their values, connect nodes with values, and sort the nodes topologically."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ if TYPE_CHECKING:
 
     from mixlist.graph.proto_types import ConstantProto
 
-MAX_NESTING = 100  # scopes in scopes and functions in functions; protobuf itself stops at 100 nested messages
+# The limit of bodies in bodies and of calls in functions that are called. Linking recurses, so a limit keeps it below
+# Python's recursion limit. A file has at most 33 nested bodies, because protobuf reads 100 nested messages.
+MAX_NESTING = 100
 
 
-# --- register -----------------------------------------------------------------------------------
+# --- define the values of a scope ---
 
 
 def add_value(graph: Graph, scope: Scope, name: str, kind: ValueKind) -> Value:
-    """Define a value in a scope."""
+    """Define a value in a scope, and return it."""
     value = Value(len(graph.values), name, name, scope, kind)
     graph.values.append(value)
     scope.values[name] = value
     return value
 
 
-def _register(graph: Graph, scope: Scope) -> None:
-    """Every value that the scope defines, before any node looks for one."""
+def _define_values(graph: Graph, scope: Scope) -> None:
+    """Create the nodes of a scope, and every value that the scope defines.
+
+    All values are defined before any node is connected, because the nodes of a file may come in any order.
+    """
     proto = scope.proto
     if is_graph(proto):
         for info in proto.input:
@@ -42,11 +47,11 @@ def _register(graph: Graph, scope: Scope) -> None:
             value.type = types.from_proto(info.type)
             scope.inputs.append(value)
         for tensor in proto.initializer:
-            _initializer(graph, scope, tensor.name, tensor, tensor.data_type)
+            _define_initializer(graph, scope, tensor.name, tensor, tensor.data_type)
         for sparse in proto.sparse_initializer:
-            _initializer(graph, scope, sparse.values.name, sparse, sparse.values.data_type)
+            _define_initializer(graph, scope, sparse.values.name, sparse, sparse.values.data_type)
     if not graph.show_marked_casts:
-        scope.marked_casts = _marked_casts(scope)
+        scope.marked_casts = _find_marked_casts(scope)
     for position, node_proto in enumerate(proto.node):
         if position in scope.marked_casts:
             continue
@@ -63,11 +68,13 @@ def _register(graph: Graph, scope: Scope) -> None:
             value = add_value(graph, scope, name, "node")
             value.producer, value.output_slot = node, slot
             node.outputs.append(value)
+    # In the order of the file: a marked Cast can read the output of an earlier one.
     for position in sorted(scope.marked_casts):
-        _alias(graph, scope, proto.node[position])
+        _hide_marked_cast(graph, scope, proto.node[position])
 
 
-def _initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, elem: int) -> None:
+def _define_initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, elem: int) -> None:
+    """Define the value of an initializer, or add the initializer to the graph input of the same name."""
     value = scope.values.get(name)
     if value is None:
         value = add_value(graph, scope, name, "initializer")
@@ -75,18 +82,19 @@ def _initializer(graph: Graph, scope: Scope, name: str, tensor: ConstantProto, e
     elif value.kind == "input":
         value.kind = "overridable"
         if value.type not in (elem, types.UNKNOWN):
-            declared, held = types.type_name(value.type), types.type_name(elem)
-            raise ModelError(f"input {name!r} is declared {declared}, its initializer is {held}")
+            declared, stored = types.type_name(value.type), types.type_name(elem)
+            raise ModelError(f"input {name!r} is declared {declared}, but its initializer is {stored}")
     else:
         raise ModelError(f"initializer {name!r} is defined twice")
     value.constant_proto, value.is_constant = tensor, True
 
 
-def _marked_casts(scope: Scope) -> set[int]:
-    """Return the positions of the Casts that mixlist made, if they still are what mixlist made.
+def _find_marked_casts(scope: Scope) -> set[int]:
+    """Return the positions of the marked Casts that can be hidden.
 
-    One that reads an outer tensor now, or stands at an output of the model that it was not made for, since somebody
-    inlined a function or exposed a tensor, is a node like any other.
+    A marked Cast cannot be hidden if another tool changed the model around it, for example inlined a function or made a
+    tensor a graph output. The Cast then reads a tensor of an outer scope, or the tensor at its other end is a graph
+    output. Such a Cast is a node like any other.
     """
     proto = scope.proto
     marks = {position: _mark(node) for position, node in enumerate(proto.node) if node.op_type == "Cast"}
@@ -94,36 +102,44 @@ def _marked_casts(scope: Scope) -> set[int]:
     if not marks:
         return set()
     defined = set(scope.values).union(*(node.output for node in proto.node))
-    exposed = set(scope.output_names()) if scope.parent is None else set()
+    graph_outputs = set(scope.output_names()) if scope.parent is None else set()
     return {
         position
         for position, mark in marks.items()
         if proto.node[position].input[0] in defined
-        and (proto.node[position].input if mark == "output" else proto.node[position].output)[0] not in exposed
+        # A Cast that makes a graph output hides its input. Any other marked Cast hides its output.
+        and (proto.node[position].input if mark == "output" else proto.node[position].output)[0] not in graph_outputs
     }
 
 
 def _mark(proto: NodeProto) -> str:
+    """Return the value of CAST_MARK in a node; "" if the node has none."""
     return next((p.value for p in proto.metadata_props if p.key == CAST_MARK), "")
 
 
-def _alias(graph: Graph, scope: Scope, cast: NodeProto) -> None:
-    """A Cast that mixlist made is not there for resolution: its output is the tensor that it serves."""
-    served = scope.values.get(cast.input[0])
-    if served is None:
-        raise ModelError(f"the Cast {cast.name!r} that mixlist made reads one that comes later")
+def _hide_marked_cast(graph: Graph, scope: Scope, cast: NodeProto) -> None:
+    """Let the output of a marked Cast mean the value that the Cast reads: x -> Cast -> Add becomes x -> Add."""
+    source = scope.values.get(cast.input[0])
+    if source is None:
+        raise ModelError(
+            f"the Cast {cast.name!r} that mixlist inserted reads the output of a later one",
+            hint="the nodes of the model were moved: apply the lists to the original model",
+        )
     if _mark(cast) == "output":
-        served.name = cast.output[0]  # the Cast had taken over the name of a graph output
-    scope.values[cast.output[0]] = served
+        source.name = cast.output[0]  # this Cast took over the name of a graph output
+    scope.values[cast.output[0]] = source
     graph.marked_cast_types[cast.output[0]] = next((int(a.i) for a in cast.attribute if a.name == "to"), types.UNKNOWN)
 
 
-# --- link ---------------------------------------------------------------------------------------
+# --- connect the nodes ---
 
 
 def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
-    """Fill a scope and everything below: values, nodes and their edges, sorted."""
-    _register(graph, scope)
+    """Fill a scope and all bodies in it: values, nodes, the edges between them, and the topological order.
+
+    ``depth``: the number of scopes and function calls around the scope. Raises ModelError if the graph is not valid.
+    """
+    _define_values(graph, scope)
     values = scope.values
     for node in scope.nodes:
         inputs = node.inputs
@@ -131,15 +147,15 @@ def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
             if not name:
                 inputs.append(None)
                 continue
-            value = values.get(name) or _outer(scope, name)
+            value = values.get(name) or _capture(scope, name)
             if value is None:
                 raise ModelError(
                     f"{describe_node(node)} reads {name!r}, which nothing defines",
                     hint="check the model with onnx.checker",
                 )
             inputs.append(value if value.kind != "absent" else None)
-            made = value.producer
-            if made is not None and made.scope is scope and made.position >= node.position:
+            producer = value.producer
+            if producer is not None and producer.scope is scope and producer.position >= node.position:
                 scope.is_sorted = False
         _link_bodies(graph, scope, node, depth)
     _link_outputs(scope)
@@ -147,17 +163,21 @@ def link_scope(graph: Graph, scope: Scope, depth: int) -> None:
         _sort(scope)
 
 
-def _outer(scope: Scope, name: str) -> Value | None:
-    """A value of an enclosing scope; it becomes a capture of every scope in between."""
+def _capture(scope: Scope, name: str) -> Value | None:
+    """Return the value of an enclosing scope that ``name`` means, None if there is none.
+
+    The value becomes a capture of ``scope`` and of every scope in between.
+    """
     if scope.parent is None:
         return None
-    found = scope.parent.values.get(name) or _outer(scope.parent, name)
-    if found is not None:
-        scope.captures[found] = None
-    return found
+    value = scope.parent.values.get(name) or _capture(scope.parent, name)
+    if value is not None:
+        scope.captures[value] = None
+    return value
 
 
 def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
+    """Link the bodies of a node, and check that the bodies of a control-flow node fit the node."""
     for attribute in node.proto.attribute:
         if attribute.type == attribute.GRAPHS:
             graph.unlinked_bodies.extend(attribute.graphs)
@@ -168,21 +188,22 @@ def _link_bodies(graph: Graph, scope: Scope, node: Node, depth: int) -> None:
         body = Scope(attribute.g, scope, node, attribute.name)
         node.bodies[attribute.name] = body
         link_scope(graph, body, depth + 1)
-        for value in body.captures:
-            made = value.producer
-            if made is not None and value.scope is scope and made.position >= node.position:
+        for value in body.captures:  # what a body captures, its node reads
+            producer = value.producer
+            if producer is not None and value.scope is scope and producer.position >= node.position:
                 scope.is_sorted = False
     if node.op_type in control_flow.CONTROL_FLOW and node.domain == "":
-        wrong = control_flow.find_mismatch(node)
-        if wrong:
-            raise ModelError(f"{describe_node(node)} {wrong}", hint="check the model with onnx.checker")
+        mismatch = control_flow.find_mismatch(node)
+        if mismatch:
+            raise ModelError(f"{describe_node(node)} {mismatch}", hint="check the model with onnx.checker")
 
 
 def _link_outputs(scope: Scope) -> None:
+    """Find the values of the scope's outputs, and their declared types."""
     for name in scope.output_names():
-        value = scope.values.get(name) or _outer(scope, name)
+        value = scope.values.get(name) or _capture(scope, name)
         if value is None:
-            raise ModelError(f"the graph output {name!r} is defined by nothing")
+            raise ModelError(f"nothing defines the graph output {name!r}", hint="check the model with onnx.checker")
         scope.outputs.append(value)
     proto = scope.proto
     declared = [types.from_proto(info.type) for info in proto.output] if is_graph(proto) else None
@@ -190,21 +211,21 @@ def _link_outputs(scope: Scope) -> None:
 
 
 def values_read_by(node: Node) -> list[Value]:
-    """All that a node reads: its inputs, and what its bodies capture."""
+    """Return the values that a node reads: its inputs, and the captures of its bodies."""
     captured = [v for body in node.bodies.values() for v in body.captures]
     return [v for v in node.inputs if v is not None] + captured
 
 
 def _sort(scope: Scope) -> None:
-    """Stable topological order: among the nodes that are ready the first of the file goes first."""
-    makers = {n: {v.producer for v in values_read_by(n) if v.producer and v.scope is scope} for n in scope.nodes}
-    sorter = TopologicalSorter(makers)
+    """Sort the nodes topologically. Among the nodes that are ready, the first one of the file comes first."""
+    producers = {n: {v.producer for v in values_read_by(n) if v.producer and v.scope is scope} for n in scope.nodes}
+    sorter = TopologicalSorter(producers)
     try:
         sorter.prepare()
     except CycleError as error:
         cycle = sorted(set(error.args[1]), key=lambda node: node.position)
         raise ModelError(f"the graph has a cycle through {', '.join(map(describe_node, cycle[:5]))}") from None
-    ready: list[tuple[int, Node]] = []  # no two nodes have one position
+    ready: list[tuple[int, Node]] = []  # a heap; positions differ, so the heap never compares two Nodes
     scope.nodes = []
     while sorter.is_active():
         for node in sorter.get_ready():
@@ -215,10 +236,10 @@ def _sort(scope: Scope) -> None:
 
 
 def canonical_domain(name: str) -> str:
-    """A domain's canonical spelling: "" for ``ai.onnx``."""
+    """Return "" for ``ai.onnx``, and any other domain as it is: the standard domain has both spellings."""
     return "" if name == "ai.onnx" else name
 
 
 def describe_node(node: Node) -> str:
-    """A node as error messages name it."""
+    """Return the text by which error messages name a node."""
     return f"node {node.proto.name!r} ({node.op_type})" if node.proto.name else f"an unnamed {node.op_type} node"

@@ -16,8 +16,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from mixlist.errors import ModelError
-from mixlist.graph.build import resolve_attribute_references
 from mixlist.graph.contrib_shapes import DOMAIN, infer_output_shapes, replace_with_standard_node
+from mixlist.graph.function_attributes import resolve_attribute_references
 from mixlist.graph.inferred_shapes import copy_without_weights, dimensions_in, remove_value_infos
 from mixlist.graph.model import Graph, Node, Scope, Value
 from mixlist.graph.proto_edits import copy_message

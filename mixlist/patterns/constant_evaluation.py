@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mixlist.graph.build import resolve_attribute_references
+from mixlist.graph.function_attributes import resolve_attribute_references
 from mixlist.graph.model import Node
 from mixlist.graph.weights import read_pieces, stored_element_count, stores_all_elements
 from mixlist.ops import types

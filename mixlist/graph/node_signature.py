@@ -1,0 +1,60 @@
+"""Find the signature of a node, and refuse nodes that do not fit the schema of their operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mixlist.errors import ModelError
+from mixlist.graph.link import describe_node
+from mixlist.graph.model import Graph, Node
+from mixlist.ops import types
+from mixlist.ops.schema import Schema
+from mixlist.ops.signature import Signature, make_signature
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+
+def find_signature(graph: Graph, node: Node, present: tuple[bool, ...], proto: NodeProto) -> Signature:
+    """Return the signature of a node for its input types.
+
+    ``present``: whether the node has each output. ``proto``: the message of the node, with references to attributes of
+    a function replaced. Raises ModelError for a node that does not fit its schema.
+    """
+    if node.op_type == "Constant" and node.domain == "":
+        _refuse_missing_slots(node, 0, 1)
+        if not node.proto.attribute:
+            raise ModelError(f"{describe_node(node)} has no value")
+        # build.py reads the type of a Constant from its value.
+        return Signature(None, (), (types.UNKNOWN,), (), has_fixed_output=True, reads_any_type=False)
+    opset = graph.opsets.get(node.domain, 1 if node.domain else 0)
+    if not opset:
+        raise ModelError("the model imports no opset of the standard domain", hint="check the model with onnx.checker")
+    signature = make_signature(node.domain, node.op_type, opset, node.input_types, present, proto)
+    if signature.schema is not None and signature.schema.onnx_schema is not None:
+        _refuse_missing_slots(node, signature.schema.onnx_schema.min_input, signature.schema.onnx_schema.min_output)
+        _refuse_attributes(node, proto, signature.schema)
+    return signature
+
+
+def _refuse_missing_slots(node: Node, inputs: int, outputs: int) -> None:
+    """Raise ModelError if a node has fewer than ``inputs`` inputs or ``outputs`` outputs."""
+    if len(node.inputs) < inputs or len(node.outputs) < outputs:
+        counts = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
+        raise ModelError(f"{describe_node(node)} has {counts}, its schema needs {inputs} and {outputs}")
+
+
+def _refuse_attributes(node: Node, proto: NodeProto, schema: Schema) -> None:
+    """Raise ModelError if an attribute is missing, has the wrong kind, or has a number that is no element type."""
+    attributes = {attribute.name: attribute for attribute in proto.attribute}
+    for name, formal in schema.onnx_schema.attributes.items():
+        attribute = attributes.get(name)
+        if attribute is None:
+            if formal.required:
+                raise ModelError(f"{describe_node(node)} has no attribute {name!r}, which its schema requires")
+        elif attribute.type not in (0, formal.type.value):  # 0: files of IR version 1 have no kind
+            raise ModelError(
+                f"attribute {name!r} of {describe_node(node)} is no {formal.type.name}, which its schema requires"
+            )
+        elif name in schema.type_attributes and attribute.i not in types.known_elements():
+            raise ModelError(f"attribute {name!r} of {describe_node(node)} is {attribute.i}, which is no type of ONNX")
