@@ -1,4 +1,4 @@
-"""Find the masks of a whole model: each function once for all calls that bring it the same masks and constants."""
+"""Find the masks of a whole model; a function is searched once for all calls with the same masks and constants."""
 
 from __future__ import annotations
 
@@ -9,57 +9,65 @@ from weakref import WeakKeyDictionary
 from mixlist.graph.model import Graph
 from mixlist.patterns.call_frames import CallFrame
 from mixlist.patterns.constants import ConstantRanges
-from mixlist.patterns.mask_groups import NO_MASKS, MaskFinder
+from mixlist.patterns.mask_finder import NO_MASKS, MaskFinder
 from mixlist.patterns.mask_plan import UNKNOWN_MASK, CallMasks, MaskPlan
 
-MOST_FINDERS = 2_000  # of one model; or ten for each of its calls, if these are more
-_PLANS: WeakKeyDictionary[Graph, dict[int, MaskPlan]] = WeakKeyDictionary()
+MOST_FINDERS = 2_000  # in one model; or ten for each of its calls, if these are more
+_PLANS: WeakKeyDictionary[Graph, dict[int, MaskPlan]] = WeakKeyDictionary()  # by main graph and low type
 
 
 def find_mask_groups(main: Graph, ranges: ConstantRanges, low: int) -> MaskPlan:
-    """Return the groups of a model whose masks leave the range of the low type; they are found once."""
-    known = _PLANS.setdefault(main, {})
-    if low not in known:
-        known[low] = MaskFinders(ranges, low).of(main, NO_MASKS, None).plan
-    return known[low]
+    """Return the groups of a model whose masks leave the range of the low type.
+
+    A second search of the same graph for the same low type returns the first result.
+    """
+    plans = _PLANS.setdefault(main, {})
+    if low not in plans:
+        plans[low] = MaskFinders(ranges, low).search(main, NO_MASKS, None).plan
+    return plans[low]
 
 
 class MaskFinders:
-    """Makes the finders of a model's graphs, one per graph and kind of call, and the plans that they find.
+    """The mask finders of a model's graphs, one for each graph and kind of call, and the plans that they make.
 
-    Calls of one kind have a finder for each frame if it reads constants that the frame knows. Calls whose masks differ
-    have different finders, but one plan if nothing is decided otherwise.
+    A finder that reads a constant whose value depends on the call serves one CallFrame only. All other finders serve
+    every call of their kind. Two finders of one function share a plan if their plans have the same effect on decisions.
     """
 
     def __init__(self, ranges: ConstantRanges, low: int) -> None:
         self.ranges, self.low = ranges, low
-        self._finders: dict[tuple[Graph, CallMasks, CallFrame | None], MaskFinder] = {}
-        self._first: dict[tuple[Graph, CallMasks], MaskFinder] = {}
+        self._by_frame: dict[tuple[Graph, CallMasks, CallFrame | None], MaskFinder] = {}
+        self._first: dict[tuple[Graph, CallMasks], MaskFinder] = {}  # the first finder of each kind of call
         self._plans: dict[Hashable, MaskPlan] = {}
-        self._leading: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
+        self._leading_parameters: dict[tuple[int, tuple[bool, ...]], frozenset[int]] = {}
 
-    def of(self, graph: Graph, call: CallMasks, frame: CallFrame | None) -> MaskFinder:
-        """Return the finder of a graph for a kind of call, which has found the groups."""
-        if len(self._finders) >= self.ranges.frames.limit(MOST_FINDERS) and (graph, call) not in self._first:
-            # Functions that call functions can add up masks in a number of ways that grows exponentially.
-            call = replace(call, arguments=tuple([flow and UNKNOWN_MASK for flow in call.arguments]))
+    def search(self, graph: Graph, call: CallMasks, frame: CallFrame | None) -> MaskFinder:
+        """Return a finder that has searched the graph for a kind of call."""
+        if len(self._by_frame) >= self.ranges.frames.limit(MOST_FINDERS) and (graph, call) not in self._first:
+            # Functions that call functions can add up masks in a number of ways that grows exponentially. With unknown
+            # magnitudes there are at most as many kinds as there are choices of arguments with a mask.
+            call = replace(call, arguments=tuple([mask and UNKNOWN_MASK for mask in call.arguments]))
         finder = self._first.get((graph, call))
-        if finder is not None and finder.varies:
-            finder = self._finders.get((graph, call, frame))
+        if finder is not None and finder.depends_on_frame:
+            finder = self._by_frame.get((graph, call, frame))
         if finder is None:
-            finder = self._finders[graph, call, frame] = MaskFinder(self, graph, call, frame)
+            finder = self._by_frame[graph, call, frame] = MaskFinder(self, graph, call, frame)
             finder.find()
             self._first.setdefault((graph, call), finder)
         return finder
 
-    def shared(self, graph: Graph, plan: MaskPlan) -> MaskPlan:
-        """Return the plan of a graph that has the same effect as ``plan``."""
+    def shared_plan(self, graph: Graph, plan: MaskPlan) -> MaskPlan:
+        """Return the first plan of the graph that has the same effect as ``plan``."""
         return self._plans.setdefault((graph, plan.effect), plan)
 
-    def leading(self, graph: Graph, wanted: tuple[bool, ...]) -> frozenset[int]:
-        """Return the parameters that could carry a mask to a softmax inside, or to a wanted result."""
-        key = id(graph), wanted
-        if key not in self._leading:
-            leading = MaskFinder(self, graph, CallMasks(wanted=wanted), None).trace_back()
-            self._leading[key] = frozenset(slot for slot, value in enumerate(graph.root.inputs) if value in leading)
-        return self._leading[key]
+    def leading_parameters(self, graph: Graph, reach_softmax: tuple[bool, ...]) -> frozenset[int]:
+        """Return the positions of the parameters that lead to a softmax inside a function, or to one in the caller.
+
+        ``reach_softmax`` says of each result whether it leads to a softmax in the caller.
+        """
+        key = id(graph), reach_softmax
+        if key not in self._leading_parameters:
+            leading = MaskFinder(self, graph, CallMasks(reach_softmax=reach_softmax), None).trace_back()
+            slots = [slot for slot, value in enumerate(graph.root.inputs) if value in leading]
+            self._leading_parameters[key] = frozenset(slots)
+        return self._leading_parameters[key]

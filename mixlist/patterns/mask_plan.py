@@ -1,6 +1,7 @@
-"""The data about masks: the mask in a value, the groups of nodes that masks connect, and the groups of a whole model.
+"""The data about masks: the mask in a tensor, the groups of nodes that masks connect, and the groups of a whole model.
 
-``mask_groups`` finds them.
+``mask_finder`` follows the masks of one graph, ``mask_groups`` makes the groups, and ``mask_calls`` does both for a
+whole model.
 """
 
 from __future__ import annotations
@@ -19,60 +20,68 @@ SlotLimits = dict[int, float]  # by input slot
 
 
 @dataclass(frozen=True)
-class MaskFlow:
-    """The mask in a value: the sum of its constants' magnitudes, and how often the changed constant is added up.
+class CarriedMask:
+    """The mask in a tensor, as bounds of its elements.
 
-    ``total``: infinite if the magnitude is not followed, which counts as out of range and as finite. ``scores``: the
-    largest magnitude of the values that were added to it; infinite if their number is not known.
+    ``magnitude``: the sum of the magnitudes of the mask constants that were added up. It is infinite if the magnitude
+    is unknown: such a mask counts as finite, but out of range. ``summed_masks``: how often the constant is in this sum
+    after it is reduced to the limit. A factor counts, too: ``Mul(m, 2)`` is two masks. ``scores``: the largest
+    magnitude of everything else that was added; infinite if the number of additions is unknown.
     """
 
-    total: float
-    weight: float = 1.0
+    magnitude: float
+    summed_masks: float = 1.0
     scores: float = 0.0
 
     def exceeds(self, low: int) -> bool:
         """Return whether the low type cannot hold the values."""
-        return self.total + self.scores > FINITE_MAX[low]
+        return self.magnitude + self.scores > FINITE_MAX[low]
 
-    def scaled(self, factor: float) -> MaskFlow:
-        """Return the mask times a factor."""
-        return MaskFlow(_product(self.total, factor), self.weight * max(factor, 1.0), _product(self.scores, factor))
+    def scaled(self, factor: float) -> CarriedMask:
+        """Return the mask times a factor of this magnitude."""
+        # A factor below 1 does not count in summed_masks: the limit must also hold before the multiplication.
+        summed_masks = self.summed_masks * max(factor, 1.0)
+        return CarriedMask(_product(self.magnitude, factor), summed_masks, _product(self.scores, factor))
 
-    def multiplied(self, other: MaskFlow) -> MaskFlow:
+    def multiplied(self, second: CarriedMask) -> CarriedMask:
         """Return the product of two masks."""
-        scores = max(_product(self.scores, other.total), _product(other.scores, self.total))
-        return MaskFlow(_product(self.total, other.total), max(self.weight, other.weight), scores)
+        scores = max(_product(self.scores, second.magnitude), _product(second.scores, self.magnitude))
+        summed_masks = max(self.summed_masks, second.summed_masks)
+        return CarriedMask(_product(self.magnitude, second.magnitude), summed_masks, scores)
 
 
-UNKNOWN_MASK = MaskFlow(inf)
+UNKNOWN_MASK = CarriedMask(inf)
 
 
-def _product(one: float, other: float) -> float:
-    """Return a product; zero times infinity is zero, because an infinity stands for an unknown finite magnitude."""
-    return one * other if one and other else 0.0
+def _product(first: float, second: float) -> float:
+    """Return a product. Zero times infinity is zero here, because infinity means a finite number that is unknown."""
+    return first * second if first and second else 0.0
 
 
 @dataclass(frozen=True)
 class CallMasks:
-    """The kind of a call: the masks in its arguments, and which of its results lead to a softmax.
+    """The kind of a call, for masks: calls of one kind share the decisions inside the function.
 
-    ``computed``: from which of its results, which are constants, the caller computes a mask.
+    ``arguments``: the mask in each argument. ``reach_softmax``: for each result, whether it leads to a softmax in the
+    caller. ``compute_mask``: for each result, whether it is a constant from which the caller computes a mask. An empty
+    tuple means None or False for all.
     """
 
-    arguments: tuple[MaskFlow | None, ...] = ()
-    wanted: tuple[bool, ...] = ()
-    computed: tuple[bool, ...] = ()
+    arguments: tuple[CarriedMask | None, ...] = ()
+    reach_softmax: tuple[bool, ...] = ()
+    compute_mask: tuple[bool, ...] = ()
 
 
 @dataclass(eq=False)
 class MaskGroup:
-    """The nodes that masks connect; at least one of them reads or makes a mask that the low type does not hold.
+    """The nodes that masks connect; at least one of them reads or makes a mask that the low type cannot hold.
 
-    ``exceeding``: these nodes, softmaxes included. ``limits``: by node the slots that read a constant of the mask, with
-    the largest magnitude that the constant keeps if a softmax is low precision. ``reducible``: whether all masks come
-    from such constants. ``total``: the largest magnitude. ``source``: the first constant or node of the mask.
-    ``destination``: the first softmax, or the call whose function has it. ``misfit``: of a node that a mask is computed
-    with, why it must not be low precision.
+    ``softmaxes``: the softmaxes that the masks reach. ``exceeding``: the nodes that must not be low precision as long
+    as the mask is not reduced, softmaxes included. ``limits``: by node, the slots that read a constant of the mask, and
+    the largest magnitude that a reduced constant may have there. ``limit``: this magnitude. ``reducible``: whether all
+    masks come from such constants. ``magnitude``: the largest magnitude of the masks. ``source``: the first constant or
+    node that makes a mask. ``destination``: the first softmax, or the call whose function has it. ``misfit``: why the
+    only node must not be low precision; set for a node that computes a mask from other constants, else empty.
     """
 
     softmaxes: list[Node] = field(default_factory=list)
@@ -81,28 +90,29 @@ class MaskGroup:
     reducible: bool = True
     source: str = ""
     destination: str = ""
-    total: float = 0.0
+    magnitude: float = 0.0
     limit: float = 0.0
     misfit: str = ""
 
     @property
-    def size(self) -> str:
-        """Return the largest magnitude in words."""
-        return f"magnitude {self.total:.6g}" if isfinite(self.total) else "unknown magnitude"
+    def magnitude_text(self) -> str:
+        """Return the largest magnitude for messages."""
+        return f"magnitude {self.magnitude:.6g}" if isfinite(self.magnitude) else "unknown magnitude"
 
     @property
     def effect(self) -> Hashable:
-        """Return everything that decisions depend on, without the words that explain them."""
-        read = self.limits.items()
-        limits = tuple([(node, *sorted(slots.items())) for node, slots in read]) if self.reducible else (*self.limits,)
+        """Return everything that decisions depend on, without the text that explains them."""
+        # The limits matter only if the constants are reduced; else only the nodes do.
+        items = self.limits.items()
+        limits = tuple([(node, *sorted(slots.items())) for node, slots in items]) if self.reducible else (*self.limits,)
         return (*self.softmaxes,), (*self.exceeding,), limits, self.reducible
 
 
 @dataclass(eq=False)
 class MaskPlan:
-    """The mask groups of one graph, in order, for one kind of call if it is the body of a function.
+    """The mask groups of one graph, in the order of their first node; of a function's body, for one kind of call.
 
-    ``calls``: the plans of the functions, by the id of the calling node.
+    ``calls``: the plans of the functions that the graph calls, by the id of the calling node.
     """
 
     groups: tuple[MaskGroup, ...] = ()
@@ -110,7 +120,7 @@ class MaskPlan:
 
     @property
     def effect(self) -> Hashable:
-        """Return everything that decisions depend on; plans of one effect are one plan."""
+        """Return everything that decisions depend on. Plans of one graph with equal effects are made one plan."""
         calls = [(node_id, plan) for node_id, plan in sorted(self.calls.items()) if not plan.is_empty]
         return tuple([group.effect for group in self.groups]), tuple(calls)
 

@@ -107,7 +107,9 @@ def reduced_constants(groups: Groups, kept: AbstractSet[MaskGroup]) -> dict[Node
 
 
 def _note(group: MaskGroup) -> str:
-    return group.misfit or f"a mask of {group.size} ({group.source}) passes it on the way to {group.destination}"
+    return (
+        group.misfit or f"a mask of {group.magnitude_text} ({group.source}) passes it on the way to {group.destination}"
+    )
 
 
 def mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low: int) -> Iterator[Diagnostic]:
@@ -117,7 +119,9 @@ def mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low: int
         node = next(node for node in broken[0].exceeding if _is_low(solution, node, low))
         name, count = types.type_name(low), sum(len(group.softmaxes) for group in broken)
         softmaxes = f"{count} {'softmax' if count == 1 else 'softmaxes'}" if count else "a softmax"
-        cause = broken[0].misfit or f"a mask of {broken[0].size} ({broken[0].source}) leaves the range of {name}"
+        cause = (
+            broken[0].misfit or f"a mask of {broken[0].magnitude_text} ({broken[0].source}) leaves the range of {name}"
+        )
         yield Diagnostic(
             "ML508",
             "warning",
