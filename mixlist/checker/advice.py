@@ -60,7 +60,7 @@ class Advisor:
         graph, proto = dataflow.graph, dataflow.node
         entry = self._classifier.classify_operator(
             decision.domain, decision.op_type, lambda: find_rank(graph, proto)
-        ).listed
+        ).list_match
         name = self._names.get(node, str(node))
         if decision.list in ("white", "gray") and entry is not None:
             return f'add "{entry.op}" to black-list to-add, or the node "{name}" to a keep_dtype file'

@@ -1,4 +1,4 @@
-"""Decide which precision each node of a model gets, and why. Nothing is changed here."""
+"""Decide the precision of each node of a model, with a reason. This room changes no model."""
 
 from mixlist.resolver.decisions import Decision, ModelSolution
 from mixlist.resolver.plan import Plan

@@ -1,4 +1,4 @@
-"""Rule S4.22: between, where a gray node is low precision only between white nodes (TensorFlow).
+"""Rule S4.22: the gray policy `between`, where a gray node is low precision only between white nodes (TensorFlow).
 
 Under `between`, a gray node that a black node reaches forward through gray nodes keeps its authored type; any other
 gray node is low precision exactly if gray paths lead back to a white node and forward to a white node, and keeps its
@@ -7,6 +7,8 @@ Casts, graph inputs, shape arithmetic, calls of functions, nodes without a preci
 names, white nodes that cannot be low precision, white and gray nodes that S4.38 keeps, nodes that S4.40 keeps, and
 control flow that cannot take the low type end a path. An op type of the library's *clear* list, which only the
 built-in library `tensorflow` has, is also low precision if a neighbor is, unless a black node reaches it.
+
+Example: in ``MatMul -> Relu -> MatMul -> Neg`` with white MatMuls, Relu is low precision and Neg is not.
 """
 
 from __future__ import annotations
@@ -19,51 +21,65 @@ from mixlist.resolver.decisions import UNDECIDED
 from mixlist.resolver.sequence_groups import is_container
 from mixlist.resolver.solver_state import SolverState
 
-Edges = dict[int, list[int]]  # ids of nodes, or of values, by the id of one
+Edges = dict[int, list[int]]  # from the id of a node to the ids of its neighbors; the same for values
 
 
-def low_gray_nodes(state: SolverState) -> set[int]:
-    """Return the ids of the gray nodes that are low precision; a group of sequences is one node (Rule S4.30)."""
-    graph, facts = state.graph, state.solution.classifications
-    groups = dict.fromkeys(state.groups.values())
-    stand_ins = {n.id: g.place for g in groups for n in g.nodes if facts[n.id].kind == "gray"}
-    readers, producers = _neighbors(state, stand_ins)
+def find_low_gray_nodes(state: SolverState) -> set[int]:
+    """Return the ids of the gray nodes that are low precision.
+
+    The gray operators of a sequence group are one node here (Rule S4.30), with the id ``SequenceGroup.stand_in_id``.
+    """
+    # Phase 1: the nodes of each list. A stand-in replaces the gray operators of a sequence group.
+    graph, classifications = state.graph, state.solution.classifications
+    groups = dict.fromkeys(state.sequence_groups.values())
+    stand_ins = {n.id: g.stand_in_id for g in groups for n in g.nodes if classifications[n.id].kind == "gray"}
+    readers, producers = _find_neighbors(state, stand_ins)
     neighbors = {i: readers.get(i, []) + producers.get(i, []) for i in readers.keys() | producers.keys()}
     clear_ops = state.policy.lists.library.clear_ops
-    fixed = {i for g in groups if g.fixed not in (UNDECIDED, state.low) for i in (g.place, *(n.id for n in g.nodes))}
-    white = {n.id for n in graph.nodes if facts[n.id].kind == "low" and _can_be_low(n, state)} - fixed
-    black = {n.id for n in graph.nodes if facts[n.id].kind == "authored" and facts[n.id].list == "black"}
-    grays = {n.id: [n] for n in graph.nodes if facts[n.id].kind == "gray" and n.id not in stand_ins}
-    grays |= {g.place: [n for n in g.nodes if n.id in stand_ins] for g in groups}
-    after_black = _reach(black, readers, grays)
+    # Nodes of a group whose type is fixed to another type than the low one: they end every path.
+    fixed = {
+        i
+        for g in groups
+        if g.fixed_type not in (UNDECIDED, state.low_type)
+        for i in (g.stand_in_id, *(n.id for n in g.nodes))
+    }
+    white = {n.id for n in graph.nodes if classifications[n.id].kind == "low" and _can_be_low(n, state)} - fixed
+    black = {n.id for n in graph.nodes if classifications[n.id].is_black}
+    grays = {n.id: [n] for n in graph.nodes if classifications[n.id].kind == "gray" and n.id not in stand_ins}
+    grays |= {g.stand_in_id: [n for n in g.nodes if n.id in stand_ins] for g in groups}
+    # Phase 2: the gray nodes that a path may pass.
+    after_black = _find_reachable(black, readers, grays)
     can_be_low = {i for i, nodes in grays.items() if all(_can_be_low(n, state) for n in nodes)}
-    able = can_be_low - fixed - after_black
-    behind_white = _reach(white, readers, able)
-    before_white = _reach(white, producers, able)
+    passable = can_be_low - fixed - after_black
+    # Phase 3: low is what lies behind a white node and before a white node, and the clear operators next to that.
+    behind_white = _find_reachable(white, readers, passable)
+    before_white = _find_reachable(white, producers, passable)
     low = (behind_white & before_white) | white
-    clear = {i for i in able if grays[i] and all(_entry(n, state) in clear_ops for n in grays[i])}
-    return (low | _reach(low, neighbors, clear)) & grays.keys()
+    clear = {i for i in passable if grays[i] and all(_list_op(n, state) in clear_ops for n in grays[i])}
+    return (low | _find_reachable(low, neighbors, clear)) & grays.keys()
 
 
-def _entry(node: Node, state: SolverState) -> str | None:
-    """Return the name on the policy's lists that decides a node's list."""
-    listed = state.solution.classifications[node.id].listed
-    return None if listed is None else listed.op
+def _list_op(node: Node, state: SolverState) -> str | None:
+    """Return the op type on the policy's lists that decides a node's list; None if no list decides the node."""
+    entry = state.solution.classifications[node.id].list_match
+    return None if entry is None else entry.op
 
 
 def _can_be_low(node: Node, state: SolverState) -> bool:
-    signature, movable = node.signature, state.shared.classifier.movable_by(state.solution.classifications[node.id])
+    """Return whether the operator's schema lets some slot of the node have the low type."""
+    classification = state.solution.classifications[node.id]
+    signature, movable_types = node.signature, state.model_solver.classifier.movable_types_of(classification)
     if signature is None or not signature.groups:
         return False
-    wish = tuple([state.low if g.authored in movable else g.authored for g in signature.groups])
-    return state.low in signature.assign(wish).elements
+    wish = tuple([state.low_type if g.authored in movable_types else g.authored for g in signature.groups])
+    return state.low_type in signature.assign(wish).elements
 
 
-def _neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges, Edges]:
-    """Return the nodes that read the float outputs of each node, and those that make its float inputs.
+def _find_neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges, Edges]:
+    """Return the nodes that read the float outputs of each node, and the nodes that make its float inputs.
 
-    Links of control flow that take the low type connect nodes as well. ``stand_ins`` has the id of the node that stands
-    for a gray operator on sequences.
+    Values of control flow connect nodes too, if the control-flow operator takes the low type. ``stand_ins`` has, by the
+    id of a gray operator on sequences, the id of the node that stands for it.
     """
     graph = state.graph
     made_by: Edges = {}  # producers by the id of a value
@@ -72,47 +88,52 @@ def _neighbors(state: SolverState, stand_ins: Mapping[int, int]) -> tuple[Edges,
             for output in node.outputs:
                 if output is not None:
                     made_by[output.id] = [stand_ins.get(node.id, node.id)]
-    feeds: Edges = {}  # the values that control flow hands to a value
-    put_in: list[tuple[int, Value]] = []  # tensors that control flow puts into a group, by the group's place
+    # Control flow makes no value itself: the producers of a body's input are those of the values that enter there.
+    sources_of: Edges = {}  # the ids of the values that control flow hands to a value
+    group_inputs: list[tuple[int, Value]] = []  # a group's stand-in, and a tensor that control flow puts into the group
     for link in state.solution.links:
-        passes = takes_type(link, state.low, graph)
+        passes_low = takes_type(link, state.low_type, graph)
         for target in link.targets:
-            group = state.groups.get(target)
-            if group is not None and not any(is_container(read.value) for read in link.sources):
-                made_by[target.id] = [group.place]
-                put_in += [(group.place, read.value) for read in link.sources]
-            elif passes:
-                feeds.setdefault(target.id, []).extend(r.value.id for r in link.sources)
-    edges = [(_producers(value.id, made_by, feeds), place) for place, value in put_in]
+            group = state.sequence_groups.get(target)
+            if group is not None and not any(is_container(source.value) for source in link.sources):
+                made_by[target.id] = [group.stand_in_id]
+                group_inputs += [(group.stand_in_id, source.value) for source in link.sources]
+            elif passes_low:
+                sources_of.setdefault(target.id, []).extend(source.value.id for source in link.sources)
+    edges = [(_find_producers(value.id, made_by, sources_of), stand_in) for stand_in, value in group_inputs]
     for node in graph.nodes:
         if not node.bodies and node.signature is not None:
             reader = stand_ins.get(node.id, node.id)
-            edges += [(_producers(v.id, made_by, feeds), reader) for v in float_values(node.inputs)]
+            edges += [(_find_producers(v.id, made_by, sources_of), reader) for v in float_values(node.inputs)]
     readers: Edges = {}
     producers: Edges = {}
-    for makers, reader in edges:
-        for producer in makers:
+    for value_producers, reader in edges:
+        for producer in value_producers:
             readers.setdefault(producer, []).append(reader)
             producers.setdefault(reader, []).append(producer)
     return readers, producers
 
 
-def _producers(value: int, made_by: Edges, feeds: Edges) -> list[int]:
-    """Return the nodes that make a value, directly or behind control flow; remember them in ``made_by``."""
-    if value not in made_by:
-        if value not in feeds:
+def _find_producers(value_id: int, made_by: Edges, sources_of: Edges) -> list[int]:
+    """Return the nodes that make a value, also through control flow; remember the answer in ``made_by``."""
+    if value_id not in made_by:
+        if value_id not in sources_of:
             return []
-        made_by[value] = sorted({p for v in _reach({value}, feeds) for p in made_by.get(v, ())})
-    return made_by[value]
+        reachable = _find_reachable({value_id}, sources_of)
+        made_by[value_id] = sorted({producer for source in reachable for producer in made_by.get(source, ())})
+    return made_by[value_id]
 
 
-def _reach(start: set[int], edges: Edges, through: Container[int] | None = None) -> set[int]:
-    """Return what the edges lead to from ``start``, step by step; ``through`` limits the steps."""
-    reached: set[int] = set()
+def _find_reachable(start: set[int], edges: Edges, through: Container[int] | None = None) -> set[int]:
+    """Return the ids that paths from ``start`` reach along the edges.
+
+    With ``through``, paths pass only these ids, and the result has no others.
+    """
+    reachable: set[int] = set()
     waiting = list(start)
     while waiting:
-        for other in edges.get(waiting.pop(), ()):
-            if other not in reached and (through is None or other in through):
-                reached.add(other)
-                waiting.append(other)
-    return reached
+        for neighbor in edges.get(waiting.pop(), ()):
+            if neighbor not in reachable and (through is None or neighbor in through):
+                reachable.add(neighbor)
+                waiting.append(neighbor)
+    return reachable

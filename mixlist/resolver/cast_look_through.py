@@ -1,10 +1,12 @@
-"""Rule S4.17: one Cast from the low type is looked through.
+"""Rule S4.17: look through one Cast from the low type.
 
 A reader looks through exactly one Cast of the user from the low type to float32, or to bfloat16 if the low type is
 float16, unless `Cast` is on the black list; a low-precision reader then reads the source of the Cast, which is exact,
 and the Cast stays in the file. Every other Cast is a producer of its `to` type.
 
-Casts that mixlist inserted are not in the graph that is decided: ``graph.build`` leaves them out (Rule S4.18).
+Example: in ``low -> Cast(to=float32) -> Relu`` a gray Relu follows ``low``.
+
+``graph.build`` leaves out the Casts that mixlist inserted (Rule S4.18), so this file sees only Casts of the user.
 """
 
 from __future__ import annotations
@@ -15,23 +17,26 @@ from mixlist.resolver.decisions import UNDECIDED
 from mixlist.resolver.solver_state import SolverState
 
 
-def looked_through(value: Value, decided: list[int], low: int, cast_is_black: bool) -> Value | None:
-    """Return the source of a Cast that resolution looks through; None for every other value.
+def find_cast_source(value: Value, decided_types: list[int], low_type: int, cast_is_black: bool) -> Value | None:
+    """Return the input of the Cast that makes ``value`` if readers look through this Cast; else None.
 
-    An undecided source counts as well: if it becomes float32 later, the type of the Cast counts again.
+    ``decided_types`` has the element type of each value by its id. The source may be undecided: its readers run again
+    when its type is decided, and if that type is float32, they no longer look through the Cast.
     """
     cast = value.producer
     if cast is None or cast.op_type != "Cast" or cast.domain or cast_is_black:
         return None
-    to = types.element(value.type)
-    if to != types.FLOAT and not (to == types.BFLOAT16 and low == types.FLOAT16):
+    cast_type = types.element(value.type)
+    # Of the Casts between the two low types, readers look through float16 -> bfloat16 only.
+    if cast_type != types.FLOAT and not (cast_type == types.BFLOAT16 and low_type == types.FLOAT16):
         return None
     source = cast.inputs[0]
-    if source is None or source.type == types.UNKNOWN or decided[source.id] not in (low, UNDECIDED):
+    if source is None or source.type == types.UNKNOWN or decided_types[source.id] not in (low_type, UNDECIDED):
         return None
     return source
 
 
-def followed_value(value: Value, state: SolverState) -> Value:
-    """Return the value that a gray reader of ``value`` follows: the source of its Cast, or the value itself."""
-    return looked_through(value, state.decided_types, state.low, state.shared.classifier.cast_is_black) or value
+def find_followed_value(value: Value, state: SolverState) -> Value:
+    """Return the value that a gray reader of ``value`` follows: the source of its Cast, or ``value`` itself."""
+    cast_is_black = state.model_solver.classifier.cast_is_black
+    return find_cast_source(value, state.decided_types, state.low_type, cast_is_black) or value

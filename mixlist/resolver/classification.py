@@ -1,4 +1,4 @@
-"""Classify a node by the policy alone, before anything is followed: its list, and the rule that decides it.
+"""Classify each node by the policy alone, before any type is decided: find its list and the rule that decides it.
 
 Rule S4.1: A node without a slot of type float32 or of the low type that may change has precision `none`, or the type
 of its fixed output (S4.13), and no list changes it.
@@ -23,7 +23,7 @@ float32 is float32.
 Rule S3.7: Under `allow_fp32_to_fp16` the nodes of MatMul, Gemm, Conv and ConvTranspose are float16 and all others keep
 their authored type; `allow_fp32_to_bf16` does the same with bfloat16.
 
-``white_black_gray`` finds the types of a node that is classified.
+``white_black_gray`` finds the types of a node from its classification.
 """
 
 from __future__ import annotations
@@ -43,57 +43,85 @@ from mixlist.resolver.shape_arithmetic import is_shape_arithmetic
 
 _CUBE = operators(Trait.CUBE)  # Rule S3.7
 
-# The ways to find a node's precision. Only `gray` looks at other nodes.
-Kind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
+# The ways to find a node's precision. Only the way of `gray` depends on other nodes.
+#   none      no slot can change (Rule S4.1), or control flow or a call
+#   cast      an attribute fixes the output type (Rule S4.13)
+#   rule      a node rule gives the types (Rule S4.2)
+#   shape     shape arithmetic stays as authored (Rule S4.3)
+#   low       white, or lowered by the mode: the low type
+#   authored  black, or kept by the mode: the authored type
+#   raise     the mode brings the node up to float32 (Rule S3.6)
+#   gray      the type of the nodes around it, by the gray policy
+#   schema    no schema of the operator is known (Rule S4.14)
+#   unknown   an input has an unknown type (Rule S4.40)
+DecisionKind = Literal["none", "cast", "rule", "shape", "low", "authored", "raise", "gray", "schema", "unknown"]
 
 _FLOAT_OR_UNKNOWN = types.MIXABLE | {types.UNKNOWN}
 
-_KINDS: dict[ListName, Kind] = {"white": "low", "black": "authored", "gray": "gray"}
+_KIND_OF_LIST: dict[ListName, DecisionKind] = {"white": "low", "black": "authored", "gray": "gray"}
 
 
 @dataclass(frozen=True)
 class Classification:
-    """The classification of a node.
+    """The list of a node and the way to find its precision.
 
-    ``list``: the list, or ``none``. ``kind``: how the precision is found. ``rule``: the rule as the report names it.
-    ``mask``: the mask because of which a node does not become low precision; empty for another node of that mask's way.
+    ``list_name``: ``white``, ``black`` or ``gray``; ``none`` under a mode without lists. ``rule``: the name of the rule
+    in the reports. ``list_match``: the entry that put the op type on the list.
+
+    ``mask_note``: None for a node without a kept mask (Rule S4.35). Otherwise the node does not become low precision
+    because of this text; an empty text marks a node that only reads a constant of the mask.
     """
 
-    list: str
-    kind: Kind
+    list_name: str
+    kind: DecisionKind
     rule: str
-    listed: ListMatch | None = None
-    mask: str | None = None
+    list_match: ListMatch | None = None
+    mask_note: str | None = None
+
+    @property
+    def is_black(self) -> bool:
+        """Return whether the node is on the black list and keeps its authored type because of it."""
+        return self.kind == "authored" and self.list_name == "black"
 
 
 class Classifier:
-    """Classifies the nodes of one model under one policy; keeps the answers per operator."""
+    """Classifies the nodes of one model under one policy, and remembers the answers per operator.
+
+    ``movable_types`` are the authored types that a slot may give up, ``white_movable_types`` those that a slot of a
+    white node may give up.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.low = types.ELEMENT_BY_NAME[policy.mode.low]
-        raises = policy.mode.action == "raise"  # brings up either low type; lists leave the other one alone
-        self.movable = types.MIXABLE if raises else frozenset({types.FLOAT, self.low})
-        in_lists = policy.mode.action == "lists"
-        self.lowers_bfloat16 = in_lists and policy.space == "ascend" and self.low == types.FLOAT16  # Rule S3.8
-        self.movable_if_white = types.MIXABLE if self.lowers_bfloat16 else self.movable
-        self._facts: dict[tuple[str, str, int | None], Classification] = {}
-        self.cast_is_black = in_lists and self.classify_operator("", "Cast").list == "black"
+        self.low_type = types.ELEMENT_BY_NAME[policy.mode.low]
+        # Rule S3.6 brings float16 and bfloat16 up to float32. Lists leave the low type alone that is not theirs (S4.9).
+        raises = policy.mode.action == "raise"
+        self.movable_types = types.MIXABLE if raises else frozenset({types.FLOAT, self.low_type})
+        has_lists = policy.mode.action == "lists"
+        self.lowers_bfloat16 = has_lists and policy.space == "ascend" and self.low_type == types.FLOAT16  # Rule S3.8
+        self.white_movable_types = types.MIXABLE if self.lowers_bfloat16 else self.movable_types
+        self._by_operator: dict[tuple[str, str, int | None], Classification] = {}
+        self.cast_is_black = has_lists and self.classify_operator("", "Cast").list_name == "black"
 
     def classify_operator(
         self, domain: str, op_type: str, rank: Callable[[], int | None] = lambda: None
     ) -> Classification:
-        """Return the fact for nodes of an operator by its list in the policy's name space alone."""
+        """Return the classification of an operator's nodes by its list alone.
+
+        ``rank`` returns the number of dimensions of the node's first input, or None. Only Ascend names need it, because
+        some of them stand for one rank: Conv2D, Conv3D.
+        """
         key = (domain, op_type, None if self.policy.space == "onnx" else rank())
-        fact = self._facts.get(key)
-        if fact is None:
+        classification = self._by_operator.get(key)
+        if classification is None:
             entry = find_list(self.policy.lists, self.policy.space, domain, op_type, lambda: key[2])
             rule = "follow" if entry.list == "gray" else entry.list
-            fact = self._facts[key] = Classification(entry.list, _KINDS[entry.list], rule, entry)
-        return fact
+            classification = Classification(entry.list, _KIND_OF_LIST[entry.list], rule, entry)
+            self._by_operator[key] = classification
+        return classification
 
     def classify(self, graph: Graph, node: Node) -> Classification:
-        """Return the fact for a node that no node rule names."""
+        """Return the classification of a node that no node rule names."""
         signature = node.signature
         if signature is None:
             return Classification("none", "none", "control-flow")
@@ -101,64 +129,78 @@ class Classifier:
         if action == "lists":
             by_list = self.classify_operator(node.domain, node.op_type, lambda: find_rank(graph, node))
         else:
-            by_list = self._by_mode(action, node)
+            by_list = self._classify_by_mode(action, node)
+        list_name, entry = by_list.list_name, by_list.list_match
+        # The order of these rules counts: the first one that applies gives the reason in the reports.
         if signature.has_fixed_output:
-            return Classification(by_list.list, "cast", "cast", by_list.listed)
+            return Classification(list_name, "cast", "cast", entry)
         if graph.has_undeclared_types and unknown_inputs(node):
-            return Classification(by_list.list, "unknown", "unknown-type", by_list.listed)
-        movable = self.movable_if_white if by_list.kind == "low" else self.movable
-        if not any(g.authored in movable for g in signature.groups):
-            if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _read_types(node)):
-                return Classification(by_list.list, "schema", "schema", by_list.listed)
-            return Classification(by_list.list, "none", "no-float", by_list.listed)
+            return Classification(list_name, "unknown", "unknown-type", entry)
+        if not any(group.authored in self.movable_types_of(by_list) for group in signature.groups):
+            if signature.schema is None and any(types.element(t) in _FLOAT_OR_UNKNOWN for t in _input_types(node)):
+                return Classification(list_name, "schema", "schema", entry)
+            return Classification(list_name, "none", "no-float", entry)
         if is_shape_arithmetic(node):
-            return Classification(by_list.list, "shape", "shape", by_list.listed)
+            return Classification(list_name, "shape", "shape", entry)
         return by_list
 
-    def movable_by(self, fact: Classification) -> frozenset[int]:
-        """Return the authored types that a node with this fact may give up."""
-        return self.movable_if_white if fact.kind == "low" else self.movable
+    def movable_types_of(self, classification: Classification) -> frozenset[int]:
+        """Return the authored types that the slots of a node with this classification may give up."""
+        return self.white_movable_types if classification.kind == "low" else self.movable_types
 
-    def _by_mode(self, action: str, node: Node) -> Classification:
+    def _classify_by_mode(self, action: str, node: Node) -> Classification:
+        """Return the classification of a node under a mode without lists (Rules S3.4 to S3.7)."""
         in_cube = node.op_type in _CUBE and node.domain == ""
-        kinds: dict[str, Kind] = {"force": "low", "raise": "raise", "cube": "low" if in_cube else "authored"}
+        kinds: dict[str, DecisionKind] = {"force": "low", "raise": "raise", "cube": "low" if in_cube else "authored"}
         return Classification("none", kinds.get(action, "authored"), "mode")
 
 
 def is_control_flow(node: Node) -> bool:
-    """Return whether the node is one of ONNX's own operators with bodies."""
+    """Return whether the node is If, Loop, Scan or SequenceMap of the standard domain."""
     return bool(node.bodies) and node.domain == "" and node.op_type in CONTROL_FLOW
 
 
 def unknown_inputs(node: Node) -> list[Value]:
     """Return the inputs of unknown type at slots that admit float32 or a low type (Rule S4.40)."""
     signature = node.signature
-    if (
-        types.UNKNOWN not in node.input_types
-        or signature is None
-        or signature.schema is None
-        or signature.reads_any_type
-    ):
+    if types.UNKNOWN not in node.input_types or signature is None:
+        return []
+    if signature.schema is None or signature.reads_any_type:
         return []
     schema = signature.schema
-    formal = schema.formal_slots(schema.inputs, len(node.inputs))
-    slots = zip(node.inputs, node.input_types, formal, strict=False)
-    unknown = [(value, slot.parameter) for value, known, slot in slots if value is not None and known == types.UNKNOWN]
+    formal_inputs = schema.formal_slots(schema.inputs, len(node.inputs))
+    slots = zip(node.inputs, node.input_types, formal_inputs, strict=False)
+    unknown = [
+        (value, formal.parameter)
+        for value, value_type, formal in slots
+        if value is not None and value_type == types.UNKNOWN
+    ]
     return [
-        v for v, parameter in unknown if not types.MIXABLE.isdisjoint(map(types.element, schema.types_of(parameter)))
+        value
+        for value, parameter in unknown
+        if not types.MIXABLE.isdisjoint(map(types.element, schema.types_of(parameter)))
     ]
 
 
-def _read_types(node: Node) -> list[types.Type]:
-    """Return the types of a node's inputs, without the holes."""
+def explain_unknown_types(values: list[Value]) -> str:
+    """Return the clause that says which values have an unknown type."""
+    names = [*dict.fromkeys(repr(value.name) for value in values)]
+    return (
+        f"the type of {names[0]} is not known" if len(names) == 1 else f"the types of {', '.join(names)} are not known"
+    )
+
+
+def _input_types(node: Node) -> list[types.Type]:
+    """Return the types of a node's inputs. Optional inputs that the node leaves out are skipped."""
     return [value.type for value in node.inputs if value is not None]
 
 
 def find_rank(graph: Graph, node: Node) -> int | None:
-    """Return the number of dimensions of a node's first input, as far as weights or declarations tell."""
+    """Return the number of dimensions of a node's first input; None if weights and declarations do not tell it."""
+    # The weight of a convolution has the rank of its input. Initializers have a shape in every model; inputs may not.
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     dims = getattr(weight.constant_proto, "dims", None) if weight is not None else None
     if node.op_type in ("Conv", "ConvTranspose") and dims is not None:
         return len(dims)
-    first: Value | None = node.inputs[0] if node.inputs else None
-    return None if first is None else graph.ranks.get(first.name)
+    first_input: Value | None = node.inputs[0] if node.inputs else None
+    return None if first_input is None else graph.ranks.get(first_input.name)

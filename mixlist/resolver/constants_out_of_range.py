@@ -9,8 +9,9 @@ either if its inputs are all constants and its own result does not fit.
 
 Rule S4.19: `--constants ieee` and `clamp` convert every constant instead.
 
-``patterns.constants`` knows the range of a constant, and whether the low type holds it. In the body of a function that
-depends on the call: the answers are kept, so that calls with the same answers share a GraphSolution.
+``patterns.constants`` finds the range of a constant, and whether the low type holds it. In the body of a function a
+constant can have another value for each call. The solution records each answer that it depends on
+(``GraphSolution.constant_fits``), so that calls with the same answers share one solution.
 """
 
 from __future__ import annotations
@@ -21,70 +22,86 @@ from mixlist.ops.signature import Assignment, TypeGroup
 from mixlist.resolver.solver_state import SolverState
 
 
-def misfit(value: Value, state: SolverState) -> str | None:
-    """Return why a constant does not fit the low type; None if it fits, is converted anyway, or is no constant."""
+def explain_misfit(value: Value, state: SolverState) -> str | None:
+    """Return why a value is a constant that must not become low precision; None if it may.
+
+    None means: the value is no constant, the low type holds it, or `--constants` converts it in any case.
+    """
     if not value.is_constant or state.policy.constants != "keep":
         return None
     elem = types.element(value.type)
-    if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.shared.classifier.lowers_bfloat16):
+    # Only float32 constants become low precision, and bfloat16 constants of a white node under Rule S3.8.
+    if elem != types.FLOAT and not (elem == types.BFLOAT16 and state.model_solver.classifier.lowers_bfloat16):
         return None
-    why = state.shared.misfit(value, state.frame)
-    if state.frame is not None and state.shared.ranges.frames.depends_on_call(value, state.frame):
-        state.solution.constant_fits.setdefault(state.step, {})[value] = why is None
-    return why
+    reason = state.model_solver.explain_misfit(value, state.call_frame)
+    frames = state.model_solver.constant_ranges.frames
+    if state.call_frame is not None and frames.depends_on_call(value, state.call_frame):
+        state.solution.constant_fits.setdefault(state.current_step, {})[value] = reason is None
+    return reason
 
 
-def keep_constants(node: Node, assignment: Assignment, state: SolverState) -> Assignment:
-    """Return the assignment of a node that goes for the low type, without the slots whose constants do not fit.
+def keep_constants_out_of_range(node: Node, assignment: Assignment, state: SolverState) -> Assignment:
+    """Return the types of a node that goes to the low type, after its constants out of range kept their type.
 
-    The slots keep their authored type if nothing else has their type, else the whole node does. It does as well if its
-    own result is a constant that does not fit.
+    ``assignment`` has the node's types without regard to constants. If nothing but constants has the type parameter of
+    such a constant, only its slots keep their authored type, else the whole node does. The whole node also keeps it if
+    its own result is a constant that does not fit.
     """
     signature = node.signature
     assert signature is not None
-    kept: list[int] = []  # groups of slots
-    reduced = state.solution.reduced_slots.get(node, ())  # Rule S4.36: the constant of a mask comes into range
+    # Phase 1: find the groups of slots that read a constant out of range.
+    kept_groups: list[int] = []
+    # The constants of a mask are brought into range before they are converted (Rule S4.36), so they count as fitting.
+    reduced_slots = state.solution.reduced_slots.get(node, ())
     for index, group in enumerate(signature.groups):
-        if assignment.elements[index] != state.low or group.authored == state.low:
+        if assignment.elements[index] != state.low_type or group.authored == state.low_type:
             continue
         for slot in group.inputs:
             value = node.inputs[slot]
-            examined = value is not None and value.is_constant and slot not in reduced
-            why = misfit(value, state) if value is not None and examined else None
-            if why:
-                kept.append(index)
-                state.solution.reason_notes[node.id] = why
+            is_examined = value is not None and value.is_constant and slot not in reduced_slots
+            reason = explain_misfit(value, state) if value is not None and is_examined else None
+            if reason:
+                kept_groups.append(index)
+                state.solution.reason_notes[node.id] = reason
                 break
-    remaining = _without_groups(node, assignment, kept, state.low) if kept else assignment
-    why = _result_misfit(node, remaining, state) if remaining is not None and not reduced else None
-    if why:
-        state.solution.reason_notes[node.id] = why
-    elif remaining is not None:
-        return remaining
+    # Phase 2: keep these groups, or the whole node.
+    partly_low = _keep_groups(node, assignment, kept_groups, state.low_type) if kept_groups else assignment
+    reason = _explain_result_misfit(node, partly_low, state) if partly_low is not None and not reduced_slots else None
+    if reason:
+        state.solution.reason_notes[node.id] = reason
+    elif partly_low is not None:
+        return partly_low
     state.solution.rule_overrides[node.id] = "constant"
     return signature.authored()
 
 
-def _without_groups(node: Node, assignment: Assignment, kept: list[int], low: int) -> Assignment | None:
-    """Return the assignment with the authored type for some groups of slots; None if the whole node has to keep it."""
+def _keep_groups(node: Node, assignment: Assignment, kept_groups: list[int], low_type: int) -> Assignment | None:
+    """Return the assignment with the authored type for some groups of slots; None if the whole node has to keep it.
+
+    Example: a white ``Pow(x, 1e6)`` is float16 with a float32 exponent, because base and exponent have a type parameter
+    each. A white ``Add(x, 1e6)`` stays float32, because all slots of Add share one.
+    """
     signature = node.signature
     assert signature is not None
-    if not all(_has_only_constants(signature.groups[index], node) for index in kept):
+    if not all(_has_only_constants(signature.groups[index], node) for index in kept_groups):
         return None
-    wish = [g.authored if i in kept else assignment.elements[i] for i, g in enumerate(signature.groups)]
+    wish = [g.authored if i in kept_groups else assignment.elements[i] for i, g in enumerate(signature.groups)]
     partly_low = signature.assign(tuple(wish))
-    return partly_low if not partly_low.refused and low in partly_low.elements else None
+    return partly_low if not partly_low.refused and low_type in partly_low.elements else None
 
 
-def _result_misfit(node: Node, assignment: Assignment, state: SolverState) -> str | None:
-    """Return why a constant that the node would compute in the low type does not fit it."""
-    for value, made in zip(node.outputs, assignment.outputs, strict=False):
-        if value is not None and value.is_constant and made == state.low and (why := misfit(value, state)):
-            return why
+def _explain_result_misfit(node: Node, assignment: Assignment, state: SolverState) -> str | None:
+    """Return why the node's own result is a constant that does not fit the low type; None if it fits."""
+    for value, output_type in zip(node.outputs, assignment.outputs, strict=False):
+        if value is None or not value.is_constant or output_type != state.low_type:
+            continue
+        reason = explain_misfit(value, state)
+        if reason:
+            return reason
     return None
 
 
 def _has_only_constants(group: TypeGroup, node: Node) -> bool:
-    """Return whether the type of these slots is independent of all values that are computed."""
+    """Return whether the slots of a group are inputs only, and all of them read constants."""
     inputs = [node.inputs[slot] for slot in group.inputs]
-    return not group.outputs and all(v is not None and v.is_constant for v in inputs)
+    return not group.outputs and all(value is not None and value.is_constant for value in inputs)

@@ -9,8 +9,8 @@ counts with its authored type.
 Rule S4.27: The initial value, the body input, the body output and the result of a state of `Loop` or `Scan` have one
 type; a constant initial value does not vote, but keeps the state in high precision if it is out of range.
 
-A *link* (``graph.control_flow``) holds the values that have one type. ``solve`` repeats the links of a loop until
-nothing changes (Rule S4.28).
+A *link* (``graph.control_flow``) holds values that must have one type: its ``sources`` vote for a type, and its
+``targets`` take the type. ``solver`` repeats the links of a loop until no type changes (Rule S4.28).
 """
 
 from __future__ import annotations
@@ -19,41 +19,53 @@ from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Value
 from mixlist.ops import types
 from mixlist.ops.schema import find_schema
-from mixlist.resolver.constants_out_of_range import misfit
-from mixlist.resolver.decisions import UNDECIDED, join
+from mixlist.resolver.constants_out_of_range import explain_misfit
+from mixlist.resolver.decisions import UNDECIDED, join_types
 from mixlist.resolver.gray_policies import is_high_by_black, mark_high_by_black
 from mixlist.resolver.solver_state import SolverState
 
 
 def decide_link(link: Link, state: SolverState) -> list[Value]:
-    """Join the types that a link's values vote for; return the values whose type, or mark as black, changed."""
-    voted = _vote(link, state)
-    targets = [t for t in link.targets if types.element(t.type) in types.MIXABLE and t not in state.groups]
+    """Give the targets of a link the type that its sources vote for.
+
+    Return the targets whose type changed, and those that are high by black from now on.
+    """
+    voted = _count_votes(link, state)
+    # Sequences and optionals get their type from their group (Rule S4.29).
+    targets = [t for t in link.targets if types.element(t.type) in types.MIXABLE and t not in state.sequence_groups]
     changed = state.raise_types(targets, [voted] * len(targets))
-    by_black = voted == types.FLOAT and any(is_high_by_black(r.value, state.solution, state.low) for r in link.sources)
+    by_black = voted == types.FLOAT and any(
+        is_high_by_black(source.value, state.solution, state.low_type) for source in link.sources
+    )
     return changed + mark_high_by_black(link.targets, [by_black] * len(link.targets), state)
 
 
-def _vote(link: Link, state: SolverState) -> int:
+def _count_votes(link: Link, state: SolverState) -> int:
+    """Return the type that the sources of a link vote for; UNDECIDED as long as no vote has come."""
     voted = UNDECIDED
-    for read in link.sources:
-        if read.votes and read.value.type == types.UNKNOWN and link.targets:
-            voted = join(voted, types.element(link.targets[0].type))  # a custom operator makes the authored type
-        elif read.votes:
-            voted = join(voted, state.decided_types[read.value.id])
+    for source in link.sources:
+        if source.votes and source.value.type == types.UNKNOWN and link.targets:
+            # A custom operator makes this value. Such operators keep their types, and so must the link.
+            voted = join_types(voted, types.element(link.targets[0].type))
+        elif source.votes:
+            voted = join_types(voted, state.decided_types[source.value.id])
     if voted not in (UNDECIDED, types.FLOAT) and not takes_type(link, voted, state.graph):
         return types.FLOAT
-    if voted == state.low and any(misfit(r.value, state) for r in link.sources):
+    if voted == state.low_type and any(explain_misfit(source.value, state) for source in link.sources):
         return types.FLOAT
-    if voted not in (UNDECIDED, state.low, types.FLOAT) and link.targets:
-        return types.element(link.targets[0].type)  # lists never make the other low type
+    if voted not in (UNDECIDED, state.low_type, types.FLOAT) and link.targets:
+        return types.element(link.targets[0].type)  # Rule S4.9: lists never make the other low type
     return voted
 
 
 def takes_type(link: Link, elem: int, graph: Graph) -> bool:
-    """Return whether the control-flow operator takes the type at the graph's opset (bfloat16 came late)."""
+    """Return whether the control-flow operator of a link takes the element type at the graph's opset.
+
+    Each operator learned bfloat16 with an opset of its own: Scan with 16.
+    """
     schema = find_schema("", link.sources[0].node.op_type, graph.opsets.get("", 0))
     if schema is None:
         return False
     allowed: frozenset[types.Type] = frozenset().union(*schema.allowed.values())
-    return all(types.with_element(v.type, elem) in allowed for v in (*link.targets, *(r.value for r in link.sources)))
+    values = (*link.targets, *(source.value for source in link.sources))
+    return all(types.with_element(value.type, elem) in allowed for value in values)

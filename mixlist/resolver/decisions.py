@@ -1,6 +1,6 @@
-"""The decisions for nodes, graphs and a whole model: values that the other modules of this room make and read.
+"""The decisions for a node, a graph and a whole model: the data that the other files of this room make and read.
 
-A GraphSolution holds the decisions for one graph, in the form in which they are computed and applied. A Decision
+A GraphSolution holds the decisions for one graph, as they are computed and as the rewriter applies them. A Decision
 describes the decision for one node to a user.
 """
 
@@ -22,17 +22,17 @@ from mixlist.patterns.positions import PositionPlan
 from mixlist.resolver.classification import Classification
 from mixlist.resolver.node_rules import NodeRules
 
-UNDECIDED = 0
+UNDECIDED = 0  # the element type of a value that no vote has decided yet (Rule S4.28)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The precision of one node and the reason for it.
 
-    ``follows`` is empty, or holds the immediate producer and the node that decided. ``outputs`` maps the name of each
-    output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
-    names the calls of this specialization if its function has several specializations. ``follows_refs`` are
-    the nodes that ``follows`` names: None for a graph input or a function's argument.
+    ``follows`` is empty, or holds the names of the immediate producer and of the node that decided. ``outputs`` maps
+    the name of each output to its decided type (``float16``, ``int64``, ``seq(float16)``, ``unknown``). ``callers``
+    names the calls of this specialization if its function has several specializations. ``follows_refs`` are the
+    identities of the two nodes in ``follows``: None for a graph input or a function's argument.
     """
 
     scope: str
@@ -67,17 +67,30 @@ class Decision:
 
 @dataclass(eq=False)
 class GraphSolution:
-    """The decisions for one Graph; lists are indexed by the id of a Value or Node.
+    """The decisions for one Graph.
 
-    ``decided_types``: the element type of each value.
-    ``reason_notes``: the constant that keeps a node or slot in high precision.
-    ``callees``: the solution of each function call. ``positions``: the position arithmetic that the policy protects.
-    ``masks``: the masks that it protects.
-    ``kept_masks``: the masks that stay as authored (Rule S4.35).
-    ``reduced_slots``: by node the slots that read a constant of any other mask, with its magnitude limit (Rule S4.36).
+    These lists have one item per node, by ``Node.id``:
 
-    In the body of a function the decisions depend on the constants of the call: ``constant_fits`` has, by the step that
-    asked, the answers about them, and ``tried_callees`` by the call the GraphSolutions that it had, also in between.
+    - ``classifications``: the list of the node and the way to find its precision.
+    - ``assignments``: the types of the node's slots; None before it is decided, and for control flow and calls.
+    - ``followed_values``: the value that a gray node takes its type from.
+
+    These dictionaries have an entry for some nodes only, by ``Node.id``:
+
+    - ``reason_notes``: the reason why a mask or a constant keeps the node, or one of its slots, in high precision.
+    - ``rule_overrides``: the rule that decided, if it is another one than that of the classification.
+    - ``callees``: the solution of the function that the node calls.
+
+    About values: ``decided_types`` has the element type of each value by ``Value.id``, and ``high_by_black`` the ids of
+    the values that are high precision because of a black node (Rule S4.23).
+
+    About protections: ``positions`` is the position arithmetic that the policy protects, ``masks`` its masks.
+    ``kept_masks`` stay as authored (Rule S4.35). ``reduced_slots`` has, by node, the slots that read a constant of the
+    other masks, with the largest magnitude that the constant may keep (Rule S4.36).
+
+    In the body of a function, decisions also depend on the constants of the call. Another call shares this solution if
+    it gives the same answers: ``constant_fits`` has, by the step that asked, whether each constant fits the low type,
+    and ``tried_callees`` has, by the calling node, every solution that the call had, also those that were replaced.
     """
 
     graph: Graph
@@ -87,18 +100,16 @@ class GraphSolution:
     followed_values: list[Value | None]
     links: list[Link] = field(default_factory=list)
     reason_notes: dict[int, str] = field(default_factory=dict)
-    rule_overrides: dict[int, str] = field(
-        default_factory=dict
-    )  # by node id, if the outcome overrides the rule of the fact
+    rule_overrides: dict[int, str] = field(default_factory=dict)
     callees: dict[int, GraphSolution] = field(default_factory=dict)
     constant_fits: dict[Hashable, dict[Value, bool]] = field(default_factory=dict)
     tried_callees: dict[Node, dict[GraphSolution, None]] = field(default_factory=dict)
-    high_by_black: set[int] = field(default_factory=set)  # values, under the policy black-wins (Rule S4.23)
+    high_by_black: set[int] = field(default_factory=set)
     positions: PositionPlan | None = None
     masks: MaskPlan | None = None
     kept_masks: frozenset[MaskGroup] = frozenset()
     reduced_slots: Mapping[Node, SlotLimits] = field(default_factory=dict)
-    number: str = ""  # "#k" where its function has several specializations, in order of first call
+    suffix: str = ""  # "#k" if the graph's function has several specializations, counted in order of first call
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,34 +117,35 @@ class ModelSolution:
     """The decisions for a whole model, as the rewriter applies them.
 
     ``solutions``: first that of the main graph, then one per specialization of a function, in order of first call.
+    ``low_type`` is the element type of the policy's low precision.
     """
 
     loaded: LoadedModel
     graph: Graph
     policy: Policy
-    low: int
+    low_type: int
     solutions: tuple[GraphSolution, ...]
-    rules: NodeRules
+    node_rules: NodeRules
     cast_is_black: bool
 
 
 def reachable_solutions(main: GraphSolution) -> list[GraphSolution]:
-    """Return a main graph's GraphSolution and those of all calls below it, each once, in order of first call."""
-    found: dict[GraphSolution, None] = {main: None}
+    """Return a main graph's solution and those of all calls below it, each once, in order of first call."""
+    solutions: dict[GraphSolution, None] = {main: None}
     waiting = deque([main])
     while waiting:
         for _, callee in sorted(waiting.popleft().callees.items()):
-            if callee not in found:
-                found[callee] = None
+            if callee not in solutions:
+                solutions[callee] = None
                 waiting.append(callee)
-    return list(found)
+    return list(solutions)
 
 
-def join(one: int, other: int) -> int:
-    """Return the type of a value that is one or the other: undecided gives way, two that differ are float32."""
-    if one == other or other == UNDECIDED:
-        return one
-    return other if one == UNDECIDED else types.FLOAT
+def join_types(left: int, right: int) -> int:
+    """Return the type of a value that two sources give: UNDECIDED gives way, and two types that differ are float32."""
+    if left == right or right == UNDECIDED:
+        return left
+    return right if left == UNDECIDED else types.FLOAT
 
 
 def find_precision(solution: GraphSolution, node: Node) -> str:
@@ -144,6 +156,7 @@ def find_precision(solution: GraphSolution, node: Node) -> str:
     primary = signature.primary
     if primary is not None and not signature.has_fixed_output:
         return types.type_name(assignment.elements[signature.groups.index(primary)])
+    # No slot may change: a Cast shows the type that it makes, an operator without a schema the type that it reads.
     slots = node.outputs if signature.has_fixed_output else node.inputs
-    elem = next((types.element(v.type) for v in slots if v is not None), types.UNKNOWN)
+    elem = next((types.element(value.type) for value in slots if value is not None), types.UNKNOWN)
     return types.type_name(elem) if elem in types.FLOATS and node.op_type != "Constant" else "none"

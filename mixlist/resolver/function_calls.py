@@ -23,64 +23,79 @@ from mixlist.resolver.value_uses import find_uses
 
 
 def decide_call(node: Node, state: SolverState) -> list[Value]:
-    """Decide the body of the called function; return the values of the caller whose type, or mark as black, changed."""
+    """Decide the body of the called function, and give the outputs of the call the types of the body's outputs.
+
+    Return the values of the caller whose type changed, or that are high by black from now on.
+    """
     assert node.function is not None
-    solution, decided, groups = state.solution, state.decided_types, state.groups
+    # Phase 1: describe the call by everything that the decisions in the body depend on.
+    solution, decided_types, groups = state.solution, state.decided_types, state.sequence_groups
     marks_black = state.policy.gray_policy == "black-wins"
     call = CallArguments(
-        types=tuple([decided[v.id] if v is not None else UNDECIDED for v in node.inputs]),
-        wanted=tuple([decided[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]),
-        blacks=tuple([marks_black and v is not None and is_high_by_black(v, solution, state.low) for v in node.inputs]),
+        argument_types=tuple([decided_types[v.id] if v is not None else UNDECIDED for v in node.inputs]),
+        wanted_outputs=tuple(
+            [decided_types[v.id] if v is not None and v in groups else UNDECIDED for v in node.outputs]
+        ),
+        high_by_black=tuple(
+            [marks_black and v is not None and is_high_by_black(v, solution, state.low_type) for v in node.inputs]
+        ),
         positions=solution.positions.of_call(node) if solution.positions is not None else None,
         masks=solution.masks.of_call(node) if solution.masks is not None else None,
-        frame=state.shared.ranges.frames.frame_of(node, state.frame),
+        call_frame=state.model_solver.constant_ranges.frames.frame_of(node, state.call_frame),
     )
-    callee = solution.callees[node.id] = state.shared.specialize(node.function, call)
-    if state.frame is not None:
+    # Phase 2: decide the body, or take the solution of an earlier call of this kind.
+    callee = solution.callees[node.id] = state.model_solver.specialize(node.function, call)
+    if state.call_frame is not None:
         solution.tried_callees.setdefault(node, {})[callee] = None
-    results = callee.graph.root.outputs
-    parameters = zip(node.inputs, callee.graph.root.inputs, strict=False)
-    # A group of the caller has to vote again if the body gave a sequence another type.
-    changed = [v for v, p in parameters if v in groups and decided[v.id] != callee.decided_types[p.id]]
-    changed += mark_high_by_black(node.outputs, [is_high_by_black(v, callee, state.low) for v in results], state)
-    return changed + state.raise_types(node.outputs, [callee.decided_types[v.id] for v in results])
+    # Phase 3: bring the results back to the caller.
+    callee_types, results = callee.decided_types, callee.graph.root.outputs
+    arguments = zip(node.inputs, callee.graph.root.inputs, strict=False)
+    # If the body gave a sequence another type, the group of that sequence in the caller has to vote again.
+    changed = [v for v, parameter in arguments if v in groups and decided_types[v.id] != callee_types[parameter.id]]
+    results_by_black = [is_high_by_black(v, callee, state.low_type) for v in results]
+    changed += mark_high_by_black(node.outputs, results_by_black, state)
+    return changed + state.raise_types(node.outputs, [callee_types[v.id] for v in results])
 
 
 def settle_constant_arguments(
-    solution: GraphSolution, fits: Callable[[Value], bool], done: MutableSet[GraphSolution]
+    solution: GraphSolution, fits: Callable[[Value], bool], settled_solutions: MutableSet[GraphSolution]
 ) -> None:
     """Give each parameter that receives a constant the type that all its readers want.
 
-    Parameters are those of functions, and those of the bodies of Scan and SequenceMap, if the operator takes the type
-    at the graph's opset (Rule S4.11: Scan learned bfloat16 with opset 16). Callees are settled first;
-    ``done`` holds the graphs that are settled. ``fits`` tells whether a constant may be converted to the low type;
-    in a function each node has been asked that.
+    The constant can then be converted in the file, and needs no Cast (Rule S7.5). Parameters are those of functions,
+    and those of the bodies of Scan and SequenceMap, if the operator takes the type at the graph's opset (Rule S4.11).
+
+    ``fits`` returns whether a constant may be converted to the low type. It is not asked about the constants of a
+    function: there, deciding the nodes has answered it. ``settled_solutions`` has the solutions that are settled; this
+    function adds to it.
     """
-    if solution in done:
+    if solution in settled_solutions:
         return
-    done.add(solution)
+    settled_solutions.add(solution)
+    # A call reads its argument in the type of the callee's parameter, so callees come first.
     for callee in dict.fromkeys(solution.callees.values()):
-        settle_constant_arguments(callee, fits, done)
+        settle_constant_arguments(callee, fits, settled_solutions)
     root = solution.graph.root
+    # A parameter that is also a result keeps its type: the caller reads it in that type.
     parameters = [v for v in root.inputs if solution.graph.path and v.is_constant and v not in root.outputs]
-    settled: dict[Value, Link | None] = dict.fromkeys(parameters)
-    settled |= {link.targets[0]: link for link in solution.links if _hands_in_constant(link, fits)}
-    if not settled:
+    link_of_parameter: dict[Value, Link | None] = dict.fromkeys(parameters)
+    link_of_parameter |= {link.targets[0]: link for link in solution.links if _passes_constant(link, fits)}
+    if not link_of_parameter:
         return
-    wanted: dict[int, set[int | None]] = {}
+    wanted_types: dict[int, set[int | None]] = {}  # by the id of a value
     for use in find_uses(solution):
-        wanted.setdefault(use.value.id, set()).add(use.wanted_type)
-    for value, handed_in in settled.items():
-        wants = wanted.get(value.id, set())
-        want = next(iter(wants)) if len(wants) == 1 else None
-        if want is None or types.element(value.type) not in types.MIXABLE:
+        wanted_types.setdefault(use.value.id, set()).add(use.wanted_type)
+    for parameter, link in link_of_parameter.items():
+        types_of_readers = wanted_types.get(parameter.id, set())
+        wanted = next(iter(types_of_readers)) if len(types_of_readers) == 1 else None
+        if wanted is None or types.element(parameter.type) not in types.MIXABLE:
             continue
-        if handed_in is None or takes_type(handed_in, want, solution.graph):
-            solution.decided_types[value.id] = want
+        if link is None or takes_type(link, wanted, solution.graph):
+            solution.decided_types[parameter.id] = wanted
 
 
-def _hands_in_constant(link: Link, fits: Callable[[Value], bool]) -> bool:
-    """Return whether a link only hands an initializer or a Constant to a body, as Scan and SequenceMap do."""
+def _passes_constant(link: Link, fits: Callable[[Value], bool]) -> bool:
+    """Return whether a link only passes an initializer or a Constant into a body, as Scan and SequenceMap do."""
     if len(link.sources) != 1 or len(link.targets) != 1 or link.targets[0].kind != "input":
         return False
     value = link.sources[0].value

@@ -1,4 +1,4 @@
-"""Gray nodes: the type that a gray node takes from the nodes around it, under each gray policy.
+"""Gray nodes: find the type that a gray node takes from the nodes around it, under each gray policy.
 
 Rule S4.8: `--gray-policy` is one of `ascend` (the default, S4.6), `between` (S4.22), `black-wins` (S4.23) and
 `promote` (S4.24); it changes only gray nodes.
@@ -12,7 +12,7 @@ a black node, else low precision if any is low precision, else it keeps its auth
 Rule S4.24: Under `promote`, a gray node takes the widest type of its float inputs that are not constants; float16
 together with bfloat16 gives float32.
 
-``between`` (S4.22) is a module of its own.
+``between_policy`` has the policy `between`, which looks at the whole graph (Rule S4.22).
 """
 
 from __future__ import annotations
@@ -21,102 +21,120 @@ from collections.abc import Iterable
 
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
-from mixlist.resolver.cast_look_through import followed_value
+from mixlist.resolver.cast_look_through import find_followed_value
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 from mixlist.resolver.solver_state import SolverState, authored_type
 
+GrayType = tuple[int, Value | None]  # the element type, and the value that the gray node takes it from
 
-def follow(node: Node, state: SolverState) -> tuple[int, Value | None]:
-    """Return the type that a gray node takes, and the value that it takes the type from.
 
-    The type is UNDECIDED as long as that value is undecided, and the authored type if there is nothing to follow.
+def find_gray_type(node: Node, state: SolverState) -> GrayType:
+    """Return the element type that a gray node takes, and the value that it takes the type from.
+
+    The type is UNDECIDED as long as that value is undecided. It is the authored type, and the value None, if the node
+    has no input to follow.
     """
     policy = state.policy.gray_policy
     if policy == "ascend":
-        return _follow_first(node, state)
+        return _follow_first_input(node, state)
     if policy == "between":
-        return (state.low if node.id in state.low_grays else authored_type(node)), None
-    producers = [followed_value(v, state) for v in node.inputs if v is not None and is_followed(v)]
-    if not producers:
+        return (state.low_type if node.id in state.low_gray_ids else authored_type(node)), None
+    inputs = [find_followed_value(v, state) for v in node.inputs if v is not None and can_be_followed(v)]
+    if not inputs:
         return authored_type(node), None
-    elem, source = follow_all(producers, authored_type(node), state)
-    if source is not None and is_high_by_black(source, state.solution, state.low):
+    elem, source = combine_input_types(inputs, authored_type(node), state)
+    if source is not None and is_high_by_black(source, state.solution, state.low_type):
         mark_high_by_black(node.outputs, [True] * len(node.outputs), state)
     return elem, source
 
 
-def follow_all(producers: list[Value], authored: int, state: SolverState) -> tuple[int, Value | None]:
-    """Return what a gray node that follows all of ``producers`` takes, under ``promote`` and ``black-wins``."""
+def combine_input_types(inputs: list[Value], authored: int, state: SolverState) -> GrayType:
+    """Return the type of a gray node that reads ``inputs``, under ``promote`` or ``black-wins``.
+
+    ``inputs`` must not be empty. ``authored`` is the node's authored element type.
+    """
     if state.policy.gray_policy == "promote":
-        return _follow_widest(producers, state)
-    return _follow_unless_black(producers, authored, state)
+        return _follow_widest_input(inputs, state)
+    return _follow_unless_black(inputs, authored, state)
 
 
-def is_followed(value: Value) -> bool:
-    """Return whether a gray node may follow an input: float inputs that are not constants."""
+def can_be_followed(value: Value) -> bool:
+    """Return whether a gray node may follow an input: the input holds floats and is no constant."""
     return not value.is_constant and types.element(value.type) in types.FLOATS
 
 
-def _follow_first(node: Node, state: SolverState) -> tuple[int, Value | None]:
+def _follow_first_input(node: Node, state: SolverState) -> GrayType:
+    """Return the type of the first float input that is no constant (Rule S4.6)."""
     for value in node.inputs:
-        if value is not None and is_followed(value):
+        if value is not None and can_be_followed(value):
+            # The test for Cast only saves a call: this loop runs for every gray node of the default policy.
             if value.producer is not None and value.producer.op_type == "Cast":
-                value = followed_value(value, state)
+                value = find_followed_value(value, state)
             return state.decided_types[value.id], value
     return authored_type(node), None
 
 
-def _follow_widest(producers: list[Value], state: SolverState) -> tuple[int, Value | None]:
-    chosen, source = UNDECIDED, producers[0]
-    for value in producers:
+def _follow_widest_input(inputs: list[Value], state: SolverState) -> GrayType:
+    """Return the widest type of the inputs that are decided, and the first input of this type (Rule S4.24)."""
+    widest, source = UNDECIDED, inputs[0]
+    for value in inputs:
         elem = state.decided_types[value.id]
         if elem == UNDECIDED:
             continue
-        wider = _wider(chosen, elem)
-        if wider != chosen:
-            chosen, source = wider, value
-    return chosen, source
+        wider = _wider_type(widest, elem)
+        if wider != widest:
+            widest, source = wider, value
+    return widest, source
 
 
-def _wider(one: int, other: int) -> int:
-    if one in (UNDECIDED, other):
-        return other
-    return types.DOUBLE if types.DOUBLE in (one, other) else types.FLOAT
+def _wider_type(left: int, right: int) -> int:
+    """Return the narrowest type that holds the values of both types; float16 and bfloat16 need float32."""
+    if left in (UNDECIDED, right):
+        return right
+    return types.DOUBLE if types.DOUBLE in (left, right) else types.FLOAT
 
 
-def _follow_unless_black(producers: list[Value], authored: int, state: SolverState) -> tuple[int, Value | None]:
+def _follow_unless_black(inputs: list[Value], authored: int, state: SolverState) -> GrayType:
+    """Return float32 if an input is high by black, else the low type if an input has it (Rule S4.23)."""
     first_low = None
-    for value in producers:
-        if is_high_by_black(value, state.solution, state.low):
+    for value in inputs:
+        if is_high_by_black(value, state.solution, state.low_type):
             return types.FLOAT, value
-        if state.decided_types[value.id] == state.low and first_low is None:
+        if state.decided_types[value.id] == state.low_type and first_low is None:
             first_low = value
     if first_low is not None:
-        return state.low, first_low
-    if any(state.decided_types[v.id] == UNDECIDED for v in producers):
-        return UNDECIDED, producers[0]
+        return state.low_type, first_low
+    if any(state.decided_types[value.id] == UNDECIDED for value in inputs):
+        return UNDECIDED, inputs[0]
     return authored, None
 
 
-def is_high_by_black(value: Value, solution: GraphSolution, low: int) -> bool:
-    """Return whether a value is high precision because of a black node, directly or through gray nodes."""
+def is_high_by_black(value: Value, solution: GraphSolution, low_type: int) -> bool:
+    """Return whether a value is high precision because of a black node, directly or through gray nodes.
+
+    In short: the value is *high by black*. Only the gray policy ``black-wins`` asks for it.
+    """
     if value.id in solution.high_by_black:
         return True
-    maker = value.producer
-    if maker is None or maker.signature is None or solution.decided_types[value.id] == low:
+    producer = value.producer
+    if producer is None or producer.signature is None or solution.decided_types[value.id] == low_type:
         return False
-    fact = solution.classifications[maker.id]
-    return fact.list == "black" and fact.kind == "authored"
+    return solution.classifications[producer.id].is_black
 
 
 def mark_high_by_black(targets: Iterable[Value | None], sources: Iterable[bool], state: SolverState) -> list[Value]:
     """Mark each target whose source is high by black; return the targets that were not marked before.
 
-    The mark goes with a value through control flow and calls.
+    ``sources`` says for each target whether its source is high by black. The mark follows a value through control flow
+    and calls. Under the other gray policies nothing is marked.
     """
     if state.policy.gray_policy != "black-wins":
         return []
     marked = state.solution.high_by_black
-    fresh = [v for v, black in zip(targets, sources, strict=False) if black and v is not None and v.id not in marked]
-    marked.update(v.id for v in fresh)
-    return fresh
+    newly_marked = [
+        value
+        for value, is_black in zip(targets, sources, strict=False)
+        if is_black and value is not None and value.id not in marked
+    ]
+    marked.update(value.id for value in newly_marked)
+    return newly_marked

@@ -1,10 +1,10 @@
 """Decide a model under many policies that differ little: decide again only the nodes that a difference reaches.
 
 A search asks for the decisions under hundreds of policies, each similar to an earlier one. The decision for a node
-depends on the node's fact and on the types that it reads, so a GraphSolution is computed from an earlier one: the steps
-whose fact differs run again, and then those that read a changed value, in the order of the graph. From the first loop
-on, where decisions feed back, all steps run again if any does. With sequences, and under ``between``, which looks at
-the graph as a whole, everything is decided anew.
+depends on the node's classification and on the types that it reads. So a GraphSolution is computed from an earlier one:
+the steps whose classification differs run again, and then those that read a changed value, in the order of the graph.
+From the first loop on, where decisions feed back, all steps run again if any does. With sequences, and under
+``between``, which looks at the graph as a whole, everything is decided anew.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ from mixlist.patterns.constants import ConstantRanges
 from mixlist.resolver.classification import Classification, Classifier
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.function_calls import settle_constant_arguments
-from mixlist.resolver.mask_protection import Masks, mask_notes
+from mixlist.resolver.mask_protection import MaskTreatment, mask_notes
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.position_protection import keep_positions
-from mixlist.resolver.schedule import Schedule, Step, read_by, written_by
+from mixlist.resolver.schedule import DecisionStep, Schedule, find_read_values, find_written_values
 from mixlist.resolver.solver import GraphSolver, ModelSolver
 from mixlist.resolver.solver_state import CallArguments
 
-RECENT = 8  # outcomes to start from: a search tests halves of sets, so one of the last few is similar
+# The number of outcomes, per graph and kind of call, that a new one may start from. A search splits a set of edits into
+# halves again and again, so one of the last few outcomes is similar.
+RECENT = 8
 
 
 @dataclass(frozen=True, eq=False)
 class ClassifiedNode:
-    """A policy's fact for a node of the graph with this id; under a node rule also its types.
+    """A policy's classification of a node; under a node rule also the node's types.
 
-    Equal classifications are one object, because a search compares sets of them for every candidate.
+    ``graph_id`` is the id() of the node's graph. Equal classifications of a node are one object, so that sets of them
+    are compared by identity: a search compares such sets for every candidate.
     """
 
-    graph: int
+    graph_id: int
     node: Node
-    fact: Classification
+    classification: Classification
     assignment: Assignment | None = None
 
 
@@ -55,61 +58,63 @@ Changes = dict[Node, ClassifiedNode]
 class IncrementalSolver:
     """Decides one model under policies that differ from ``base`` in lists and in further rules for single nodes."""
 
-    def __init__(self, graph: Graph, base: Policy, ranges: ConstantRanges) -> None:
-        self.graph, self.base, self.ranges = graph, base, ranges
-        self.rules = NodeRules(base)
-        self.outcomes: dict[object, deque[_Outcome]] = {}  # the last ones, by graph and call
-        self.graphs = {id(each): each for each in reachable_graphs(graph)}
-        self.reach = {key: frozenset(map(id, reachable_graphs(each))) for key, each in self.graphs.items()}
-        self._reruns: dict[int, _Rerun] = {}
+    def __init__(self, graph: Graph, base: Policy, constant_ranges: ConstantRanges) -> None:
+        self.graph, self.base, self.constant_ranges = graph, base, constant_ranges
+        self.base_rules = NodeRules(base)
+        self.outcomes: dict[object, deque[_Outcome]] = {}  # the last ones, by graph, call and mask repetition
+        # Graphs are keyed by id(): Graph compares by identity, and an int hashes faster.
+        self.graphs = {id(reachable): reachable for reachable in reachable_graphs(graph)}
+        self.reachable_ids = {key: frozenset(map(id, reachable_graphs(g))) for key, g in self.graphs.items()}
+        self._step_indexes: dict[int, _StepIndex] = {}
         self._interned: dict[tuple[Node, Classification], ClassifiedNode] = {}
         self._with_mask: dict[tuple[ClassifiedNode, str], ClassifiedNode] = {}
-        facts = Classifier(base)
-        self.cast_is_black = facts.cast_is_black
-        self.classified = {key: self._classify(each, facts) for key, each in self.graphs.items()}
-        self._nodes: dict[Operator, list[ClassifiedNode]] = {}
-        for classifications in self.classified.values():
-            for each in classifications:
-                self._nodes.setdefault((each.node.domain, each.node.op_type), []).append(each)
-        self._operators: dict[str, list[Operator]] = {}  # by every name that a list may have for them
-        for operator in self._nodes:
-            for name in _names(operator):
-                self._operators.setdefault(name, []).append(operator)
-        self._changes_by_list: dict[object, Changes] = {}  # by operator and the moves of its names
+        classifier = Classifier(base)
+        self.cast_is_black = classifier.cast_is_black
+        self.base_nodes = {key: self._classify_graph(g, classifier) for key, g in self.graphs.items()}
+        self._nodes_of_operator: dict[Operator, list[ClassifiedNode]] = {}
+        for classified_nodes in self.base_nodes.values():
+            for classified in classified_nodes:
+                operator = classified.node.domain, classified.node.op_type
+                self._nodes_of_operator.setdefault(operator, []).append(classified)
+        self._operators_by_name: dict[str, list[Operator]] = {}  # by every name that a list may have for them
+        for operator in self._nodes_of_operator:
+            for name in _list_names(operator):
+                self._operators_by_name.setdefault(name, []).append(operator)
+        self._changes_by_moves: dict[object, Changes] = {}  # by operator and the moves of its names
         self._changes_by_rule: dict[NodeRule, Changes] = {}
-        # For a GraphSolution the one that it was computed from, and the nodes that were decided again.
-        self._origins: WeakKeyDictionary[GraphSolution, tuple[ref[GraphSolution], frozenset[Node]]] = (
-            WeakKeyDictionary()
-        )
-        self._settled: WeakSet[GraphSolution] = WeakSet()
+        # By solution: the solution that it was computed from, and the nodes that were decided again.
+        self._origins: WeakKeyDictionary[GraphSolution, tuple[ref[GraphSolution], frozenset[Node]]]
+        self._origins = WeakKeyDictionary()
+        self._settled_solutions: WeakSet[GraphSolution] = WeakSet()
 
-    def decide(self, policy: Policy) -> GraphSolution:
-        """Return the GraphSolution of the main graph that ``resolve`` would compute under a policy.
+    def solve(self, policy: Policy) -> GraphSolution:
+        """Return the solution of the main graph that ``resolve`` would compute under a policy.
 
         Do not use it for reports: specializations have no numbers, and a node under a rule shows the list of the base.
-        A GraphSolution may be one that was returned before, and part of several.
+        The solution may be one that an earlier call returned, or share the solutions of functions with it.
         """
-        resolution = _IncrementalResolution(self, policy)
-        solution = resolution.solve(self.graph)
-        settle_constant_arguments(solution, resolution.fits, self._settled)
+        model_solver = _IncrementalModelSolver(self, policy)
+        solution = model_solver.solve(self.graph)
+        settle_constant_arguments(solution, model_solver.fits_low_type, self._settled_solutions)
         return solution
 
-    def origin(self, solution: GraphSolution) -> tuple[GraphSolution, frozenset[Node]] | None:
+    def find_origin(self, solution: GraphSolution) -> tuple[GraphSolution, frozenset[Node]] | None:
         """Return the solution that this one was computed from and the nodes decided again; None if all of them were."""
         if solution not in self._origins:
             return None
-        reference, nodes = self._origins[solution]
-        before = reference()
-        return (before, nodes) if before is not None else None
+        origin_ref, nodes = self._origins[solution]
+        origin = origin_ref()
+        return (origin, nodes) if origin is not None else None
 
-    def changes(self, policy: Policy, facts: Classifier) -> Changes:
+    def find_changes(self, policy: Policy, classifier: Classifier) -> Changes:
         """Return the classifications in which ``policy`` differs from ``base``."""
         changes: Changes = {}
         moved = [op for op, move in policy.lists.moves.items() if self.base.lists.moves.get(op) != move]
-        for operator in {each for op in moved for each in self._operators.get(op, ())}:
-            changes.update(self._by_list(operator, policy, facts))
+        for operator in {operator for op in moved for operator in self._operators_by_name.get(op, ())}:
+            changes.update(self._changes_of_operator(operator, policy, classifier))
+        # The policy's own rules come before those of the base, and a node rule wins over a list.
         for rule in policy.rules[: len(policy.rules) - len(self.base.rules)]:
-            changes.update(self._by_rule(rule))
+            changes.update(self._changes_of_rule(rule))
         return changes
 
     def remember(self, key: object, outcome: _Outcome, start: _Outcome | None, decided_again: frozenset[Node]) -> None:
@@ -118,49 +123,53 @@ class IncrementalSolver:
         if start is not None:
             self._origins[outcome.solver.solution] = ref(start.solver.solution), decided_again
 
-    def rerun(self, graph: Graph, schedule: Schedule) -> _Rerun:
-        """Return the order in which the steps of a graph run again."""
-        if id(graph) not in self._reruns:
-            self._reruns[id(graph)] = _Rerun(schedule)
-        return self._reruns[id(graph)]
+    def step_index(self, graph: Graph, schedule: Schedule) -> _StepIndex:
+        """Return the index of a graph's steps, which is made once."""
+        if id(graph) not in self._step_indexes:
+            self._step_indexes[id(graph)] = _StepIndex(schedule)
+        return self._step_indexes[id(graph)]
 
-    def with_mask(self, classification: ClassifiedNode, mask: str) -> ClassifiedNode:
-        """Return a classification of a node whose mask is kept (Rule S4.35)."""
-        key = classification, mask
+    def with_mask(self, classified: ClassifiedNode, mask_note: str) -> ClassifiedNode:
+        """Return the classification of a node whose mask is kept (Rule S4.35)."""
+        key = classified, mask_note
         if key not in self._with_mask:
-            self._with_mask[key] = replace(classification, fact=replace(classification.fact, mask=mask))
+            classification = replace(classified.classification, mask_note=mask_note)
+            self._with_mask[key] = replace(classified, classification=classification)
         return self._with_mask[key]
 
-    def _intern(self, graph: int, node: Node, fact: Classification) -> ClassifiedNode:
-        return self._interned.setdefault((node, fact), ClassifiedNode(graph, node, fact))
+    def _intern(self, graph_id: int, node: Node, classification: Classification) -> ClassifiedNode:
+        """Return the one object for this classification of a node."""
+        return self._interned.setdefault((node, classification), ClassifiedNode(graph_id, node, classification))
 
-    def _classify(self, graph: Graph, facts: Classifier) -> list[ClassifiedNode]:
-        ruled = self.rules.match(graph)
+    def _classify_graph(self, graph: Graph, classifier: Classifier) -> list[ClassifiedNode]:
+        """Return the classifications of a graph's nodes under the base, by node id."""
+        by_rule = self.base_rules.match(graph)
         return [
-            self._intern(id(graph), node, ruled.get(node.id) or facts.classify(graph, node)) for node in graph.nodes
+            self._intern(id(graph), node, by_rule.get(node.id) or classifier.classify(graph, node))
+            for node in graph.nodes
         ]
 
-    def _by_list(self, operator: Operator, policy: Policy, facts: Classifier) -> Changes:
-        """Return the changed classifications of an operator's nodes, which depend on the moves of its names alone."""
-        key = operator, *(policy.lists.moves.get(name) for name in _names(operator))
-        if key not in self._changes_by_list:
-            changes = self._changes_by_list[key] = {}
-            for before in self._nodes[operator]:
-                node = before.node
-                after = self._intern(before.graph, node, facts.classify(self.graphs[before.graph], node))
-                if after is not before and before.fact.kind != "rule":
+    def _changes_of_operator(self, operator: Operator, policy: Policy, classifier: Classifier) -> Changes:
+        """Return the changed classifications of an operator's nodes, which depend only on the moves of its names."""
+        key = operator, *(policy.lists.moves.get(name) for name in _list_names(operator))
+        if key not in self._changes_by_moves:
+            changes = self._changes_by_moves[key] = {}
+            for before in self._nodes_of_operator[operator]:
+                node, graph = before.node, self.graphs[before.graph_id]
+                after = self._intern(before.graph_id, node, classifier.classify(graph, node))
+                if after is not before and before.classification.kind != "rule":
                     changes[node] = after
-        return self._changes_by_list[key]
+        return self._changes_by_moves[key]
 
-    def _by_rule(self, rule: NodeRule) -> Changes:
-        """Return the classifications of the nodes that a rule decides; it comes before the rules of the base."""
+    def _changes_of_rule(self, rule: NodeRule) -> Changes:
+        """Return the classifications of the nodes that a rule names; the rule comes before the rules of the base."""
         if rule not in self._changes_by_rule:
-            alone = NodeRules(replace(self.base, rules=(rule,)))
-            self._changes_by_rule[rule] = {
-                node: ClassifiedNode(key, node, fact, alone.assignment(graph, node))
-                for key, graph in self.graphs.items()
-                for node, fact in ((graph.nodes[at], fact) for at, fact in alone.match(graph).items())
-            }
+            rule_alone = NodeRules(replace(self.base, rules=(rule,)))
+            changes = self._changes_by_rule[rule] = {}
+            for key, graph in self.graphs.items():
+                for node_id, classification in rule_alone.match(graph).items():
+                    node = graph.nodes[node_id]
+                    changes[node] = ClassifiedNode(key, node, classification, rule_alone.assignment(graph, node))
         return self._changes_by_rule[rule]
 
 
@@ -172,154 +181,171 @@ class _Outcome:
     changes: frozenset[ClassifiedNode]
 
 
-class _IncrementalResolution(ModelSolver):
-    """The resolution under one policy, which starts from the outcomes under earlier policies."""
+class _IncrementalModelSolver(ModelSolver):
+    """Decides a model under one policy, starting from the outcomes under earlier policies."""
 
     def __init__(self, incremental: IncrementalSolver, policy: Policy) -> None:
-        facts = Classifier(policy)
-        self.incremental, self.changes = incremental, incremental.changes(policy, facts)
-        super().__init__(facts, _ChangedRules(incremental.rules, self.changes, policy), incremental.ranges)
-        self.needs_fresh_start = policy.gray_policy == "between" or facts.cast_is_black != incremental.cast_is_black
+        classifier = Classifier(policy)
+        self.incremental, self.changes = incremental, incremental.find_changes(policy, classifier)
+        rules = _ChangedRules(incremental.base_rules, self.changes, policy)
+        super().__init__(classifier, rules, incremental.constant_ranges)
+        # Rule S4.17: a black Cast changes what every reader of a Cast follows.
+        self.needs_fresh_start = (
+            policy.gray_policy == "between" or classifier.cast_is_black != incremental.cast_is_black
+        )
 
     def specialize(self, graph: Graph, call: CallArguments) -> GraphSolution:
-        return self.settle_masks(graph, call)
+        return self.solve_with_masks(graph, call)  # `solve_graph` finds the solutions that calls can share
 
-    def fact(self, graph: Graph, node: Node) -> Classification:
-        return self._classification(graph, node).fact
+    def classify(self, graph: Graph, node: Node) -> Classification:
+        return self._classified(graph, node).classification
 
-    def decide(self, graph: Graph, call: CallArguments, masks: Masks) -> GraphSolution:
+    def solve_graph(self, graph: Graph, call: CallArguments, masks: MaskTreatment) -> GraphSolution:
+        # Phase 1: collect the changes in this graph and in the functions below it, with the masks that are kept.
         incremental = self.incremental
         # A repetition, with more masks kept, starts from an earlier repetition, so that few nodes differ.
         key = (id(graph), call.key, masks.is_repeated)
-        reach = incremental.reach[id(graph)]
-        changed = {node: each for node, each in self.changes.items() if each.graph in reach}
-        for node, mask in mask_notes(masks.kept):
-            changed[node] = incremental.with_mask(self._classification(graph, node), mask)
+        reachable_ids = incremental.reachable_ids[id(graph)]
+        changed = {node: change for node, change in self.changes.items() if change.graph_id in reachable_ids}
+        for node, mask_note in mask_notes(masks.kept_groups):
+            changed[node] = incremental.with_mask(self._classified(graph, node), mask_note)
         changes = frozenset(changed.values())
-        start: _Outcome | None = None  # the most similar outcome
+        # Phase 2: find the most similar outcome that this call can start from.
+        start: _Outcome | None = None
         differences = frozenset[ClassifiedNode]()
         for outcome in incremental.outcomes.get(key, ()):
-            if not self.admits(call.frame, outcome.solver.solution):
+            if not self.can_share(outcome.solver.solution, call.call_frame):
                 continue
-            others = outcome.changes ^ changes
-            if start is None or len(others) < len(differences):
-                start, differences = outcome, others
+            outcome_differences = outcome.changes ^ changes
+            if start is None or len(outcome_differences) < len(differences):
+                start, differences = outcome, outcome_differences
         if start is not None and not differences:
             return start.solver.solution
+        # Phase 3: decide what differs, or everything.
         if start is None or start.solver.start is None or self.needs_fresh_start:
             solver, start, decided_again = GraphSolver(self, graph), None, frozenset[Node]()
             solver.run(call, masks)
         else:
-            solver = _copy(start.solver, self, masks)
-            solver.state.frame = call.frame
+            solver = _copy_solver(start.solver, self, masks)
+            solver.state.call_frame = call.call_frame
             decided_again = self._update(solver, differences, changed)
         incremental.remember(key, _Outcome(solver, changes), start, decided_again)
         return solver.solution
 
-    def _classification(self, graph: Graph, node: Node) -> ClassifiedNode:
+    def _classified(self, graph: Graph, node: Node) -> ClassifiedNode:
         """Return a node's classification under the policy, without its masks."""
-        return self.changes.get(node) or self.incremental.classified[id(graph)][node.id]
+        return self.changes.get(node) or self.incremental.base_nodes[id(graph)][node.id]
 
     def _update(self, solver: GraphSolver, differences: frozenset[ClassifiedNode], current: Changes) -> frozenset[Node]:
         """Apply the differences to a copy of an earlier outcome; return the nodes that may have other types.
 
-        ``current`` are the changes, masks included, to bring about.
+        ``current`` has the changes of the new policy, with kept masks. A node that differs and is not in ``current``
+        goes back to its classification under the base.
         """
         graph, incremental = solver.graph, self.incremental
-        base = incremental.classified[id(graph)]
-        changed = {each.node for each in differences if each.graph == id(graph)}
+        base_nodes = incremental.base_nodes[id(graph)]
+        changed = {difference.node for difference in differences if difference.graph_id == id(graph)}
         for node in changed:
-            solver.solution.classifications[node.id] = current.get(node, base[node.id]).fact
+            solver.solution.classifications[node.id] = current.get(node, base_nodes[node.id]).classification
         keep_positions(solver.solution, changed)
-        below = {each.graph for each in differences if each.graph != id(graph)}
-        calls = [n for n in graph.nodes if n.function is not None and below & incremental.reach[id(n.function)]]
-        return incremental.rerun(graph, solver.schedule).run(solver, changed, calls)
+        # A call runs again if something changed in the function, or in the functions that the function calls.
+        changed_ids = {difference.graph_id for difference in differences if difference.graph_id != id(graph)}
+        calls = [
+            node
+            for node in graph.nodes
+            if node.function is not None and changed_ids & incremental.reachable_ids[id(node.function)]
+        ]
+        return incremental.step_index(graph, solver.schedule).run_again(solver, changed, calls)
 
 
 class _ChangedRules(NodeRules):
-    """The rules of a policy of which most are matched already: the changes, and the rules of the base."""
+    """The node rules of a policy: those of the base, which are matched already, and the changes.
 
-    def __init__(self, base: NodeRules, changes: Changes, policy: Policy) -> None:
-        self._base, self._changes, self._policy_of_all = base, changes, policy
+    ``match`` and ``rule_of`` are needed only when a graph is decided anew or an error is reported.
+    """
+
+    def __init__(self, base_rules: NodeRules, changes: Changes, policy: Policy) -> None:
+        self._base_rules, self._changes, self._changed_policy = base_rules, changes, policy
 
     @cached_property
-    def _all(self) -> NodeRules:
-        return NodeRules(self._policy_of_all)
+    def _all_rules(self) -> NodeRules:
+        return NodeRules(self._changed_policy)
 
     def match(self, graph: Graph) -> dict[int, Classification]:
-        return self._all.match(graph)
+        return self._all_rules.match(graph)
 
     def assignment(self, graph: Graph, node: Node) -> Assignment:
         change = self._changes.get(node)
         if change is not None and change.assignment is not None:
             return change.assignment
-        return self._base.assignment(graph, node)
+        return self._base_rules.assignment(graph, node)
 
     def rule_of(self, graph: Graph, node: Node) -> NodeRule:
-        return self._all.rule_of(graph, node)
+        return self._all_rules.rule_of(graph, node)
 
 
-class _Rerun:
-    """The steps of a graph, the values that each writes, and the steps that read each value."""
+class _StepIndex:
+    """The steps of a graph by position, with the values that each step writes and the steps that read each value."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.steps = steps = schedule.steps
         self.first_repeated = len(steps) if schedule.first_repeated is None else schedule.first_repeated
         self.plain_nodes = [step if isinstance(step, Node) and step.function is None else None for step in steps]
-        self.places = {step: place for place, step in reversed([*enumerate(steps)])}  # links come twice
-        self.writes = [written_by(step) for step in steps]
-        self.readers: dict[int, list[int]] = {}
-        for place, step in enumerate(steps):
-            for value in read_by(step):
-                self.readers.setdefault(value.id, []).append(place)
+        # Links of loops come twice in the schedule; reversed, so that the first position wins.
+        self.position_of = {step: position for position, step in reversed([*enumerate(steps)])}
+        self.written_values = [find_written_values(step) for step in steps]
+        self.readers: dict[int, list[int]] = {}  # positions of steps, by the id of a value
+        for position, step in enumerate(steps):
+            for value in find_read_values(step):
+                self.readers.setdefault(value.id, []).append(position)
 
-    def run(self, solver: GraphSolver, changed: set[Node], calls: Iterable[Node]) -> frozenset[Node]:
+    def run_again(self, solver: GraphSolver, changed: set[Node], calls: Iterable[Node]) -> frozenset[Node]:
         """Run the steps of ``changed`` nodes and ``calls``, and of all nodes that follow a changed value.
 
         Return these nodes, and those that read a changed value but whose decision does not depend on it.
         """
-        decided, high, facts = (
-            solver.solution.decided_types,
-            solver.solution.high_by_black,
-            solver.solution.classifications,
-        )
-        waiting = [self.places[node] for node in {*changed, *calls}]
+        solution = solver.solution
+        decided_types, high_by_black = solution.decided_types, solution.high_by_black
+        # A heap of positions: each step runs after all steps that it reads from, so it runs once.
+        waiting = [self.position_of[node] for node in {*changed, *calls}]
         queued = set(waiting)
         heapify(waiting)
-        ran: set[Node] = set()
+        affected: set[Node] = set()
         while waiting:
-            place = heappop(waiting)
-            if place >= self.first_repeated:
-                return frozenset(ran | self._run_all_repeated(solver))
-            step, written = self.steps[place], self.writes[place]
-            before = [(decided[value.id], value.id in high) for value in written]
-            _forget(solver, step, written)
+            position = heappop(waiting)
+            if position >= self.first_repeated:
+                return frozenset(affected | self._run_all_repeated(solver))
+            step, written = self.steps[position], self.written_values[position]
+            before = [(decided_types[value.id], value.id in high_by_black) for value in written]
+            _forget_outcome(solver, step, written)
             if isinstance(step, Node):
-                ran.add(step)
-            solver.step(step)
-            if step not in changed and before == [(decided[value.id], value.id in high) for value in written]:
+                affected.add(step)
+            solver.run_step(step)
+            after = [(decided_types[value.id], value.id in high_by_black) for value in written]
+            # A changed node may be black now. `is_high_by_black` tells this to its readers although no type changed.
+            if step not in changed and before == after:
                 continue
             for reader in (reader for value in written for reader in self.readers.get(value.id, ())):
                 if reader in queued:
                     continue
                 queued.add(reader)
                 node = self.plain_nodes[reader]
-                if node is not None and facts[node.id].kind != "gray":
-                    ran.add(node)
+                if node is not None and solution.classifications[node.id].kind != "gray":
+                    affected.add(node)  # its list decides it, whatever it reads
                 else:
                     heappush(waiting, reader)
-        return frozenset(ran)
+        return frozenset(affected)
 
     def _run_all_repeated(self, solver: GraphSolver) -> set[Node]:
         """Decide everything from the first loop on anew; return its nodes."""
         steps = self.steps[self.first_repeated :]
-        for step, written in zip(steps, self.writes[self.first_repeated :], strict=True):
-            _forget(solver, step, written)
-        solver.to_fixpoint(steps, final=True)
+        for step, written in zip(steps, self.written_values[self.first_repeated :], strict=True):
+            _forget_outcome(solver, step, written)
+        solver.run_to_fixpoint(steps, is_final=True)
         return {step for step in steps if isinstance(step, Node)}
 
 
-def _forget(solver: GraphSolver, step: Step, written: list[Value]) -> None:
+def _forget_outcome(solver: GraphSolver, step: DecisionStep, written: list[Value]) -> None:
     """Remove the outcome of a step: the types of its values, the notes about its node, the answers it asked for."""
     start, solution = solver.start, solver.solution
     assert start is not None
@@ -335,7 +361,7 @@ def _forget(solver: GraphSolver, step: Step, written: list[Value]) -> None:
     solution.constant_fits.pop(step, None)
 
 
-def _copy(before: GraphSolver, shared: ModelSolver, masks: Masks) -> GraphSolver:
+def _copy_solver(before: GraphSolver, model_solver: ModelSolver, masks: MaskTreatment) -> GraphSolver:
     """Return a solver with the outcome of another; parameters have the types of their arguments again."""
     assert before.start is not None
     old = before.solution
@@ -351,17 +377,18 @@ def _copy(before: GraphSolver, shared: ModelSolver, masks: Masks) -> GraphSolver
         constant_fits=old.constant_fits.copy(),
         tried_callees=old.tried_callees.copy(),
         high_by_black=old.high_by_black.copy(),
-        kept_masks=masks.kept,
-        reduced_slots=masks.reduced,
+        kept_masks=masks.kept_groups,
+        reduced_slots=masks.reduced_slots,
     )
+    # `settle_constant_arguments` gave some parameters the type that their readers want: undo that.
     for value in old.graph.root.inputs:
         solution.decided_types[value.id] = before.start.decided_types[value.id]
-    solver = GraphSolver(shared, old.graph, solution)
+    solver = GraphSolver(model_solver, old.graph, solution)
     solver.start, solver.schedule = before.start, before.schedule
     return solver
 
 
 @cache
-def _names(operator: Operator) -> tuple[str, ...]:
+def _list_names(operator: Operator) -> tuple[str, ...]:
     """Return every name that a list of either name space may have for an operator."""
     return *onnx_names(*operator), *ascend_names(*operator)

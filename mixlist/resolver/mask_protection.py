@@ -1,4 +1,4 @@
-"""Masks: a fully masked row must not become NaN because the mask leaves the range of the low type.
+"""Masks: prevent NaN in a fully masked row when the mask leaves the range of the low type.
 
 Rule S4.34: `--protect masks` turns the rules on. Without it nothing changes, and a mask that breaks is a warning.
 
@@ -13,9 +13,10 @@ Masks are followed into and out of functions, but are not reduced there: a funct
 Rule S4.36: A node that computes a mask, or a factor of one, from constants that are no masks stays as authored if it
 reads or makes a constant that does not fit, whatever `--constants` says.
 
-A gray softmax may follow the nodes that the mask keeps. So a graph is decided first as if the constants were reduced. A
-group of nodes whose softmaxes all came out high is *kept*, and the graph is decided again. A kept node only
-makes other nodes high precision, so no group has to be released, and the result does not depend on any order.
+The two cases depend on each other: a gray softmax may follow the nodes that the mask keeps. So the solver first decides
+a graph as if all masks were reduced. Then it keeps each group of nodes whose softmaxes all came out in high precision,
+and decides the graph again. Keeping a group only makes other nodes high precision, never low. So no group has to be
+released, and the result does not depend on the order of the groups.
 """
 
 from __future__ import annotations
@@ -37,103 +38,129 @@ from mixlist.resolver.classification import Classification
 from mixlist.resolver.decisions import UNDECIDED, GraphSolution
 
 if TYPE_CHECKING:
-    from mixlist.resolver.classification import Kind
+    from mixlist.resolver.classification import DecisionKind
 
 
 @dataclass(frozen=True)
-class Masks:
-    """The treatment of the masks of one graph while it is decided.
+class MaskTreatment:
+    """The treatment of the masks of one graph while the graph is decided.
 
-    ``kept`` and ``reduced`` are those of a GraphSolution; ``is_repeated``: whether more groups are kept than at first.
+    ``kept_groups`` and ``reduced_slots`` are ``kept_masks`` and ``reduced_slots`` of the GraphSolution. ``is_repeated``
+    is whether the graph was decided before with fewer kept groups.
     """
 
-    kept: frozenset[MaskGroup]
-    reduced: Mapping[Node, SlotLimits]
+    kept_groups: frozenset[MaskGroup]
+    reduced_slots: Mapping[Node, SlotLimits]
     is_repeated: bool
 
 
-Groups = tuple[MaskGroup, ...]
+MaskGroups = tuple[MaskGroup, ...]
 KeptGroups = frozenset[MaskGroup]
 
-ROUNDS = 4  # in which groups may turn out to be kept; then all of them are
-_NEVER_LOW: frozenset[Kind] = frozenset({"none", "cast", "shape", "authored", "schema"})
+# A graph is decided at most this often plus once. After that many rounds all of its groups are kept, which is always
+# safe: a graph with many groups must not be decided once per group.
+MAX_ROUNDS = 4
+_NEVER_LOW: frozenset[DecisionKind] = frozenset({"none", "cast", "shape", "authored", "schema"})
 
 
-def protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
+def find_protected_masks(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
     """Return the mask groups of a model; None if it has none, or if the policy does not protect them."""
-    plan = masks_of(main, ranges, policy) if "masks" in policy.protect else None
+    plan = find_masks_at_risk(main, ranges, policy) if "masks" in policy.protect else None
     return None if plan is None or plan.is_empty else plan
 
 
-def masks_of(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
-    """Return the mask groups of a model if the policy's mode can make their nodes low precision."""
+def find_masks_at_risk(main: Graph, ranges: ConstantRanges, policy: Policy) -> MaskPlan | None:
+    """Return the mask groups of a model; None if the policy's mode makes no node low precision."""
     if policy.mode.action not in ("lists", "force"):
         return None
     return find_mask_groups(main, ranges, types.ELEMENT_BY_NAME[policy.mode.low])
 
 
-def kept_at_first(groups: Groups, fact_of: Callable[[Node], Classification]) -> KeptGroups:
-    """Return the groups that are kept under all decisions: no constant to reduce, or no softmax that can be low."""
-    return frozenset([g for g in groups if not g.reducible or all(fact_of(n).kind in _NEVER_LOW for n in g.softmaxes)])
+def groups_kept_at_first(groups: MaskGroups, classify: Callable[[Node], Classification]) -> KeptGroups:
+    """Return the groups that are kept whatever the decisions are.
+
+    These groups have no constant to reduce, or no softmax that can become low precision.
+    """
+    return frozenset(
+        [
+            group
+            for group in groups
+            if not group.reducible or all(classify(node).kind in _NEVER_LOW for node in group.softmaxes)
+        ]
+    )
 
 
-def kept_after(groups: Groups, kept: KeptGroups, solution: GraphSolution, low: int, rounds: int) -> KeptGroups:
-    """Return the kept groups after a graph was decided: those before, and those whose softmaxes all came out high."""
-    if len(kept) == len(groups):
-        return kept
-    high = {group for group in groups if group not in kept and not _has_low_softmax(group, solution, low)}
-    if not high:
-        return kept
-    return kept | high if rounds < ROUNDS else frozenset(groups)
+def groups_kept_after(
+    groups: MaskGroups, kept_groups: KeptGroups, solution: GraphSolution, low_type: int, rounds: int
+) -> KeptGroups:
+    """Return the kept groups after a graph was decided ``rounds`` times.
+
+    These are ``kept_groups`` and the groups whose softmaxes all came out in high precision.
+    """
+    if len(kept_groups) == len(groups):
+        return kept_groups
+    newly_kept = {
+        group for group in groups if group not in kept_groups and not _may_have_low_softmax(group, solution, low_type)
+    }
+    if not newly_kept:
+        return kept_groups
+    return kept_groups | newly_kept if rounds < MAX_ROUNDS else frozenset(groups)
 
 
-def _has_low_softmax(group: MaskGroup, solution: GraphSolution, low: int) -> bool:
-    """Return whether some softmax is low precision, or may become so when a function's caller is decided."""
+def _may_have_low_softmax(group: MaskGroup, solution: GraphSolution, low_type: int) -> bool:
+    """Return whether some softmax is low precision, or is undecided until the caller of its function is decided."""
     outputs = [value for node in group.softmaxes for value in node.outputs if value is not None]
-    return any(solution.decided_types[value.id] in (low, UNDECIDED) for value in outputs)
+    return any(solution.decided_types[value.id] in (low_type, UNDECIDED) for value in outputs)
 
 
-def mask_notes(kept: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
-    """Yield the nodes of kept groups with their ``Classification.mask``."""
-    for group in sorted(kept, key=lambda group: bool(group.misfit)):  # a node may be in one group with a misfit, too
-        note = _note(group)
+def mask_notes(kept_groups: Iterable[MaskGroup]) -> Iterator[tuple[Node, str]]:
+    """Yield the nodes of kept groups, each with its ``Classification.mask_note``.
+
+    A node can come more than once; the last note counts. A node that only reads a constant of the mask gets an empty
+    note. That note does not keep the node, but it makes the classification differ, so that an IncrementalSolver decides
+    the node again: the constant is not reduced any more.
+    """
+    # Groups with a misfit come last, because their note says more for a node that is in two groups.
+    for group in sorted(kept_groups, key=lambda group: bool(group.misfit)):
+        note = _explain_kept_group(group)
         yield from ((node, "") for node in group.limits.keys() - group.exceeding)
         yield from ((node, note) for node in group.exceeding)
 
 
-def reduced_constants(groups: Groups, kept: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
-    """Return the slots that read a reduced constant, by node, each with the largest magnitude that is left."""
-    return {node: limits for group in groups if group not in kept for node, limits in group.limits.items()}
+def reduced_constants(groups: MaskGroups, kept_groups: AbstractSet[MaskGroup]) -> dict[Node, SlotLimits]:
+    """Return, by node, the slots that read a reduced constant, each with the largest magnitude that it may keep."""
+    return {node: limits for group in groups if group not in kept_groups for node, limits in group.limits.items()}
 
 
-def _note(group: MaskGroup) -> str:
-    return (
-        group.misfit or f"a mask of {group.magnitude_text} ({group.source}) passes it on the way to {group.destination}"
-    )
+def _explain_kept_group(group: MaskGroup) -> str:
+    """Return the part of a reason that says why the nodes of a group stay as authored."""
+    mask = f"a mask of {group.magnitude_text} ({group.source})"
+    return group.misfit or f"{mask} passes through it on the way to {group.destination}"
 
 
-def mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low: int) -> Iterator[Diagnostic]:
-    """Yield a warning for those of the groups of a graph, none reduced, that the low type breaks."""
-    broken = [g for g in groups if any(_is_low(solution, node, low) for node in g.exceeding)]
+def mask_warnings(solution: GraphSolution, groups: Iterable[MaskGroup], low_type: int) -> Iterator[Diagnostic]:
+    """Yield a warning if the low type breaks some of a graph's mask groups; none of ``groups`` may be reduced."""
+    broken = [group for group in groups if any(_is_lowered(solution, node, low_type) for node in group.exceeding)]
     if broken:
-        node = next(node for node in broken[0].exceeding if _is_low(solution, node, low))
-        name, count = types.type_name(low), sum(len(group.softmaxes) for group in broken)
+        node = next(node for node in broken[0].exceeding if _is_lowered(solution, node, low_type))
+        low_name, count = types.type_name(low_type), sum(len(group.softmaxes) for group in broken)
         softmaxes = f"{count} {'softmax' if count == 1 else 'softmaxes'}" if count else "a softmax"
         cause = (
-            broken[0].misfit or f"a mask of {broken[0].magnitude_text} ({broken[0].source}) leaves the range of {name}"
+            broken[0].misfit
+            or f"a mask of {broken[0].magnitude_text} ({broken[0].source}) leaves the range of {low_name}"
         )
         yield Diagnostic(
             "ML508",
             "warning",
-            f"{cause} at {node_ref(solution.graph, node)} ({node.op_type}): a row that is masked as a whole becomes "
+            f"{cause} at {node_ref(solution.graph, node)} ({node.op_type}): a row that is fully masked becomes "
             f"NaN in {softmaxes}",
             hint="--protect masks keeps such nodes in high precision, or reduces the constant",
         )
 
 
-def _is_low(solution: GraphSolution, node: Node, low: int) -> bool:
-    """Return whether the policy makes a node low precision that the author did not."""
+def _is_lowered(solution: GraphSolution, node: Node, low_type: int) -> bool:
+    """Return whether the policy gives the low type to a slot of the node that the author gave another type."""
     assignment, signature = solution.assignments[node.id], node.signature
     if assignment is None or signature is None:
         return False
-    return any(e == low != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))
+    return any(e == low_type != g.authored for e, g in zip(assignment.elements, signature.groups, strict=True))

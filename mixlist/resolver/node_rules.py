@@ -39,7 +39,7 @@ from mixlist.lists.policy import NodeRule, Policy
 from mixlist.ops import types
 from mixlist.ops.names import ascend_names, find_list, onnx_names
 from mixlist.ops.signature import Assignment
-from mixlist.resolver.classification import Classification, unknown_inputs
+from mixlist.resolver.classification import Classification, explain_unknown_types, unknown_inputs
 
 
 class NodeRules:
@@ -47,41 +47,43 @@ class NodeRules:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        origin = policy.mode.action == "origin"  # keep_dtype says nothing more under origin
-        self._rules = [r for r in policy.rules if not (origin and r.keep)]
-        self._patterns = {r: _compile(r.pattern) for r in self._rules if r.by == "name"}
-        self._chosen: dict[tuple[int, int], NodeRule] = {}
-        self._facts: dict[int, dict[int, Classification]] = {}
-        self._matched: set[NodeRule] = set()
-        self._suited: set[NodeRule] = set()
-        self._idle: dict[NodeRule, Diagnostic] = {}  # of keep_dtype, for nodes that keep their type in any case
+        # Under `origin` every node keeps its type, so keep_dtype has no meaning there (Rule S3.5, ML403).
+        is_origin = policy.mode.action == "origin"
+        self._rules = [rule for rule in policy.rules if not (is_origin and rule.keep)]
+        self._patterns = {rule: _compile(rule.pattern) for rule in self._rules if rule.by == "name"}
+        self._rule_of_node: dict[tuple[int, int], NodeRule] = {}  # by the ids of graph and node
+        self._classifications: dict[int, dict[int, Classification]] = {}  # by the ids of graph and node
+        # A rule is matched if it names a node, and usable if such a node has a type to choose.
+        self._matched_rules: set[NodeRule] = set()
+        self._usable_rules: set[NodeRule] = set()
+        self._warnings: dict[NodeRule, Diagnostic] = {}  # of keep_dtype lines without effect (Rule S6.9)
 
     def match(self, graph: Graph) -> dict[int, Classification]:
-        """Return the facts of the nodes that a rule names, by node id; the first rule that names a node decides.
+        """Return the classifications of the nodes that a rule names, by node id.
 
-        Raises ListError if two nodes of one scope share a name, or if a rule of customize_dtypes names a node that has
-        no type to choose (Cast, control flow, integer operators).
+        The first rule that names a node decides. Raises ListError if two nodes of one scope share a name, or if a rule
+        of customize_dtypes names a node that has no type to choose (Cast, control flow, integer operators).
         """
-        if id(graph) in self._facts:  # the graph of a function is matched once for all its specializations
-            return self._facts[id(graph)]
-        facts = self._facts[id(graph)] = {}
-        for rule, node in self._pairs(graph):
-            self._matched.add(rule)
-            if (id(graph), node.id) in self._chosen:
-                self._suited.add(rule)
+        if id(graph) in self._classifications:  # all specializations of a function have one graph
+            return self._classifications[id(graph)]
+        classifications = self._classifications[id(graph)] = {}
+        for rule, node in self._find_matches(graph):
+            self._matched_rules.add(rule)
+            if (id(graph), node.id) in self._rule_of_node:
+                self._usable_rules.add(rule)
                 continue
             if not _can_vary(node):
                 if rule.by == "name" and not _is_pattern(rule.pattern):
                     self._refuse(rule, graph, node)
                 continue
-            self._suited.add(rule)
-            self._chosen[id(graph), node.id] = rule
-            facts[node.id] = Classification(self._list_of(node), "rule", "node-rule")
-        return facts
+            self._usable_rules.add(rule)
+            self._rule_of_node[id(graph), node.id] = rule
+            classifications[node.id] = Classification(self._list_of(node), "rule", "node-rule")
+        return classifications
 
     def rule_of(self, graph: Graph, node: Node) -> NodeRule:
         """Return the rule that decides a node that ``match`` returned."""
-        return self._chosen[id(graph), node.id]
+        return self._rule_of_node[id(graph), node.id]
 
     def assignment(self, graph: Graph, node: Node) -> Assignment:
         """Return the node's types under its rule; raise ListError if the schema does not allow them."""
@@ -90,45 +92,48 @@ class NodeRules:
         assert signature is not None
         if rule.keep:
             return signature.authored()
-        wish = list(_wish(rule, graph, node))
+        wish = list(_find_wish(rule, graph, node))
         assignment = signature.assign(tuple(wish))
         if assignment.refused:
             index = assignment.refused[0]
             parameter, opset = signature.groups[index].parameter, graph.opsets.get(node.domain)
-            what = f"{types.type_name(wish[index])} on type parameter {parameter}"
+            refused_type = f"{types.type_name(wish[index])} on type parameter {parameter}"
             raise ListError(
-                f"{rule.place}: {_shown(graph, node)} cannot be {what}: "
+                f"{rule.place}: {_show_node(graph, node)} cannot be {refused_type}: "
                 f"the schema of opset {opset} or ONNX's type inference does not allow it",
                 hint="leave that entry blank, or raise the model's opset",
             )
         return assignment
 
     def findings(self) -> Iterator[Diagnostic]:
-        """Yield a warning per rule without effect; raise ListError for a type that no node has."""
-        yield from self._idle.values()
+        """Yield a warning per rule without effect; raise ListError for a type that no node has.
+
+        Call it after ``match`` has seen all graphs of the model.
+        """
+        yield from self._warnings.values()
         for rule in self._rules:
-            if rule in self._suited:
+            if rule in self._usable_rules:
                 continue
-            if rule.by == "type" and rule.keep and rule in self._matched:
-                yield _without_effect(rule, f"no {rule.pattern} has a float type that may vary")
+            if rule.by == "type" and rule.keep and rule in self._matched_rules:
+                yield _warn_no_effect(rule, f"no {rule.pattern} has a float type that may vary")
             elif rule.by == "type":
-                what = "has no float type that a rule can choose" if rule in self._matched else "is not in the model"
+                is_matched = rule in self._matched_rules
+                cause = "has no float type that a rule can choose" if is_matched else "is not in the model"
                 raise ListError(
-                    f"{rule.place}: op type {rule.pattern!r} {what}", hint="remove the line or correct the name"
+                    f"{rule.place}: op type {rule.pattern!r} {cause}", hint="remove the line or correct the name"
                 )
-            elif rule not in self._matched:
+            elif rule not in self._matched_rules:
                 message = f"no node is called {rule.pattern!r}: the rule does nothing"
-                hint = "see mixlist resolve for the names"
-                yield rule.place.finding("ML305", "warning", message, hint)
+                yield rule.place.finding("ML305", "warning", message, "mixlist resolve lists all node names")
 
     def _refuse(self, rule: NodeRule, graph: Graph, node: Node) -> None:
         """Note a warning for a line of keep_dtype that names a node with nothing to vary; else raise ListError."""
-        message = f"{_shown(graph, node)} has no float type that a rule can choose: {_why(node)}"
+        message = f"{_show_node(graph, node)} has no float type that a rule can choose: {_explain_fixed_types(node)}"
         if not rule.keep:
-            raise ListError(f"{rule.place}: {message}", hint=_remedy(node))
-        self._idle.setdefault(rule, _without_effect(rule, message))
+            raise ListError(f"{rule.place}: {message}", hint=_suggest_remedy(node))
+        self._warnings.setdefault(rule, _warn_no_effect(rule, message))
 
-    def _pairs(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
+    def _find_matches(self, graph: Graph) -> Iterator[tuple[NodeRule, Node]]:
         """Yield each rule with each node that it names, by rule, then by scope."""
         if not self._rules:
             return
@@ -139,33 +144,36 @@ class NodeRules:
                 if rule.by == "type":
                     yield from ((rule, node) for node in scope.nodes if self._is_of_type(node, rule.pattern))
                 elif _is_pattern(rule.pattern):
-                    yield from ((rule, node) for node in scope.matching(self._patterns[rule]))
+                    yield from ((rule, node) for node in scope.find_matching(self._patterns[rule]))
                 else:
                     nodes = scope.by_name.get(rule.pattern, [])
                     if len(nodes) > 1:
                         shown = ", ".join(f"{n.op_type} with output {n.proto.output[0]!r}" for n in nodes)
-                        where = scope.path or "the main graph"
+                        scope_name = scope.path or "the main graph"
                         raise ListError(
-                            f"{rule.place}: {len(nodes)} nodes of {where} are called {rule.pattern!r}: {shown}",
-                            hint="name them apart in the model",
+                            f"{rule.place}: {len(nodes)} nodes of {scope_name} are called {rule.pattern!r}: {shown}",
+                            hint="give them different names in the model",
                         )
                     yield from ((rule, node) for node in nodes)
 
     def _is_of_type(self, node: Node, name: str) -> bool:
+        """Return whether ``name`` names the node's op type in ONNX or in the policy's name space."""
         if name in onnx_names(node.domain, node.op_type):
             return True
         return self._policy.space == "ascend" and name in ascend_names(node.domain, node.op_type)
 
     def _list_of(self, node: Node) -> str:
+        """Return the list of the node, which the reports show although the rule decides."""
         if self._policy.mode.action != "lists":
             return "none"
         return find_list(self._policy.lists, self._policy.space, node.domain, node.op_type).list
 
 
 class _ScopeNodes:
-    """The nodes of one scope, also by every name that a rule may have for them: those of ``typed_names``.
+    """The nodes of one scope, also by every name that a rule may have for them: those of ``accepted_names``.
 
-    There may be as many rules for single nodes as there are nodes, so that a rule must not look at all of them.
+    A policy may have a rule for each single node. A rule with a plain name is looked up here, so that matching takes
+    linear time.
     """
 
     def __init__(self, graph: Graph, scope: Scope) -> None:
@@ -175,16 +183,19 @@ class _ScopeNodes:
             for name in accepted_names(NodeRef(self.path, display_name(node))):
                 self.by_name.setdefault(name, []).append(node)
 
-    def matching(self, pattern: re.Pattern[str]) -> list[Node]:
-        """Return the nodes of which a name matches, in order."""
-        nodes = {node for name, named in self.by_name.items() if pattern.fullmatch(name) for node in named}
-        return [node for node in self.nodes if node in nodes]
+    def find_matching(self, pattern: re.Pattern[str]) -> list[Node]:
+        """Return the nodes that have a name which the pattern matches, in topological order."""
+        matching = {node for name, named in self.by_name.items() if pattern.fullmatch(name) for node in named}
+        return [node for node in self.nodes if node in matching]
 
 
-_SCOPES: WeakKeyDictionary[Graph, list[_ScopeNodes]] = WeakKeyDictionary()  # computed once for all policies of a model
+# Names do not depend on the policy, so they are collected once for all policies of a model.
+_SCOPES: WeakKeyDictionary[Graph, list[_ScopeNodes]] = WeakKeyDictionary()
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a pattern in which `*` and `?` match as in a shell."""
+    # Not fnmatch: there, brackets have a meaning, and node names such as `fc[0]` are common.
     parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
     return re.compile("".join(parts), re.DOTALL)
 
@@ -194,57 +205,66 @@ def _is_pattern(pattern: str) -> bool:
 
 
 def _can_vary(node: Node) -> bool:
+    """Return whether the node has a float type that a rule can choose."""
     return node.signature is not None and not node.signature.has_fixed_output and bool(node.signature.groups)
 
 
-def _why(node: Node) -> str:
+def _explain_fixed_types(node: Node) -> str:
+    """Return why a node has no type that a rule can choose."""
     if node.bodies or node.function is not None:
-        return "control flow and function calls carry no precision themselves"
+        return "control flow and function calls have no precision of their own"
     if node.signature is not None and node.signature.has_fixed_output:
         return f"an attribute fixes the output type of {node.op_type}"
     if unknown := unknown_inputs(node):
-        return f"nothing tells the type of {', '.join(repr(value.name) for value in unknown)}"
+        return explain_unknown_types(unknown)
     return f"this {node.op_type} computes no float32, float16 or bfloat16 that may vary"
 
 
-def _remedy(node: Node) -> str:
+def _suggest_remedy(node: Node) -> str:
     if unknown_inputs(node):
         return "give the type with --type-hints, or remove the rule"
     return "remove the rule"
 
 
-def _without_effect(rule: NodeRule, message: str) -> Diagnostic:
+def _warn_no_effect(rule: NodeRule, message: str) -> Diagnostic:
     return rule.place.finding("ML306", "warning", f"{message}: the rule does nothing", "remove the line")
 
 
-def _shown(graph: Graph, node: Node) -> str:
+def _show_node(graph: Graph, node: Node) -> str:
     return f"node {NodeRef(scope_path(graph, node.scope), display_name(node))} ({node.op_type})"
 
 
-def _wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
-    """Yield the element type per group of slots that a customize_dtypes line asks for."""
+def _find_wish(rule: NodeRule, graph: Graph, node: Node) -> Iterator[int]:
+    """Yield the element type per group of slots that a customize_dtypes line asks for.
+
+    Slots of one group share a type parameter. A group without an entry in the line keeps its authored type. Raises
+    ListError if the line asks for types that the node cannot have (Rule S6.7).
+    """
     signature = node.signature
     assert signature is not None
-    asked: dict[tuple[str, int], int] = {}
-    for side, texts, slots in (("input", rule.inputs, node.inputs), ("output", rule.outputs, node.outputs)):
-        for index, text in enumerate(texts):
-            if text is None:
+    # Phase 1: the types that the line asks for, by side and slot.
+    requested: dict[tuple[str, int], int] = {}
+    for side, type_names, slots in (("input", rule.inputs, node.inputs), ("output", rule.outputs, node.outputs)):
+        for slot, type_name in enumerate(type_names):
+            if type_name is None:
                 continue
-            if index >= len(slots) or slots[index] is None:
-                raise ListError(f"{rule.place}: {_shown(graph, node)} has no {side} {index}")
-            asked[side, index] = types.ELEMENT_BY_NAME[text]
+            if slot >= len(slots) or slots[slot] is None:
+                raise ListError(f"{rule.place}: {_show_node(graph, node)} has no {side} {slot}")
+            requested[side, slot] = types.ELEMENT_BY_NAME[type_name]
+    # Phase 2: one type per group of slots.
     for group in signature.groups:
-        slots_of = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
-        wanted = {asked.pop(s) for s in slots_of if s in asked}
-        if len(wanted) > 1:
-            both = " and ".join(sorted(types.type_name(w) for w in wanted))
+        group_slots = [("input", i) for i in group.inputs] + [("output", o) for o in group.outputs]
+        group_types = {requested.pop(slot) for slot in group_slots if slot in requested}
+        if len(group_types) > 1:
+            both = " and ".join(sorted(types.type_name(elem) for elem in group_types))
             raise ListError(
-                f"{rule.place}: {_shown(graph, node)}: the slots of type parameter {group.parameter} must agree, "
+                f"{rule.place}: {_show_node(graph, node)}: the slots of type parameter {group.parameter} must agree, "
                 f"but the rule asks for {both}"
             )
-        yield wanted.pop() if wanted else group.authored
-    for (side, index), elem in asked.items():
-        value_type = (signature.inputs if side == "input" else signature.outputs)[index]
+        yield group_types.pop() if group_types else group.authored
+    # Phase 3: the remaining slots are in no group, so the schema gives their type. The line may only repeat it.
+    for (side, slot), elem in requested.items():
+        value_type = (signature.inputs if side == "input" else signature.outputs)[slot]
         if types.element(value_type) != elem:
-            told = f"{types.type_name(value_type)} by its schema, not {types.type_name(elem)}"
-            raise ListError(f"{rule.place}: {side} {index} of {_shown(graph, node)} is {told}")
+            contradiction = f"{types.type_name(value_type)} by its schema, not {types.type_name(elem)}"
+            raise ListError(f"{rule.place}: {side} {slot} of {_show_node(graph, node)} is {contradiction}")

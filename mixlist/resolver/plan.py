@@ -1,4 +1,4 @@
-"""The plan that ``resolve`` returns: the decisions for all nodes of a model, with their reasons."""
+"""The plan that ``resolve`` returns: one decision per node of a model, with its reason."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from mixlist.diagnostics import Diagnostic
 from mixlist.graph.gc_pause import pause_gc
 from mixlist.lists.policy import Policy
 from mixlist.resolver.decisions import Decision, ModelSolution
-from mixlist.resolver.describe_decisions import chain, describe
+from mixlist.resolver.describe_decisions import describe_decisions, find_chain
 
 
 @dataclass(frozen=True, repr=False)
 class Plan:
     """The decisions for a whole model, in topological order of each scope.
 
-    ``nodes`` is computed when it is first read: ``rewrite`` needs only ``solution``.
+    ``solution`` holds the same decisions by the ids of nodes and values, as the rewriter needs them. The text of
+    ``nodes`` is written when ``nodes`` is first read.
     """
 
     model: str
@@ -34,12 +35,12 @@ class Plan:
     def nodes(self) -> tuple[Decision, ...]:
         """Return the decision for every node of every scope."""
         with pause_gc():
-            return describe(self.solution)
+            return describe_decisions(self.solution)
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """Return the number of nodes by precision."""
-        return dict(sorted(Counter(n.precision for n in self.nodes).items()))
+        return dict(sorted(Counter(node.precision for node in self.nodes).items()))
 
     def explain(self, name: str) -> list[Decision]:
         """Return the chain from the named node up to the node that decided for it.
@@ -47,7 +48,7 @@ class Plan:
         ``name`` is a node's name, ``scope/name``, or ``./name`` for the main graph. Raises UsageError with the nearest
         names if no node has the name, and with the candidates if several scopes have such a node.
         """
-        return chain(self.nodes, name)
+        return find_chain(self.nodes, name)
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``mixlist.resolve/1`` object of schemas/resolve.json."""
@@ -62,11 +63,12 @@ class Plan:
         }
 
 
-_NO_FIELDS = ("callers", "follows_refs")  # callers only where there are some
+# The schema has no `follows_refs`. It has `callers` only for a function with several specializations.
+_NOT_COPIED = ("callers", "follows_refs")
 
 
 def node_json(node: Decision) -> dict[str, Any]:
     """Return one element of ``nodes`` in the ``mixlist.resolve/1`` object."""
-    fields = {name: getattr(node, name) for name in Decision.__slots__ if name not in _NO_FIELDS}
+    fields = {name: getattr(node, name) for name in Decision.__slots__ if name not in _NOT_COPIED}
     fields |= {"follows": list(node.follows), "outputs": dict(node.outputs)}
     return fields | {"callers": list(node.callers)} if node.callers else fields

@@ -5,6 +5,8 @@ integers exactly, and a sine of a rounded angle is wrong. The nodes of this arit
 under every list; a node rule wins (Rule S4.2), and nodes that keep their authored type for another reason keep that
 reason.
 
+Example: in ``Cast(n, to=float) -> Mul -> Sin -> Neg`` with integers ``n``, all nodes but Neg stay as authored.
+
 ``patterns.positions`` finds the nodes.
 """
 
@@ -21,69 +23,75 @@ from mixlist.lists.policy import Policy
 from mixlist.ops import types
 from mixlist.ops.low_precision import MAX_EXACT_INTEGER
 from mixlist.patterns.positions import PositionPlan, find_positions
-from mixlist.resolver.classification import Kind
+from mixlist.resolver.classification import DecisionKind
 from mixlist.resolver.decisions import GraphSolution, ModelSolution
 
-_BY_LIST: frozenset[Kind] = frozenset({"low", "authored", "gray"})  # the kinds that a list or a mode decides
-_LOWERING = frozenset({"lists", "force", "cube"})  # the actions of modes that make nodes low precision
-_PLANS: WeakKeyDictionary[Graph, PositionPlan | None] = WeakKeyDictionary()  # computed once for all policies of a model
+_DECIDED_BY_LIST: frozenset[DecisionKind] = frozenset({"low", "authored", "gray"})  # or by the mode
+_LOWERING_ACTIONS = frozenset({"lists", "force", "cube"})  # the actions of modes that make nodes low precision
+# Positions do not depend on the policy, so they are found once for all policies of a model.
+_PLANS: WeakKeyDictionary[Graph, PositionPlan | None] = WeakKeyDictionary()
 
 
-def protected_positions(main: Graph, policy: Policy) -> PositionPlan | None:
+def find_protected_positions(main: Graph, policy: Policy) -> PositionPlan | None:
     """Return the position arithmetic of a model; None if it has none, or if the policy does not protect it."""
-    return _positions(main) if "positions" in policy.protect and policy.mode.action in _LOWERING else None
+    is_protected = "positions" in policy.protect and policy.mode.action in _LOWERING_ACTIONS
+    return _find_positions_once(main) if is_protected else None
 
 
-def _positions(main: Graph) -> PositionPlan | None:
+def _find_positions_once(main: Graph) -> PositionPlan | None:
     if main not in _PLANS:
         _PLANS[main] = find_positions(main)
     return _PLANS[main]
 
 
 def keep_positions(solution: GraphSolution, nodes: Iterable[Node]) -> None:
-    """Let those of ``nodes`` that are position arithmetic keep their authored type, unless a node rule names them."""
+    """Classify those of ``nodes`` that are position arithmetic as authored, unless a node rule names them."""
     if solution.positions is None:
         return
     for node in nodes:
-        fact = solution.classifications[node.id]
-        if node.id in solution.positions.nodes and fact.kind in _BY_LIST:
-            solution.classifications[node.id] = replace(fact, kind="authored", rule="position")
+        classification = solution.classifications[node.id]
+        if node.id in solution.positions.nodes and classification.kind in _DECIDED_BY_LIST:
+            solution.classifications[node.id] = replace(classification, kind="authored", rule="position")
 
 
-def position_warnings(resolved: ModelSolution) -> Iterator[Diagnostic]:
+def position_warnings(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     """Yield a warning if the policy does not protect positions and makes some low precision (Rule S4.34)."""
-    policy = resolved.policy
-    if "positions" in policy.protect or policy.mode.action not in _LOWERING:
+    policy = model_solution.policy
+    if "positions" in policy.protect or policy.mode.action not in _LOWERING_ACTIONS:
         return
-    plan = _positions(resolved.graph)
-    lowered = list(_lowered(plan, resolved)) if plan is not None else []
+    plan = _find_positions_once(model_solution.graph)
+    lowered = list(_find_lowered_nodes(plan, model_solution)) if plan is not None else []
     if lowered:
         graph, node, reader = lowered[0]
-        low = types.type_name(resolved.low)
+        low_name = types.type_name(model_solution.low_type)
         yield Diagnostic(
             "ML507",
             "warning",
-            f"positions on their way to {reader} are {low} at {node.op_type} {node_ref(graph, node)}, and {low} holds "
-            f"all integers up to {MAX_EXACT_INTEGER[resolved.low]} only",
+            f"the positions that {reader} reads are {low_name} at {node.op_type} {node_ref(graph, node)}, and "
+            f"{low_name} is exact only for integers up to {MAX_EXACT_INTEGER[model_solution.low_type]}",
             hint="--protect positions keeps position arithmetic in high precision",
         )
 
 
-def _lowered(plan: PositionPlan, resolved: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
-    """Yield the nodes of position arithmetic that became low precision, with the reader, in order of the calls."""
-    waiting = [(plan, resolved.solutions[0])]
-    seen = set(waiting)
-    for of_graph, solution in waiting:
+def _find_lowered_nodes(plan: PositionPlan, model_solution: ModelSolution) -> Iterator[tuple[Graph, Node, str]]:
+    """Yield the nodes of position arithmetic that became low precision, each with its graph and its reader's name.
+
+    Graphs come in the order of calls, from the main graph on.
+    """
+    low_type = model_solution.low_type
+    waiting = [(plan, model_solution.solutions[0])]
+    visited = set(waiting)
+    for graph_plan, solution in waiting:  # the loop also reaches what it appends
         for node in solution.graph.nodes:
-            position, assignment = of_graph.nodes.get(node.id), solution.assignments[node.id]
+            position, assignment = graph_plan.nodes.get(node.id), solution.assignments[node.id]
             groups = node.signature.groups if node.signature is not None else ()
             elements = assignment.elements if assignment is not None else ()
             if position is not None and any(
-                e == resolved.low != g.authored for e, g in zip(elements, groups, strict=False)
+                elem == low_type != group.authored for elem, group in zip(elements, groups, strict=False)
             ):
                 yield solution.graph, node, position.reader
-            called = of_graph.of_call(node) if node.function is not None else None
+            callee_plan = graph_plan.of_call(node) if node.function is not None else None
             callee = solution.callees.get(node.id)
-            if called is not None and callee is not None and (called, callee) not in seen:
-                seen.add((called, callee))
-                waiting.append((called, callee))
+            if callee_plan is not None and callee is not None and (callee_plan, callee) not in visited:
+                visited.add((callee_plan, callee))
+                waiting.append((callee_plan, callee))

@@ -2,6 +2,8 @@
 
 Rule S4.33: A decision names its rule, the list entry or node rule that caused it (with file, line and column), the
 producer that it follows, the node that decided, and the schema's refusal, if any.
+
+Example: ``gray by library onnx (Div): follows Sum_1, whose output 's' is float32 (S4.6)``.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from mixlist.ops import types
 from mixlist.ops.low_precision import MAX_EXACT_INTEGER
 from mixlist.ops.names import onnx_names
 from mixlist.ops.schema import next_opset_allowing
-from mixlist.resolver.classification import Classification, unknown_inputs
+from mixlist.resolver.classification import Classification, explain_unknown_types, unknown_inputs
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, find_precision
-from mixlist.resolver.gray_policies import is_followed
+from mixlist.resolver.gray_policies import can_be_followed
 from mixlist.resolver.sequence_groups import is_container
 
 
@@ -24,185 +26,206 @@ def find_rule(solution: GraphSolution, node: Node) -> str:
     return solution.rule_overrides.get(node.id, solution.classifications[node.id].rule)
 
 
-def shown_type(solution: GraphSolution, value: Value) -> str:
+def show_type(solution: GraphSolution, value: Value) -> str:
     """Return the decided type of a value as the reports show it."""
     if value.type == types.UNKNOWN:
         return types.type_name(value.type)
     return types.type_name(types.with_element(value.type, solution.decided_types[value.id]))
 
 
-# The rules of docs/semantics.md that the reasons cite, where the policy chooses between several.
+# The rules of docs/semantics.md that a reason cites if the rule depends on the mode or on the gray policy.
 _MODE_RULES: dict[Action, str] = {"force": "S3.4", "origin": "S3.5", "raise": "S3.6", "cube": "S3.7"}
 _GRAY_RULES: dict[GrayPolicy, str] = {"ascend": "S4.6", "black-wins": "S4.23", "promote": "S4.24"}
 
 
 class ReasonWriter:
-    """Writes the reasons of the decisions for one graph."""
+    """Writes the reasons of the decisions for one graph.
 
-    def __init__(self, resolved: ModelSolution, solution: GraphSolution) -> None:
-        self.solution, self.policy, self.rules = solution, resolved.policy, resolved.rules
-        self.low_type = resolved.low
-        self.low = types.type_name(resolved.low)
+    In its methods, ``kept_type`` is the name of the node's precision, for example ``float32``. ``follows`` is that of a
+    Decision: empty, or the name of the producer that the node follows and the name of the node that decided.
+    """
+
+    def __init__(self, model_solution: ModelSolution, solution: GraphSolution) -> None:
+        self.solution, self.policy, self.rules = solution, model_solution.policy, model_solution.node_rules
+        self.low_type = model_solution.low_type
+        self.low_name = types.type_name(model_solution.low_type)
         self.has_sequences = any(isinstance(value.type, tuple) for value in solution.graph.values)
 
-    def reason(self, node: Node, follows: tuple[str, ...]) -> str:
-        """Return the reason; ``follows`` names the producer that a gray node follows and the node that decided."""
-        text = self._by_rule(node, follows)
+    def write(self, node: Node, follows: tuple[str, ...]) -> str:
+        """Return the reason for a node's decision, with the constants that it treats specially."""
+        reason = self._explain_rule(node, follows)
         note = self.solution.reason_notes.get(node.id)
+        # Under the rules `constant` and `mask` the note is the reason itself. Here it concerns some slots only.
         if note and find_rule(self.solution, node) not in ("constant", "mask"):
-            text += f"; its slot stays float32 because {note} (S4.7)"
+            reason += f"; one slot stays float32 because {note} (S4.7)"
         for slot, limit in self.solution.reduced_slots.get(node, {}).items():
             value = node.inputs[slot]
             if value is not None and value.constant_proto is not None:
-                text += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"
-        entry = self.solution.classifications[node.id].listed
+                reason += f"; constant {value.name!r} of a mask is reduced to magnitude {limit:.6g} (S4.36)"
+        entry = self.solution.classifications[node.id].list_match
         if entry is not None and entry.note and entry.source:
-            text += f"; {entry.note} (S5.4)"
-        return text
+            reason += f"; {entry.note} (S5.4)"
+        return reason
 
-    def _by_rule(self, node: Node, follows: tuple[str, ...]) -> str:
-        fact, rule, kept = (
-            self.solution.classifications[node.id],
-            find_rule(self.solution, node),
-            find_precision(self.solution, node),
-        )
-        entry = _shown_entry(fact)
+    def _explain_rule(self, node: Node, follows: tuple[str, ...]) -> str:
+        """Return the reason that the node's rule gives."""
+        classification, rule = self.solution.classifications[node.id], find_rule(self.solution, node)
+        kept_type = find_precision(self.solution, node)
+        entry = _show_entry(classification)
+        # Control flow, calls, and operators on sequences
         if rule == "control-flow" and node.signature is not None:
-            shared = self._of_sequence(node, kept, follows)
-            return f"{entry}, but all elements of a sequence or optional share one type: {shared}"
+            shared_type = self._explain_sequence_type(node, kept_type, follows)
+            return f"{entry}, but all elements of a sequence or optional share one type: {shared_type}"
         if rule == "control-flow":
-            number = "S4.25" if node.function is None else "S4.31"
-            return f"{node.op_type} carries no precision itself; each output has the type of what it yields ({number})"
+            is_call = node.function is not None
+            yields, number = ("the function yields", "S4.31") if is_call else ("its bodies yield", "S4.25")
+            return f"{node.op_type} has no precision of its own; each output has the type that {yields} ({number})"
+        # Nodes that no list changes
         if rule == "no-float":
-            return self._nothing_to_vary(node)
+            return self._explain_nothing_to_vary(node)
         if rule == "cast":
-            return f"{self._fixed_output(node)} (S4.13)"
+            return f"{self._explain_fixed_output(node)} (S4.13)"
         if rule == "node-rule":
-            return self._node_rule(node, kept)
+            return self._explain_node_rule(node, kept_type)
         if rule == "shape":
-            return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept} (S4.3)"
+            return f"all its float inputs come from shapes and constants: shape arithmetic stays {kept_type} (S4.3)"
         if rule == "position":
-            return self._position(node, kept)
-        if rule == "schema":
-            return self._refused(node, kept)
-        if rule == "constant":
-            why = self.solution.reason_notes.get(node.id, "a constant does not fit")
-            return f"{entry}, but {why}: it stays {kept} (S4.7)"
-        if rule == "mask":
-            return f"{entry}, but {self.solution.reason_notes[node.id]}: it stays {kept} ({self._mask_rule(node)})"
+            return self._explain_position(node, kept_type)
         if rule == "unknown-type":
-            names = ", ".join(repr(value.name) for value in unknown_inputs(node))
-            return f"nothing tells the type of {names}, so it stays as authored; --type-hints can give the type (S4.40)"
+            unknown = explain_unknown_types(unknown_inputs(node))
+            return f"{unknown}, so it stays as authored; --type-hints can give the type (S4.40)"
         if rule == "mode":
             mode = self.policy.mode
-            return f"precision mode {mode.name} makes it {kept} ({_MODE_RULES[mode.action]})"
-        if rule == "white" and kept != self.low:  # of the other low type, with slots of another type that may change
-            return f"{entry}, but {self._keeps_other_type(kept)}"
+            return f"precision mode {mode.name} makes it {kept_type} ({_MODE_RULES[mode.action]})"
+        # Nodes that could not become low precision
+        if rule == "schema":
+            return self._explain_refusal(node, kept_type)
+        if rule == "constant":
+            note = self.solution.reason_notes.get(node.id, "a constant does not fit")
+            return f"{entry}, but {note}: it stays {kept_type} (S4.7)"
+        if rule == "mask":
+            note = self.solution.reason_notes[node.id]
+            return f"{entry}, but {note}: it stays {kept_type} ({self._cite_mask_rule(node)})"
+        # The three lists
+        if rule == "white" and kept_type != self.low_name:
+            # Its main slots have the other low type, and only slots of a second type parameter can change.
+            return f"{entry}, but {self._explain_other_low_type(kept_type)}"
         if rule == "white":
-            number = "S3.8" if _is_lowered_bfloat16(node, kept) else "S4.4"
-            return f"{entry}: computed in {self.low} ({number})"
+            number = "S3.8" if _is_lowered_bfloat16(node, kept_type) else "S4.4"
+            return f"{entry}: computed in {self.low_name} ({number})"
         if rule == "black":
-            return f"{entry}: keeps the type it was authored in, {kept} (S4.5)"
-        return self._gray(node, follows, kept)
+            return f"{entry}: keeps the type it was authored in, {kept_type} (S4.5)"
+        return self._explain_gray(node, follows, kept_type)
 
-    def _of_sequence(self, node: Node, kept: str, follows: tuple[str, ...]) -> str:
+    def _explain_sequence_type(self, node: Node, kept_type: str, follows: tuple[str, ...]) -> str:
         """Return the type of a node's sequences, the value that gave them the type, the decider, and the rule."""
         source = self.solution.followed_values[node.id]
         number = "S4.29" if self.policy.gray_policy == "ascend" else "S4.29, S4.30"
         if source is None:
-            return f"{kept} ({number})"
-        maker = source.producer or source.scope.owner
-        made_by = f" of {display_name(maker)}" if maker is not None else ""
+            return f"{kept_type} ({number})"
+        origin = ""
+        if source.producer is not None:
+            origin = f", an output of {display_name(source.producer)}"
+        elif source.scope.owner is not None:
+            origin = f" in a body of {display_name(source.scope.owner)}"
         decided = f", which {follows[1]} decided" if follows and follows[0] != follows[1] else ""
-        return f"{kept}, the type of {source.name!r}{made_by}{decided} ({number})"
+        return f"{kept_type}, the type of {source.name!r}{origin}{decided} ({number})"
 
-    def _gray(self, node: Node, follows: tuple[str, ...], kept: str) -> str:
-        entry, policy = _shown_entry(self.solution.classifications[node.id]), self.policy.gray_policy
+    def _explain_gray(self, node: Node, follows: tuple[str, ...], kept_type: str) -> str:
+        """Return the reason for a gray node that no other rule kept."""
+        entry, policy = _show_entry(self.solution.classifications[node.id]), self.policy.gray_policy
         if self.has_sequences and any(map(is_container, (*node.inputs, *node.outputs))):
-            return f"{entry}: its sequences are {self._of_sequence(node, kept, follows)}"
+            return f"{entry}: its sequences are {self._explain_sequence_type(node, kept_type, follows)}"
+        if policy == "between" and kept_type == self.low_name:
+            return f"{entry}: lies between white nodes, so it is {kept_type} (S4.22)"
         if policy == "between":
-            where = "lies" if kept == self.low else "does not lie"
-            black = "" if kept == self.low else ", or black reaches it"
-            return f"{entry}: {where} between white nodes{black}, so it is {kept} (S4.22)"
+            return (
+                f"{entry}: does not lie between white nodes, or a black node reaches it, so it is {kept_type} (S4.22)"
+            )
         value = self.solution.followed_values[node.id]
         if not follows or value is None:
-            if not any(v is not None and is_followed(v) for v in node.inputs):
-                return f"{entry}: all its float inputs are constants, so it stays {kept} (S4.6)"
+            if not any(v is not None and can_be_followed(v) for v in node.inputs):
+                return f"{entry}: all its float inputs are constants, so it stays {kept_type} (S4.6)"
             number = "S4.23" if policy == "black-wins" else "S4.28"
-            return f"{entry}: nothing that it reads decides it, so it stays {kept} ({number})"
+            return f"{entry}: no input decides its type, so it stays {kept_type} ({number})"
         producer, decider = follows
-        text = f"{entry}: follows {producer}, whose output {value.name!r} is {shown_type(self.solution, value)}"
+        reason = f"{entry}: follows {producer}, whose output {value.name!r} is {show_type(self.solution, value)}"
         if decider != producer:
-            text += f", which {decider} decided"
+            reason += f", which {decider} decided"
         through_cast = "" if value in node.inputs else ", S4.17"
-        return f"{text} ({_GRAY_RULES[policy]}{through_cast})"
+        return f"{reason} ({_GRAY_RULES[policy]}{through_cast})"
 
-    def _fixed_output(self, node: Node) -> str:
+    def _explain_fixed_output(self, node: Node) -> str:
         if node.op_type == "Constant":
-            return "it holds a constant, which is converted where its readers want another type"
-        outputs = ", ".join(shown_type(self.solution, v) for v in node.outputs if v is not None)
-        return f"an attribute of {node.op_type} says its output type ({outputs}), which no list changes"
+            return "it holds a constant; readers that need another type get a converted copy"
+        outputs = ", ".join(show_type(self.solution, value) for value in node.outputs if value is not None)
+        return f"an attribute of {node.op_type} sets its output type, {outputs}, which no list changes"
 
-    def _nothing_to_vary(self, node: Node) -> str:
+    def _explain_nothing_to_vary(self, node: Node) -> str:
         signature = node.signature
         if signature is not None and signature.reads_any_type:
             return f"{node.op_type} reads only the shape of its input (S4.1)"
-        if any(v is not None and types.element(v.type) == types.DOUBLE for v in node.inputs):
+        if any(value is not None and types.element(value.type) == types.DOUBLE for value in node.inputs):
             return "it computes in float64, which lists never change (S4.9)"
-        if signature is not None and signature.groups:  # of the other low type
-            return self._keeps_other_type(types.type_name(signature.groups[0].authored))
-        if any(v is not None and types.element(v.type) in types.MIXABLE for v in [*node.inputs, *node.outputs]):
+        if signature is not None and signature.groups:  # all of them have the other low type
+            return self._explain_other_low_type(types.type_name(signature.groups[0].authored))
+        slots = [*node.inputs, *node.outputs]
+        if any(value is not None and types.element(value.type) in types.MIXABLE for value in slots):
             return f"the schema of {node.op_type} fixes its float types (S4.1)"
         return "it has no float input or output (S4.1)"
 
-    def _keeps_other_type(self, kept: str) -> str:
-        return f"it keeps {kept}, the type it was authored in; only float32 and {self.low} change (S4.9)"
+    def _explain_other_low_type(self, kept_type: str) -> str:
+        return f"it keeps {kept_type}, the type it was authored in; only float32 and {self.low_name} change (S4.9)"
 
-    def _node_rule(self, node: Node, kept: str) -> str:
+    def _explain_node_rule(self, node: Node, kept_type: str) -> str:
         rule = self.rules.rule_of(self.solution.graph, node)
-        what = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
-        return f"{what}, {kept} ({rule.place}; S4.2)"
+        effect = "keep_dtype keeps its authored type" if rule.keep else "customize_dtypes sets its types"
+        return f"{effect}, {kept_type} ({rule.place}; S4.2)"
 
-    def _position(self, node: Node, kept: str) -> str:
+    def _explain_position(self, node: Node, kept_type: str) -> str:
         plan = self.solution.positions
         assert plan is not None
         position = plan.nodes[node.id]
         if position.source is None:
-            return f"it makes an operand of position arithmetic before {position.reader}: it stays {kept} (S4.38)"
-        way = "it reads" if position.is_reader else f"it brings to {position.reader}"
-        exact = f"{self.low} holds all integers up to {MAX_EXACT_INTEGER[self.low_type]} only"
-        return f"the integers of {position.source!r}, which {way}, are positions, and {exact}: it stays {kept} (S4.38)"
+            return f"it computes an operand of the positions that {position.reader} reads: it stays {kept_type} (S4.38)"
+        effect = "it reads positions" if position.is_reader else f"it computes positions for {position.reader}"
+        exact = f"{self.low_name} is exact only for integers up to {MAX_EXACT_INTEGER[self.low_type]}"
+        return (
+            f"{effect}, which come from the integers of {position.source!r}, and {exact}: it stays {kept_type} (S4.38)"
+        )
 
-    def _mask_rule(self, node: Node) -> str:
+    def _cite_mask_rule(self, node: Node) -> str:
+        """Return the number of the rule that keeps a node with a mask, and why the mask is not reduced instead."""
         groups = [group for group in self.solution.kept_masks if node in group.exceeding]
         if any(group.reducible for group in groups):
             return "S4.35"
         return "S4.36" if all(group.misfit for group in groups) else "S4.36: no constant of the mask can be reduced"
 
-    def _refused(self, node: Node, kept: str) -> str:
-        opset = self.solution.graph.opsets.get(node.domain, 0)
+    def _explain_refusal(self, node: Node, kept_type: str) -> str:
+        """Return the reason for a node whose operator does not take the low type."""
+        classification, opset = self.solution.classifications[node.id], self.solution.graph.opsets.get(node.domain, 0)
         if node.signature is not None and node.signature.schema is None:
             _, operator = onnx_names(node.domain, node.op_type)
             return f"no schema is known for {operator} at opset {opset}: it stays as authored (S4.14)"
-        if kept not in ("float32", self.low):
-            return f"{_shown_entry(self.solution.classifications[node.id])}, but {self._keeps_other_type(kept)}"
-        later = next_opset_allowing(node.domain, node.op_type, opset, self.low_type)
-        advice = f"; opset {later} would allow it" if later is not None else ""
-        refusal = f"{node.op_type} does not allow {self.low} at opset {opset}"
-        return f"{_shown_entry(self.solution.classifications[node.id])}, but {refusal}: it stays {kept}{advice} (S4.11)"
+        if kept_type not in ("float32", self.low_name):
+            return f"{_show_entry(classification)}, but {self._explain_other_low_type(kept_type)}"
+        later_opset = next_opset_allowing(node.domain, node.op_type, opset, self.low_type)
+        advice = f"; opset {later_opset} would allow it" if later_opset is not None else ""
+        refusal = f"{node.op_type} does not allow {self.low_name} at opset {opset}"
+        return f"{_show_entry(classification)}, but {refusal}: it stays {kept_type}{advice} (S4.11)"
 
 
-def _is_lowered_bfloat16(node: Node, kept: str) -> bool:
+def _is_lowered_bfloat16(node: Node, kept_type: str) -> bool:
     """Return whether a node was authored in bfloat16 and is float16 (Rule S3.8)."""
     primary = node.signature.primary if node.signature is not None else None
-    return primary is not None and primary.authored == types.BFLOAT16 and kept == "float16"
+    return primary is not None and primary.authored == types.BFLOAT16 and kept_type == "float16"
 
 
-def _shown_entry(fact: Classification) -> str:
-    """Return the list of a node, and the entry that put its op type on it."""
-    entry = fact.listed
+def _show_entry(classification: Classification) -> str:
+    """Return the list of a node, and the entry that put its op type on it: ``gray by library onnx (Div)``."""
+    entry, list_name = classification.list_match, classification.list_name
     if entry is None:
-        return "the mode would lower it" if fact.list == "none" else f"on the {fact.list} list"
+        return "the mode would lower it" if list_name == "none" else f"on the {list_name} list"
     if entry.source:
-        return f"{fact.list} by {entry.source} ({entry.op})"
-    return f"{fact.list} ({entry.note})" if entry.note else fact.list
+        return f"{list_name} by {entry.source} ({entry.op})"
+    return f"{list_name} ({entry.note})" if entry.note else list_name

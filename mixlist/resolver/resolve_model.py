@@ -1,4 +1,4 @@
-"""Resolve a model under a policy: load it, decide all of its graphs, and collect the warnings."""
+"""Resolve a model under a policy: load the model, decide all of its graphs, and collect the warnings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mixlist.resolver.classification import Classifier, unknown_inputs
 from mixlist.resolver.decisions import GraphSolution, ModelSolution, reachable_solutions
 from mixlist.resolver.function_calls import settle_constant_arguments
 from mixlist.resolver.incremental_solver import IncrementalSolver
-from mixlist.resolver.mask_protection import mask_warnings, masks_of
+from mixlist.resolver.mask_protection import find_masks_at_risk, mask_warnings
 from mixlist.resolver.node_rules import NodeRules
 from mixlist.resolver.plan import Plan
 from mixlist.resolver.position_protection import position_warnings
@@ -29,11 +29,11 @@ from mixlist.resolver.solver import ModelSolver
 if TYPE_CHECKING:
     from mixlist.graph.proto_types import ModelSource
 
-_SHOWN = 5  # names in a warning
+_SHOWN_NAMES = 5  # in one warning
 
 
 class Resolver:
-    """One model, which can be resolved under several policies: the work that needs no policy is done once.
+    """One model that can be resolved under several policies: the work that needs no policy is done once.
 
     Arguments and errors are those of ``resolve``.
     """
@@ -49,23 +49,30 @@ class Resolver:
         self.loaded = load_model(model)
         hints = {name: types.parse_name(text) for name, text in (type_hints or {}).items()}
         self.graph = build_graph(self.loaded.proto, hints)
-        self.ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
+        self.constant_ranges = ConstantRanges(self.loaded.folder, ProgressCounter(progress, "bytes"))
 
-    def incremental_solver(self, policy: Policy) -> IncrementalSolver:
-        """Return a solver for many policies that differ little from this one."""
-        return IncrementalSolver(self.graph, policy, self.ranges)
+    def make_incremental_solver(self, base: Policy) -> IncrementalSolver:
+        """Return a solver for many policies that differ little from ``base``."""
+        return IncrementalSolver(self.graph, base, self.constant_ranges)
 
     @pause_gc()
     def plan(self, policy: Policy) -> Plan:
         """Decide the precision of every node under ``policy``."""
-        facts, rules = Classifier(policy), NodeRules(policy)
-        resolution = ModelSolver(facts, rules, self.ranges)
-        main = resolution.solve(self.graph)
-        settle_constant_arguments(main, resolution.fits, set())
-        solutions = _numbered(main)
-        resolved = ModelSolution(self.loaded, self.graph, policy, facts.low, solutions, rules, facts.cast_is_black)
-        warnings = (*_warnings(resolved, self.ranges), *_unknown_constants(resolution))
-        return Plan(self.loaded.name, policy, warnings, resolved)
+        classifier, node_rules = Classifier(policy), NodeRules(policy)
+        model_solver = ModelSolver(classifier, node_rules, self.constant_ranges)
+        main = model_solver.solve(self.graph)
+        settle_constant_arguments(main, model_solver.fits_low_type, set())
+        model_solution = ModelSolution(
+            self.loaded,
+            self.graph,
+            policy,
+            classifier.low_type,
+            _number_specializations(main),
+            node_rules,
+            classifier.cast_is_black,
+        )
+        warnings = (*_find_warnings(model_solution, self.constant_ranges), *_warn_unknown_constants(model_solver))
+        return Plan(self.loaded.name, policy, warnings, model_solution)
 
 
 def resolve(
@@ -86,95 +93,102 @@ def resolve(
     return Resolver(model, type_hints=type_hints, progress=progress).plan(policy)
 
 
-def _numbered(main: GraphSolution) -> tuple[GraphSolution, ...]:
-    """Return the main solution and all specializations, after numbering those of one function."""
+def _number_specializations(main: GraphSolution) -> tuple[GraphSolution, ...]:
+    """Return the solutions of the main graph and of all functions; give those of one function the suffixes #0, #1, ...
+
+    A function with a single specialization gets no suffix.
+    """
     solutions = reachable_solutions(main)
-    per_function = Counter(s.graph.path for s in solutions)
-    numbers: Counter[str] = Counter()
+    per_function = Counter(solution.graph.path for solution in solutions)
+    next_numbers: Counter[str] = Counter()
     for solution in solutions:
         path = solution.graph.path
         if per_function[path] > 1 and path:
-            solution.number = f"#{numbers[path]}"
-            numbers[path] += 1
+            solution.suffix = f"#{next_numbers[path]}"
+            next_numbers[path] += 1
     return tuple(solutions)
 
 
-def _warnings(resolved: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
-    yield from _other_policy(resolved)
-    counts = Counter((n.domain, n.op_type) for s in resolved.solutions for n in s.graph.nodes)
-    functions = {name for _, name, _ in resolved.graph.functions}
-    yield from find_name_warnings(resolved.policy, counts, functions)
-    yield from resolved.rules.findings()
-    yield from position_warnings(resolved)
-    yield from _broken_masks(resolved, ranges)
-    yield from _unknown_types(resolved)
+def _find_warnings(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
+    yield from _warn_other_policy(model_solution)
+    op_counts = Counter((node.domain, node.op_type) for s in model_solution.solutions for node in s.graph.nodes)
+    function_names = {name for _, name, _ in model_solution.graph.functions}
+    yield from find_name_warnings(model_solution.policy, op_counts, function_names)
+    yield from model_solution.node_rules.findings()
+    yield from position_warnings(model_solution)
+    yield from _warn_broken_masks(model_solution, ranges)
+    yield from _warn_unknown_types(model_solution)
 
 
-def _broken_masks(resolved: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
+def _warn_broken_masks(model_solution: ModelSolution, ranges: ConstantRanges) -> Iterator[Diagnostic]:
     """Warn if a fully masked row becomes NaN: no policy protects it (Rule S4.34), or a node rule decides otherwise."""
-    policy = resolved.policy
+    policy = model_solution.policy
     if "masks" in policy.protect:
-        for solution in resolved.solutions:
-            yield from mask_warnings(solution, solution.kept_masks, resolved.low)
+        for solution in model_solution.solutions:
+            yield from mask_warnings(solution, solution.kept_masks, model_solution.low_type)
         return
-    plan = masks_of(resolved.graph, ranges, policy)
-    waiting = [(resolved.solutions[0], plan)] if plan is not None and not plan.is_empty else []
-    seen = set(waiting)
-    for solution, of_graph in waiting:
-        yield from mask_warnings(solution, of_graph.groups, resolved.low)
+    main_plan = find_masks_at_risk(model_solution.graph, ranges, policy)
+    if main_plan is None or main_plan.is_empty:
+        return
+    waiting = [(model_solution.solutions[0], main_plan)]
+    visited = set(waiting)
+    for solution, mask_plan in waiting:  # the loop also reaches what it appends
+        yield from mask_warnings(solution, mask_plan.groups, model_solution.low_type)
         for node in solution.graph.nodes:
-            callee, called = solution.callees.get(node.id), of_graph.of_call(node)
-            if callee is not None and called is not None and (callee, called) not in seen:
-                seen.add((callee, called))
-                waiting.append((callee, called))
+            callee, callee_plan = solution.callees.get(node.id), mask_plan.of_call(node)
+            if callee is not None and callee_plan is not None and (callee, callee_plan) not in visited:
+                visited.add((callee, callee_plan))
+                waiting.append((callee, callee_plan))
 
 
-def _unknown_types(resolved: ModelSolution) -> Iterator[Diagnostic]:
+def _warn_unknown_types(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     """Warn about the nodes that stay as authored because of tensors of unknown type, and name these (Rule S4.40)."""
     readers = [
         node
-        for solution in resolved.solutions
+        for solution in model_solution.solutions
         if solution.graph.has_undeclared_types
-        for node, fact in zip(solution.graph.nodes, solution.classifications, strict=True)
-        if fact.kind == "unknown"
+        for node, classification in zip(solution.graph.nodes, solution.classifications, strict=True)
+        if classification.kind == "unknown"
     ]
     if not readers:
         return
     affected = set(readers)
     unknown = [value for node in readers for value in unknown_inputs(node)]
-    # A type behind another reader follows as soon as the type before it is known.
+    # custom -> u -> Relu -> v -> Neg: a hint for `u` also gives the type of `v`, so the warning names only `u`.
     sources = dict.fromkeys(v.name for v in unknown if v.producer is None or v.producer not in affected)
-    shown = ", ".join(map(repr, [*sources][:_SHOWN])) + (", ..." if len(sources) > _SHOWN else "")
-    nodes = "1 node stays" if len(readers) == 1 else f"{len(readers)} nodes stay"
+    names = ", ".join(map(repr, [*sources][:_SHOWN_NAMES])) + (", ..." if len(sources) > _SHOWN_NAMES else "")
+    subject = f"the type of {names} is" if len(sources) == 1 else f"the types of {names} are"
+    effect = "1 node stays" if len(readers) == 1 else f"{len(readers)} nodes stay"
     yield Diagnostic(
         "ML409",
         "warning",
-        f"nothing tells the type of {shown}: {nodes} as authored",
+        f"{subject} not known: {effect} as authored",
         hint='give the types with --type-hints, a JSON file such as {"tensor": "float32"}',
     )
 
 
-def _other_policy(resolved: ModelSolution) -> Iterator[Diagnostic]:
+def _warn_other_policy(model_solution: ModelSolution) -> Iterator[Diagnostic]:
     """Warn if mixlist wrote the file under another policy (Rule S4.32)."""
-    digest = next((p.value for p in resolved.loaded.proto.metadata_props if p.key == POLICY_KEY), None)
-    if digest is not None and digest != resolved.policy.digest:
+    metadata = model_solution.loaded.proto.metadata_props
+    digest = next((entry.value for entry in metadata if entry.key == POLICY_KEY), None)
+    if digest is not None and digest != model_solution.policy.digest:
         yield Diagnostic(
             "ML501",
             "warning",
-            f"mixlist wrote {resolved.loaded.name} under another policy or by other rules: "
-            "what that made low is authored low now",
+            f"mixlist wrote {model_solution.loaded.name} under another policy or by other rules: "
+            "the nodes that it made low precision count as authored in low precision",
             hint="start from the original model",
         )
 
 
-def _unknown_constants(resolution: ModelSolver) -> Iterator[Diagnostic]:
+def _warn_unknown_constants(model_solver: ModelSolver) -> Iterator[Diagnostic]:
     """Warn of constants that count as fitting because their value is not known (Rule S4.20)."""
-    for reason, constants in resolution.unknown.items():
-        others = f" and {len(constants) - 1} more" if len(constants) > 1 else ""
+    for reason, constants in model_solver.unknown_constants.items():
+        more = f" and {len(constants) - 1} more" if len(constants) > 1 else ""
         name = next(iter(constants)).value.name
         yield Diagnostic(
             "ML504",
             "warning",
-            f"constant {name!r}{others} may be out of the range of the low type; its value is not known: {reason}",
+            f"constant {name!r}{more} may be out of the range of the low type; its value is not known: {reason}",
             hint="mixlist check runs the model; keep_dtype keeps a node as authored",
         )

@@ -1,4 +1,4 @@
-"""Order the steps of deciding a graph, and find the values that each step reads and writes.
+"""Order the steps in which a graph is decided, and find the values that each step reads and writes.
 
 Rule S4.10: Each node gets one decision, made after those of the nodes that it reads; the file position breaks ties
 between nodes that are ready. (``graph.build`` sorts the nodes.)
@@ -13,53 +13,61 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.sequence_groups import SequenceGroup, is_container
 
-Step = Node | Link | SequenceGroup
+DecisionStep = Node | Link | SequenceGroup  # what the solver decides at once
 
 
 @dataclass
 class Schedule:
-    """The steps of a graph in order. From ``first_repeated`` on they may feed back; the steps before run once."""
+    """The steps of a graph in order.
 
-    steps: list[Step] = field(default_factory=list)
+    The steps before ``first_repeated`` depend only on earlier steps and run once. From ``first_repeated`` on, a step
+    may also depend on a later one, because the body of a loop feeds back. None means that no step does.
+    """
+
+    steps: list[DecisionStep] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
-    first_repeated: int | None = None  # None if nothing feeds back
+    first_repeated: int | None = None
 
     def add_scope(self, scope: Scope) -> None:
-        """Append the steps of a scope. The links of a body come before and after it."""
+        """Append the steps of a scope and of the bodies in it."""
         for node in scope.nodes:
             if not node.bodies:
                 self.steps.append(node)
                 continue
-            own = list(links_of(node)) if is_control_flow(node) else []
-            self.links.extend(own)
+            node_links = list(links_of(node)) if is_control_flow(node) else []
+            self.links.extend(node_links)
+            # The links of a loop come before its body, for the initial states, and after it, for the states that the
+            # body hands back. An If passes nothing into its branches, so its links come only after them.
             if node.op_type != "If":
                 if self.first_repeated is None:
                     self.first_repeated = len(self.steps)
-                self.steps.extend(own)
+                self.steps.extend(node_links)
             for body in node.bodies.values():
                 self.add_scope(body)
-            self.steps.extend(own)
+            self.steps.extend(node_links)
             self.steps.append(node)
 
 
-def read_by(step: Step) -> list[Value]:
+def find_read_values(step: DecisionStep) -> list[Value]:
     """Return the values whose decided types a step reads."""
     if isinstance(step, Link):
-        return [r.value for r in step.sources if r.votes]
+        return [source.value for source in step.sources if source.votes]
     if isinstance(step, SequenceGroup):
         return [
             *step.tensors,
             *(argument.value for argument in step.arguments),
-            *(v for n in step.nodes for v in n.inputs if v is not None and not is_container(v)),
+            *(v for node in step.nodes for v in node.inputs if v is not None and not is_container(v)),
         ]
-    found = [v for v in step.inputs if v is not None]
-    found.extend(v for v in step.outputs if v is not None and is_container(v))  # the type of the whole group
-    through = [v.producer.inputs[0] for v in found if v.producer is not None and v.producer.op_type == "Cast"]
-    return found + [v for v in through if v is not None]
+    values = [value for value in step.inputs if value is not None]
+    # A node that makes a sequence gets the type of the whole group, which another step decides.
+    values.extend(value for value in step.outputs if value is not None and is_container(value))
+    # A gray node may follow the source of a Cast instead of the Cast (Rule S4.17).
+    sources = [v.producer.inputs[0] for v in values if v.producer is not None and v.producer.op_type == "Cast"]
+    return values + [value for value in sources if value is not None]
 
 
-def written_by(step: Step) -> list[Value]:
-    """Return the values that a step decides; a group decides values of other steps."""
+def find_written_values(step: DecisionStep) -> list[Value]:
+    """Return the values that a step decides; none for a sequence group, whose values other steps write too."""
     if isinstance(step, Link):
         return list(step.targets)
     if isinstance(step, SequenceGroup) or (step.function is None and is_control_flow(step)):

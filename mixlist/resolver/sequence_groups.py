@@ -1,7 +1,10 @@
-"""Group the sequences and optionals of a graph: all members of a group have one element type (Rule S4.29).
+"""TypeGroup the sequences and optionals of a graph: all members of a group have one element type (Rule S4.29).
 
 No Cast can convert a sequence, so a group is decided as a whole, by ``sequence_types``. The arguments and results of a
-function call belong to a group of the caller and to a group of the body: each votes in the other.
+function call belong to a group of the caller and to a group of the body: each group votes in the other.
+
+Example: ``SequenceConstruct -> Identity -> SequenceAt`` is one group; its values are the two sequences, and its nodes
+all three.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ from dataclasses import dataclass, field
 from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
-from mixlist.resolver.decisions import UNDECIDED, join
+from mixlist.resolver.decisions import UNDECIDED, join_types
 
-Vote = tuple[int, Value | None]  # an element type, and the value that gives it: None for the border of the graph
+# An element type and the value that gives it; None if the surroundings of the graph, or several values, give it.
+Vote = tuple[int, Value | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,22 +32,25 @@ class CallArgument:
 
 @dataclass(eq=False)
 class SequenceGroup:
-    """Sequences and optionals (``values``) that nodes and control flow connect.
+    """Sequences and optionals that nodes and control flow connect.
 
-    ``nodes`` touch them; ``tensors`` enter them through ``links`` or come from calls. ``fixed`` is the type that the
-    border of the graph or an attribute imposes, else UNDECIDED. ``gray_vote`` is the vote of the gray operators as one
-    node, under the gray policies other than ``ascend``; ``place`` is the id of that node, which no node of the graph
-    has. ``source`` is the value that gave the group its type, as far as it is decided.
+    - ``stand_in_id``: the id of the one node that stands for the gray operators of the group, under the gray policies
+      other than ``ascend`` (Rule S4.30). No node of the graph has this id.
+    - ``values``: the sequences and optionals. ``nodes``: the operators that read or make them.
+    - ``tensors``: the tensors that control flow puts into the sequences, and the sequences that calls return.
+    - ``links``: the links of control flow that pass the sequences. ``arguments``: the calls that get them.
+    - ``fixed_type``: the element type that the surroundings of the graph or an attribute impose; else UNDECIDED.
+    - ``gray_vote``: the vote of the stand-in. ``source``: the value that gave the group its type so far.
     """
 
-    place: int
+    stand_in_id: int
 
     values: list[Value] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     tensors: list[Value] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     arguments: list[CallArgument] = field(default_factory=list)
-    fixed: int = UNDECIDED
+    fixed_type: int = UNDECIDED
     gray_vote: Vote = (UNDECIDED, None)
     source: Value | None = None
 
@@ -53,59 +60,67 @@ def is_container(value: Value | None) -> bool:
     return value is not None and isinstance(value.type, tuple) and types.element(value.type) in types.MIXABLE
 
 
-def group_of(node: Node, groups: dict[Value, SequenceGroup]) -> SequenceGroup | None:
+def find_group(node: Node, groups: dict[Value, SequenceGroup]) -> SequenceGroup | None:
     """Return the group of the sequences or optionals that a node reads or makes; None if there are none."""
     return next((groups[v] for v in (*node.inputs, *node.outputs) if v is not None and v in groups), None)
 
 
-def find_groups(graph: Graph, links: list[Link], border: Iterable[tuple[Value, int]]) -> dict[Value, SequenceGroup]:
+def find_groups(
+    graph: Graph, links: list[Link], border_types: Iterable[tuple[Value, int]]
+) -> dict[Value, SequenceGroup]:
     """Return the group of each sequence and optional.
 
-    ``border``: the element types that the surroundings give to inputs and want of outputs. Function calls connect
-    nothing.
+    ``border_types``: the element types that the surroundings of the graph give to inputs and want of outputs. Function
+    calls connect nothing.
     """
-    if not any(isinstance(v.type, tuple) for v in graph.values):
+    if not any(isinstance(value.type, tuple) for value in graph.values):
         return {}
-    parent = {v: v for v in graph.values if is_container(v)}
+    # Phase 1: unite the values that nodes and links connect, with a union-find over `parents`.
+    parents = {value: value for value in graph.values if is_container(value)}
     for node in graph.nodes:
         if node.signature is not None and node.function is None:
-            _unite(parent, [v for v in (*node.inputs, *node.outputs) if v is not None and is_container(v)])
+            _unite(parents, [v for v in (*node.inputs, *node.outputs) if v is not None and is_container(v)])
     for link in links:
-        _unite(parent, [v for v in (*link.targets, *(r.value for r in link.sources)) if is_container(v)])
-    by_root: dict[Value, SequenceGroup] = {}
-    for value in parent:
-        root = _root(parent, value)
-        if root not in by_root:
-            by_root[root] = SequenceGroup(len(graph.nodes) + len(by_root))
-        by_root[root].values.append(value)
-    groups = {value: by_root[_root(parent, value)] for value in parent}
+        _unite(parents, [v for v in (*link.targets, *(source.value for source in link.sources)) if is_container(v)])
+    # Phase 2: make a group per set. Ids of nodes end at len(graph.nodes), so stand-ins have larger ones.
+    group_of_root: dict[Value, SequenceGroup] = {}
+    for value in parents:
+        root = _find_root(parents, value)
+        if root not in group_of_root:
+            group_of_root[root] = SequenceGroup(len(graph.nodes) + len(group_of_root))
+        group_of_root[root].values.append(value)
+    groups = {value: group_of_root[_find_root(parents, value)] for value in parents}
+    # Phase 3: add to each group everything that votes on its type.
     for node in graph.nodes:
         _attach_node(node, groups)
     for link in links:
-        group = next((groups[t] for t in link.targets if t in groups), None)
+        group = next((groups[target] for target in link.targets if target in groups), None)
         if group is not None:
-            group.tensors.extend(r.value for r in link.sources if not is_container(r.value))
+            group.tensors.extend(source.value for source in link.sources if not is_container(source.value))
             group.links.append(link)
-    for value, elem in border:
+    for value, elem in border_types:
         if value in groups:
-            groups[value].fixed = join(groups[value].fixed, elem)
+            groups[value].fixed_type = join_types(groups[value].fixed_type, elem)
     return groups
 
 
-def _root(parent: dict[Value, Value], value: Value) -> Value:
-    while parent[value] is not value:
-        parent[value] = parent[parent[value]]
-        value = parent[value]
+def _find_root(parents: dict[Value, Value], value: Value) -> Value:
+    """Return the representative of a value's set; shorten the path to it."""
+    while parents[value] is not value:
+        parents[value] = parents[parents[value]]
+        value = parents[value]
     return value
 
 
-def _unite(parent: dict[Value, Value], values: list[Value]) -> None:
-    for other in values[1:]:
-        parent[_root(parent, other)] = _root(parent, values[0])
+def _unite(parents: dict[Value, Value], values: list[Value]) -> None:
+    """Put the sets of all values into one."""
+    for value in values[1:]:
+        parents[_find_root(parents, value)] = _find_root(parents, values[0])
 
 
 def _attach_node(node: Node, groups: dict[Value, SequenceGroup]) -> None:
-    group, signature = group_of(node, groups), node.signature
+    """Add a node to the group that it touches, in the way in which it votes there."""
+    group, signature = find_group(node, groups), node.signature
     if group is None:
         return
     if node.function is not None:
@@ -119,6 +134,6 @@ def _attach_node(node: Node, groups: dict[Value, SequenceGroup]) -> None:
         # A custom operator, or one such as SequenceEmpty that has no type to choose: its type binds the group.
         for value in (*node.inputs, *node.outputs):
             if value is not None and is_container(value):
-                group.fixed = types.element(value.type)
+                group.fixed_type = types.element(value.type)
     elif signature is not None:
         group.nodes.append(node)

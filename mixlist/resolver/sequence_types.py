@@ -19,10 +19,10 @@ from mixlist.errors import ListError
 from mixlist.graph.model import Node, Value
 from mixlist.ops import types
 from mixlist.resolver import gray_policies
-from mixlist.resolver.cast_look_through import followed_value
-from mixlist.resolver.constants_out_of_range import misfit
+from mixlist.resolver.cast_look_through import find_followed_value
+from mixlist.resolver.constants_out_of_range import explain_misfit
 from mixlist.resolver.control_flow_types import takes_type
-from mixlist.resolver.decisions import UNDECIDED, join
+from mixlist.resolver.decisions import UNDECIDED, join_types
 from mixlist.resolver.sequence_groups import SequenceGroup, Vote, is_container
 from mixlist.resolver.solver_state import SolverState
 
@@ -30,8 +30,8 @@ from mixlist.resolver.solver_state import SolverState
 def decide_group(group: SequenceGroup, state: SolverState) -> list[Value]:
     """Count the votes for a group; return its values if their type rose, or if they are high by black from now on."""
     if state.policy.gray_policy != "ascend":
-        group.gray_vote = _gray_vote(group, state)
-    elem, source = _outcome(group, state)
+        group.gray_vote = _vote_of_grays(group, state)
+    elem, source = _count_votes(group, state)
     changed = state.raise_types(group.values, [elem] * len(group.values))
     if changed:
         group.source = source
@@ -39,129 +39,138 @@ def decide_group(group: SequenceGroup, state: SolverState) -> list[Value]:
     return changed + gray_policies.mark_high_by_black(group.values, [by_black] * len(group.values), state)
 
 
-def decide_member(node: Node, group: SequenceGroup, state: SolverState) -> list[Value]:
-    """Give a node that touches a group the type of the group, whatever the node voted for."""
+def decide_group_node(node: Node, group: SequenceGroup, state: SolverState) -> list[Value]:
+    """Give a node that reads or makes sequences the type of their group, whatever the node voted for.
+
+    Return its outputs whose type rose, or that are high by black from now on. Raises ListError if a node rule asks for
+    another type than the group's.
+    """
     elem = state.decided_types[group.values[0].id]
     signature, solution = node.signature, state.solution
     assert signature is not None
     if elem == UNDECIDED:
         return []
     kind = solution.classifications[node.id].kind
-    if kind == "rule" and not state.is_settling:
-        _check_rule(node, elem, state)
+    if kind == "rule" and not state.is_voting:
+        _check_node_rule(node, elem, state)
     assignment = solution.assignments[node.id] = signature.assign((elem,) * len(signature.groups))
     source = group.source
     solution.followed_values[node.id] = None if source is not None and source.producer is node else source
+    # A node whose vote lost has the rule `control-flow`; the gray operators of Rule S4.30 have one vote together.
     solution.rule_overrides.pop(node.id, None)
-    is_part = kind == "gray" and state.policy.gray_policy != "ascend"
-    if kind != "rule" and (group.gray_vote[0] if is_part else _wanted(node, state)) not in (elem, UNDECIDED):
+    votes_with_group = kind == "gray" and state.policy.gray_policy != "ascend"
+    vote = group.gray_vote[0] if votes_with_group else _type_wanted_alone(node, state)
+    if kind != "rule" and vote not in (elem, UNDECIDED):
         solution.rule_overrides[node.id] = "control-flow"
     changed = state.raise_types(node.outputs, [types.element(t) for t in assignment.outputs])
     by_black = group.values[0].id in solution.high_by_black
     return changed + gray_policies.mark_high_by_black(node.outputs, [by_black] * len(node.outputs), state)
 
 
-def _outcome(group: SequenceGroup, state: SolverState) -> Vote:
-    """Return the group's type as far as the votes go, UNDECIDED as long as there is none, and the vote that gave it."""
+def _count_votes(group: SequenceGroup, state: SolverState) -> Vote:
+    """Return the group's type by the votes so far, and the value that gave it; UNDECIDED without a vote."""
     voted, source = UNDECIDED, None
     for elem, value in _votes(group, state):
-        joined = join(voted, elem)
+        joined = join_types(voted, elem)
         if joined != voted:
             voted, source = joined, value
         if voted == types.FLOAT:
-            break
-    if voted == state.low and group.fixed != voted:
+            break  # float32 wins over all votes that may follow
+    if voted == state.low_type and group.fixed_type != voted:
         refusing = next((link for link in group.links if not takes_type(link, voted, state.graph)), None)
         if refusing is not None:
             return types.FLOAT, next(iter(refusing.targets), None)
     authored = types.element(group.values[0].type)
-    if voted in (UNDECIDED, state.low) or (voted == types.FLOAT and authored in state.shared.classifier.movable):
+    movable_types = state.model_solver.classifier.movable_types
+    if voted in (UNDECIDED, state.low_type) or (voted == types.FLOAT and authored in movable_types):
         return voted, source
-    return authored, source  # lists never make the other low type, and leave a sequence of it alone
+    return authored, source  # Rule S4.9: lists never make the other low type, and leave a sequence of it alone
 
 
 def _votes(group: SequenceGroup, state: SolverState) -> Iterator[Vote]:
-    """Yield the votes: of the border, of tensors, of calls, and of the nodes that touch the group."""
-    yield group.fixed, None
+    """Yield the votes of the graph's surroundings, of tensors, of calls, and of the nodes of a group."""
+    yield group.fixed_type, None
     is_ascend = state.policy.gray_policy == "ascend"
     for value in group.tensors:
+        # Under the other gray policies, the gray vote counts the tensors.
         if is_ascend or is_container(value):
             yield state.decided_types[value.id], value
     for argument in group.arguments:
         callee = state.solution.callees.get(argument.call.id)
         if callee is not None and argument.slot < len(callee.graph.root.inputs):
-            yield (
-                callee.decided_types[callee.graph.root.inputs[argument.slot].id],
-                next(iter(argument.call.outputs), None),
-            )
+            parameter = callee.graph.root.inputs[argument.slot]
+            yield callee.decided_types[parameter.id], next(iter(argument.call.outputs), None)
     for node in group.nodes:
         if is_ascend or state.solution.classifications[node.id].kind != "gray":
-            yield _node_vote(node, state)
+            yield _vote_of_node(node, state)
     yield group.gray_vote
 
 
-def _node_vote(node: Node, state: SolverState) -> Vote:
-    """Return what one node votes for; the type is that of a value that the node makes, or that a gray node follows."""
-    made = next((v for v in node.outputs if v is not None), None)
-    elem = _wanted(node, state)
-    if elem == state.low and state.solution.classifications[node.id].kind != "rule" and _refuses_low(node, state):
-        return types.FLOAT, made
-    is_gray = state.solution.classifications[node.id].kind == "gray"
-    return elem, _first_tensor(node) if is_gray else made
+def _vote_of_node(node: Node, state: SolverState) -> Vote:
+    """Return the vote of one node; its value is the one that a gray node follows, or the first output."""
+    first_output = next((value for value in node.outputs if value is not None), None)
+    kind = state.solution.classifications[node.id].kind
+    elem = _type_wanted_alone(node, state)
+    if elem == state.low_type and kind != "rule" and _refuses_low_type(node, state):
+        return types.FLOAT, first_output
+    return elem, _first_tensor(node) if kind == "gray" else first_output
 
 
-def _wanted(node: Node, state: SolverState) -> int:
-    """Return the type that a node would have if it were alone; UNDECIDED for a gray node that reads no tensor."""
-    fact, signature = state.solution.classifications[node.id], node.signature
+def _type_wanted_alone(node: Node, state: SolverState) -> int:
+    """Return the type that a node would have without its group; UNDECIDED for a gray node that reads no tensor."""
+    classification, signature = state.solution.classifications[node.id], node.signature
     assert signature is not None
-    if fact.kind == "rule":
-        return state.shared.rules.assignment(state.graph, node).elements[0]
-    if fact.kind == "gray":
-        first = _first_tensor(node)
-        return UNDECIDED if first is None else state.decided_types[first.id]
-    return {"low": state.low, "raise": types.FLOAT}.get(fact.kind, signature.groups[0].authored)
+    if classification.kind == "rule":
+        return state.model_solver.node_rules.assignment(state.graph, node).elements[0]
+    if classification.kind == "gray":
+        tensor = _first_tensor(node)
+        return UNDECIDED if tensor is None else state.decided_types[tensor.id]
+    types_by_kind = {"low": state.low_type, "raise": types.FLOAT}
+    return types_by_kind.get(classification.kind, signature.groups[0].authored)
 
 
-def _refuses_low(node: Node, state: SolverState) -> bool:
+def _refuses_low_type(node: Node, state: SolverState) -> bool:
     """Return whether a node cannot have the low type, because of its schema or of a constant out of range."""
     signature = node.signature
     assert signature is not None
-    if signature.groups[0].authored == state.low:
+    if signature.groups[0].authored == state.low_type:
         return False
-    return bool(signature.assign((state.low,)).refused) or any(misfit(v, state) for v in node.inputs if v is not None)
+    inputs = [value for value in node.inputs if value is not None]
+    return bool(signature.assign((state.low_type,)).refused) or any(explain_misfit(value, state) for value in inputs)
 
 
 def _first_tensor(node: Node) -> Value | None:
-    """Return a gray node's first float tensor, if no sequence comes before it."""
-    first = next((v for v in node.inputs if v is not None and gray_policies.is_followed(v)), None)
-    return None if first is None or is_container(first) else first
+    """Return the first float input that a gray node may follow; None if that input is a sequence or optional."""
+    followed = next((v for v in node.inputs if v is not None and gray_policies.can_be_followed(v)), None)
+    return None if followed is None or is_container(followed) else followed
 
 
 # --- other gray policies than ascend ---
 
 
-def _gray_vote(group: SequenceGroup, state: SolverState) -> Vote:
-    """Return what the gray operators of a group vote for, as one gray node that reads all tensors put in (S4.30)."""
+def _vote_of_grays(group: SequenceGroup, state: SolverState) -> Vote:
+    """Return the vote of a group's gray operators, as one gray node that reads all tensors put in (Rule S4.30)."""
     grays = [node for node in group.nodes if state.solution.classifications[node.id].kind == "gray"]
-    tensors = _tensors_put_in(group, grays)
+    tensors = _find_tensors_put_in(group, grays)
     if not grays and not tensors:
         return UNDECIDED, None
     authored = types.element(group.values[0].type)
     if state.policy.gray_policy == "between":
-        elem, source = (state.low if group.place in state.low_grays else authored), None
+        elem, source = (state.low_type if group.stand_in_id in state.low_gray_ids else authored), None
     else:
-        producers = [followed_value(value, state) for value in tensors]
-        elem, source = gray_policies.follow_all(producers, authored, state) if producers else (UNDECIDED, None)
-    refusing = next((node for node in grays if elem == state.low and _refuses_low(node, state)), None)
+        inputs = [find_followed_value(value, state) for value in tensors]
+        elem, source = gray_policies.combine_input_types(inputs, authored, state) if inputs else (UNDECIDED, None)
+    refusing = next((node for node in grays if elem == state.low_type and _refuses_low_type(node, state)), None)
     if refusing is not None:
-        return types.FLOAT, next((v for v in refusing.outputs if v is not None), None)
+        return types.FLOAT, next((value for value in refusing.outputs if value is not None), None)
     return elem, source
 
 
-def _tensors_put_in(group: SequenceGroup, grays: list[Node]) -> list[Value]:
+def _find_tensors_put_in(group: SequenceGroup, grays: list[Node]) -> list[Value]:
     """Return the tensors that gray operators and control flow put into a group."""
-    by_nodes = (v for node in grays for v in node.inputs if v is not None)
-    return [v for v in (*group.tensors, *by_nodes) if not is_container(v) and gray_policies.is_followed(v)]
+    read_by_nodes = (value for node in grays for value in node.inputs if value is not None)
+    tensors = (value for value in (*group.tensors, *read_by_nodes) if not is_container(value))
+    return [value for value in tensors if gray_policies.can_be_followed(value)]
 
 
 def _is_high_by_black(group: SequenceGroup, state: SolverState) -> bool:
@@ -169,24 +178,21 @@ def _is_high_by_black(group: SequenceGroup, state: SolverState) -> bool:
     if state.policy.gray_policy != "black-wins":
         return False
     solution = state.solution
-    if any(
-        solution.classifications[n.id].list == "black" and solution.classifications[n.id].kind == "authored"
-        for n in group.nodes
-    ):
+    if any(solution.classifications[node.id].is_black for node in group.nodes):
         return True
     grays = [node for node in group.nodes if solution.classifications[node.id].kind == "gray"]
-    read = [followed_value(value, state) for value in _tensors_put_in(group, grays)]
-    made_by_calls = [value for value in group.tensors if is_container(value)]
-    return any(gray_policies.is_high_by_black(v, solution, state.low) for v in (*read, *made_by_calls))
+    read_tensors = [find_followed_value(value, state) for value in _find_tensors_put_in(group, grays)]
+    call_results = [value for value in group.tensors if is_container(value)]
+    return any(gray_policies.is_high_by_black(v, solution, state.low_type) for v in (*read_tensors, *call_results))
 
 
-def _check_rule(node: Node, elem: int, state: SolverState) -> None:
-    """Refuse a node rule that asks for another type than the one of the node's group."""
-    asked = state.shared.rules.assignment(state.graph, node).elements[0]
-    if asked != elem:
-        rule = state.shared.rules.rule_of(state.graph, node)
+def _check_node_rule(node: Node, elem: int, state: SolverState) -> None:
+    """Raise ListError if a node rule asks for another type than that of the node's group, ``elem``."""
+    rule_type = state.model_solver.node_rules.assignment(state.graph, node).elements[0]
+    if rule_type != elem:
+        rule = state.model_solver.node_rules.rule_of(state.graph, node)
         raise ListError(
-            f"{rule.place}: the rule asks for {types.type_name(asked)}, but all elements of a sequence or optional "
-            f"share one type, and another node or the graph's border makes it {types.type_name(elem)}",
+            f"{rule.place}: the rule asks for {types.type_name(rule_type)}, but all elements of a sequence or optional "
+            f"share one type, and another node, or an input or output of the graph, makes it {types.type_name(elem)}",
             hint="give the other nodes of the sequence the same rule",
         )

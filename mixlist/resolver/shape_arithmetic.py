@@ -4,6 +4,8 @@ In every mode, a node keeps its authored type if all of its float inputs come fr
 them from a shape; a value comes from a shape if `Shape` or `Size` yields it and only Casts and deterministic operators
 of such values and constants follow.
 
+Example: Mul in ``Shape -> Cast(to=float) -> Mul``. A product of dimensions soon exceeds the largest float16, 65504.
+
 ``graph.constness`` marks the values that come from a shape.
 """
 

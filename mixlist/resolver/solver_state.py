@@ -1,6 +1,6 @@
-"""The state of deciding one graph, which the rule modules of this room read and write.
+"""The state of deciding one graph. The rules of this room read and change it.
 
-It lies below the rules and the solver, so that both can import it.
+This file imports neither the rules nor the solver, so that both can import it.
 """
 
 from __future__ import annotations
@@ -25,62 +25,71 @@ if TYPE_CHECKING:
 class CallArguments:
     """The properties of a call that the decisions in the function's body depend on; empty for the main graph.
 
-    ``types``: the decided element type per argument. ``wanted``: the type that the caller needs of each output that is
-    a sequence or optional, which no Cast could change; UNDECIDED for other outputs. ``blacks``: whether an argument is
-    high by black. ``positions``: the position arithmetic in the body; None if there is none or the policy does not
-    protect it. ``masks``: the same for masks. ``frame``: the constant arguments.
+    - ``argument_types``: the decided element type of each argument; UNDECIDED for one that the call leaves out.
+    - ``wanted_outputs``: the element type that the caller needs of each output that is a sequence or optional, because
+      no Cast can convert these; UNDECIDED for other outputs.
+    - ``high_by_black``: whether each argument is high precision because of a black node (Rule S4.23).
+    - ``positions`` and ``masks``: the position arithmetic and the masks in the body; None if there are none, or if the
+      policy does not protect them.
+    - ``call_frame``: the constant arguments.
     """
 
-    types: tuple[int, ...] = ()
-    wanted: tuple[int, ...] = ()
-    blacks: tuple[bool, ...] = ()
+    argument_types: tuple[int, ...] = ()
+    wanted_outputs: tuple[int, ...] = ()
+    high_by_black: tuple[bool, ...] = ()
     positions: PositionPlan | None = None
     masks: MaskPlan | None = None
-    frame: CallFrame | None = None
+    call_frame: CallFrame | None = None
 
     @property
     def key(self) -> Hashable:
-        """Return the properties but for the constants: calls of one key share decisions that their constants admit."""
-        return self.types, self.wanted, self.blacks, self.positions, self.masks
+        """Return all properties but the constants: calls of one key share decisions if their constants allow it."""
+        return self.argument_types, self.wanted_outputs, self.high_by_black, self.positions, self.masks
 
 
 @dataclass(eq=False)
 class SolverState:
     """The decisions for one graph so far, and the facts about the graph that the rules need.
 
-    ``low_grays``: ids of the gray nodes that are low precision under ``between``. ``groups``: the group of each
-    sequence or optional. ``authored_at_last``: ids of values that no vote decided, so that they keep their type.
-    ``is_settling``: whether votes may still come. ``frame``: the call whose constants the graph reads. ``step``:
-    the step that is being evaluated.
+    - ``model_solver``: the policy, and the solutions of the functions so far.
+    - ``call_frame``: the call whose constants the graph reads.
+    - ``low_gray_ids``: ids of the gray nodes that are low precision under the gray policy ``between``.
+    - ``sequence_groups``: the group of each sequence or optional.
+    - ``unvoted_ids``: ids of the values that no vote decided, so that they have their authored type (Rule S4.28).
+    - ``is_voting``: whether votes may still come.
+    - ``current_step``: the step that runs now.
     """
 
-    shared: ModelSolver
+    model_solver: ModelSolver
     solution: GraphSolution
-    frame: CallFrame | None = None
-    low_grays: set[int] = field(default_factory=set)
-    groups: dict[Value, SequenceGroup] = field(default_factory=dict)
-    authored_at_last: set[int] = field(default_factory=set)
-    is_settling: bool = False
-    step: Hashable = None
+    call_frame: CallFrame | None = None
+    low_gray_ids: set[int] = field(default_factory=set)
+    sequence_groups: dict[Value, SequenceGroup] = field(default_factory=dict)
+    unvoted_ids: set[int] = field(default_factory=set)
+    is_voting: bool = False
+    current_step: Hashable = None
 
     def __post_init__(self) -> None:
-        # The rules read these for every node.
+        # The rules read these for every node: one attribute is faster than a chain of three.
         self.graph = self.solution.graph
         self.decided_types = self.solution.decided_types
-        self.policy = self.shared.classifier.policy
-        self.low = self.shared.classifier.low
+        self.policy = self.model_solver.classifier.policy
+        self.low_type = self.model_solver.classifier.low_type
 
     def may_rise(self, value: Value, elem: int) -> bool:
-        """Return whether the decided type may become ``elem``: undecided < low < anything else (Rule S4.28)."""
+        """Return whether the decided type may become ``elem``: undecided < low < anything else (Rule S4.28).
+
+        Types that only rise end: each value changes at most twice, whatever loops feed back.
+        """
         before = self.decided_types[value.id]
         return (
             before == UNDECIDED
-            or (before == self.low and elem != UNDECIDED)
+            or (before == self.low_type and elem != UNDECIDED)
             or types.element(value.type) not in types.MIXABLE
         )
 
     def raise_types(self, values: Sequence[Value | None], elements: Sequence[int]) -> list[Value]:
-        """Set the decided types of values where they may rise; return the values that changed."""
+        """Set the decided types of values to ``elements`` where they may rise; return the values that changed."""
         changed = []
         for value, elem in zip(values, elements, strict=False):
             if value is not None and self.decided_types[value.id] != elem and self.may_rise(value, elem):
@@ -90,6 +99,6 @@ class SolverState:
 
 
 def authored_type(node: Node) -> int:
-    """Return the element type that the model gives a node that has one."""
+    """Return the element type that the model gives the main slots of a node; the node must have such slots."""
     assert node.signature is not None and node.signature.primary is not None
     return node.signature.primary.authored

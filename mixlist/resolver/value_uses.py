@@ -14,12 +14,12 @@ from mixlist.graph.control_flow import Link
 from mixlist.graph.model import Node, Scope, Value
 from mixlist.ops import types
 from mixlist.resolver.classification import is_control_flow
-from mixlist.resolver.decisions import GraphSolution, join
+from mixlist.resolver.decisions import GraphSolution, join_types
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """``node`` reads ``value`` at ``slot``; with ``node`` None it is output ``slot`` of ``scope``.
+    """One place that reads ``value``: input ``slot`` of ``node``, or with ``node`` None output ``slot`` of ``scope``.
 
     ``magnitude_limit`` is not zero if the reader wants a constant whose magnitudes are reduced to it (Rule S4.36).
     """
@@ -33,86 +33,96 @@ class Use:
 
 
 def find_uses(solution: GraphSolution, *, node_inputs: bool = True) -> Iterator[Use]:
-    """Yield every use in a graph except its outputs.
+    """Yield every use in a graph except the graph's own outputs.
 
     Without ``node_inputs``, yield only the uses of control flow, function calls and bodies.
     """
-    linked = {(r.node, r.slot) for link in solution.links for r in link.sources if r.body is None}
+    linked_slots = {
+        (source.node, source.slot) for link in solution.links for source in link.sources if source.body is None
+    }
     for node in solution.graph.nodes:
         if node.function is not None:
-            yield from _call_uses(solution, node)
+            yield from _find_call_uses(solution, node)
         elif not node.bodies:
             if node_inputs:
                 yield from find_node_uses(solution, node)
         elif not is_control_flow(node):
-            yield from _foreign_uses(solution, node)
+            yield from _find_custom_uses(solution, node)
         else:
+            # The condition of an If, the trip count of a Loop: no link has them, and no list moves their types.
             for slot, value in enumerate(node.inputs):
-                if value is not None and (node, slot) not in linked:
+                if value is not None and (node, slot) not in linked_slots:
                     yield Use(value, None, node.scope, node, slot)
     for link in solution.links:
-        shared = link_type(solution, link)
-        for read in link.sources:
-            want = shared if read.value.type != types.UNKNOWN else None  # as authored: the link is that then
-            reader = read.node if read.body is None else None
-            yield Use(read.value, want, read.body or read.node.scope, reader, read.slot)
-    yield from _unlinked_outputs(solution)
+        shared_type = _find_link_type(solution, link)
+        for source in link.sources:
+            # A value of unknown type is read as it is: its presence keeps the link as authored.
+            wanted_type = shared_type if source.value.type != types.UNKNOWN else None
+            reader = source.node if source.body is None else None
+            yield Use(source.value, wanted_type, source.body or source.node.scope, reader, source.slot)
+    yield from _find_unlinked_outputs(solution)
 
 
-def link_type(solution: GraphSolution, link: Link) -> int | None:
+def _find_link_type(solution: GraphSolution, link: Link) -> int | None:
     """Return the element type that a link's values share; None if lists do not move it."""
     for target in link.targets:
         if types.element(target.type) in types.MIXABLE:
             return solution.decided_types[target.id]
-    reads = [r.value for r in link.sources if types.element(r.value.type) in types.MIXABLE]
-    if link.targets or not reads:
+    values = [source.value for source in link.sources if types.element(source.value.type) in types.MIXABLE]
+    if link.targets or not values:
         return None
-    return reduce(join, (solution.decided_types[v.id] for v in reads))
+    # An If output without a name: no target has a type, but the branches still have to agree.
+    return reduce(join_types, (solution.decided_types[value.id] for value in values))
 
 
 def find_node_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
     """Yield the uses of a node's inputs."""
     assignment = solution.assignments[node.id]
-    wanted = assignment.inputs if assignment is not None else ()
+    input_types = assignment.inputs if assignment is not None else ()
     limits = solution.reduced_slots.get(node, {})
     for slot, value in enumerate(node.inputs):
         if value is None:
             continue
-        want = wanted[slot] if slot < len(wanted) else None
-        if want is not None:
+        wanted_type = input_types[slot] if slot < len(input_types) else None
+        if wanted_type is not None:
             limit = limits.get(slot, 0.0) if limits and value.constant_proto is not None else 0.0
-            yield Use(value, types.element(want), node.scope, node, slot, limit)
+            yield Use(value, types.element(wanted_type), node.scope, node, slot, limit)
         elif node.op_type == "Cast" and value.constant_proto is not None and types.element(value.type) in types.MIXABLE:
-            # a user's Cast of a constant keeps its rounding: it reads the number that was written
+            # A user's Cast of a constant reads the number in the file: a converted constant would be rounded before it.
             yield Use(value, types.element(value.type), node.scope, node, slot)
-        elif _takes(node, slot, solution.decided_types[value.id]):
+        elif _takes_type(node, slot, solution.decided_types[value.id]):
             yield Use(value, None, node.scope, node, slot)
         else:
             yield Use(value, types.element(node.input_types[slot]), node.scope, node, slot)
 
 
-def _takes(node: Node, slot: int, elem: int) -> bool:
-    """Return whether an operator that reads any float reads this one at the graph's opset (bfloat16 came late)."""
+def _takes_type(node: Node, slot: int, elem: int) -> bool:
+    """Return whether an operator that reads any float, such as Cast, reads this element type at the graph's opset.
+
+    Many of these operators learned bfloat16 with a later opset than float16.
+    """
     schema = node.signature.schema if node.signature is not None else None
     if schema is None or elem not in types.MIXABLE or elem == types.element(node.input_types[slot]):
         return True
-    formal = schema.formal_slots(schema.inputs, len(node.inputs))
-    return slot >= len(formal) or types.with_element(node.input_types[slot], elem) in schema.types_of(
-        formal[slot].parameter
-    )
+    formal_inputs = schema.formal_slots(schema.inputs, len(node.inputs))
+    if slot >= len(formal_inputs):
+        return True
+    return types.with_element(node.input_types[slot], elem) in schema.types_of(formal_inputs[slot].parameter)
 
 
-def _call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
+def _find_call_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
+    """Yield the uses of a call: the body was decided for the arguments as they are, but constants can be converted."""
     callee = solution.callees[node.id]
     parameters = callee.graph.root.inputs
     for slot, value in enumerate(node.inputs):
         if value is not None:
-            chosen = slot < len(parameters) and value.is_constant and types.element(value.type) in types.MIXABLE
-            yield Use(value, callee.decided_types[parameters[slot].id] if chosen else None, node.scope, node, slot)
+            is_convertible = slot < len(parameters) and value.is_constant and types.element(value.type) in types.MIXABLE
+            wanted_type = callee.decided_types[parameters[slot].id] if is_convertible else None
+            yield Use(value, wanted_type, node.scope, node, slot)
 
 
-def _foreign_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
-    """Yield the uses of an operator with bodies that is no control flow: its bodies keep the types at their border."""
+def _find_custom_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
+    """Yield the uses of a custom operator with bodies: the outputs of its bodies keep their types (Rule S4.14)."""
     yield from find_node_uses(solution, node)
     for body in node.bodies.values():
         for slot, value in enumerate(body.outputs):
@@ -120,13 +130,15 @@ def _foreign_uses(solution: GraphSolution, node: Node) -> Iterator[Use]:
             yield Use(value, elem if elem in types.MIXABLE else None, body, None, slot)
 
 
-def _unlinked_outputs(solution: GraphSolution) -> Iterator[Use]:
+def _find_unlinked_outputs(solution: GraphSolution) -> Iterator[Use]:
     """Yield the body outputs that no link reads: conditions, and scan outputs without a name."""
-    linked = {(r.body, r.slot) for link in solution.links for r in link.sources if r.body is not None}
+    linked_slots = {
+        (source.body, source.slot) for link in solution.links for source in link.sources if source.body is not None
+    }
     for node in solution.graph.nodes:
         if not is_control_flow(node):
             continue
         for body in node.bodies.values():
             for slot, value in enumerate(body.outputs):
-                if (body, slot) not in linked:
+                if (body, slot) not in linked_slots:
                     yield Use(value, None, body, None, slot)

@@ -1,4 +1,4 @@
-"""White, black and gray: the types of a node by its list, once everything that it reads is decided.
+"""White, black and gray: find the types of a node by its list, after the types of its inputs are decided.
 
 Rule S4.4: A white node gets the low type on all slots that can be low precision (S4.11), and keeps its authored type
 with rule `schema` if no slot can be.
@@ -8,12 +8,13 @@ Rule S4.5: A black node keeps the type that the model was authored in, which nee
 Rule S4.6: A gray node takes the type that ``gray_policies`` finds, or keeps its authored type if it cannot have that
 type.
 
-Rule S4.35: A node stays as authored with rule `mask` if it carries a mask out of range; ``masks`` finds these nodes.
+Rule S4.35: A node stays as authored with rule `mask` if it carries a mask out of range; ``mask_protection`` finds these
+nodes.
 
 Rule S4.9: Lists move slots between float32 and the low type only.
 
-``classification`` finds the list of a node. The modes without lists (S3.4 to S3.7) come here as white, black, or as
-"raise", which is float32.
+``classification`` finds the list of a node. The modes without lists (S3.4 to S3.7) classify nodes as white, as black,
+or with the kind "raise": such a node becomes float32.
 """
 
 from __future__ import annotations
@@ -24,85 +25,98 @@ from mixlist.ops import types
 from mixlist.ops.schema import find_schema
 from mixlist.ops.signature import Assignment, Signature
 from mixlist.resolver import gray_policies
-from mixlist.resolver.constants_out_of_range import keep_constants
+from mixlist.resolver.constants_out_of_range import keep_constants_out_of_range
 from mixlist.resolver.decisions import UNDECIDED
 from mixlist.resolver.solver_state import SolverState, authored_type
 
 
 def decide_node(node: Node, state: SolverState) -> list[Value]:
-    """Decide a node that is neither control flow nor a call; return the outputs whose type rose."""
+    """Decide a node that is neither control flow nor a call; return the outputs whose decided type changed."""
     solution, signature = state.solution, node.signature
     assert signature is not None
+    classifier = state.model_solver.classifier
     kind = solution.classifications[node.id].kind
     if kind == "gray":
-        target, source = gray_policies.follow(node, state)
-        late = state.authored_at_last
-        if late and target == state.low and any(v is not None and v.id in late for v in node.outputs):
-            # The source was undecided as well and became low precision after this node had to keep its type.
+        target, source = gray_policies.find_gray_type(node, state)
+        unvoted = state.unvoted_ids
+        if unvoted and target == state.low_type and any(v is not None and v.id in unvoted for v in node.outputs):
+            # No vote had decided this node, so it took its authored type (Rule S4.28). The node that it follows was
+            # undecided too and became low precision only afterwards. Types never go back, so this node stays.
             target, source = authored_type(node), None
         solution.followed_values[node.id] = source
         if target == UNDECIDED:
             return []
-        assignment = _aim(node, target, state.shared.classifier.movable, state)
+        assignment = _assign_target(node, target, classifier.movable_types, state)
     elif kind == "low":
-        assignment = _aim(node, state.low, state.shared.classifier.movable_if_white, state)
+        assignment = _assign_target(node, state.low_type, classifier.white_movable_types, state)
     elif kind == "raise":
-        assignment = _aim(node, types.FLOAT, state.shared.classifier.movable, state)
+        assignment = _assign_target(node, types.FLOAT, classifier.movable_types, state)
     elif kind == "rule":
-        assignment = state.shared.rules.assignment(state.graph, node)
+        assignment = state.model_solver.node_rules.assignment(state.graph, node)
     else:
         assignment = signature.authored()
     solution.assignments[node.id] = assignment
-    elements = [t if isinstance(t, int) else types.element(t) for t in assignment.outputs]
-    if UNDECIDED in elements:  # the schema does not tell the types of a Constant or of a custom operator
+    output_types = [t if isinstance(t, int) else types.element(t) for t in assignment.outputs]
+    if UNDECIDED in output_types:
+        # The schema does not give the output type of a Constant or of a custom operator: the authored type counts.
         authored = [types.element(v.type) if v is not None else 0 for v in node.outputs]
-        elements = [e or a for e, a in zip(elements, authored, strict=False)]
-    return state.raise_types(node.outputs, elements)
+        output_types = [elem or authored_elem for elem, authored_elem in zip(output_types, authored, strict=False)]
+    return state.raise_types(node.outputs, output_types)
 
 
-def _aim(node: Node, target: int, movable: frozenset[int], state: SolverState) -> Assignment:
-    """Return the node's types if its slots of a ``movable`` type go for ``target``, as far as schema and constants
-    admit it.
+def _assign_target(node: Node, target: int, movable_types: frozenset[int], state: SolverState) -> Assignment:
+    """Return the node's types after its slots took the type ``target`` as far as possible.
+
+    Only slots that were authored in one of ``movable_types`` change. The schema, a mask (Rule S4.35) and constants out
+    of range (Rule S4.7) can keep slots or the whole node as authored; then the solution notes the rule.
     """
-    signature, low = node.signature, state.low
+    signature, low_type, solution = node.signature, state.low_type, state.solution
     assert signature is not None
-    answer = signature.solver_cache.get((target, low, movable))
+    # Thousands of nodes share one signature, and `tune` decides each of them hundreds of times: so the answer is kept.
+    answer = signature.solver_cache.get((target, low_type, movable_types))
     if answer is None:
-        wish = tuple([target if g.authored in movable else g.authored for g in signature.groups])
-        if _can_become(target, low, state.graph):
+        wish = tuple([target if group.authored in movable_types else group.authored for group in signature.groups])
+        if _can_become(target, low_type, state.graph):
             assignment = signature.assign(wish)
             answer = (assignment, _is_refused(assignment, target, wish, signature))
         else:
-            answer = (signature.authored(), target == low and wish != signature.authored().elements)
-        signature.solver_cache[target, low, movable] = answer
-    assignment, refused = answer
-    state.solution.rule_overrides.pop(node.id, None)
-    state.solution.reason_notes.pop(node.id, None)
-    if refused:
-        state.solution.rule_overrides[node.id] = "schema"
+            is_refused = target == low_type and wish != signature.authored().elements
+            answer = (signature.authored(), is_refused)
+        signature.solver_cache[target, low_type, movable_types] = answer
+    assignment, is_refused = answer
+    # A step of a loop runs several times, and only the last result counts.
+    solution.rule_overrides.pop(node.id, None)
+    solution.reason_notes.pop(node.id, None)
+    if is_refused:
+        solution.rule_overrides[node.id] = "schema"
         return assignment
-    mask = state.solution.classifications[node.id].mask
-    if target == low and mask and assignment.elements != signature.authored().elements:
-        state.solution.rule_overrides[node.id] = "mask"
-        state.solution.reason_notes[node.id] = mask
+    mask_note = solution.classifications[node.id].mask_note
+    if target == low_type and mask_note and assignment.elements != signature.authored().elements:
+        solution.rule_overrides[node.id] = "mask"
+        solution.reason_notes[node.id] = mask_note
         return signature.authored()
-    return keep_constants(node, assignment, state) if target == low else assignment
+    return keep_constants_out_of_range(node, assignment, state) if target == low_type else assignment
 
 
-def _can_become(target: int, low: int, graph: Graph) -> bool:
-    """Return whether float32 can become the type: float16 and bfloat16 do not mix, and Cast has to know the type."""
-    if target != low:
+def _can_become(target: int, low_type: int, graph: Graph) -> bool:
+    """Return whether float32 slots of a graph can become ``target``.
+
+    float16 never becomes bfloat16 or the reverse, and the Cast of the graph's opset must know the type: Cast to
+    bfloat16 exists from opset 13 on.
+    """
+    if target != low_type:
         return target == types.FLOAT
     cast = find_schema("", "Cast", standard_opset(graph.model))
     return cast is None or target in cast.allowed["T2"]
 
 
 def _is_refused(assignment: Assignment, target: int, wish: tuple[int, ...], signature: Signature) -> bool:
-    """Return whether the operator refuses altogether: no group of slots that should change did.
+    """Return whether the operator refuses ``target`` on every group of slots that should change.
 
-    A node that computes in the type already is not refused: bfloat16 data of a Dropout whose ratio stays float32.
+    A node whose main slots have the type already is not refused. Example: a Dropout with bfloat16 data keeps its
+    float32 ratio.
     """
-    wanted = [i for i, (w, g) in enumerate(zip(wish, signature.groups, strict=True)) if w != g.authored]
+    to_change = [i for i, (elem, g) in enumerate(zip(wish, signature.groups, strict=True)) if elem != g.authored]
     if signature.primary is not None and signature.primary.authored == target:
         return False
-    return bool(wanted) and all(i in assignment.refused for i in wanted)
+    return bool(to_change) and all(i in assignment.refused for i in to_change)

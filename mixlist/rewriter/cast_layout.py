@@ -20,7 +20,7 @@ from mixlist.graph.model import Node, Scope, Value
 from mixlist.graph.naming import NameGenerator, names_in
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
-from mixlist.resolver.cast_look_through import looked_through
+from mixlist.resolver.cast_look_through import find_cast_source
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.value_uses import Use, find_uses
 
@@ -156,7 +156,7 @@ class _Chooser:
             or use.wanted_type == self._elem(use.value)
         ):
             return None
-        source = looked_through(use.value, self.decided_types, self.low, self.cast_is_black)
+        source = find_cast_source(use.value, self.decided_types, self.low, self.cast_is_black)
         if source is None or source.constant_proto is None or source.kind == "overridable":
             return None
         return source if types.element(source.type) == use.wanted_type else None
@@ -220,7 +220,7 @@ class _Chooser:
     def _provide(self, value: Value, elem: int, needing: list[Use]) -> None:
         made = self.made.get((value, elem))
         if made is None:
-            source = looked_through(value, self.decided_types, self.low, self.cast_is_black)
+            source = find_cast_source(value, self.decided_types, self.low, self.cast_is_black)
             if source is not None and self._elem(source) == elem:
                 made = self.layout.name(source)
         if made is None:

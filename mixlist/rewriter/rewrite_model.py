@@ -91,7 +91,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, keep: KeepTypes
     for solution in resolved.solutions:
         function = names.fresh(solution) if solution.graph.path else None
         scope = function or model.graph
-        layout = lay_out(solution, new, resolved.cast_is_black, resolved.low, None if function else keep)
+        layout = lay_out(solution, new, resolved.cast_is_black, resolved.low_type, None if function else keep)
         casts += sum(map(len, layout.casts.values()))
         messages = protos_by_scope(solution.graph.root, scope)
         constants = convert_constants(layout, messages, new, clamp, loaded.folder, reports)
@@ -106,7 +106,7 @@ def _rewrite(plan: Plan, loaded: LoadedModel, model: ModelProto, keep: KeepTypes
     _stamp(model, resolved)
     nodes = ((solution, node) for solution in resolved.solutions for node in solution.graph.nodes)
     counts = Counter(find_precision(solution, node) for solution, node in nodes)
-    low_name = types.type_name(resolved.low)
+    low_name = types.type_name(resolved.low_type)
     return RewriteResult(
         loaded=loaded,
         proto=model,

@@ -108,13 +108,13 @@ def find_list_candidates(
     for solution, node in _listed_nodes(main):
         classification = solution.classifications[node.id]
         ref = node_ref(solution.graph, node)
-        if classification.listed is None or classification.list == after:
+        if classification.list_match is None or classification.list_name == after:
             continue
         if low_nodes is not None and ref not in low_nodes:
             continue
         if base.space == "ascend" and not ascend_names(node.domain, node.op_type):
             continue  # the Ascend library has no name for this operator, so a mixlist cannot move it
-        nodes_by_op.setdefault(classification.listed.op, {})[ref] = None
+        nodes_by_op.setdefault(classification.list_match.op, {})[ref] = None
     return tuple(
         Candidate(ListEdit(op, base.lists.list_of(op), after), tuple(nodes_by_op[op])) for op in sorted(nodes_by_op)
     )

@@ -73,7 +73,7 @@ class TrialCompiler:
         self.classifier = MaskClassifier(resolver.loaded, resolver.graph, self.low_type, saturate)
         self.costs = estimate_costs(resolver.graph, {}, self.shapes)
         self.observed_model, self.statistics = self._add_statistics(self.classifier.nodes)
-        self.solver = resolver.incremental_solver(base)
+        self.solver = resolver.make_incremental_solver(base)
         self.planner = RoundingPlanner()
         self.gated_roundings: dict[RoundingPoint, tuple[Rounding, ...]] = {}
         self.gated_graph: GatedGraph | None = None
@@ -89,7 +89,7 @@ class TrialCompiler:
 
     def solution(self, edits: EditSet) -> GraphSolution:
         """Return the same decisions without the plan around them, made from those of an earlier solution."""
-        return self.solver.decide(edit_policy(self.base, edits))
+        return self.solver.solve(edit_policy(self.base, edits))
 
     def add_gates(self, edits: EditSet) -> None:
         """Let the gated graph round as under the edits, also where one of its low nodes alone is low.
@@ -124,7 +124,7 @@ class TrialCompiler:
         for calls, solution in self.planner.reached(self.solution(edits)) if edits is not None else ():
             known = self._on.setdefault(solution, {})
             if calls not in known:
-                local = self.planner.local(solution, self.solver.origin)
+                local = self.planner.local(solution, self.solver.find_origin)
                 wanted = (*local.nodes.items(), *local.slots.items())
                 known[calls] = [self.gated_graph.find(point.under(calls), rounding) for point, rounding in wanted]
             for flag in known[calls]:
@@ -141,7 +141,7 @@ class TrialCompiler:
         if batch.ambiguous is None:
             return batch
         main = self.solution(edits)
-        roundings = [self.planner.local(each, self.solver.origin) for _, each in self.planner.reached(main)]
+        roundings = [self.planner.local(each, self.solver.find_origin) for _, each in self.planner.reached(main)]
         overflow = self.classifier.first_overflow(self.feeds[index], batch.ambiguous, main, roundings)
         return replace(batch, overflow=overflow, ambiguous=None)
 
@@ -160,7 +160,7 @@ class TrialCompiler:
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round anything under the edits."""
         reached = self.planner.reached(self.solution(edits))
-        local = (self.planner.local(solution, self.solver.origin).nodes for _, solution in reached)
+        local = (self.planner.local(solution, self.solver.find_origin).nodes for _, solution in reached)
         return {point.node for points in local for point in points}
 
     def collect_all_statistics(self) -> None:
@@ -173,7 +173,11 @@ class TrialCompiler:
         self._on.clear()
 
     def _add_statistics(self, nodes: Sequence[DataflowNode]) -> tuple[ModelProto, TrialStatistics]:
-        graph, masks, range_of = self.resolver.graph, self.classifier.masks, self.resolver.ranges.known_range_of
+        graph, masks, range_of = (
+            self.resolver.graph,
+            self.classifier.masks,
+            self.resolver.constant_ranges.known_range_of,
+        )
         ends = cuts(graph, self.costs)
         proto = self.resolver.loaded.proto
         inputs = _near_inputs(self.resolver.graph, self.feeds, NEAR * overflow_bound(self.low_type))

@@ -44,25 +44,25 @@ class Both:
 
     def __init__(self, proto: Any, rules: Policy) -> None:
         self.resolver, self.rules = Resolver(proto), rules
-        self.again: IncrementalSolver = self.resolver.incremental_solver(rules)
+        self.again: IncrementalSolver = self.resolver.make_incremental_solver(rules)
         self.planner = RoundingPlanner()
         self.halfway = 0
 
     def compare(self, choice: EditSet) -> None:
         tried = edit_policy(self.rules, choice)
         whole = self.resolver.plan(tried).solution.solutions[0]
-        main = self.again.decide(tried)
+        main = self.again.solve(tried)
         assert told(main) == told(whole)
         rounded = {}
         for calls, solution in self.planner.reached(main):
-            self.halfway += self.again.origin(solution) is not None
-            local = self.planner.local(solution, self.again.origin)
+            self.halfway += self.again.find_origin(solution) is not None
+            local = self.planner.local(solution, self.again.find_origin)
             both = {**local.nodes, **local.slots}
             rounded.update((site.under(calls), what) for site, what in both.items())
         assert rounded == RoundingPlanner().roundings(whole)
 
     def units(self) -> tuple[Candidate, ...]:
-        main = self.again.decide(self.rules)
+        main = self.again.solve(self.rules)
         low = {site.node for site in RoundingPlanner().roundings(main)}
         lists = (
             *find_list_candidates(main, self.rules, "black", None),
@@ -98,8 +98,8 @@ def test_only_what_a_change_reaches_is_decided_anew() -> None:
     both.compare(frozenset())
     units = {unit.nodes[0][1]: unit for unit in both.units() if not hasattr(unit.edit, "after")}
     both.compare(frozenset([units["c"].edit]))
-    main = both.again.decide(edit_policy(both.rules, frozenset([units["c"].edit])))
-    origin = both.again.origin(main)
+    main = both.again.solve(edit_policy(both.rules, frozenset([units["c"].edit])))
+    origin = both.again.find_origin(main)
     assert origin is not None and {node.proto.name for node in origin[1]} == {"c", "d", "z"}
 
 
@@ -110,9 +110,9 @@ def test_functions_that_a_change_does_not_reach_are_the_same_ones() -> None:
     <domain: "my", opset_import: ["" : 17]> h (a) => (c) { [n] b = Mul (a, a) c = Neg (b) }"""
     both = Both(model(text), policy(white=["Mul"]))
     both.compare(frozenset())
-    first = both.again.decide(edit_policy(both.rules, frozenset()))
+    first = both.again.solve(edit_policy(both.rules, frozenset()))
     (edit,) = (unit.edit for unit in both.units() if unit.nodes[0][1] == "n" and not hasattr(unit.edit, "after"))
     both.compare(frozenset([edit]))
-    second = both.again.decide(edit_policy(both.rules, frozenset([edit])))
+    second = both.again.solve(edit_policy(both.rules, frozenset([edit])))
     same = [one is other for one, other in zip(first.callees.values(), second.callees.values(), strict=True)]
     assert same == [True, False] and both.halfway > 0

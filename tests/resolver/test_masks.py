@@ -55,8 +55,8 @@ def test_the_reason_names_the_mask_and_the_softmax() -> None:
     """Rule S4.33: Every decision carries its reason."""
     found = nodes(PRODUCT, white=WHITE, black=["Softmax"], protect=["masks"])
     assert found["add"].reason == (
-        "white by library test (Add), but a mask of magnitude 1e+09 (constant 'c') passes it on the way to Softmax "
-        "'softmax': it stays float32 (S4.35)"
+        "white by library test (Add), but a mask of magnitude 1e+09 (constant 'c') passes through it on the way "
+        "to Softmax 'softmax': it stays float32 (S4.35)"
     )
 
 

@@ -71,8 +71,8 @@ def test_explain_prints_names_that_can_be_typed() -> None:
     found = with_slashes(TWICE, white=["Exp"])
     with pytest.raises(UsageError, match="several nodes are called 'fc'") as caught:
         found.explain("fc")
-    assert caught.value.hint == "say which: ./fc, i/then_branch/fc"
-    scopes = [found.explain(text)[0].scope for text in caught.value.hint.removeprefix("say which: ").split(", ")]
+    assert caught.value.hint == "choose one of ./fc, i/then_branch/fc"
+    scopes = [found.explain(text)[0].scope for text in caught.value.hint.removeprefix("choose one of ").split(", ")]
     assert scopes == ["", "i/then_branch"]
     assert found.explain(".//fc/n")[0].scope == ""
 

@@ -48,14 +48,14 @@ def test_a_rotary_embedding_stays_as_authored() -> None:
 
 def test_the_reason_says_which_integers_reach_which_reader() -> None:
     decisions = nodes(ROTARY, **MATRIX)
-    exact = "float16 holds all integers up to 2048 only: it stays float32 (S4.38)"
-    brought = "the integers of 'position_ids', which it brings to Cos cos, are positions"
-    assert decisions["angles"].reason == f"{brought}, and {exact}"
-    assert decisions["sin"].reason == f"the integers of 'position_ids', which it reads, are positions, and {exact}"
+    source = "which come from the integers of 'position_ids'"
+    exact = "float16 is exact only for integers up to 2048: it stays float32 (S4.38)"
+    assert decisions["angles"].reason == f"it computes positions for Cos cos, {source}, and {exact}"
+    assert decisions["sin"].reason == f"it reads positions, {source}, and {exact}"
     assert decisions["place"].reason == (
-        "it makes an operand of position arithmetic before Cos cos: it stays float32 (S4.38)"
+        "it computes an operand of the positions that Cos cos reads: it stays float32 (S4.38)"
     )
-    assert "up to 256 only" in one(ROTARY, "angles", mode="mixed_bfloat16", **MATRIX).reason
+    assert "up to 256" in one(ROTARY, "angles", mode="mixed_bfloat16", **MATRIX).reason
 
 
 @pytest.mark.parametrize("mode", ["mixed_float16", "mixed_bfloat16"])
@@ -291,7 +291,7 @@ def test_a_policy_that_does_not_protect_warns() -> None:
     options = {"white": ["MatMul", "Mul", "Sin"], "protect": ["masks"]}
     (warning,) = mixlist.resolve(model(ROTARY), policy(**options)).warnings
     assert warning.code == "ML507"
-    assert "positions on their way to Cos cos are float16 at MatMul angles" in warning.message
+    assert "the positions that Cos cos reads are float16 at MatMul angles" in warning.message
     assert "--protect positions" in str(warning.hint)
     (warning,) = mixlist.resolve(model(CALLED), policy(**options)).warnings
     assert "are float16 at Sin function:d:Turn/r" in warning.message

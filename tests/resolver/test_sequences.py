@@ -122,14 +122,14 @@ def test_the_reason_names_the_tensor_that_decided(gray_policy: str) -> None:
     for name in ("c", "a"):
         assert found[name].follows == ("b", "b")
         assert found[name].rule == "follow"
-        assert "float32, the type of 'b' of b (S4.29, S4.30)" in found[name].reason
+        assert "float32, the type of 'b', an output of b (S4.29, S4.30)" in found[name].reason
 
 
 def test_the_reason_names_the_node_that_outvoted() -> None:
     """Rule S4.33: Every decision carries its reason."""
     found = decided("w, w", "Neg", white=["Exp", "SequenceConstruct"], black=["Log", "SequenceAt"])
     assert (found["c"].precision, found["c"].rule) == (HIGH, "control-flow")
-    assert "share one type: float32, the type of 't' of a (S4.29)" in found["c"].reason
+    assert "share one type: float32, the type of 't', an output of a (S4.29)" in found["c"].reason
     gray = decided("w, w", "Neg", black=["Log", "SequenceAt"])
     assert (gray["c"].rule, gray["c"].follows) == ("control-flow", ("a", "a"))
     assert plan(TEXT.format("w, w", "Neg"), white=["Exp"], black=["SequenceAt"]).explain("c")[-1].name == "a"
