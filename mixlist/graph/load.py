@@ -1,4 +1,4 @@
-"""The only place that loads and saves models."""
+"""Load a model from a path, an onnx.ModelProto or an onnx_ir.Model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from mixlist.graph.proto_types import ModelSource
 
 
-MAX_FILE_BYTES = 2**31 - 1  # bytes of a file that protobuf reads
+MAX_FILE_BYTES = 2**31 - 1  # protobuf reads no larger file
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as protobuf; ``folder`` is where its external data lies, None for a model without a path.
+    """A model as protobuf messages. External data is not read yet.
 
-    ``kind`` is what the caller gave: a path, a ModelProto or an onnx_ir.Model.
+    ``name``: the path, or the name of the graph. ``path``: None for a model that did not come from a file.
+    ``folder``: the folder to which the locations of external data are relative, None if it is unknown.
+    ``source_kind``: "path", "proto" for an onnx.ModelProto, or "ir" for an onnx_ir.Model.
+    ``file_stamp``: the device, inode, size and time of change of the file when it was read; () without a path.
     """
 
     proto: ModelProto
@@ -34,15 +37,14 @@ class LoadedModel:
     path: Path | None
     folder: Path | None
     source_kind: str
-    file_stamp: tuple[int, ...] = ()  # of the file when it was read, () without a path
+    file_stamp: tuple[int, ...] = ()
 
 
 def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
-    """Take a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; weights in other files are not read yet.
+    """Load a model from a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
 
-    A model that is loaded already comes back as it is.
-
-    Raises FileError where there is no readable file and ModelError where it is no ONNX model.
+    A LoadedModel is returned as it is. Raises FileError if the file cannot be read, and ModelError if it is no ONNX
+    model or is damaged.
     """
     if isinstance(model, LoadedModel):
         return model
@@ -59,20 +61,22 @@ def load_model(model: ModelSource | LoadedModel) -> LoadedModel:
 
 
 def is_unchanged(model: ModelSource | LoadedModel, loaded: LoadedModel) -> bool:
-    """Return True if ``model`` is the path that ``loaded`` came from, and the file has not changed since."""
+    """Return True if ``model`` is the path from which ``loaded`` was read, and the file has not changed since then."""
     if not loaded.file_stamp or not isinstance(model, str | os.PathLike) or Path(model) != loaded.path:
         return False
     try:
-        return _stamp(Path(model).stat()) == loaded.file_stamp
+        return _file_stamp(Path(model).stat()) == loaded.file_stamp
     except OSError:
         return False
 
 
-def _stamp(status: os.stat_result) -> tuple[int, ...]:
+def _file_stamp(status: os.stat_result) -> tuple[int, ...]:
+    """Return the numbers that differ if another file, or another content, is at the same path."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _load_path(path: Path) -> LoadedModel:
+    """Load a model file; raise FileError or ModelError."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
     from onnx import ModelProto
 
@@ -84,11 +88,12 @@ def _load_path(path: Path) -> LoadedModel:
                     f"{path} has {status.st_size / 2**30:.1f} GiB; protobuf reads models up to 2 GiB",
                     hint="export the model with its weights as external data",
                 )
-            stamp, data = _stamp(status), file.read()
-    except OSError as problem:
-        if path.is_dir():  # Windows reports a lack of permission
+            # From the open file, so that the stamp belongs to the bytes that are read.
+            file_stamp, data = _file_stamp(status), file.read()
+    except OSError as error:
+        if path.is_dir():  # asked here, because Windows reports missing permission for a directory
             raise FileError(f"{path} is a directory, not an ONNX model") from None
-        raise FileError(f"cannot read the model {path}: {problem.strerror}", hint="check the path") from None
+        raise FileError(f"cannot read the model {path}: {error.strerror}", hint="check the path") from None
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -102,13 +107,15 @@ def _load_path(path: Path) -> LoadedModel:
         raise ModelError(
             f"{path} is not an ONNX model, or it is truncated", hint="check that the file was copied whole"
         ) from None
+    # protobuf reads some files of other formats, and an empty file, as a model without content.
     if not model.graph.node and not model.graph.output:
         raise ModelError(f"{path} is not an ONNX model: it holds no graph")
     refuse_damaged_model(model, str(path))
-    return LoadedModel(model, str(path), path, path.parent, "path", stamp)
+    return LoadedModel(model, str(path), path, path.parent, "path", file_stamp)
 
 
 def _load_ir(model: onnx_ir.Model) -> LoadedModel:
+    """Convert an onnx_ir.Model; the folder is that of its first external tensor."""
     import onnx_ir
 
     constants = [value.const_value for value in model.graph.initializers.values()]

@@ -1,7 +1,8 @@
-"""Changes that a user asks for before a policy is applied: functions inlined, another opset.
+"""Inline the functions of a model, or convert the model to another opset, with the tools of the package onnx.
 
-Both are onnx's own tools, held to what they may lose: onnx's version converter drops functions, metadata and
-quantisation annotations in silence, so a model that would lose something is refused.
+A user asks for this by an option, and it happens before a policy is applied. onnx's version converter drops functions,
+metadata and quantization annotations without a message. Therefore this module counts such content before and after,
+and refuses a conversion that would lose any.
 """
 
 from __future__ import annotations
@@ -22,47 +23,50 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import ModelProto, NodeProto
 
-_TOLD = {
+# What a conversion must not lose: fields of protobuf messages, with the words of the error message.
+_PRESERVED_FIELDS = {
     "functions": "model-local functions",
     "metadata_props": "metadata entries of nodes, values or graphs",
-    "quantization_annotation": "quantisation annotations",
+    "quantization_annotation": "quantization annotations",
     "sparse_initializer": "sparse initializers",
     "denotation": "denotations of types and dimensions",
     "training_info": "training information",
     "device_configurations": "device configurations",
     "configuration": "device configurations",
 }
-_OWN = ("functions", "training_info", "configuration")  # fields of a model, outside of its graph
+_MODEL_FIELDS = ("functions", "training_info", "configuration")  # those that ModelProto has, outside of its graph
 
 
 def inline_functions(model: ModelProto) -> ModelProto:
-    """A new ModelProto without model-local functions; raises ModelError where onnx cannot inline one.
+    """Return a copy of a model in which the nodes of model-local functions replace their calls.
 
-    A function at another opset than the model is converted to that of the model.
+    A function with another opset than the model is converted to the opset of the model. Raises ModelError if onnx
+    cannot inline a function without a loss.
     """
     _refuse_invalid(model)
     try:
-        flat = _apart("inliner.inline_local_functions(model)", model)
+        inlined = _run_onnx_tool("inliner.inline_local_functions(model)", model)
     except _ToolError as error:
         raise ModelError(f"the model's functions cannot be inlined: {error}") from None
-    if not flat.functions:
-        return flat
-    left = ", ".join(f"{function.domain}:{function.name}" for function in flat.functions)
+    if not inlined.functions:
+        return inlined
+    # onnx leaves functions of other opsets. Try again with the version converter, which can lose content.
+    remaining = ", ".join(f"{function.domain}:{function.name}" for function in inlined.functions)
     reason = ""
     try:
-        converted = _apart("inliner.inline_local_functions(model, convert_version=True)", flat)
+        converted = _run_onnx_tool("inliner.inline_local_functions(model, convert_version=True)", inlined)
     except _ToolError as error:
-        converted, reason = flat, f": {error}"
+        converted, reason = inlined, f": {error}"
     if not converted.functions:
-        inner = (node for function in flat.functions for node in function.node)
-        before, after = _count_told(flat, *inner), _count_told(converted)
-        lost = [_TOLD[name] for name in _TOLD if name != "functions" and after[name] < before[name]]
+        function_nodes = (node for function in inlined.functions for node in function.node)
+        before, after = _count_preserved(inlined, *function_nodes), _count_preserved(converted)
+        lost = [text for name, text in _PRESERVED_FIELDS.items() if name != "functions" and after[name] < before[name]]
         if not lost:
             return converted
         reason = f": its version converter would drop {', '.join(lost)}"
-    versions = [o.version for function in flat.functions for o in function.opset_import if not o.domain]
+    versions = [o.version for function in inlined.functions for o in function.opset_import if not o.domain]
     raise ModelError(
-        f"onnx cannot inline {left}{reason}",
+        f"onnx cannot inline {remaining}{reason}",
         hint="leave --inline-functions out: lists reach inside functions"
         if min(versions, default=OLDEST_OPSET) >= OLDEST_OPSET
         else f"export the model again, with its functions at opset {OLDEST_OPSET} or later",
@@ -70,10 +74,10 @@ def inline_functions(model: ModelProto) -> ModelProto:
 
 
 def convert_opset(model: ModelProto, opset: int) -> ModelProto:
-    """A new ModelProto whose standard domain is at version ``opset``.
+    """Return a copy of a model that imports the standard domain at version ``opset``.
 
-    Raises UsageError for a version that onnx does not know, ModelError for a model that its converter
-    cannot convert whole.
+    Raises UsageError for a version that mixlist or onnx does not handle, and ModelError if onnx cannot convert the
+    model without a loss.
     """
     from onnx import defs
 
@@ -82,14 +86,14 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
         raise UsageError(f"--opset {opset}: mixlist handles opsets {OLDEST_OPSET} to {newest}")
     _refuse_invalid(model)
     try:
-        converted = _apart(f"version_converter.convert_version(model, {opset})", model)
+        converted = _run_onnx_tool(f"version_converter.convert_version(model, {opset})", model)
     except _ToolError as error:
         raise ModelError(
-            f"onnx's version converter cannot bring the model to opset {opset}: {error}",
+            f"onnx's version converter cannot convert the model to opset {opset}: {error}",
             hint="export the model at that opset",
         ) from None
-    before, after = _count_told(model), _count_told(converted)
-    if lost := [_TOLD[name] for name in _TOLD if after[name] < before[name]]:
+    before, after = _count_preserved(model), _count_preserved(converted)
+    if lost := [text for name, text in _PRESERVED_FIELDS.items() if after[name] < before[name]]:
         remedy = "add --inline-functions, or " if model.functions else ""
         raise ModelError(
             f"--opset {opset}: onnx's version converter would drop {', '.join(lost)}",
@@ -99,9 +103,10 @@ def convert_opset(model: ModelProto, opset: int) -> ModelProto:
 
 
 class _ToolError(Exception):
-    """A failure of onnx; the message is one line."""
+    """A failure of a tool of onnx. The message has one line."""
 
 
+# The program of the other process. It reads a model from stdin and writes the converted one to stdout.
 _CHILD = """
 import sys
 sys.path[:] = sys.argv[1:]
@@ -109,36 +114,38 @@ import onnx
 from onnx import inliner, version_converter
 model = onnx.ModelProto.FromString(sys.stdin.buffer.read())
 try:
-    made = {call}
+    converted = {call}
 except Exception as error:  # RuntimeError, ValueError or onnx's own, by cause
     sys.exit((str(error).strip() or type(error).__name__).splitlines()[0])
-sys.stdout.buffer.write(made.SerializeToString())
+sys.stdout.buffer.write(converted.SerializeToString())
 """
 
 
-def _apart(call: str, model: ModelProto) -> ModelProto:
-    """Run ``call`` of onnx on the model in a process of its own, because onnx aborts on some dimensions.
+def _run_onnx_tool(call: str, model: ModelProto) -> ModelProto:
+    """Run ``call``, a Python expression that reads ``model``, in another process, and return the resulting model.
 
-    Return the model that onnx makes; raise _ToolError if it fails.
+    In another process, because onnx aborts the process on some models, for example where a Slice reads a dimension that
+    is declared as -1. Raises _ToolError if the call fails.
     """
     try:
         data = model.SerializeToString()
     except Exception:  # protobuf's own error type differs by implementation
         raise _ToolError("it is larger than 2 GiB in one piece") from None
     command = [sys.executable, "-c", _CHILD.replace("{call}", call), *sys.path]
-    done = subprocess.run(command, input=data, capture_output=True)
-    if done.returncode < 0:
-        raise _ToolError(f"onnx died with {signal.Signals(-done.returncode).name}")
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise _ToolError(said[-1].rpartition(" failed: ")[2])
-    return type(model).FromString(done.stdout)
+    process = subprocess.run(command, input=data, capture_output=True)
+    status = process.returncode
+    if status < 0:  # the negative number of the signal that ended the process
+        raise _ToolError(f"onnx crashed with {signal.Signals(-status).name}")
+    if status:
+        lines = process.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with status {status}"]
+        raise _ToolError(lines[-1].rpartition(" failed: ")[2])  # an assertion of onnx begins with its place in C++
+    return type(model).FromString(process.stdout)
 
 
 def _refuse_invalid(model: ModelProto) -> None:
-    """Raise ModelError for a model that onnx's checker refuses: its tools end the process on some of them.
+    """Raise ModelError for a model that onnx's checker refuses, because onnx's tools crash on some of these models.
 
-    The checker wants external data beside the working directory, so a model that has some goes unchecked.
+    A model with external data is not checked: the checker looks for the data in the working directory.
     """
     from onnx import checker
 
@@ -147,21 +154,21 @@ def _refuse_invalid(model: ModelProto) -> None:
         return
     try:
         checker.check_model(model)
-    except Exception as error:  # its own, and ValueError for a model over 2 GB
+    except Exception as error:  # ValidationError, or ValueError for a model over 2 GB
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        said = first_line.rpartition(" failed: ")[2]  # without the place in onnx's source of an assertion
-        raise ModelError(f"the model is not valid, so it cannot be converted first: {said}") from None
+        reason = first_line.rpartition(" failed: ")[2]  # an assertion of onnx begins with its place in C++
+        raise ModelError(f"the model is not valid, so it cannot be converted: {reason}") from None
 
 
-def _count_told(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
-    """Count the elements of the fields of ``_TOLD`` in a model, in all messages of its graph, and in ``nodes``."""
-    counts = Counter({field.name: len(value) for field, value in model.ListFields() if field.name in _OWN})
-    waiting: list[Message] = [model.graph, *nodes]
-    while waiting:
-        for field, value in waiting.pop().ListFields():
+def _count_preserved(model: ModelProto, *nodes: NodeProto) -> Counter[str]:
+    """Count the elements of the preserved fields in a model, in all messages of its graph, and in ``nodes``."""
+    counts = Counter({field.name: len(value) for field, value in model.ListFields() if field.name in _MODEL_FIELDS})
+    pending: list[Message] = [model.graph, *nodes]
+    while pending:
+        for field, value in pending.pop().ListFields():
             elements = value if hasattr(value, "__len__") and field.message_type else [value]
-            if field.name in _TOLD:
+            if field.name in _PRESERVED_FIELDS:
                 counts[field.name] += len(elements)
             if field.message_type:
-                waiting.extend(elements)
+                pending.extend(elements)
     return counts

@@ -1,4 +1,4 @@
-"""Remove what a session need not load: unasked outputs, the nodes and weights that only they need, and Identities."""
+"""Remove the parts of a model that a session does not need: unwanted outputs, what only they need, and Identities."""
 
 from __future__ import annotations
 
@@ -14,71 +14,77 @@ if TYPE_CHECKING:
 
 
 def prune_model(proto: ModelProto, outputs: Iterable[str]) -> None:
-    """Reduce a model in place to what the ``outputs`` of its main graph need."""
-    graph, asked = proto.graph, set(outputs)
-    if not asked:
+    """Reduce a model in place to the parts of its main graph that compute ``outputs``.
+
+    All graph inputs stay, so that the same feeds fit. An empty ``outputs`` leaves the model as it is.
+    """
+    graph, wanted_outputs = proto.graph, set(outputs)
+    if not wanted_outputs:
         return
-    kept = [output for output in graph.output if output.name in asked]
-    if len(kept) < len(graph.output):
-        _keep(graph.output, kept)
+    kept_outputs = [output for output in graph.output if output.name in wanted_outputs]
+    if len(kept_outputs) < len(graph.output):
+        _keep_only(graph.output, kept_outputs)
     _skip_identities(graph)
-    needed, nodes = set(asked), []
+    # From the last node to the first: a node is needed if a later node reads one of its outputs.
+    needed, nodes = set(wanted_outputs), []
     for node in reversed(graph.node):
         if any(name in needed for name in node.output):
             needed.update(names_read_by(node))
             nodes.append(node)
     if len(nodes) < len(graph.node):
-        _keep(graph.node, nodes[::-1])
+        _keep_only(graph.node, nodes[::-1])
         inputs = {info.name for info in graph.input}
-        _keep(graph.initializer, [t for t in graph.initializer if t.name in needed or t.name in inputs])
+        # An initializer that is also a graph input stays with its input.
+        _keep_only(graph.initializer, [t for t in graph.initializer if t.name in needed or t.name in inputs])
 
 
 def _skip_identities(graph: GraphProto) -> None:
-    """Remove the Identities of the main graph, and let their readers read their inputs.
+    """Remove the Identities of the main graph: x -> Identity -> Add becomes x -> Add.
 
-    An Identity stays if it makes an output of the graph, or if a body has a tensor of the same name.
+    An Identity stays if its output is a graph output, or if a body defines a tensor of the same name.
     """
-    outputs = {output.name for output in graph.output}
+    fixed_names = {output.name for output in graph.output}  # names that must keep their meaning
     inner = scopes_in(*(body for node in graph.node for body in bodies_of(node)))
-    for body in inner:  # the names of its own tensors
-        outputs.update(info.name for info in body.input)
-        outputs.update(tensor.name for tensor in body.initializer)
-        outputs.update(name for node in body.node for name in node.output)
-    sources: dict[str, str] = {}
+    for body in inner:
+        fixed_names.update(info.name for info in body.input)
+        fixed_names.update(tensor.name for tensor in body.initializer)
+        fixed_names.update(name for node in body.node for name in node.output)
+    sources: dict[str, str] = {}  # the input of each removed Identity by its output, through chains of Identities
     nodes = []
     for node in graph.node:
-        if node.op_type == "Identity" and not node.domain and node.output[0] not in outputs:
+        if node.op_type == "Identity" and not node.domain and node.output[0] not in fixed_names:
             sources[node.output[0]] = sources.get(node.input[0], node.input[0])
         else:
             nodes.append(node)
     if sources:
         for node in nodes:
-            _rename(node, sources)
-        _keep(graph.node, nodes)
+            _rename_inputs(node, sources)
+        _keep_only(graph.node, nodes)
 
 
-def _rename(node: NodeProto, sources: dict[str, str]) -> None:
-    """Let a node, and all in its bodies, read other tensors: ``sources`` by the name that is read now."""
+def _rename_inputs(node: NodeProto, new_names: dict[str, str]) -> None:
+    """Rename the tensors that a node and its bodies read. ``new_names`` has the new name by the old one."""
     inner = bodies_of(node)
     for reader in (node, *nodes_in(*inner)):
         for slot, name in enumerate(reader.input):
-            if name in sources:
-                reader.input[slot] = sources[name]
+            if name in new_names:
+                reader.input[slot] = new_names[name]
     for body in scopes_in(*inner):
         for output in body.output:
-            output.name = sources.get(output.name, output.name)
+            output.name = new_names.get(output.name, output.name)  # a body can return a tensor of an outer scope
 
 
 def names_read_by(node: NodeProto) -> Iterator[str]:
-    """Yield the names that a node and its bodies read; those of a body's own tensors among them."""
+    """Yield the names that a node and its bodies read, among them names that the bodies define themselves."""
     yield from node.input
     for body in scopes_in(*bodies_of(node)):
         yield from (output.name for output in body.output)
-        for inside in body.node:
-            yield from inside.input
+        for inner_node in body.node:
+            yield from inner_node.input
 
 
-def _keep(messages: RepeatedCompositeFieldContainer[MessageT], kept: Iterable[MessageT]) -> None:
-    """Keep some of the messages of a repeated field, in their order."""
-    stay = {id(message) for message in kept}
-    reorder_messages(messages, [(0, 0, 0) if id(message) in stay else None for message in messages])
+def _keep_only(messages: RepeatedCompositeFieldContainer[MessageT], kept: Iterable[MessageT]) -> None:
+    """Remove the messages of a repeated field that are not in ``kept``; the others keep their order."""
+    kept_ids = {id(message) for message in kept}
+    # Equal keys: the sort is stable.
+    reorder_messages(messages, [(0, 0, 0) if id(message) in kept_ids else None for message in messages])

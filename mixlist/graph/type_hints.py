@@ -1,4 +1,7 @@
-"""Types of tensors that custom operators make, written into a model, so that every step of a check reads them there."""
+"""Write the user's type hints into a model, so that every later step reads these types as declarations.
+
+Type hints are for tensors that custom operators make: ONNX cannot infer their types.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) -> LoadedModel:
-    """The model with a value_info for each tensor of ``type_hints`` (tensor name to ``float32``, ...) that has none.
+    """Return a copy of a model that declares the types of ``type_hints`` where it declares no type yet.
 
-    ``loaded`` stays as it is; without hints it comes back. A name means that tensor in every scope, as for
-    ``mixlist.resolve``. Raises UsageError for a text that is no type.
+    ``type_hints`` has a type, such as ``float32``, by tensor name. A name means the tensor of that name in every scope.
+    Without hints the result is ``loaded`` itself. Raises UsageError for a text that is no type.
     """
     if not type_hints:
         return loaded
@@ -31,7 +34,7 @@ def add_type_hints(loaded: LoadedModel, type_hints: Mapping[str, str] | None) ->
 
 
 def _declare(scope: ScopeProto, hints: Mapping[str, types.Type]) -> None:
-    """Add the value_infos that one scope lacks, without those of its bodies."""
+    """Add a value_info for each hinted tensor of one scope that has no declaration; skip the bodies in the scope."""
     infos = [*scope.output, *scope.value_info] if is_graph(scope) else scope.value_info
     declared = {info.name for info in infos if info.type.WhichOneof("value")}
     for node in scope.node:

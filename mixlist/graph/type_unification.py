@@ -1,10 +1,11 @@
 """Prove the types of tensors that no inference, hint or declaration gives, from the tensors around them.
 
-Rule S4.39: A slot of unknown type that shares a type parameter with a tensor of known type has that type.
+Rule S4.39: A slot of unknown type that shares a type parameter with a tensor of known type has that type. Example: the
+schema of MatMul(u, W) has one type parameter T for both inputs, so ``u`` has the type of ``W``.
 
-A type goes forward through a node by ONNX's inference, and back by the type parameters of its schema. It passes the
-borders of bodies and functions in both directions. A value becomes known once, and then only the nodes that touch the
-value are visited again, so that the time is linear.
+A type moves forward through a node by ONNX's inference, and backward by the type parameters of the schema. It also
+moves into and out of bodies and functions. When a value gets a type, only the nodes next to the value are visited
+again. Each value changes at most a few times, so the time is linear.
 """
 
 from __future__ import annotations
@@ -17,109 +18,119 @@ from mixlist.graph.model import Graph, Node, Value
 from mixlist.ops import types
 from mixlist.ops.schema import FormalSlots, Schema
 
-_MOST_CHANGES = 4  # of a value's type: more come from a model that contradicts itself
+_MAX_CHANGES = 4  # of one value: more changes come from a model that contradicts itself
 Proof = tuple[Value, types.Type]  # a value of unknown type, and the type that it must have
 
 
-def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], results: Iterable[types.Type] = ()) -> bool:
-    """Give types to the values of unknown type, as far as the graph proves them; return whether any was unknown.
+def unify_types(graph: Graph, infer_outputs: Callable[[Node], None], result_types: Iterable[types.Type] = ()) -> bool:
+    """Set the types that the graph proves on values of unknown type; return True if any type was unknown.
 
-    ``infer_outputs`` derives the types of a node's outputs from those of its inputs, and whether they come from shapes;
-    it changes no known type to UNKNOWN. ``results`` are the types that a caller proves of the graph's outputs.
+    ``infer_outputs`` infers the type and the flag ``is_from_shape`` of each output of a node from its inputs. It must
+    not change a known type to UNKNOWN. ``result_types``: the types of the graph's outputs that the caller of the
+    function knows.
     """
     unknown = [value for value in graph.values if value.type == types.UNKNOWN and value.kind != "absent"]
     if not unknown:
         return False
-    for value, proven in zip(graph.root.outputs, results, strict=False):
+    for value, proven in zip(graph.root.outputs, result_types, strict=False):
         value.type = value.type or proven
-    touching = _touching_nodes(graph)
-    waiting = deque(dict.fromkeys(node for value in unknown for node in touching.get(value, ())))
-    queued = set(waiting)
+    neighbors = _find_neighbors(graph)
+    # A queue of nodes to visit. A node is in it at most once at a time.
+    pending = deque(dict.fromkeys(node for value in unknown for node in neighbors.get(value, ())))
+    queued = set(pending)
     changes = Counter[Value]()
-    while waiting:
-        node = waiting.popleft()
+    while pending:
+        node = pending.popleft()
         queued.discard(node)
+        # Forward: from the inputs of the node to its outputs.
         outputs = [value for value in node.outputs if value is not None]
         before = [(value.type, value.is_from_shape) for value in outputs]
         infer_outputs(node)
         changed = [v for v, old in zip(outputs, before, strict=True) if (v.type, v.is_from_shape) != old]
-        for value, proven in list(_proofs(node)):
+        # In both directions, by the schema or the bodies. The list is complete before the first type changes.
+        for value, proven in list(_prove_types(node)):
             if value.type == types.UNKNOWN != proven:
                 value.type = proven
                 changed.append(value)
         changes.update(changed)
-        # A model that contradicts itself would change a value forever: the types of a sound one settle at once.
-        settling = [value for value in changed if changes[value] <= _MOST_CHANGES]
-        for other in (other for value in settling for other in touching.get(value, ())):
-            if other not in queued:
-                queued.add(other)
-                waiting.append(other)
+        # A model that contradicts itself would change a value forever. In a valid model, a value gets its
+        # type once, and its flag once.
+        settling = [value for value in changed if changes[value] <= _MAX_CHANGES]
+        for neighbor in (neighbor for value in settling for neighbor in neighbors.get(value, ())):
+            if neighbor not in queued:
+                queued.add(neighbor)
+                pending.append(neighbor)
     return True
 
 
-def _touching_nodes(graph: Graph) -> dict[Value, list[Node]]:
-    """Return the nodes that read or make each value; a node with bodies also touches their inputs and outputs."""
-    touching: dict[Value, list[Node]] = {}
+def _find_neighbors(graph: Graph) -> dict[Value, list[Node]]:
+    """Return the nodes next to each value: readers, the producer, and the owner of a body that it enters or leaves."""
+    neighbors: dict[Value, list[Node]] = {}
     for node in graph.nodes:
-        border = (value for body in node.bodies.values() for value in (*body.inputs, *body.outputs))
-        for value in dict.fromkeys((*node.inputs, *node.outputs, *border)):
+        body_slots = (value for body in node.bodies.values() for value in (*body.inputs, *body.outputs))
+        for value in dict.fromkeys((*node.inputs, *node.outputs, *body_slots)):
             if value is not None:
-                touching.setdefault(value, []).append(node)
-    return touching
+                neighbors.setdefault(value, []).append(node)
+    return neighbors
 
 
-def _proofs(node: Node) -> Iterator[Proof]:
-    """Yield the types that a node proves of its inputs and outputs."""
+def _prove_types(node: Node) -> Iterator[Proof]:
+    """Yield the types that a node proves for its inputs and outputs, and for those of its bodies."""
     if node.function is not None:
-        yield from _proofs_by_call(node, node.function)
+        yield from _prove_by_call(node, node.function)
     elif node.signature is not None and node.signature.schema is not None:
-        yield from _proofs_by_schema(node, node.signature.schema)
+        yield from _prove_by_schema(node, node.signature.schema)
     elif not node.domain and node.op_type == "SequenceMap":
-        yield from _proofs_by_elements(node)
+        yield from _prove_elements(node)
     elif not node.domain and node.op_type in ("If", "Loop", "Scan"):
         for link in control_flow.links_of(node):
-            values = [*link.targets, *(read.value for read in link.sources)]
-            known = {value.type for value in values} - {types.UNKNOWN}
-            if len(known) == 1:
-                yield from ((value, next(iter(known))) for value in values)
+            values = [*link.targets, *(source.value for source in link.sources)]
+            known_types = {value.type for value in values} - {types.UNKNOWN}
+            if len(known_types) == 1:
+                yield from ((value, next(iter(known_types))) for value in values)
 
 
-def _proofs_by_elements(node: Node) -> Iterator[Proof]:
-    """Yield the types that the sequences around the body of a SequenceMap prove of their elements in it.
+def _prove_elements(node: Node) -> Iterator[Proof]:
+    """Yield the types that the inputs and outputs of a SequenceMap prove for the inputs and outputs of its body.
 
-    An element of known type does not prove an input: that may be a sequence or a tensor.
+    The body does not prove an input of the node, because the node can read a sequence or a tensor there.
     """
     body = node.bodies["body"]
     yield from zip(body.inputs, control_flow.body_input_types(node)["body"], strict=False)
-    for made, element in zip(node.outputs, body.outputs, strict=False):
-        if made is not None and isinstance(made.type, tuple):
-            yield element, made.type[1]
+    for sequence, element in zip(node.outputs, body.outputs, strict=False):
+        if sequence is not None and isinstance(sequence.type, tuple):
+            yield element, sequence.type[1]
 
 
-def _proofs_by_call(node: Node, body: Graph) -> Iterator[Proof]:
-    """Yield the types that the body of a function proves of the arguments."""
+def _prove_by_call(node: Node, body: Graph) -> Iterator[Proof]:
+    """Yield the types that the body of a function proves for the arguments of a call."""
     for value, parameter in zip(node.inputs, body.root.inputs, strict=False):
         if value is not None and parameter.type != types.UNKNOWN:
             yield value, parameter.type
 
 
-def _proofs_by_schema(node: Node, schema: Schema) -> Iterator[Proof]:
-    """Yield the types of slots of which the schema admits one type, or another slot has the type parameter."""
-    slots = list(_slots(node, schema))
-    known: dict[str, set[types.Type]] = {}
+def _prove_by_schema(node: Node, schema: Schema) -> Iterator[Proof]:
+    """Yield the types of slots that share a type parameter with a slot of known type, or that admit only one type."""
+    slots = list(_read_slots(node, schema))
+    known_types: dict[str, set[types.Type]] = {}
     for parameter, value_type, _ in slots:
         if value_type != types.UNKNOWN:
-            known.setdefault(parameter, set()).add(value_type)
+            known_types.setdefault(parameter, set()).add(value_type)
     for parameter, value_type, value in slots:
         if value_type == types.UNKNOWN:
             admitted = schema.types_of(parameter.partition("#")[0])
-            proven = admitted if len(admitted) == 1 else known.get(parameter, set()) & admitted
-            if len(proven) == 1 and len(known.get(parameter, proven)) == 1:
+            proven = admitted if len(admitted) == 1 else known_types.get(parameter, set()) & admitted
+            # Slots of one type parameter that have two types contradict each other: they prove nothing.
+            if len(proven) == 1 and len(known_types.get(parameter, proven)) == 1:
                 yield value, next(iter(proven))
 
 
-def _slots(node: Node, schema: Schema) -> Iterator[tuple[str, types.Type, Value]]:
-    """Yield the type parameter, the type and the value of each slot; a slot whose type is its own has a number."""
+def _read_slots(node: Node, schema: Schema) -> Iterator[tuple[str, types.Type, Value]]:
+    """Yield the type parameter, the type and the value of each slot of a node.
+
+    A slot whose type is independent of the others, as each input of a heterogeneous variadic slot, has a parameter of
+    its own: ``V#2`` for slot 2 of parameter ``V``.
+    """
 
     def parameters(formal: FormalSlots) -> list[str]:
         return [f.parameter if f.homogeneous else f"{f.parameter}#{index}" for index, f in enumerate(formal)]

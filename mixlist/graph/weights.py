@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 PieceT = TypeVar("PieceT")
 PIECE_BYTES = 2 * 2**20  # bytes held at a time: what a core can keep in its cache from one step to the next
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
-MIXLIST_KEYS = "pkg.mixlist."  # begins the external_data keys that mixlist adds to models in memory, never to files
+MIXLIST_KEY_PREFIX = (
+    "pkg.mixlist."  # begins the external_data keys that mixlist adds to models in memory, never to files
+)
 STORED_TYPE = "pkg.mixlist.from"  # external_data key: the bytes still lie there in this element type, to be converted
 LOSSLESS = "pkg.mixlist.exact"  # external_data key beside PENDING: the conversion changes no number
 

@@ -155,7 +155,7 @@ def _sparse(proto: onnx.ModelProto) -> None:
 CHANGES: dict[str, Callable[[onnx.ModelProto], object]] = {
     "model-local functions": _function,
     "metadata entries": lambda p: p.graph.node[0].metadata_props.add(key="a", value="b"),
-    "quantisation annotations": lambda p: p.graph.quantization_annotation.add(tensor_name="y"),
+    "quantization annotations": lambda p: p.graph.quantization_annotation.add(tensor_name="y"),
     "training information": lambda p: p.training_info.add(),
     "denotations": lambda p: setattr(p.graph.input[0].type, "denotation", "TENSOR"),
     "sparse initializers": _sparse,
@@ -187,7 +187,7 @@ def test_an_opset_that_cannot_be_is_wrong_usage(opset: int) -> None:
 
 
 def test_an_opset_that_the_converter_has_no_way_to() -> None:
-    with pytest.raises(ModelError, match="cannot bring the model to opset 7"):
+    with pytest.raises(ModelError, match="cannot convert the model to opset 7"):
         convert_opset(model("g (float[4] x) => (float[4] y) { y = Relu(x) }"), 7)
 
 
