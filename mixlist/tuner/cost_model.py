@@ -42,7 +42,7 @@ class CostModel:
 
     def __call__(self, edits: EditSet) -> float:
         """Return the cost of a set of edits."""
-        key = frozenset(self.compiler.planner.roundings(self.compiler.solution(edits)).items())
+        key = frozenset(self.compiler.planner.find_roundings(self.compiler.solution(edits)).items())
         if key not in self._costs:
             self._costs[key] = self._static_cost(edits) if self.provider == "cpu" else self._measured_time(edits)
         return self._costs[key]

@@ -124,11 +124,11 @@ def split(gated: GatedGraph, ends: Sequence[Iterable[str]]) -> tuple[Segment, ..
 class _Splitter:
     def __init__(self, gated: GatedGraph) -> None:
         self.gated, self.proto = gated, gated.proto
-        self.names = {name: at for at, name in enumerate(gated.names)}
+        self.names = {name: at for at, name in enumerate(gated.flag_names)}
         graph = gated.proto.graph
         nodes = list(graph.node)
-        self.nodes = [node for node in nodes if not gated.constants.issuperset(filter(None, node.output))]
-        self.constant = {name: node for node in nodes for name in node.output if name in gated.constants}
+        self.nodes = [node for node in nodes if not gated.computed_constants.issuperset(filter(None, node.output))]
+        self.constant = {name: node for node in nodes for name in node.output if name in gated.computed_constants}
         self.order = {id(node): at for at, node in enumerate(nodes)}
         self.reads = {id(node): tuple(filter(None, names_read_by(node))) for node in nodes}
         self.functions = {function_key(function): function for function in gated.proto.functions}
@@ -159,7 +159,7 @@ class _Splitter:
                 yield self._segment(part, set(read[at]), given, makes)
 
     def _may_cross(self, name: str) -> bool:
-        kind = self.gated.kinds.get(name, types.UNKNOWN)
+        kind = self.gated.tensor_types.get(name, types.UNKNOWN)
         return isinstance(kind, int) and kind != types.UNKNOWN
 
     def _part(self, start: int, stop: int, names: Sequence[str]) -> list[NodeProto]:
@@ -177,7 +177,7 @@ class _Splitter:
     def _segment(self, nodes: list[NodeProto], read: set[str], given: list[str], makes: list[str]) -> Segment:
         from onnx import TensorProto, helper
 
-        flags = self.gated.flags
+        flags = self.gated.flags_input
         gates = sorted(self.names[name] for name in read if name in self.names)
         model = type(self.proto)(ir_version=self.proto.ir_version)
         model.opset_import.extend(self.proto.opset_import)
@@ -186,7 +186,7 @@ class _Splitter:
         graph.name = self.proto.graph.name or "segment"
         if gates:
             opset = standard_opset(self.proto)
-            graph.node.append(_spread(flags, [self.gated.names[gate] for gate in gates], opset))
+            graph.node.append(_spread(flags, [self.gated.flag_names[gate] for gate in gates], opset))
             graph.input.append(helper.make_tensor_value_info(flags, TensorProto.BOOL, [len(gates)]))
         graph.node.extend(nodes)
         for name in given:
@@ -214,7 +214,7 @@ class _Splitter:
             info.CopyFrom(known[name])
         else:
             info.name = name
-            types.set_proto(info.type, self.gated.kinds[name])
+            types.set_proto(info.type, self.gated.tensor_types[name])
 
 
 def _spread(flags: str, names: Sequence[str], opset: int) -> NodeProto:

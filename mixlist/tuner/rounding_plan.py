@@ -1,7 +1,7 @@
-"""Say what a plan rounds: at each node the inputs and outputs that become low, as the emulation rounds them.
+"""Find what a plan rounds: the inputs and outputs of each node that become low, as the emulation rounds them.
 
-A node that is low reads each input rounded to its low type and hands out rounded outputs. A plan that differs in a
-list differs in these roundings alone, so a graph that can do all of them, each behind a gate, serves every plan.
+A low node reads each input rounded to its low type, and its outputs are rounded. Two plans for one model differ only in
+these roundings. So one graph that can do all the roundings, each behind a gate, can run every plan.
 """
 
 from __future__ import annotations
@@ -23,57 +23,63 @@ from mixlist.resolver.classification import is_control_flow
 from mixlist.resolver.decisions import GraphSolution
 from mixlist.resolver.value_uses import Use, find_node_uses, find_uses
 
-Calls = tuple[NodeRef, ...]
+Calls = tuple[NodeRef, ...]  # the function calls that lead from the main graph to a node, outermost first
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
 
 
 class RoundingPoint(NamedTuple):
-    """A node, or (``slot`` not -1) one position where control flow, a call or a scope's output reads a value.
+    """A place where values are rounded.
 
-    ``calls`` are the calls of functions on the way to it; the name of ``node`` is "" for an output of the scope.
+    With ``slot`` -1 it is a node, whose inputs and outputs are rounded together. With another ``slot`` it is one value
+    that ``node`` reads, where ``node`` is control flow or a function call. If the name of ``node`` is "", it is the
+    output ``slot`` of the scope. ``calls``: the function calls that lead to the node.
     """
 
     calls: Calls
     node: NodeRef
     slot: int = -1
 
-    def under(self, calls: Calls) -> RoundingPoint:
-        """Return the same point in what these calls lead to."""
+    def called_through(self, calls: Calls) -> RoundingPoint:
+        """Return the same point, with ``calls`` in front of its own calls."""
         return RoundingPoint((*calls, *self.calls), self.node, self.slot) if calls else self
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """Element types that a node's inputs and outputs are rounded to, by slot; 0 where they are not.
+    """The low element types to which a node's inputs and outputs are rounded, by slot; 0 where they are not rounded.
 
-    ``limits``: by input slot the magnitude to which a mask's constant is reduced, 0 where it is not; () for none.
+    ``magnitude_limits``: by input slot the magnitude to which a mask's constant is reduced, 0 where it is not reduced;
+    () if no input is.
     """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...] = ()
-    limits: tuple[float, ...] = ()
+    magnitude_limits: tuple[float, ...] = ()
 
-    def covers(self, other: Rounding) -> bool:
-        """Return whether this one serves for the other: rounding a rounded tensor again changes nothing.
+    def covers(self, needed: Rounding) -> bool:
+        """Return True if this rounding can be used where ``needed`` is asked for.
 
-        If the other rounds nothing and only reduces a mask's constant, its node may be high precision, and its inputs
-        are not rounded already.
+        This rounding may round more inputs than ``needed``: an input that ``needed`` leaves alone was rounded before,
+        and rounding it to the same type again changes nothing. That is not so if ``needed`` only reduces a mask's
+        constant: then the node may be high precision, and its inputs are not rounded.
         """
-        if not (any(other.inputs) or any(other.outputs)):
-            return self == other
-        return (self.outputs, self.limits) == (other.outputs, other.limits) and all(
-            needed in (0, elem) for elem, needed in zip(self.inputs, other.inputs, strict=True)
+        if not (any(needed.inputs) or any(needed.outputs)):
+            return self == needed
+        return (self.outputs, self.magnitude_limits) == (needed.outputs, needed.magnitude_limits) and all(
+            needed_elem in (0, elem) for elem, needed_elem in zip(self.inputs, needed.inputs, strict=True)
         )
 
 
 Roundings = dict[RoundingPoint, Rounding]
-Origin = Callable[[GraphSolution], tuple[GraphSolution, frozenset[Node]] | None]  # as ``IncrementalSolver.origin``
-TypesOf = Callable[[list[int]], Hashable]  # picks the types that count out of what was decided, by id of the value
+# As ``IncrementalSolver.find_origin``: the solution that one was computed from, and the nodes that were decided again.
+FindOrigin = Callable[[GraphSolution], tuple[GraphSolution, frozenset[Node]] | None]
+# Returns the types of certain values from ``GraphSolution.decided_types``, in a form that can be a key.
+TypePicker = Callable[[list[int]], Hashable]
 
 
 @dataclass
 class LocalRoundings:
-    """The roundings of one GraphSolution, without the calls below it: at its nodes, and at single slots."""
+    """The roundings of one GraphSolution, without those of called functions: of its nodes, and of single slots."""
 
     nodes: Roundings
     slots: Roundings
@@ -82,168 +88,190 @@ class LocalRoundings:
 class RoundingPlanner:
     """Finds the roundings of one model under many policies.
 
-    A search decides the same things again and again, so three things are remembered: the points, which are named once;
-    the roundings of a solution, from which those of the next one are made; and those that follow from a node's types.
+    A search decides almost the same again and again. So the planner caches:
+
+    - ``_points``: the point of each node, because names take time to make;
+    - ``_local_roundings``: the roundings of a solution, from which those of the next solution are made;
+    - ``_node_roundings`` and ``_slot_roundings``: the roundings that follow from decided types, by these types.
     """
 
     def __init__(self) -> None:
         self._points: dict[Node, RoundingPoint] = {}
-        self._local: WeakKeyDictionary[GraphSolution, LocalRoundings] = WeakKeyDictionary()
-        self._types_of: dict[Node | Graph, TypesOf | None] = {}
-        self._of_node: dict[Hashable, tuple[Assignment | None, Rounding | None]] = {}
-        self._of_slots: dict[Hashable, Roundings] = {}
+        self._local_roundings: WeakKeyDictionary[GraphSolution, LocalRoundings] = WeakKeyDictionary()
+        self._type_pickers: dict[Node | Graph, TypePicker | None] = {}
+        self._node_roundings: dict[Hashable, tuple[Assignment | None, Rounding | None]] = {}
+        self._slot_roundings: dict[Hashable, Roundings] = {}
 
-    def roundings(self, main: GraphSolution, *, every: bool = False) -> Roundings:
-        """Return the roundings of a main graph; ``every``: inputs of a low node also where they are low already."""
+    def find_roundings(self, main: GraphSolution, *, include_low_inputs: bool = False) -> Roundings:
+        """Return all roundings of a main graph and the functions that it calls.
+
+        ``include_low_inputs``: also round the inputs of low nodes that are low already.
+        """
         found: Roundings = {}
         local: dict[GraphSolution, LocalRoundings] = {}
-        for calls, solution in self.reached(main):
+        for calls, solution in self.walk_calls(main):
             if solution not in local:
-                local[solution] = self._all_of(solution, every)
+                local[solution] = self._find_all(solution, include_low_inputs)
             for roundings in (local[solution].nodes, local[solution].slots):
-                found.update((point.under(calls), rounding) for point, rounding in roundings.items())
+                found.update((point.called_through(calls), rounding) for point, rounding in roundings.items())
         return found
 
-    def reached(self, solution: GraphSolution, calls: Calls = ()) -> Iterator[tuple[Calls, GraphSolution]]:
-        """Yield the GraphSolution and those of all calls below, each with the calls that lead there."""
+    def walk_calls(self, solution: GraphSolution, calls: Calls = ()) -> Iterator[tuple[Calls, GraphSolution]]:
+        """Yield a solution and the solutions of all function calls below it, each with the calls that lead to it."""
         yield calls, solution
         for call, callee in solution.callees.items():
-            yield from self.reached(callee, (*calls, self._point(solution, solution.graph.nodes[call]).node))
+            yield from self.walk_calls(callee, (*calls, self._point(solution, solution.graph.nodes[call]).node))
 
-    def local(self, solution: GraphSolution, origin: Origin) -> LocalRoundings:
-        """Return the roundings of one GraphSolution; if it has an origin, only what was decided anew is made."""
-        known = self._local.get(solution)
-        if known is None:
-            before, nodes = origin(solution) or (None, frozenset[Node]())
-            roundings = self._local.get(before) if before is not None else None
-            if before is None or roundings is None or _parameter_types(before) != _parameter_types(solution):
-                known = self._all_of(solution, False)
+    def find_local(self, solution: GraphSolution, find_origin: FindOrigin) -> LocalRoundings:
+        """Return the roundings of one solution; if it was computed from another one, update only what has changed."""
+        local = self._local_roundings.get(solution)
+        if local is None:
+            origin, changed_nodes = find_origin(solution) or (None, frozenset[Node]())
+            before = self._local_roundings.get(origin) if origin is not None else None
+            # The types of parameters are decided after all nodes, so ``changed_nodes`` lacks the readers of one that
+            # has changed.
+            if origin is None or before is None or _parameter_types(origin) != _parameter_types(solution):
+                local = self._find_all(solution, False)
             else:
-                known = LocalRoundings(roundings.nodes.copy(), self._slots(solution, False))
-                for node in nodes:
-                    self._put(known.nodes, solution, node, False)
-            self._local[solution] = known
-        return known
+                local = LocalRoundings(before.nodes.copy(), self._slots(solution, False))
+                for node in changed_nodes:
+                    self._update_node(local.nodes, solution, node, False)
+            self._local_roundings[solution] = local
+        return local
 
     def _point(self, solution: GraphSolution, node: Node) -> RoundingPoint:
-        """Return the point of a node, without the calls on the way to it."""
+        """Return the point of a node, without the calls that lead to it."""
         point = self._points.get(node)
         if point is None:
             point = self._points[node] = RoundingPoint((), node_ref(solution.graph, node))
         return point
 
-    def _all_of(self, solution: GraphSolution, every: bool) -> LocalRoundings:
-        local = LocalRoundings({}, self._slots(solution, every))
+    def _find_all(self, solution: GraphSolution, include_low_inputs: bool) -> LocalRoundings:
+        """Return the roundings of one solution, computed from nothing."""
+        local = LocalRoundings({}, self._slots(solution, include_low_inputs))
         for node in solution.graph.nodes:
-            self._put(local.nodes, solution, node, every)
+            self._update_node(local.nodes, solution, node, include_low_inputs)
         return local
 
-    def _slots(self, solution: GraphSolution, every: bool) -> Roundings:
-        """Return the roundings where control flow, calls and outputs read."""
+    def _slots(self, solution: GraphSolution, include_low_inputs: bool) -> Roundings:
+        """Return the roundings of the values that control flow, calls and scope outputs read."""
         graph = solution.graph
-        if graph not in self._types_of:
-            self._types_of[graph] = _types_of(_linked(solution)) if _follows_from_links(graph) else None
-        types_of = self._types_of[graph]
-        if types_of is None:
-            return dict(self._find_slots(solution, every))
-        key = graph, every, types_of(solution.decided_types)
-        if key not in self._of_slots:
-            self._of_slots[key] = dict(self._find_slots(solution, every))
-        return self._of_slots[key]
+        if graph not in self._type_pickers:
+            picker = _type_picker(_values_at_links(solution)) if _links_decide_slots(graph) else None
+            self._type_pickers[graph] = picker
+        pick_types = self._type_pickers[graph]
+        if pick_types is None:
+            return dict(self._find_slots(solution, include_low_inputs))
+        key = graph, include_low_inputs, pick_types(solution.decided_types)
+        if key not in self._slot_roundings:
+            self._slot_roundings[key] = dict(self._find_slots(solution, include_low_inputs))
+        return self._slot_roundings[key]
 
-    def _find_slots(self, solution: GraphSolution, every: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
+    def _find_slots(
+        self, solution: GraphSolution, include_low_inputs: bool
+    ) -> Iterator[tuple[RoundingPoint, Rounding]]:
         for use in find_uses(solution, node_inputs=False):
-            elem = _read_as(use, solution, every)
+            elem = _rounded_type(use, solution, include_low_inputs)
             if elem and use.node is None:
                 scope = NodeRef(scope_path(solution.graph, use.scope), "")
                 yield RoundingPoint((), scope, use.slot), Rounding((elem,))
             elif elem and use.node is not None:
                 yield self._point(solution, use.node)._replace(slot=use.slot), Rounding((elem,))
-        yield from _outputs(solution, every)
+        yield from _find_outputs(solution, include_low_inputs)
 
-    def _put(self, roundings: Roundings, solution: GraphSolution, node: Node, every: bool) -> None:
-        """Put the rounding of a node by itself in place of what was there."""
+    def _update_node(self, roundings: Roundings, solution: GraphSolution, node: Node, include_low_inputs: bool) -> None:
+        """Set or remove the rounding of a node in ``roundings``."""
         if node.bodies or node.function is not None:
-            return
-        types_of = self._types_of.get(node)
-        if types_of is None:
-            types_of = self._types_of[node] = _types_of(filter(None, (*node.inputs, *node.outputs)))
+            return  # their slots are rounding points of their own
+        pick_types = self._type_pickers.get(node)
+        if pick_types is None:
+            values = filter(None, (*node.inputs, *node.outputs))
+            pick_types = self._type_pickers[node] = _type_picker(values)
         assignment = solution.assignments[node.id]
-        key = node, every, id(assignment), types_of(solution.decided_types), node in solution.reduced_slots
-        known = self._of_node.get(key)
-        if known is None:  # with the assignment, which keeps its id then
-            known = self._of_node[key] = assignment, _rounding(solution, node, every)
-        point, rounding = self._point(solution, node), known[1]
+        # An id is a faster key than an assignment. The entry holds the assignment, so that no other one gets its id.
+        types_of_node = pick_types(solution.decided_types)
+        key = node, include_low_inputs, id(assignment), types_of_node, node in solution.reduced_slots
+        entry = self._node_roundings.get(key)
+        if entry is None:
+            entry = self._node_roundings[key] = assignment, _find_node_rounding(solution, node, include_low_inputs)
+        point, rounding = self._point(solution, node), entry[1]
         if rounding is not None:
             roundings[point] = rounding
         else:
             roundings.pop(point, None)
 
 
-def _types_of(values: Iterable[Value]) -> TypesOf:
-    """Return what picks the types of these values."""
+def _type_picker(values: Iterable[Value]) -> TypePicker:
+    """Return the function that picks the types of these values."""
     ids = [value.id for value in values]
     return itemgetter(*ids) if ids else lambda _: ()
 
 
-def _follows_from_links(graph: Graph) -> bool:
-    """Return whether links and outputs alone read as more than single nodes do: no calls, no operators with bodies."""
+def _links_decide_slots(graph: Graph) -> bool:
+    """Return True if the types at links and outputs decide all roundings of single slots.
+
+    Calls of functions and unknown operators with bodies read values by other rules, so a graph must have none of them.
+    """
     return all(node.function is None and (not node.bodies or is_control_flow(node)) for node in graph.nodes)
 
 
-def _linked(solution: GraphSolution) -> Iterator[Value]:
-    """Yield the values whose types decide what links and outputs read."""
+def _values_at_links(solution: GraphSolution) -> Iterator[Value]:
+    """Yield the values that control flow links, and the outputs of the graph."""
     for link in solution.links:
         yield from link.targets
-        yield from (read.value for read in link.sources)
+        yield from (source.value for source in link.sources)
     yield from solution.graph.root.outputs
 
 
-def _rounding(solution: GraphSolution, node: Node, every: bool) -> Rounding | None:
-    """Return what a node rounds by itself; None for nothing."""
+def _find_node_rounding(solution: GraphSolution, node: Node, include_low_inputs: bool) -> Rounding | None:
+    """Return the rounding of a node's inputs and outputs; None if it rounds nothing."""
     inputs, limits = [0] * len(node.inputs), [0.0] * len(node.inputs)
-    low = set()
+    low_slots = set()
     for use in find_node_uses(solution, node):
-        elem, limits[use.slot] = _read_as(use, solution, every), use.magnitude_limit
+        elem, limits[use.slot] = _rounded_type(use, solution, include_low_inputs), use.magnitude_limit
         inputs[use.slot] = elem
-        if elem or (solution.decided_types[use.value.id] if use.wanted_type is None else use.wanted_type) in LOW_TYPES:
-            low.add(use.slot)
-    outputs = () if _moves_low(node, low) or node.op_type == "Constant" else _output_types(solution, node)
+        read_type = solution.decided_types[use.value.id] if use.wanted_type is None else use.wanted_type
+        if elem or read_type in LOW_TYPES:
+            low_slots.add(use.slot)
+    needs_no_output_rounding = _yields_rounded_values(node, low_slots) or node.op_type == "Constant"
+    outputs = () if needs_no_output_rounding else _low_output_types(solution, node)
     if not (any(inputs) or any(outputs) or any(limits)):
         return None
     return Rounding(tuple(inputs), outputs, tuple(limits) if any(limits) else ())
 
 
 def _parameter_types(solution: GraphSolution) -> list[int]:
-    """Return the types of a function's parameters. They are decided last: no step says that one has changed."""
+    """Return the decided types of a function's parameters, or of the main graph's inputs."""
     return [solution.decided_types[value.id] for value in solution.graph.root.inputs]
 
 
-def _outputs(solution: GraphSolution, every: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
-    """Yield the graph outputs that are declared low and made high: they keep their types, so a Cast precedes them."""
+def _find_outputs(solution: GraphSolution, include_low_inputs: bool) -> Iterator[tuple[RoundingPoint, Rounding]]:
+    """Yield the roundings of graph outputs that are declared low and made in float32.
+
+    The rewriter keeps the declared type (Rule S7.2), so it puts a Cast before such an output.
+    """
     root = solution.graph.root
     for slot, value in enumerate(root.outputs if not solution.graph.path else ()):
         declared = types.element(root.declared_output_types[slot])
-        if (
-            declared in LOW_TYPES
-            and isinstance(value.type, int)
-            and (every or solution.decided_types[value.id] != declared)
-        ):
+        if declared not in LOW_TYPES or not isinstance(value.type, int):
+            continue
+        if include_low_inputs or solution.decided_types[value.id] != declared:
             yield RoundingPoint((), NodeRef("", ""), slot), Rounding((declared,))
 
 
-def _read_as(use: Use, solution: GraphSolution, every: bool) -> int:
-    """Return the low type that the value is rounded to where it is read; 0 where it is read as it is."""
-    want, value = use.wanted_type, use.value
-    if want is None or want not in LOW_TYPES or not isinstance(value.type, int):
+def _rounded_type(use: Use, solution: GraphSolution, include_low_inputs: bool) -> int:
+    """Return the low type to which a reader rounds a value; 0 if it reads the value as it is."""
+    wanted_type, value = use.wanted_type, use.value
+    if wanted_type is None or wanted_type not in LOW_TYPES or not isinstance(value.type, int):
         return 0
-    if value.constant_proto is not None:  # converted once for each type that a consumer needs
-        return want if types.element(value.type) != want else 0
-    return want if every or solution.decided_types[value.id] != want else 0
+    if value.constant_proto is not None:
+        # A constant is converted for each type that a reader wants. Its decided type does not matter.
+        return wanted_type if types.element(value.type) != wanted_type else 0
+    return wanted_type if include_low_inputs or solution.decided_types[value.id] != wanted_type else 0
 
 
-def _output_types(solution: GraphSolution, node: Node) -> tuple[int, ...]:
-    """Return the low types of a node's outputs; () where none is low."""
+def _low_output_types(solution: GraphSolution, node: Node) -> tuple[int, ...]:
+    """Return the low type of each output of a node, 0 for other types; () if no output is low."""
     elems = [
         solution.decided_types[v.id] if v is not None and isinstance(v.type, int) else types.UNKNOWN
         for v in node.outputs
@@ -251,10 +279,15 @@ def _output_types(solution: GraphSolution, node: Node) -> tuple[int, ...]:
     return tuple([e if e in LOW_TYPES else 0 for e in elems]) if not LOW_TYPES.isdisjoint(elems) else ()
 
 
-def _moves_low(node: Node, low: set[int]) -> bool:
-    """Return whether the outputs are values of inputs that are all low: they need no rounding."""
-    if not low or node.op_type not in _VALUE_PRESERVING or node.domain:
+def _yields_rounded_values(node: Node, low_slots: set[int]) -> bool:
+    """Return True if rounding the outputs changes nothing: a value-preserving operator whose float inputs are all low.
+
+    Example: Transpose or Max of rounded values yields rounded values.
+    """
+    if not low_slots or node.op_type not in _VALUE_PRESERVING or node.domain:
         return False
     return all(
-        slot in low for slot, v in enumerate(node.inputs) if v is not None and types.element(v.type) in types.MIXABLE
+        slot in low_slots
+        for slot, value in enumerate(node.inputs)
+        if value is not None and types.element(value.type) in types.MIXABLE
     )

@@ -98,7 +98,7 @@ class TrialCompiler:
         """
         main = self.solution(edits)
         for every in (True, False):  # gates nest, and the one that is built last is asked first
-            for point, rounding in self.planner.roundings(main, every=every).items():
+            for point, rounding in self.planner.find_roundings(main, include_low_inputs=every).items():
                 offered = self.gated_roundings.get(point, ())
                 saves_time = not every and len(offered) == 1 and offered[0] != rounding
                 if saves_time or not any(other.covers(rounding) for other in offered):
@@ -121,12 +121,14 @@ class TrialCompiler:
         if self.gated_graph is None:
             return None
         flags: list[int] = []
-        for calls, solution in self.planner.reached(self.solution(edits)) if edits is not None else ():
+        for calls, solution in self.planner.walk_calls(self.solution(edits)) if edits is not None else ():
             known = self._on.setdefault(solution, {})
             if calls not in known:
-                local = self.planner.local(solution, self.solver.find_origin)
+                local = self.planner.find_local(solution, self.solver.find_origin)
                 wanted = (*local.nodes.items(), *local.slots.items())
-                known[calls] = [self.gated_graph.find(point.under(calls), rounding) for point, rounding in wanted]
+                known[calls] = [
+                    self.gated_graph.find_flag(point.called_through(calls), rounding) for point, rounding in wanted
+                ]
             for flag in known[calls]:
                 if flag is None:
                     return None
@@ -141,7 +143,7 @@ class TrialCompiler:
         if batch.ambiguous is None:
             return batch
         main = self.solution(edits)
-        roundings = [self.planner.local(each, self.solver.find_origin) for _, each in self.planner.reached(main)]
+        roundings = [self.planner.find_local(each, self.solver.find_origin) for _, each in self.planner.walk_calls(main)]
         overflow = self.classifier.first_overflow(self.feeds[index], batch.ambiguous, main, roundings)
         return replace(batch, overflow=overflow, ambiguous=None)
 
@@ -159,8 +161,8 @@ class TrialCompiler:
 
     def low_nodes(self, edits: EditSet) -> set[NodeRef]:
         """Return the nodes that round anything under the edits."""
-        reached = self.planner.reached(self.solution(edits))
-        local = (self.planner.local(solution, self.solver.find_origin).nodes for _, solution in reached)
+        reached = self.planner.walk_calls(self.solution(edits))
+        local = (self.planner.find_local(solution, self.solver.find_origin).nodes for _, solution in reached)
         return {point.node for points in local for point in points}
 
     def collect_all_statistics(self) -> None:
@@ -197,7 +199,7 @@ class TrialCompiler:
             segments=split(gated, self.statistics.ends),
             flag_count=len(gated.gates),
             outputs=self.output_names,
-            gated_outputs=gated.outputs[: len(self.output_names)],
+            gated_outputs=gated.output_names[: len(self.output_names)],
             statistics=self.statistics,
             feeds=self.feeds,
             first_counts=self.limits is not None and self.limits.one_overflow_fails(len(self.judged_batches)),

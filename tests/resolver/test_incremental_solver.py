@@ -54,16 +54,16 @@ class Both:
         main = self.again.solve(tried)
         assert told(main) == told(whole)
         rounded = {}
-        for calls, solution in self.planner.reached(main):
+        for calls, solution in self.planner.walk_calls(main):
             self.halfway += self.again.find_origin(solution) is not None
-            local = self.planner.local(solution, self.again.find_origin)
+            local = self.planner.find_local(solution, self.again.find_origin)
             both = {**local.nodes, **local.slots}
-            rounded.update((site.under(calls), what) for site, what in both.items())
-        assert rounded == RoundingPlanner().roundings(whole)
+            rounded.update((site.called_through(calls), what) for site, what in both.items())
+        assert rounded == RoundingPlanner().find_roundings(whole)
 
     def units(self) -> tuple[Candidate, ...]:
         main = self.again.solve(self.rules)
-        low = {site.node for site in RoundingPlanner().roundings(main)}
+        low = {site.node for site in RoundingPlanner().find_roundings(main)}
         lists = (
             *find_list_candidates(main, self.rules, "black", None),
             *find_list_candidates(main, self.rules, "white", None),

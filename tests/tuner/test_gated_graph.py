@@ -76,7 +76,7 @@ class Bench:
         bits = np.unpackbits(np.frombuffer(flags, np.uint8), count=count).astype(bool)
         assert self.session is not None
         given = {**self.feed, self.whole.flags: bits[list(self.whole.gates)]}
-        return self.session.run(compiler.gated_graph.outputs[: len(compiler.output_names)], given)
+        return self.session.run(compiler.gated_graph.output_names[: len(compiler.output_names)], given)
 
     def mixed(self, choice: EditSet) -> list[Any]:
         plan = self.compiler.resolver.plan(edit_policy(self.compiler.base, choice))

@@ -64,7 +64,7 @@ def test_pieces_compute_what_the_whole_does(job: tuple[Case, Policy], data: st.D
         feed = {info.name: bench.feed[info.name] for info in gated.proto.graph.input if info.name in bench.feed}
         feed = {n: np.asarray(v, np.float32) if getattr(v, "dtype", None) == np.float16 else v for n, v in feed.items()}
         same(
-            chained(split(gated, ends), bits, feed, gated.outputs[: len(bench.compiler.output_names)]),
+            chained(split(gated, ends), bits, feed, gated.output_names[: len(bench.compiler.output_names)]),
             whole,
             f"cut at {ends}",
         )
