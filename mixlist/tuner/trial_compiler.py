@@ -143,7 +143,9 @@ class TrialCompiler:
         if batch.ambiguous is None:
             return batch
         main = self.solution(edits)
-        roundings = [self.planner.find_local(each, self.solver.find_origin) for _, each in self.planner.walk_calls(main)]
+        roundings = [
+            self.planner.find_local(each, self.solver.find_origin) for _, each in self.planner.walk_calls(main)
+        ]
         overflow = self.classifier.first_overflow(self.feeds[index], batch.ambiguous, main, roundings)
         return replace(batch, overflow=overflow, ambiguous=None)
 
