@@ -1,10 +1,13 @@
-"""Run models with ONNX Runtime: sessions here and in other processes, providers' profiles, and the data of runs.
+"""Run models with ONNX Runtime: sessions in this process and in others, batches of data, profiles.
 
-All sessions have the methods of ``session.Session``; make one with
-* ``local_session.LocalSession``: in this process, for models that are trusted (training, trials in a worker);
-* ``subprocess_session.SubprocessSession``: in a ``SessionProcess`` that may crash, with the crash reported (check);
-* ``timed_session.TimedSession``: in a process of its own that times the runs itself (bench, the measured cost of tune);
-* ``remote_session.RemoteSession``: in every worker of an executor (check with --jobs or --scheduler).
-Tasks other than runs go to the executor itself, which ``executors.open_workers`` opens: a ``ProcessPool`` or Dask.
-Both kinds of processes are a ``WorkerProcess``, which runs ``worker_server`` and speaks ``pipe_protocol``.
+Every session has the methods of ``session.Session``. Choose the class by the process in which the model runs:
+* ``local_session.LocalSession``: this process, for models that are known to run (training, trials in a worker);
+* ``guarded_session.GuardedSession``: this process, but batches with empty arrays go to another process;
+* ``subprocess_session.SubprocessSession``: a ``SessionProcess`` that may crash; the crash is reported (check);
+* ``timed_session.TimedSession``: a process of its own that measures the time of its runs (bench, the cost of tune);
+* ``remote_session.RemoteSession``: every worker of an executor (check with --jobs or --scheduler).
+
+Tasks that are not runs of a session go to the executor, a ``ProcessPool`` or Dask, which ``executors.open_workers``
+opens. ``SessionProcess`` and ``ProcessPool`` both start ``WorkerProcess``es. A worker process executes
+``worker_server.serve`` and exchanges the messages of ``pipe_protocol`` with this process.
 """

@@ -1,4 +1,4 @@
-"""Keep the model and the input that a process died of, so that a user can report them."""
+"""Keep the model and the input that killed a process, so that a user can report the crash."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Feed
 
 
-def keep_feed(home: Path, feed: Feed) -> Path | None:
-    """Write a feed as ``.npz``; return None where that form cannot hold it (sequences)."""
+def save_feed(home: Path, feed: Feed) -> Path | None:
+    """Write a feed as ``feed.npz`` and return its path; None if it has sequences or cannot be written."""
     import numpy as np
 
     if not all(isinstance(value, np.ndarray) for value in feed.values()):
         return None
     path = home / "feed.npz"
+    # numpy stores arrays of Python strings only with pickle, which is never loaded again: use its string dtype.
     arrays = {name: array.astype(str) if array.dtype == object else array for name, array in feed.items()}
     try:
         np.savez(path, allow_pickle=False, **arrays)
-    except (OSError, ValueError, TypeError):  # a full disk; a name that savez uses itself
+    except (OSError, ValueError, TypeError):  # the disk is full; an input has the name of a parameter of savez
         return None
     return path
 
 
-def bring_in(path: Path, folder: Path) -> None:
-    """Put the weights that lie in ``folder`` next to the model, which is to outlive them."""
+def copy_weights_beside(model: Path, weights_folder: Path) -> None:
+    """Write the external data in ``weights_folder`` into the folder of the model file, and let the model refer to it.
+
+    The weights folder is temporary, and the kept model must not lose its weights with it.
+    """
     from onnx import load
 
-    proto = load(path, load_external_data=False)
-    path.unlink()  # ``save`` writes over nothing
-    write_model(proto, path.parent, folder)
+    proto = load(model, load_external_data=False)
+    model.unlink()  # ``write_model`` does not overwrite a file
+    write_model(proto, model.parent, weights_folder)

@@ -19,13 +19,15 @@ from mixlist.runtime.process_pool import ProcessPool
 from mixlist.runtime.worker_process import WorkerDied
 
 T = TypeVar("T")
-MAX_ATTEMPTS = 3  # of a task whose data were lost
-_LOSSES = ("KilledWorker", "BrokenProcessPool")  # what Dask and the standard library raise where a worker died
+MAX_ATTEMPTS = 3  # attempts to run a task whose data a cluster has lost
+# Names of the errors that Dask and the standard library raise if the worker of a task dies. Names and not classes,
+# because Dask is not always installed.
+_DEAD_WORKER_ERRORS = ("KilledWorker", "BrokenProcessPool")
 
 
 @dataclass(frozen=True)
 class Workers:
-    """An executor of ``count`` workers with ``threads`` each (None: ONNX Runtime's choice).
+    """An executor of ``count`` workers with ``threads`` threads each (None: ONNX Runtime's default).
 
     ``send_file`` takes the path of a file and returns the argument to give to tasks: the path if the workers share the
     disk, else the bytes of the file, which are sent once.
@@ -37,79 +39,88 @@ class Workers:
     send_file: Callable[[str], str | bytes]
 
 
-def read_sent_file(sent: str | bytes) -> bytes:
+def read_sent_file(path_or_bytes: str | bytes) -> bytes:
     """Return the bytes of a file that ``Workers.send_file`` has sent to this task."""
-    return sent if isinstance(sent, bytes) else Path(sent).read_bytes()
+    return path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).read_bytes()
 
 
 @contextmanager
-def open_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, most: int) -> Iterator[Workers]:
-    """Open processes here, ``jobs`` or one for each core but ``most``, or a Dask scheduler's workers.
+def open_workers(
+    jobs: int | None, scheduler: str | None, executor: Executor | None, max_workers: int
+) -> Iterator[Workers]:
+    """Open workers, and close them at the end of the ``with``.
 
-    ``executor`` is used instead where the caller has one. Raises UsageError for a scheduler that cannot be reached.
+    jobs: the number of processes on this machine; None for one per core, at most ``max_workers``.
+    scheduler: the address of a Dask scheduler, whose workers are used instead.
+    executor: an executor of the caller, which is used instead and stays open.
+
+    Raises UsageError if the scheduler cannot be reached.
     """
     cores = os.cpu_count() or 1
     if executor is not None:
+        # The interface Executor has no number of workers. The executors of the standard library have this attribute.
         count = int(getattr(executor, "_max_workers", 1))
-        here = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool)
-        yield Workers(executor, count, max(1, cores // count), str if here else read_sent_file)
+        is_local = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | ProcessPool)
+        yield Workers(executor, count, max(1, cores // count), str if is_local else read_sent_file)
     elif scheduler is not None:
-        with _dask(scheduler) as workers:
+        with _connect_to_dask(scheduler) as workers:
             yield workers
     else:
-        count = count_local_workers(jobs, scheduler, executor, most)
+        count = count_local_workers(jobs, scheduler, executor, max_workers)
         threads = max(1, cores // count)
         with ProcessPool(count, threads) as pool:
             yield Workers(pool, count, threads, str)
 
 
-def count_local_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, most: int) -> int:
+def count_local_workers(jobs: int | None, scheduler: str | None, executor: Executor | None, max_workers: int) -> int:
     """Return the number of processes that ``open_workers`` starts on this machine."""
     if executor is not None or scheduler is not None:
         return 0
-    return jobs if jobs is not None else max(1, min(os.cpu_count() or 1, most))
+    return jobs if jobs is not None else max(1, min(os.cpu_count() or 1, max_workers))
 
 
 @contextmanager
-def _dask(scheduler: str) -> Iterator[Workers]:
+def _connect_to_dask(scheduler: str) -> Iterator[Workers]:
     try:
         from distributed import Client
     except ImportError:
         raise UsageError("--scheduler needs Dask", hint="pip install 'mixlist[dask]'") from None
     try:
         client = Client(scheduler, timeout=10)
-    except (OSError, ValueError, TimeoutError) as problem:
+    except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(
-            f"the scheduler {scheduler} cannot be reached: {problem}", hint="start one with: dask scheduler"
+            f"the scheduler {scheduler} cannot be reached: {error}", hint="start one with: dask scheduler"
         ) from None
 
     def send_file(path: str) -> bytes:
-        data: bytes = client.scatter(
-            read_sent_file(path), broadcast=True
-        )  # a future of Dask, which tasks get as the bytes
+        # ``scatter`` returns a future, to which Dask gives the type of the data: it passes the bytes to the tasks.
+        data: bytes = client.scatter(read_sent_file(path), broadcast=True)
         return data
 
     with client:
         cores = client.nthreads()
         if not cores:
             raise UsageError(f"the scheduler {scheduler} has no workers", hint=f"start some: dask worker {scheduler}")
+        # pure=False: Dask must not return the result of an earlier call with equal arguments.
+        # One thread per session, because Dask runs one task per core at the same time.
         yield Workers(client.get_executor(pure=False), sum(cores.values()), 1, send_file)
 
 
 def wait_for(future: Future[T], resend: Callable[[], Future[T]]) -> T:
-    """Return the result of a task that this process does not cancel; raise WorkerDied where its workers die of it.
+    """Return the result of a task. Raises WorkerDied if the task kills its workers.
 
-    A cluster cancels the tasks whose data it has lost: those of a worker that died before the others had them.
-    ``resend`` sends the data anew and starts the task once more.
+    This process never cancels the task itself. A cluster cancels a task if it loses the data of the task: a worker died
+    before the other workers had the data. ``resend`` sends the data again, starts the task again, and returns its
+    future.
     """
     for _ in range(MAX_ATTEMPTS):
         try:
             return future.result()
         except CancelledError:
             future = resend()
-        except Exception as problem:
-            if type(problem).__name__ in _LOSSES:
-                message = f"the workers die of this model: {problem}"
+        except Exception as error:
+            if type(error).__name__ in _DEAD_WORKER_ERRORS:
+                message = f"the workers die while they run this model: {error}"
                 raise WorkerDied(message, hint="ONNX Runtime crashes on it") from None
             raise
     return future.result()

@@ -1,7 +1,8 @@
-"""A session in this process that hands batches with empty arrays to another one, since ONNX Runtime may die of these.
+"""A session in this process that sends batches with empty arrays to another process.
 
-A GRU or LSTM over a batch of size 0 aborts ONNX Runtime 1.31.1, and with it the process. The other process starts, and
-loads the model once more, at the first batch with an empty array; all other batches run in this process.
+ONNX Runtime 1.31.1 aborts on a GRU or LSTM whose batch has size 0, and the process dies with it. The other process
+starts, and loads the model a second time, at the first batch with an empty array. All other batches run in this
+process.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
 class GuardedSession(Session):
     """A session in this process that survives batches with empty arrays.
 
-    Raises what LocalSession does, and Crashed where a batch with an empty array kills the other process.
+    Raises the errors of LocalSession, and Crashed if a batch with an empty array kills the other process.
     """
 
     def __init__(self, proto: ModelProto, options: SessionOptions, folder: Path | None) -> None:
         self._local = LocalSession(make_session(proto, options, folder=folder))
-        self._start_other = partial(SubprocessSession, proto, options, folder=folder, wait=False)
-        self._other: SubprocessSession | None = None
+        self._open_subprocess = partial(SubprocessSession, proto, options, folder=folder, wait=False)
+        self._subprocess: SubprocessSession | None = None
 
-    def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
-        """Begin a run, in the other process if an array of the batch is empty."""
+    def start(self, output_names: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
+        """Start a run, in the other process if an array of the batch is empty."""
         if not has_empty_array(feed):
-            return self._local.start(outputs, feed)
-        if self._other is None:
-            self._other = self._start_other()
-        return self._other.start(outputs, feed)
+            return self._local.start(output_names, feed)
+        if self._subprocess is None:
+            self._subprocess = self._open_subprocess()
+        return self._subprocess.start(output_names, feed)
 
     def close(self) -> None:
         """Release the session, and end the other process."""
         self._local.close()
-        if self._other is not None:
-            self._other.close()
+        if self._subprocess is not None:
+            self._subprocess.close()

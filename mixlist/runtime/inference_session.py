@@ -1,8 +1,8 @@
-"""Make ONNX Runtime's ``InferenceSession`` of a model: ``make_session`` of a ModelProto, ``open_session`` of a file.
+"""Create ONNX Runtime's ``InferenceSession``: ``make_session`` from a ModelProto, ``open_session`` from a file.
 
-Sessions log nothing; an error comes as a ModelError with the first line of ONNX Runtime's message. Threads sleep
-between runs: a check runs two sessions in turn, and a session whose threads stay awake for a while, which is ONNX
-Runtime's habit, would slow the other down (by half, measured on two cores).
+Sessions log nothing. An error of ONNX Runtime becomes a ModelError with the first line of its message. Threads sleep
+between runs. By default they spin for a while after a run. A check runs two sessions in turn, and the spinning threads
+of one session made the other one half as fast (measured on two cores).
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from typing import TYPE_CHECKING
 from mixlist.errors import MixlistError, ModelError, UsageError
 from mixlist.files.scratch_folder import ScratchFolder
 from mixlist.runtime.model_files import is_readable_in_place, outgrows_protobuf, write_model
-from mixlist.runtime.refused_run import RunRefused, read_refusal
+from mixlist.runtime.refused_run import RunRefused, parse_refusal
 from mixlist.runtime.session import DEFAULT_OPTIONS, SessionOptions
 from mixlist.targets.providers import PROVIDERS, available_providers
 
 if TYPE_CHECKING:
     from onnx import ModelProto
     from onnxruntime import InferenceSession
-    from onnxruntime import SessionOptions as Settings
+    from onnxruntime import SessionOptions as OrtSessionOptions
 
-_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # of a model that is given as bytes
-_OPTIMIZED_DATA = "session.optimized_model_external_initializers_file_name"
+# Keys of ONNX Runtime's session configuration: the folder of the external data of a model that is passed as bytes, and
+# the file name of the weights of the optimized model.
+_DATA_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+_OPTIMIZED_DATA_KEY = "session.optimized_model_external_initializers_file_name"
 
 _threads_are_shared = False
 
@@ -37,17 +39,18 @@ _threads_are_shared = False
 def make_session(
     proto: ModelProto, options: SessionOptions = DEFAULT_OPTIONS, *, folder: Path | None = None
 ) -> InferenceSession:
-    """Make a session of a ModelProto of any size; ``folder`` is where its external data lies.
+    """Return a session of a ModelProto of any size. Its external data is in ``folder``.
 
-    A model that cannot be given as bytes (see ``model_files``) is written to a temporary folder. The folder is removed
-    once ONNX Runtime has mapped the weights, on Windows with the session. Raises what ``open_session`` does.
+    A model that ONNX Runtime cannot read as bytes (see ``model_files``) is written to a temporary folder. The folder is
+    removed as soon as ONNX Runtime has mapped the weights, on Windows together with the session. Raises the errors of
+    ``open_session``.
     """
     if not outgrows_protobuf(proto) and is_readable_in_place(proto, folder):
         return open_session(proto.SerializeToString(), options, folder=folder)
     with ExitStack() as stack:
         home = stack.enter_context(ScratchFolder())
         session = open_session(write_model(proto, home, folder), options)
-        if os.name == "nt":  # Windows does not remove a mapped file
+        if os.name == "nt":  # Windows cannot remove a mapped file
             weakref.finalize(session, stack.pop_all().close)
     return session
 
@@ -55,100 +58,114 @@ def make_session(
 def open_session(
     model: bytes | str | os.PathLike[str], options: SessionOptions = DEFAULT_OPTIONS, *, folder: Path | None = None
 ) -> InferenceSession:
-    """Make a session of a model file, or of a serialized model whose external data lies in ``folder``.
+    """Return a session of a model file, or of a serialized model whose external data is in ``folder``.
 
-    Raises UsageError where the provider is missing and ModelError where ONNX Runtime refuses the model.
+    Raises UsageError if the provider is missing, and ModelError if ONNX Runtime refuses the model.
     """
     import onnxruntime
 
     provider = options.provider
     if provider not in available_providers():
-        raise _no_provider(provider, "the installed onnxruntime has no such provider")
-    settings = _settings(options)
+        raise _missing_provider_error(provider, "the installed onnxruntime does not have it")
+    ort_options = _convert_options(options)
     if folder is not None:
-        settings.add_session_config_entry(_DATA_FOLDER, os.fspath(folder.resolve()))
-    chosen: list[str | tuple[str, dict[str, str]]] = [PROVIDERS["cpu"]]
+        ort_options.add_session_config_entry(_DATA_FOLDER_KEY, os.fspath(folder.resolve()))
+    # The CPU provider comes last: it runs the nodes for which CUDA has no kernel.
+    provider_list: list[str | tuple[str, dict[str, str]]] = [PROVIDERS["cpu"]]
     if provider == "cuda":
-        with redirect_stdout(sys.stderr):  # it prints which libraries it does not find
-            onnxruntime.preload_dlls()  # CUDA's libraries where they were installed as Python packages
-        chosen.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(options.tf32))}))
-    with runtime_errors("load the model"):
+        with redirect_stdout(sys.stderr):  # preload_dlls prints the libraries that it does not find
+            onnxruntime.preload_dlls()  # finds CUDA's libraries that were installed as Python packages
+        provider_list.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(options.tf32))}))
+    with translate_runtime_errors("load the model"):
         session = onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else os.fspath(model), settings, providers=chosen, enable_fallback=0
+            model if isinstance(model, bytes) else os.fspath(model),
+            ort_options,
+            providers=provider_list,
+            enable_fallback=0,
         )
+    # ONNX Runtime drops a provider that does not start, and runs everything on the CPU without an error.
     if PROVIDERS[provider] not in session.get_providers():
-        raise _no_provider(provider, "ONNX Runtime could not start it (CUDA's or cuDNN's libraries, or the driver)")
-    session._model_bytes = None  # kept for falling back to other providers only, which is off: as large as the model
+        reason = "ONNX Runtime cannot start it (the libraries of CUDA or cuDNN, or the driver, are missing)"
+        raise _missing_provider_error(provider, reason)
+    # The Python class keeps the serialized model to load it again for a fallback, which is off: free that memory.
+    session._model_bytes = None
     return session
 
 
-def _settings(options: SessionOptions) -> Settings:
-    """Translate the options to ONNX Runtime's own."""
+def _convert_options(options: SessionOptions) -> OrtSessionOptions:
+    """Return ONNX Runtime's own options object."""
     import onnxruntime
 
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4  # the exceptions tell what failed
-    settings.add_session_config_entry("session.force_spinning_stop", "1")
+    ort_options = onnxruntime.SessionOptions()
+    ort_options.log_severity_level = 4  # fatal errors only: the exceptions carry the messages
+    ort_options.add_session_config_entry("session.force_spinning_stop", "1")
     if _threads_are_shared:
-        settings.use_per_session_threads = False
+        ort_options.use_per_session_threads = False
     else:
-        settings.intra_op_num_threads = options.threads or 0
+        ort_options.intra_op_num_threads = options.threads or 0
     levels = onnxruntime.GraphOptimizationLevel
-    best = levels.ORT_ENABLE_EXTENDED if options.lean else levels.ORT_ENABLE_ALL
-    settings.graph_optimization_level = best if options.optimize else levels.ORT_DISABLE_ALL
+    # ORT_ENABLE_ALL adds the layout optimizations, which a lean session must not have (see ``SessionOptions``).
+    enabled_level = levels.ORT_ENABLE_EXTENDED if options.lean else levels.ORT_ENABLE_ALL
+    ort_options.graph_optimization_level = enabled_level if options.optimize else levels.ORT_DISABLE_ALL
     if options.profile is not None:
-        settings.enable_profiling = True
-        settings.profile_file_prefix = os.fspath(options.profile)
+        ort_options.enable_profiling = True
+        ort_options.profile_file_prefix = os.fspath(options.profile)
     if options.optimized_model is not None:
-        settings.optimized_model_filepath = os.fspath(options.optimized_model)
-        settings.add_session_config_entry(_OPTIMIZED_DATA, f"{options.optimized_model.name}.data")
+        ort_options.optimized_model_filepath = os.fspath(options.optimized_model)
+        ort_options.add_session_config_entry(_OPTIMIZED_DATA_KEY, f"{options.optimized_model.name}.data")
     if options.lean:
-        settings.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        settings.enable_mem_pattern = settings.enable_mem_reuse = options.reuse_memory
-        _share_memory()
-        settings.add_session_config_entry("session.use_env_allocators", "1")
-    return settings
+        # All nodes have the same priority, so they run in the order of the file.
+        ort_options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+        ort_options.enable_mem_pattern = ort_options.enable_mem_reuse = options.reuse_memory
+        _register_shared_arena()
+        ort_options.add_session_config_entry("session.use_env_allocators", "1")
+    return ort_options
 
 
 def share_threads(count: int) -> None:
-    """Let all sessions of this process use one pool of ``count`` threads from now on.
+    """Let all later sessions of this process use one pool of ``count`` threads.
 
-    A graph in many pieces is faster so: up to a quarter (measured on eight models, of which most gain little).
-    Raises RuntimeError where the pool exists already.
+    A graph in many pieces runs up to a quarter faster (measured on eight models, of which most gain little). Raises
+    RuntimeError if the pool exists already.
     """
     global _threads_are_shared
     import onnxruntime
 
     onnxruntime.set_global_thread_pool_sizes(count, 1)
-    _threads_are_shared = True  # from now on ONNX Runtime refuses sessions with threads of their own
+    # Once this pool exists, ONNX Runtime refuses to create a session with threads of its own.
+    _threads_are_shared = True
 
 
 @cache
-def _share_memory() -> None:
-    """Register one pool of host memory for all lean sessions: while one of a check's two runs, the other's is free."""
+def _register_shared_arena() -> None:
+    """Register one memory arena of the host for all lean sessions.
+
+    The two sessions of a check run in turn, so each can use the memory that the other one has freed.
+    """
     import onnxruntime
 
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-    host = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
-    no_more_than_asked = {"arena_extend_strategy": 1}
-    onnxruntime.create_and_register_allocator(host, onnxruntime.OrtArenaCfg(no_more_than_asked))
+    host_memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
+    extend_by_requested_size = {"arena_extend_strategy": 1}  # the default extends it by powers of two
+    onnxruntime.create_and_register_allocator(host_memory, onnxruntime.OrtArenaCfg(extend_by_requested_size))
 
 
-def _no_provider(provider: str, reason: str) -> UsageError:
+def _missing_provider_error(provider: str, reason: str) -> UsageError:
     if provider not in PROVIDERS:
-        return UsageError(f"{provider!r} is no provider", hint=f"it is one of {', '.join(PROVIDERS)}")
+        return UsageError(f"unknown provider {provider!r}", hint=f"use one of {', '.join(PROVIDERS)}")
     return UsageError(
         f"the provider {provider} cannot be used: {reason}",
-        hint="onnxruntime and onnxruntime-gpu are one module, so one replaces the other:"
+        hint="onnxruntime and onnxruntime-gpu install the same module, so the later one replaces the earlier one:"
         " pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'",
     )
 
 
 @contextmanager
-def runtime_errors(action: str) -> Iterator[None]:
-    """Turn errors of ONNX Runtime into ModelError: it has no base class for them and raises RuntimeError, ValueError.
+def translate_runtime_errors(action: str) -> Iterator[None]:
+    """Turn the errors of ONNX Runtime inside the ``with`` into ModelError. ``action``: for example "load the model".
 
-    ``action`` says what was attempted: "load the model". An operator that refuses its input raises RunRefused.
+    ONNX Runtime's errors have no common base class; some are plain RuntimeError and ValueError. So every other error
+    counts as one of ONNX Runtime. A node that refuses its input raises RunRefused.
     """
     try:
         yield
@@ -156,5 +173,5 @@ def runtime_errors(action: str) -> Iterator[None]:
         raise
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        message, refusal = f"ONNX Runtime cannot {action}: {lines[0]}", read_refusal(lines[0])
+        message, refusal = f"ONNX Runtime cannot {action}: {lines[0]}", parse_refusal(lines[0])
         raise (RunRefused(message, refusal) if refusal is not None else ModelError(message)) from error

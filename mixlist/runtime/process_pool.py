@@ -1,7 +1,8 @@
-"""Worker processes as a ``concurrent.futures.Executor``: a thread here waits for each.
+"""A pool of worker processes with the interface of ``concurrent.futures.Executor``.
 
-(Not ``ProcessPoolExecutor``: its spawned children run the caller's main module again, and one that dies breaks the
-whole pool.) A process that dies is replaced, and its task tried once more.
+Each process has a thread in this process that waits for its answers. A process that dies is replaced, and its task runs
+once more. The standard ``ProcessPoolExecutor`` does not serve: its processes run the caller's main module again, and
+one dead process breaks the whole pool.
 """
 
 from __future__ import annotations
@@ -19,47 +20,50 @@ T = TypeVar("T")
 
 
 class ProcessPool(Executor):
-    """``count`` processes of this machine, each with ``threads`` for the sessions in it (see ``WorkerProcess``).
+    """``count`` worker processes on this machine.
 
-    A task is a function of a module with arguments that can be pickled. MixlistErrors that it raises arrive as such;
-    WorkerDied is raised for a task that kills its process twice.
+    threads: the size of the thread pool of each process (see ``WorkerProcess``).
+
+    A task is a function of a module, and its arguments must be picklable. The future of a task raises the MixlistError
+    that the task raises, and WorkerDied if the task kills its process twice.
     """
 
     def __init__(self, count: int, threads: int | None = None) -> None:
-        self._share = threads
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="mixlist")
-        self._workers: dict[int, WorkerProcess] = {}  # by the thread that waits for it
+        self._threads_per_worker = threads
+        self._waiting_threads = ThreadPoolExecutor(count, thread_name_prefix="mixlist")
+        self._workers: dict[int, WorkerProcess] = {}  # by the identity of the thread that waits for it
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run ``fn(*args, **kwargs)`` in one of the processes."""
-        return self._threads.submit(self._call, partial(fn, *args, **kwargs))
+        """Start ``fn(*args, **kwargs)`` in one of the processes, and return the future of its result."""
+        return self._waiting_threads.submit(self._call, partial(fn, *args, **kwargs))
 
     def _call(self, request: Callable[[], T]) -> T:
         for _ in range(2):
             try:
-                return self._worker().call(request)
+                return self._get_worker().call(request)
             except WorkerDied as death:
-                ended = death.signal
-        hint = "ONNX Runtime crashes on this model, or memory is short"
-        raise WorkerDied("a process died twice over the same work", hint=hint, signal=ended)
+                cause = death.signal
+        hint = "ONNX Runtime crashes on this model, or the memory is not sufficient"
+        raise WorkerDied("two worker processes died while they ran the same task", hint=hint, signal=cause)
 
-    def _worker(self) -> WorkerProcess:
-        """Return this thread's process, a new one where it has none that lives."""
+    def _get_worker(self) -> WorkerProcess:
+        """Return the process of this thread. Start one if there is none, or if it has died."""
         thread = threading.get_ident()
         worker = self._workers.get(thread)
         if worker is None or not worker.alive:
-            worker = self._workers[thread] = WorkerProcess(self._share)
-            if self._closed:  # meanwhile, so that nobody else ends it
+            worker = self._workers[thread] = WorkerProcess(self._threads_per_worker)
+            # ``_close`` may have run between the start and the assignment. Then it did not end this process.
+            if self._closed:
                 worker.close()
                 raise CancelledError("the pool was closed")
         return worker
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes; with ``wait`` after the tasks that were submitted."""
+        """End the processes: with ``wait`` after all submitted tasks, else at once."""
         if not wait:
             self._close()
-        self._threads.shutdown(cancel_futures=cancel_futures)
+        self._waiting_threads.shutdown(cancel_futures=cancel_futures)
         self._close()
 
     def _close(self) -> None:
@@ -68,5 +72,5 @@ class ProcessPool(Executor):
             worker.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for all tasks, but for none after an error: Ctrl-C must not wait for a run that hangs."""
+        """Wait for all tasks; after an error for none, because Ctrl-C must not wait for a run that hangs."""
         self.shutdown(wait=kind is None, cancel_futures=kind is not None)

@@ -39,7 +39,7 @@ class RunRefused(ModelError):  # noqa: N818 - it names the event
         self.refusal = refusal or Refusal("", "", message)
 
 
-def read_refusal(message: str) -> Refusal | None:
+def parse_refusal(message: str) -> Refusal | None:
     """Return what the first line of an error of ONNX Runtime says of a refused run; None for another error.
 
     The innermost node counts: an If passes on the message of the node in its branch.

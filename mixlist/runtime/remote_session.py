@@ -1,6 +1,7 @@
-"""A session in the workers of an executor: each run is a task of its own.
+"""A session in the workers of an executor: each run is one task.
 
-The model is sent to each worker once; a worker that gets a task loads it, unless it has done so already.
+The model is sent to each worker once. A worker loads the model at its first task, and keeps the session for the next
+tasks.
 """
 
 from __future__ import annotations
@@ -29,62 +30,70 @@ if TYPE_CHECKING:
 
 
 class RemoteSession(Session):
-    """A session in every worker. Raises ModelError for a model beyond 2 GiB: workers may not share the disk."""
+    """A session in every worker; the external data of the model is in ``folder``.
+
+    Raises ModelError for a model beyond 2 GiB: workers may not share the disk, so the model is sent as one message.
+    """
 
     def __init__(self, proto: ModelProto, options: SessionOptions, workers: Workers, folder: Path | None) -> None:
-        """``folder`` is where the model's external data lies."""
         try:
-            data = _with_weights(proto, folder).SerializeToString()
-        except ValueError as problem:
-            raise ModelError(f"the model is too large to be sent to other processes: {problem}") from None
+            data = _inline_weights(proto, folder).SerializeToString()
+        except ValueError as error:
+            raise ModelError(f"the model is too large to be sent to other processes: {error}") from None
         self._workers = workers
         self._options = replace(options, threads=options.threads or workers.threads)
-        self._token = hashlib.sha256(data + repr(self._options).encode()).hexdigest()[:16]
-        self._home = ScratchFolder()
-        self._path = self._home.path / "model.onnx"
+        # The key under which workers keep the session: one model may run with several options.
+        self._session_key = hashlib.sha256(data + repr(self._options).encode()).hexdigest()[:16]
+        self._scratch = ScratchFolder()
+        self._path = self._scratch.path / "model.onnx"
         write_scratch(self._path, data)
-        self._sent = workers.send_file(str(self._path))
+        self._sent_model = workers.send_file(str(self._path))
 
-    def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
-        """Begin a run in some worker."""
+    def start(self, output_names: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
+        """Start a run in one of the workers."""
 
         def submit() -> Future[Outputs]:
-            submit_task = self._workers.executor.submit  # Dask resolves what was sent only as an argument of its own
-            return submit_task(run_model, self._token, self._sent, self._options, outputs, dict(feed))
+            # The sent model must be an argument of its own: Dask replaces a future by its data only there.
+            return self._workers.executor.submit(
+                run_model, self._session_key, self._sent_model, self._options, output_names, dict(feed)
+            )
 
         def resend() -> Future[Outputs]:
-            self._sent = self._workers.send_file(str(self._path))
+            self._sent_model = self._workers.send_file(str(self._path))
             return submit()
 
         return partial(wait_for, submit(), resend)
 
     def close(self) -> None:
-        """Remove the model's file; workers drop sessions when they need room."""
-        self._home.remove()
+        """Remove the file of the model. Workers drop their sessions when they need the room for others."""
+        self._scratch.remove()
 
 
-def _with_weights(proto: ModelProto, folder: Path | None) -> ModelProto:
-    """Return the model with all its data inside."""
+def _inline_weights(proto: ModelProto, folder: Path | None) -> ModelProto:
+    """Return the model with all its weights inside; ``proto`` does not change."""
     from mixlist.graph.proto_edits import copy_message
     from mixlist.rewriter.tensor_conversion import inline_external_data
 
     if not external_tensors(proto):
         return proto
-    whole: ModelProto = copy_message(proto)
-    inline_external_data(whole, folder)
-    return whole
+    inlined: ModelProto = copy_message(proto)
+    inline_external_data(inlined, folder)
+    return inlined
 
 
-_sessions: LruCache[LocalSession] = LruCache(6)  # one check has so many
+_sessions: LruCache[LocalSession] = LruCache(6)  # one check opens so many
 
 
 def run_model(
-    token: str, model: str | bytes, options: SessionOptions, outputs: Sequence[str] | None, feed: Feed
+    session_key: str, model: str | bytes, options: SessionOptions, output_names: Sequence[str] | None, feed: Feed
 ) -> Outputs:
-    """Run a model in this process. ``token`` names the model, as ``Workers.send_file`` has sent it, and its options."""
+    """Run a model in this process, and return the values of the outputs.
+
+    session_key: identifies the model and its options. model: the argument that ``Workers.send_file`` returned.
+    """
     from onnx import ModelProto
 
     def load() -> LocalSession:
         return LocalSession(make_session(ModelProto.FromString(read_sent_file(model)), options))
 
-    return _sessions.get_or_make(token, load).run(outputs, feed)
+    return _sessions.get_or_make(session_key, load).run(output_names, feed)

@@ -1,6 +1,7 @@
-"""The one interface of everything that runs a model: the ``Session`` protocol, and the options that all sessions share.
+"""The ``Session`` protocol, which everything that runs a model implements, and the options of all sessions.
 
-A run goes through ``start`` (or ``run``, which waits): it takes the outputs' names and a feed and gives their values.
+``Session.run`` takes the names of outputs and a feed, and returns the values of the outputs. ``Session.start`` does the
+same without waiting.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[np.generic]"
-Feed: TypeAlias = "Mapping[str, Array]"  # by input name; a sequence is a list of arrays, a missing optional None
-Outputs: TypeAlias = "list[Array]"  # in the order asked for, of the same kinds
+# Values of one batch by input name. The value of a sequence input is a list of arrays, that of an empty optional None.
+Feed: TypeAlias = "Mapping[str, Array]"
+# Values of outputs, in the order of the requested names. Sequences and optionals are as in a feed.
+Outputs: TypeAlias = "list[Array]"
 
 
 @dataclass(frozen=True)
@@ -25,17 +28,16 @@ class SessionOptions:
 
     provider: ``cpu`` or ``cuda``.
     optimize: all graph optimizations, or none.
-    threads: within an operator; None for ONNX Runtime's choice. Ignored after ``share_threads``.
-    tf32: CUDA multiplies float32 in TF32, with the mantissa of float16. Off by default, because a reference in float32
-        would lose what makes it the reference.
-    lean: for a graph of which every tensor is reduced. Nodes run in the order of the file, so that a tensor is freed as
-        soon as it was reduced, and memory is given back instead of planned. (The plan would take longer than the runs:
-        0.3 s for a graph of 3,400 nodes, since ONNX Runtime looks for tensors of the same size among all that are
-        free.) Layouts stay as they are: the nodes that change a layout are new, come last in that order, and would keep
-        every tensor until then.
-    reuse_memory: plan memory for a lean graph too. Runs of small ones become up to a sixth faster (measured on nine).
-    profile: prefix of the file of ONNX Runtime's profile; None for no profile.
-    optimized_model: where the optimized graph is written, with its weights in a file next to it; None for nowhere.
+    threads: threads within an operator; None for ONNX Runtime's default. Ignored after ``share_threads``.
+    tf32: CUDA multiplies float32 matrices in TF32, which has the mantissa of float16. Off by default, because the
+        reference of a check must be computed in full float32.
+    lean: for a graph in which every tensor is reduced by a probe. Nodes run in the order of the file, so a tensor is
+        freed as soon as its probe has reduced it. Memory is freed instead of planned, because planning takes longer
+        than the runs: 0.3 s for 3,400 nodes, since ONNX Runtime compares each tensor with all free ones. Data layouts
+        are not optimized: the nodes that such an optimization adds run last, and every tensor would be kept until then.
+    reuse_memory: plan memory for a lean graph too. Runs of small graphs become up to a sixth faster (measured on nine).
+    profile: path prefix of the file of ONNX Runtime's profile; None for no profile.
+    optimized_model: path to which the optimized graph is written, with its weights in a file next to it; or None.
     """
 
     provider: str = "cpu"
@@ -52,25 +54,25 @@ DEFAULT_OPTIONS = SessionOptions()
 
 
 class Session(Protocol):
-    """A model that is loaded somewhere and can be run. A context manager that closes it.
+    """A loaded model that can be run; a context manager that closes it.
 
-    bfloat16 arrays are those of ml_dtypes, in feeds and in outputs. Runs raise ModelError where ONNX Runtime refuses
-    the model or its input, and WorkerDied where the process that runs it dies.
+    bfloat16 arrays have the dtype of ml_dtypes, in feeds and in outputs. A run raises ModelError if ONNX Runtime
+    refuses the model or its input, and WorkerDied if the process that runs it dies.
     """
 
-    def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
-        """Begin a run, which goes on meanwhile where the session is in another process.
+    def start(self, output_names: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
+        """Start a run, and return a function that waits for it and returns the values of the outputs.
 
-        ``outputs``: names, None for all in the model's order. Returns a function that waits for the run and returns
-        the values.
+        output_names: None for all outputs, in the order of the model. A session in another process runs the model while
+        this process continues.
         """
 
     def close(self) -> None:
         """Release the session and its temporary files."""
 
-    def run(self, outputs: Sequence[str] | None, feed: Feed) -> Outputs:
-        """Run the model and return the values of ``outputs`` (see ``start``)."""
-        return self.start(outputs, feed)()
+    def run(self, output_names: Sequence[str] | None, feed: Feed) -> Outputs:
+        """Run the model, and return the values of the outputs (see ``start``)."""
+        return self.start(output_names, feed)()
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,8 @@
-"""Sessions in a worker process, since ONNX Runtime dies of some models instead of raising an error.
+"""Sessions in a worker process, because ONNX Runtime dies on some models instead of raising an error.
 
-A ``SessionProcess`` holds the sessions; a ``SubprocessSession`` lays its model out as a file, has it loaded there under
-a number, and sends its runs there. If the process dies, the model and the input that it died of are kept.
+A ``SessionProcess`` is the worker process. A ``SubprocessSession`` writes its model to a file, lets the process load
+the file under a session number, and sends its runs there. If the process dies, the model and the input that it worked
+on are kept for a report.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Concatenate, Literal, NamedTuple, Pa
 
 from mixlist.errors import ModelError
 from mixlist.files.scratch_folder import ScratchFolder, write_scratch
-from mixlist.runtime.crash_artifacts import bring_in, keep_feed
+from mixlist.runtime.crash_artifacts import copy_weights_beside, save_feed
 from mixlist.runtime.local_session import LocalSession
 from mixlist.runtime.model_files import external_tensors, is_readable_in_place, write_model
 from mixlist.runtime.session import DEFAULT_OPTIONS, Session, SessionOptions
@@ -37,38 +38,44 @@ Stage = Literal["load", "run"]
 
 
 class Crashed(WorkerDied):
-    """ONNX Runtime died while it loaded or ran a model (``stage``).
+    """ONNX Runtime died while it loaded or ran a model.
 
-    ``model``: where the model is kept. ``feed``: the input of a run as ``.npz``, usable with ``--data``; None where
-    there was none.
+    stage: ``load`` or ``run``.
+    model: path of the kept model.
+    feed: path of the input of a run, a ``.npz`` file that ``--data`` reads; None if there is no such file.
     """
 
     def __init__(self, signal: str, stage: Stage, model: Path, feed: Path | None, last_line: str) -> None:
-        words = f" ({last_line})" if last_line else ""
-        message = f"ONNX Runtime died with {signal}{words} while it {'loaded' if stage == 'load' else 'ran'} the model"
+        quoted_line = f" ({last_line})" if last_line else ""
+        activity = "loaded" if stage == "load" else "ran"
+        message = f"ONNX Runtime died with {signal}{quoted_line} while it {activity} the model"
         message += f"; the model is kept at {model}" + (f", its input at {feed}" if feed else "")
-        hint = "the model may be fine: this is ONNX Runtime's bug; another version of it may do"
+        hint = "the model may be valid and ONNX Runtime at fault: try another version of onnxruntime"
         if signal == "SIGKILL":
-            hint = "the system kills what takes too much memory: try smaller batches"
+            hint = "the system kills a process that takes too much memory: try smaller batches"
         super().__init__(message, hint=hint, signal=signal, last_line=last_line)
         self.stage = stage
         self.model = model
         self.feed = feed
 
 
-class Work(NamedTuple):
-    """The work of a request, for the report of a crash: the model's file, the folder of its weights, a run's input."""
+class RequestContext(NamedTuple):
+    """The facts about a request that the report of a crash needs.
+
+    stage: what the process does. model: path of the model file. weights_folder: folder of its external data, None if
+        the data is next to the model. feed: the input of a run.
+    """
 
     stage: Stage
     model: Path
-    folder: Path | None
+    weights_folder: Path | None
     feed: Feed | None = None
 
 
 class SessionProcess:
-    """A process for SubprocessSessions. It works in the order of the requests, while this one goes on.
+    """A process in which SubprocessSessions load and run their models; a context manager that ends it.
 
-    A context manager that ends the process. After a crash it stays ended.
+    The process answers the requests in their order, while this process continues. It is not restarted after a crash.
     """
 
     def __init__(self) -> None:
@@ -76,51 +83,55 @@ class SessionProcess:
         self.home = self._scratch.path
         self._worker = WorkerProcess()
         self.pid = self._worker.pid
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mixlist")  # waits for the answers
-        self._numbers = count()
+        # One thread, because a WorkerProcess answers one request after the other. The thread waits for the answers.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mixlist")
+        self._session_numbers = count()
         self._crash: Crashed | None = None
-        self._end = weakref.finalize(self, _dispose, self._worker, self._scratch)
+        self._end = weakref.finalize(self, _end_process, self._worker, self._scratch)
 
-    def new_session(self) -> tuple[int, Path]:
-        """Return the number of a new session and a folder for its model."""
-        number = next(self._numbers)
-        folder = self.home / str(number) if number else self.home  # the first is mostly the only one
+    def reserve_session(self) -> tuple[int, Path]:
+        """Return a number for a new session, and the folder for its model."""
+        number = next(self._session_numbers)
+        # Session 0 is often the only one. Its model goes to the folder that a crash report names.
+        folder = self.home / str(number) if number else self.home
         folder.mkdir(exist_ok=True)
         return number, folder
 
-    def submit(self, work: Work, request: Callable[[], T]) -> Future[T]:
-        """Send a request. Raises ModelError after ``close``; the future raises Crashed if the process dies or has died.
+    def submit(self, context: RequestContext, request: Callable[[], T]) -> Future[T]:
+        """Send a request, and return the future of its answer.
 
-        A caller may send a request before it reads the answer to an earlier one, so a crash must not be raised here.
+        Raises ModelError after ``close``. The future raises Crashed if the process dies or has died: a caller may send
+        a request before it reads the answer to an earlier one, so this method must not raise the crash of that one.
         """
         try:
-            return self._thread.submit(self._call, work, request)
-        except RuntimeError:  # after ``shutdown``
+            return self._thread.submit(self._call, context, request)
+        except RuntimeError:  # the thread is shut down
             raise ModelError("the process that ran this model has ended", hint="start another session") from None
 
-    def _call(self, work: Work, request: Callable[[], T]) -> T:
-        if self._crash is not None:  # during an earlier request
+    def _call(self, context: RequestContext, request: Callable[[], T]) -> T:
+        if self._crash is not None:  # an earlier request killed the process
             raise self._crash
         try:
             return self._worker.call(request)
         except WorkerDied as death:
-            self._crash = self._report(work, death)
+            self._crash = self._describe_crash(context, death)
             raise self._crash from None
 
-    def _report(self, work: Work, death: WorkerDied) -> Crashed:
-        """Keep the model, and the input of a run; end what is left."""
-        feed = keep_feed(self.home, work.feed) if work.feed is not None else None
-        if feed is None and not work.model.is_relative_to(self.home):
-            self._end()
+    def _describe_crash(self, context: RequestContext, death: WorkerDied) -> Crashed:
+        """Keep the model and the input of the run, and return the error that names their paths."""
+        feed_path = save_feed(self.home, context.feed) if context.feed is not None else None
+        if feed_path is None and not context.model.is_relative_to(self.home):
+            self._end()  # the scratch folder holds nothing that a report needs
         else:
-            if work.folder is not None:
-                bring_in(work.model, work.folder)
+            if context.weights_folder is not None:
+                copy_weights_beside(context.model, context.weights_folder)
+            # From now on the scratch folder belongs to the user.
             self._end.detach()
             self._scratch.keep()
-        return Crashed(death.signal, work.stage, work.model, feed, death.last_line)
+        return Crashed(death.signal, context.stage, context.model, feed_path, death.last_line)
 
     def close(self) -> None:
-        """End the process; its temporary files are removed, except those of a crash."""
+        """End the process, and remove its temporary files except those of a crash."""
         self._end()
         self._thread.shutdown(cancel_futures=True)
 
@@ -131,7 +142,7 @@ class SessionProcess:
         self.close()
 
 
-def _dispose(worker: WorkerProcess, scratch: ScratchFolder) -> None:
+def _end_process(worker: WorkerProcess, scratch: ScratchFolder) -> None:
     worker.close()
     scratch.remove()
 
@@ -139,14 +150,15 @@ def _dispose(worker: WorkerProcess, scratch: ScratchFolder) -> None:
 class SubprocessSession(Session):
     """A session in a worker process.
 
-    ``model`` is a ModelProto, whose external data lies in ``folder``, or the path of a model file. ``process`` is where
-    the session lives, None for a process of its own. Without ``wait`` the model loads while this process goes on, and
-    what is wrong with it is raised when the session is used.
+    model: a ModelProto, whose external data is in ``folder``, or the path of a model file.
+    process: the process of the session; None for a process of its own.
+    wait: wait until the model is loaded. Without it, this process continues, and an error of loading is raised at the
+        first use of the session.
 
-    Raises what ``open_session`` does, and Crashed.
+    Raises the errors of ``open_session``, and Crashed.
     """
 
-    kind: ClassVar[type[LocalSession]] = LocalSession  # of the session in the worker process
+    session_class: ClassVar[type[LocalSession]] = LocalSession  # the class of the session in the worker process
 
     def __init__(
         self,
@@ -158,20 +170,15 @@ class SubprocessSession(Session):
         wait: bool = True,
     ) -> None:
         self._owns_process = process is None
-        self._process = process or SessionProcess()  # it imports while the model is written
+        # Start the process first: it imports ONNX Runtime while this process writes the model.
+        self._process = process or SessionProcess()
         self.pid = self._process.pid
         try:
-            self._number, home = self._process.new_session()
-            if isinstance(model, str | os.PathLike):
-                path, folder = Path(model), None
-            elif external_tensors(model) and is_readable_in_place(model, folder):
-                path = home / "model.onnx"
-                write_scratch(path, model.SerializeToString())
-            else:
-                path, folder = write_model(model, home, folder), None
-            self._work = Work("run", path, folder)
-            load = partial(load_session, self._number, self.kind, os.fspath(path), options, folder)
-            self._loaded = self._process.submit(self._work._replace(stage="load"), load)
+            self._number, home = self._process.reserve_session()
+            path, weights_folder = _lay_out(model, home, folder)
+            self._context = RequestContext("run", path, weights_folder)
+            load = partial(load_session, self._number, self.session_class, os.fspath(path), options, weights_folder)
+            self._loaded = self._process.submit(self._context._replace(stage="load"), load)
             if wait:
                 self._loaded.result()
         except BaseException:
@@ -179,27 +186,42 @@ class SubprocessSession(Session):
                 self._process.close()
             raise
 
-    def start(self, outputs: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
-        """Begin a run, which goes on while this process does."""
-        work = self._work._replace(feed=feed)
-        running = self._process.submit(work, partial(call_session, self._number, LocalSession.run, outputs, dict(feed)))
+    def start(self, output_names: Sequence[str] | None, feed: Feed) -> Callable[[], Outputs]:
+        """Start a run, which goes on while this process continues."""
+        context = self._context._replace(feed=feed)
+        request = partial(call_session, self._number, LocalSession.run, output_names, dict(feed))
+        running = self._process.submit(context, request)
 
         def wait() -> Outputs:
-            self._loaded.result()
+            self._loaded.result()  # raises the error of loading, which explains why the run fails
             return running.result()
 
         return wait
 
     def call(self, method: Callable[Concatenate[S, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a method of the session in the worker process, which is of type ``kind``."""
+        """Call a method of the session in the worker process, which is an instance of ``session_class``."""
         self._loaded.result()
         request = partial(call_session, self._number, method, *args, **kwargs)
-        return self._process.submit(self._work, request).result()
+        return self._process.submit(self._context, request).result()
 
     def close(self) -> None:
-        """Let the session go, and its process where no others are in it."""
+        """Release the session, and end its process if no other session shares it."""
         if self._owns_process:
             self._process.close()
             return
-        with suppress(ModelError):  # it has ended already
-            self._process.submit(self._work, partial(drop_session, self._number))
+        with suppress(ModelError):  # the process has ended already
+            self._process.submit(self._context, partial(drop_session, self._number))
+
+
+def _lay_out(model: ModelProto | str | os.PathLike[str], home: Path, folder: Path | None) -> tuple[Path, Path | None]:
+    """Return the path of a model file, and the folder of its external data if that is not the folder of the file.
+
+    A ModelProto is written to ``home``.
+    """
+    if isinstance(model, str | os.PathLike):
+        return Path(model), None
+    if external_tensors(model) and is_readable_in_place(model, folder):
+        path = home / "model.onnx"
+        write_scratch(path, model.SerializeToString())
+        return path, folder
+    return write_model(model, home, folder), None

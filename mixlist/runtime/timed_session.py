@@ -1,7 +1,7 @@
-"""Time the runs of a session in a process of its own: ``TimedSession`` here, ``_TimedLocalSession`` in that process.
+"""Measure the time of runs in a process of its own: ``TimedSession`` here, ``_TimedLocalSession`` in that process.
 
-The batches are sent first; the worker process runs them and looks at its own clock, so that pipes and pickles are not
-timed. It also tells the memory that the session took.
+The batches are sent first. The worker process then runs them and reads its own clock, so that the time of pipes and
+pickles does not count. It also measures the memory of the session.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from mixlist.runtime.inference_session import runtime_errors
+from mixlist.runtime.inference_session import translate_runtime_errors
 from mixlist.runtime.local_session import LocalSession, as_ort_value
 from mixlist.runtime.session import SessionOptions
 from mixlist.runtime.subprocess_session import SubprocessSession
@@ -26,62 +26,69 @@ if TYPE_CHECKING:
 
     from mixlist.runtime.session import Array, Feed
 
-_STATUS = Path("/proc/self/status")
+_PROCESS_STATUS = Path("/proc/self/status")  # Linux
 
 
 class _TimedLocalSession(LocalSession):
-    """A session that keeps batches and times its own runs."""
+    """A session that keeps batches and measures the time of its own runs."""
 
     def __init__(self, session: InferenceSession) -> None:
         super().__init__(session)
-        self._start_memory: int | None = None  # bytes that the process held before it loaded the model
+        self._memory_before_load: int | None = None  # bytes of the process
+        # Either the feeds or the bindings are set, with one entry for each batch.
         self._feeds: list[Feed] = []
         self._bindings: list[IOBinding] = []
         self._device = "cuda" if PROVIDERS["cuda"] in session.get_providers() else "cpu"
-        self._declared = [output.shape for output in session.get_outputs()]
-        self._rebind = False  # before every run, since the model declares an output otherwise than it is
+        self._declared_shapes = [output.shape for output in session.get_outputs()]
+        self._must_rebind = False  # True once an output has had another shape than the model declares
 
     @classmethod
     def open(cls, path: str, options: SessionOptions, folder: Path | None) -> Self:
-        """Load a model file; what the process held before is not counted as the session's memory."""
-        import numpy as np  # noqa: F401  numpy and ONNX Runtime are the process's, not the session's
+        """Load a model file. Memory that the process used before does not count as the memory of the session."""
+        # Import both first: their memory belongs to the process and not to the session.
+        import numpy as np  # noqa: F401
         import onnxruntime  # noqa: F401
 
-        before = _reset_peak()
+        memory_before_load = _reset_peak_memory()
         session = super().open(path, replace(options, tf32=True), folder)
-        session._start_memory = before
+        session._memory_before_load = memory_before_load
         return session
 
     def load_batches(self, feeds: Sequence[Feed], transfers: bool) -> bool:
-        """Keep the batches: on the provider's device, or with ``transfers`` here, to be carried over in each run.
+        """Keep the batches on the device of the provider, or with ``transfers`` in host memory.
 
-        Sequences and optionals can only be carried over. Returns whether each run transfers its batch.
+        Batches in host memory are transferred to the device in each run. Sequences and optionals must be in host
+        memory. Returns True if each run transfers its batch.
         """
-        tensors = all(hasattr(value, "dtype") for feed in feeds for value in feed.values())
-        bind = tensors and not transfers and all(o.type.startswith("tensor") for o in self.live.get_outputs())
-        with runtime_errors("take the data"):
+        inputs_are_tensors = all(hasattr(value, "dtype") for feed in feeds for value in feed.values())
+        outputs_are_tensors = all(o.type.startswith("tensor") for o in self.inference_session.get_outputs())
+        bind = inputs_are_tensors and not transfers and outputs_are_tensors
+        with translate_runtime_errors("take the data"):
             self._feeds = [] if bind else list(feeds)
             self._bindings = [self._bind(feed) for feed in feeds] if bind else []
         return not bind
 
     def _bind(self, feed: Feed) -> IOBinding:
-        binding = self.live.io_binding()
+        binding = self.inference_session.io_binding()
         for name, array in feed.items():
-            binding.bind_ortvalue_input(name, _value_on(array, self._device))
+            binding.bind_ortvalue_input(name, _value_on_device(array, self._device))
         self._bind_outputs(binding)
         return binding
 
     def _bind_outputs(self, binding: IOBinding) -> None:
         binding.clear_binding_outputs()
-        for name in self.names:
+        for name in self.output_names:
             binding.bind_output(name, self._device)
 
     def time_runs(self, batch: int, runs: int) -> float:
-        """Return the seconds for ``runs`` runs of one batch, in a row; a batch's first call must be for one run."""
-        session = self.live
-        with runtime_errors("run the model"):
+        """Return the seconds of ``runs`` runs of one batch in a row.
+
+        The first call for a batch must ask for one run, because it finds out whether outputs must be bound again.
+        """
+        session = self.inference_session
+        with translate_runtime_errors("run the model"):
             if self._feeds:
-                feed, names = self._feeds[batch], list(self.names)
+                feed, names = self._feeds[batch], list(self.output_names)
                 start = time.perf_counter()
                 for _ in range(runs):
                     session.run(names, feed)
@@ -89,80 +96,87 @@ class _TimedLocalSession(LocalSession):
             binding = self._bindings[batch]
             start = time.perf_counter()
             for _ in range(runs):
-                if self._rebind:
+                if self._must_rebind:
                     self._bind_outputs(binding)
-                session.run_with_iobinding(binding)  # returns when the device is done
+                session.run_with_iobinding(binding)  # returns when the device has finished
             seconds = time.perf_counter() - start
-            # A binding keeps its outputs for the next run, which fails where they are not as declared.
-            self._rebind = self._rebind or any(map(_contradicts, self._declared, binding.get_outputs()))
+            # A binding passes its outputs to the next run as preallocated buffers. That run fails if their shapes
+            # differ from the declared ones.
+            self._must_rebind = self._must_rebind or any(
+                map(_differs_from_declared, self._declared_shapes, binding.get_outputs())
+            )
             return seconds
 
     def peak_memory(self) -> int | None:
-        """Return the most bytes that the process held since loading began, above what it held before."""
-        peak = _peak()
-        return None if peak is None or self._start_memory is None else max(peak - self._start_memory, 0)
+        """Return the largest number of bytes that loading and running added to the memory of the process."""
+        peak = _read_peak_memory()
+        return None if peak is None or self._memory_before_load is None else max(peak - self._memory_before_load, 0)
 
     def end_profile(self) -> str:
-        """End profiling; return the path of the profile."""
-        return str(self.live.end_profiling())
+        """End profiling, and return the path of the profile."""
+        return str(self.inference_session.end_profiling())
 
 
 class TimedSession(SubprocessSession):
-    """A session in a process of its own that keeps batches and times their runs.
+    """A session in a process of its own that keeps batches and measures the time of their runs.
 
-    TF32 is as ONNX Runtime has it by default (on), since that is what a user's float32 model runs in.
+    TF32 is on, which is ONNX Runtime's default, because the float32 model of a user runs with it.
     """
 
-    kind = _TimedLocalSession
+    session_class = _TimedLocalSession
 
     def load_batches(self, feeds: Sequence[Feed], transfers: bool) -> bool:
-        """Send the batches; with ``transfers`` each run carries its batch to the device and the outputs back.
+        """Send the batches to the process. With ``transfers``, each run copies its batch to the device and back.
 
-        Returns whether each run does so: sequences and optionals cannot wait on the device.
+        Returns True if each run does so: sequences and optionals cannot stay on the device.
         """
         return self.call(_TimedLocalSession.load_batches, list(feeds), transfers)
 
     def time_runs(self, batch: int, runs: int) -> float:
-        """Return the seconds for ``runs`` runs of one batch, in a row."""
+        """Return the seconds of ``runs`` runs of one batch in a row."""
         return self.call(_TimedLocalSession.time_runs, batch, runs)
 
     def peak_memory(self) -> int | None:
-        """Return the most bytes of host memory that loading and running took, None where the system does not tell."""
+        """Return the most bytes of host memory that loading and running took; None if the system does not tell."""
         return self.call(_TimedLocalSession.peak_memory)
 
     def end_profile(self) -> Path:
-        """End profiling; return the profile's path."""
+        """End profiling, and return the path of the profile."""
         return Path(self.call(_TimedLocalSession.end_profile))
 
 
-def _contradicts(declared: Sequence[int | str | None] | None, output: OrtValue) -> bool:
+def _differs_from_declared(declared: Sequence[int | str | None] | None, output: OrtValue) -> bool:
     """Return True if an output has another shape than the model declares."""
     shape = output.shape()
-    if not declared:  # a scalar, or nothing declared
+    if not declared:  # a scalar, or an output without a declared shape
         return False
     return len(declared) != len(shape) or any(
-        isinstance(wanted, int) and wanted != size for wanted, size in zip(declared, shape, strict=True)
+        isinstance(declared_size, int) and declared_size != size
+        for declared_size, size in zip(declared, shape, strict=True)
     )
 
 
-def _value_on(array: Array, device: str) -> OrtValue:
+def _value_on_device(array: Array, device: str) -> OrtValue:
     from onnxruntime import OrtValue
 
-    if device == "cpu" or array.dtype.kind in "OSU" or array.dtype.name == "bfloat16":  # these live on the host
+    # ONNX Runtime copies neither strings nor bfloat16 arrays to a GPU here: such inputs stay in host memory.
+    if device == "cpu" or array.dtype.kind in "OSU" or array.dtype.name == "bfloat16":
         return as_ort_value(array)
     return OrtValue.ortvalue_from_numpy(array, device, 0)
 
 
-def _reset_peak() -> int | None:
-    """Start the count of the peak anew where the system permits it; return the bytes held now."""
+def _reset_peak_memory() -> int | None:
+    """Set the peak memory of this process to its current memory if the system permits it; return that in bytes."""
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS") if _STATUS.exists() else _peak()
+        Path("/proc/self/clear_refs").write_text("5")  # 5 resets VmHWM
+    return _read_status("VmRSS") if _PROCESS_STATUS.exists() else _read_peak_memory()
 
 
-def _peak() -> int | None:
-    if _STATUS.exists():  # not getrusage: there a new program inherits the peak of the one that started it
-        return _status("VmHWM")
+def _read_peak_memory() -> int | None:
+    """Return the peak memory of this process in bytes; None if the system does not tell."""
+    # On Linux not getrusage: there a process starts with the peak of the process that started it.
+    if _PROCESS_STATUS.exists():
+        return _read_status("VmHWM")
     with suppress(ImportError):
         import resource
 
@@ -171,6 +185,7 @@ def _peak() -> int | None:
     return None
 
 
-def _status(key: str) -> int | None:
-    match = re.search(rf"^{key}:\s*(\d+)", _STATUS.read_text("ascii", "replace"), re.MULTILINE)
+def _read_status(key: str) -> int | None:
+    """Return an amount of memory in bytes from the line ``VmRSS:  1234 kB`` of the status of this process."""
+    match = re.search(rf"^{key}:\s*(\d+)", _PROCESS_STATUS.read_text("ascii", "replace"), re.MULTILINE)
     return int(match[1]) * 1024 if match else None

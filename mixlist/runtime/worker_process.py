@@ -1,9 +1,9 @@
-"""One process that works for this one: ``WorkerProcess.call`` sends it a function and waits for what that returns.
+"""One worker process: ``WorkerProcess.call`` sends it a function, and waits for the result.
 
-The process is a new interpreter that runs ``worker_server`` and is reached over pipes, since ONNX Runtime dies of some
-models instead of raising an error. (Not ``multiprocessing``: the processes that it spawns run the caller's main module
-again.) To start one costs 0.15 s, measured on two cores, nearly all of it the imports of numpy and ONNX Runtime, during
-which this process goes on.
+The process is a new Python interpreter that executes ``worker_server.serve``. It is connected by pipes. A process of
+its own is needed because ONNX Runtime dies on some models instead of raising an error. ``multiprocessing`` does not
+serve, because a process that it spawns runs the caller's main module again. A start costs 0.15 s (measured on two
+cores), nearly all of it the import of numpy and ONNX Runtime, and this process continues meanwhile.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from mixlist.runtime import pipe_protocol
 
 T = TypeVar("T")
 
+# The worker gets the ``sys.path`` of this process, so that it finds the modules whose functions this process sends.
 _COMMAND = (
     "import sys; sys.path[:] = sys.argv[2:]; from mixlist.runtime.worker_server import serve; serve(int(sys.argv[1]))"
 )
-_PATIENCE = 5.0  # seconds that a process may take to end after its pipes
+_EXIT_TIMEOUT = 5.0  # seconds that a process may take to end after it closed its pipes
 
 
 class WorkerDied(ModelError):  # noqa: N818 - it names the event
     """A worker process ended during a call.
 
-    ``signal``: name of the signal (SIGSEGV), or the exit status where there was none. ``last_line``: the last line that
-    the process wrote to its standard error.
+    signal: the name of the signal (SIGSEGV), or the exit status if there was no signal.
+    last_line: the last line that the process wrote to its standard error.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, signal: str = "", last_line: str = "") -> None:
@@ -45,17 +46,19 @@ class WorkerDied(ModelError):  # noqa: N818 - it names the event
 class WorkerProcess:
     """A process that answers one call after the other, until it dies or is closed.
 
-    ``threads``: of one pool for all sessions of ONNX Runtime in it; None for each session's own. A WorkerProcess that
-    is not used any more ends by itself. It serves one thread at a time.
+    threads: the size of one thread pool for all ONNX Runtime sessions in the process; None if each session has its own.
+
+    The process ends when this object is garbage-collected. Only one thread may use this object at a time.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - ``_end`` closes it
+        # A file and not a pipe: nobody reads standard error while the process works, and a full pipe would block it.
+        self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - ``_end_process`` closes it
         command = [sys.executable, "-c", _COMMAND, str(threads or 0), *sys.path]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, bufsize=0)
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._stderr_file, bufsize=0)
         self.pid = self._process.pid
-        self._end = weakref.finalize(self, _end, self._process, self._errors)
+        self._end = weakref.finalize(self, _end_process, self._process, self._stderr_file)
 
     @property
     def alive(self) -> bool:
@@ -63,57 +66,58 @@ class WorkerProcess:
         return self._end.alive and self._process.poll() is None
 
     def call(self, request: Callable[[], T]) -> T:
-        """Run ``request`` (see ``pipe_protocol``) in the process; return its value, raise its error.
+        """Execute ``request`` (see ``pipe_protocol``) in the process, and return its value or raise its error.
 
-        Raises WorkerDied where the process ends meanwhile, CancelledError where it is closed, and what pickle raises
-        for a request that cannot be sent.
+        Raises WorkerDied if the process ends during the call, CancelledError if it is closed, and the error of pickle
+        for a request that cannot be pickled.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             pipe_protocol.send(self._process.stdin, request)
             succeeded, value = pipe_protocol.receive(self._process.stdout)
         except EOFError:
-            raise self._death() from None
+            raise self._death_error() from None
         if not succeeded:
             raise value
         result: T = value
         return result
 
-    def _death(self) -> Exception:
-        """Explain why the pipes have ended, and close what is left."""
-        if not self._end.alive:
+    def _death_error(self) -> Exception:
+        """Return the error that explains why the pipes are closed, and close the rest."""
+        if not self._end.alive:  # ``close`` was called, perhaps by another thread
             return CancelledError("the worker process was closed")
-        ended = _ending(self._process)
-        self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read().decode("utf-8", "replace").split("\n")]
+        cause = _describe_exit(self._process)
+        self._stderr_file.seek(0)
+        lines = [line.strip() for line in self._stderr_file.read().decode("utf-8", "replace").split("\n")]
         self.close()
         last_line = next((line[:200] for line in reversed(lines) if line), "")
-        return WorkerDied(f"a worker process died with {ended}", signal=ended, last_line=last_line)
+        return WorkerDied(f"a worker process died with {cause}", signal=cause, last_line=last_line)
 
     def close(self) -> None:
         """End the process at once."""
         self._end()
 
 
-def _ending(process: subprocess.Popen[bytes]) -> str:
+def _describe_exit(process: subprocess.Popen[bytes]) -> str:
     """Return how a process ended: the name of the signal, or its exit status."""
     try:
-        status = process.wait(_PATIENCE)
+        status = process.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         status = process.wait()
-    if status < 0:
+    if status < 0:  # POSIX: the negative number of the signal
         with suppress(ValueError):
             return signal.Signals(-status).name
         return f"signal {-status}"
-    return f"exit status {status}" if status < 256 else f"exit status {status:#x}"  # Windows: an NTSTATUS
+    # On Windows a crash has an NTSTATUS code, which is known in its hexadecimal form (0xc0000005).
+    return f"exit status {status}" if status < 256 else f"exit status {status:#x}"
 
 
-def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-    """Kill a process: it holds nothing that others need, and waiting for its own end takes time."""
+def _end_process(process: subprocess.Popen[bytes], stderr_file: IO[bytes]) -> None:
+    """Kill a process. It holds nothing that another process needs, and an orderly end would take time."""
     process.kill()
     process.wait()
-    for stream in (process.stdin, process.stdout, errors):
+    for stream in (process.stdin, process.stdout, stderr_file):
         if stream is not None:
             with suppress(OSError):
                 stream.close()

@@ -1,6 +1,7 @@
-"""Serve requests in a worker process: ``serve`` answers them until its input ends.
+"""The code that runs in a worker process: ``serve`` answers requests until its standard input ends.
 
-It also holds sessions under numbers: requests load one, call a method of it, or drop it.
+The process keeps sessions under numbers. Requests of a ``SessionProcess`` load a session, call a method of it, or drop
+it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ _sessions: dict[int, LocalSession] = {}
 
 
 def serve(threads: int) -> None:
-    """Answer the requests on standard input; never return. ``threads``: of all sessions, 0 for each session's own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the parent decides
-    _dump_no_core()
-    requests, answers = _streams()
-    with suppress(ImportError):  # loading a model will report it
+    """Answer the requests on standard input; never return.
+
+    threads: the size of one thread pool for all sessions; 0 if each session has its own.
+    """
+    # Ctrl-C sends SIGINT to the whole process group. Only the parent decides whether this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _disable_core_dumps()
+    requests, answers = _open_streams()
+    with suppress(ImportError):  # the first request that loads a model reports the missing module
         import onnxruntime  # noqa: F401  while the parent prepares the model
     if threads:
         from mixlist.runtime.inference_session import share_threads
@@ -40,26 +45,28 @@ def serve(threads: int) -> None:
     while True:
         try:
             pipe_protocol.send(answers, pipe_protocol.answer(pipe_protocol.receive(requests)))
-        except EOFError:  # the parent was killed: otherwise it would have ended this process
-            _remove_left_folders()
+        except EOFError:  # the parent was killed; a parent that ends in order kills this process first
+            _remove_orphaned_folders()
             os._exit(0)
 
 
-def _streams() -> tuple[IO[bytes], IO[bytes]]:
+def _open_streams() -> tuple[IO[bytes], IO[bytes]]:
+    """Return the stream of requests and that of answers."""
     requests = os.fdopen(0, "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # the output of libraries must not get among the answers
+    # Libraries print to file descriptor 1. Send that to standard error, so that it does not mix with the answers.
+    os.dup2(2, 1)
     return requests, answers
 
 
-def _remove_left_folders() -> None:
-    """Remove the weights and models that the parent had written, once the system has freed its locks."""
-    time.sleep(0.2)
+def _remove_orphaned_folders() -> None:
+    """Remove the temporary folders of the parent, which was killed."""
+    time.sleep(0.2)  # the system frees the locks of the parent a moment after it closes the pipes
     remove_left_folders(tempfile.gettempdir())
 
 
-def _dump_no_core() -> None:
-    """Switch core dumps off: crashes are expected here and would leave gigabytes behind."""
+def _disable_core_dumps() -> None:
+    """Disable core dumps: crashes are expected in this process, and each dump takes gigabytes."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -67,18 +74,18 @@ def _dump_no_core() -> None:
 
 
 def load_session(
-    number: int, kind: type[LocalSession], path: str, options: SessionOptions, folder: Path | None
+    number: int, session_class: type[LocalSession], path: str, options: SessionOptions, folder: Path | None
 ) -> None:
-    """Load a model file under a number."""
-    _sessions[number] = kind.open(path, options, folder)
+    """Load a model file into a session with this number."""
+    _sessions[number] = session_class.open(path, options, folder)
 
 
 def call_session(number: int, method: Callable[Concatenate[S, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a method of a session."""
-    session: S = _sessions[number]  # type: ignore[assignment]  # of the kind that it was loaded as
+    """Call a method of a session. The method must belong to the class with which the session was loaded."""
+    session: S = _sessions[number]  # type: ignore[assignment]
     return method(session, *args, **kwargs)
 
 
 def drop_session(number: int) -> None:
-    """Let a session go."""
+    """Release a session."""
     _sessions.pop(number, None)

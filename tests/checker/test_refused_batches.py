@@ -13,7 +13,7 @@ import mixlist
 from mixlist.checker.result import CheckReport
 from mixlist.errors import ModelError
 from mixlist.report.check_terminal import write_check
-from mixlist.runtime.refused_run import Refusal, RunRefused, read_refusal
+from mixlist.runtime.refused_run import Refusal, RunRefused, parse_refusal
 from tests.support.builders import model, policy
 
 # 7.999 is 8 in float16, and the table has no entry 8.
@@ -105,7 +105,7 @@ def test_workers(tmp_path: Any) -> None:
     ],
 )
 def test_messages(message: str, refusal: Refusal | None) -> None:
-    assert read_refusal(message) == refusal
+    assert parse_refusal(message) == refusal
 
 
 def test_a_refusal_crosses_processes() -> None:

@@ -53,7 +53,7 @@ def test_a_loop_without_iterations_and_an_empty_tensor_did_not_run() -> None:
     assert not [t for t in report.tensors if t.node == "Add_0"]
     made = instrument(model("g (float[N] x) => (float[N] y) { y = Neg(x) }"), safe_reductions=True)
     with LocalSession(make_session(made.proto)) as runner:
-        values = dict(zip(runner.names, runner.run(None, {"x": np.zeros(0, np.float32)}), strict=True))
+        values = dict(zip(runner.output_names, runner.run(None, {"x": np.zeros(0, np.float32)}), strict=True))
     columns = {s: made.outputs[made.probes[0].ref, s][0] for s in ("minimum", "maximum", "sum")}
     told = {s: float(values[p.output][p.column]) for s, p in columns.items()}
     assert told == {"minimum": np.inf, "maximum": -np.inf, "sum": 0.0}

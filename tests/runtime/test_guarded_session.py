@@ -47,18 +47,18 @@ def test_only_a_batch_with_an_empty_array_starts_a_process(monkeypatch: pytest.M
     never_here(monkeypatch)
     with guarded() as session:
         np.testing.assert_array_equal(session.run(None, {"x": ONES})[0], -ONES)
-        assert session._other is None
+        assert session._subprocess is None
         assert session.run(None, {"x": EMPTY})[0].shape == (0, 2)
-        first = session._other
+        first = session._subprocess
         assert session.run(["y"], {"x": EMPTY})[0].shape == (0, 2)
-        assert session._other is first is not None and first.pid != os.getpid()
+        assert session._subprocess is first is not None and first.pid != os.getpid()
 
 
 def test_an_empty_array_in_a_sequence_counts() -> None:
     text = "g (seq(float[N]) s) => (int64 n) { n = SequenceLength (s) }"
     with guarded(text) as session:
         assert session.run(None, {"s": [ONES[0], EMPTY[:, 0]]})[0] == 2
-        assert session._other is not None
+        assert session._subprocess is not None
 
 
 @pytest.mark.parametrize("options", [{}, {"full_statistics": True, "layerwise": True}, {"baseline": "float64"}])

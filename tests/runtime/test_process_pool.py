@@ -59,7 +59,7 @@ def test_an_idle_process_that_was_killed_is_replaced() -> None:
 def test_a_task_that_kills_is_given_up() -> None:
     with ProcessPool(1) as pool:
         after = pool.submit(abs, -1), pool.submit(os.abort), pool.submit(abs, -2)
-        with pytest.raises(WorkerDied, match="died twice") as death:
+        with pytest.raises(WorkerDied, match="two worker processes died") as death:
             after[1].result()
         assert death.value.signal == "SIGABRT"
         assert [after[0].result(), after[2].result()] == [1, 2]

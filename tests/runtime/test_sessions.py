@@ -47,7 +47,7 @@ def external(product: onnx.ModelProto, tmp_path: Path) -> Path:
 
 def check_product(session: object) -> None:
     with LocalSession(session) as runner:  # type: ignore[arg-type]
-        assert runner.names == ("y",)
+        assert runner.output_names == ("y",)
         np.testing.assert_allclose(runner.run(None, {"x": ROWS})[0], ROWS @ WEIGHTS, rtol=1e-6)
 
 
@@ -143,9 +143,9 @@ def test_what_fails_in_a_run_is_told_in_one_line(product: onnx.ModelProto, capfd
 
 def test_providers() -> None:
     assert available_providers()[0] == "cpu"
-    with pytest.raises(UsageError, match="'tpu' is no provider") as error:
+    with pytest.raises(UsageError, match="unknown provider 'tpu'") as error:
         make_session(model("g (float x) => (float y) { y = Identity (x) }"), SessionOptions("tpu"))
-    assert error.value.hint == "it is one of cpu, cuda"
+    assert error.value.hint == "use one of cpu, cuda"
 
 
 @pytest.mark.skipif("cuda" in available_providers(), reason="here is a CUDA provider")
