@@ -43,7 +43,7 @@ _PAGE = 4096  # bytes; the unit of a file system in memory
 _WRITES = ("edits", "writes", "appends", "writes into")
 _REASONS = (
     *map(os.strerror, (errno.ENOSPC, errno.EFBIG, errno.EROFS)),
-    "ONNX Runtime's profile is not whole",  # which ONNX Runtime does not explain
+    "ONNX Runtime's profile is incomplete",  # which ONNX Runtime does not explain
     "their disks are full or read-only",  # of the folders for temporary files, which Python does not explain
 )
 _OLD = b"what was there before\n"

@@ -1,7 +1,7 @@
-"""Cast data to the element type that a model declares.
+"""Cast arrays to the element type that a model declares.
 
-A cast that only rounds values is done, and the loss is reported. One that would change them (an integer out of range, a
-fraction as an integer, a number as text) raises Misfit.
+A cast that only rounds values is allowed, and the loss is reported. A cast that would change values in another way (an
+integer out of range, a fraction as an integer, a number as text) raises IncompatibleData.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array
 
 STRING, BOOL = 8, 9  # TensorProto.DataType
-_BOOLS, _INTEGERS, _FLOATS, _COMPLEX = range(4)  # groups of types; the last two take the values of all before them
+# Groups of types, in an order in which each of the float and complex types takes the values of all groups before it.
+_BOOLS, _INTEGERS, _FLOATS, _COMPLEX = range(4)
 
 
-class IncompatibleData(Exception):  # noqa: N818 - ``inputs.fit`` makes a UsageError of it
-    """Data that does not fit an input."""
+class IncompatibleData(Exception):  # noqa: N818 - ``inputs.make_feed`` turns it into a UsageError
+    """Data that an input of a model cannot take."""
 
 
 def numpy_type(elem: int) -> np.dtype[np.generic]:
-    """Return the numpy dtype of an element type (ml_dtypes has those that numpy lacks); object for strings."""
+    """Return the numpy dtype of any ONNX element type: of ml_dtypes where numpy has none, object for strings."""
     from onnx import helper
 
     return helper.tensor_dtype_to_np_dtype(elem)
 
 
 def integer_bounds(dtype: np.dtype[np.generic]) -> tuple[int, int]:
-    """Return the smallest and largest value of an integer type or bool."""
+    """Return the smallest and the largest value of an integer type or bool."""
     import ml_dtypes
 
     if dtype.kind == "b":
@@ -40,47 +41,53 @@ def integer_bounds(dtype: np.dtype[np.generic]) -> tuple[int, int]:
 
 
 def cast_array(array: Array, elem: int) -> tuple[Array, str | None]:
-    """Return the values in an element type of ONNX, contiguous and in the machine's byte order; and what was lost.
+    """Return the array in an ONNX element type, and a text on the values that the cast changed (None if none).
 
-    Strings become an array of objects, from ``U``, ``S`` (UTF-8) or object arrays. Raw ``V`` values, which is how npy
-    files hold the types of ml_dtypes, are read as bfloat16 (two bytes) or as the type itself (one byte).
+    The result is contiguous and in the byte order of the machine. Strings become an array of objects; they may come
+    from ``U``, ``S`` (UTF-8) or object arrays. npy files store the types of ml_dtypes as raw ``V`` values. These are
+    read as bfloat16 if they have two bytes, and as the requested type if they have one byte. Raises IncompatibleData.
     """
     import numpy as np
 
     if elem == STRING:
-        return _texts(array), None
+        return _cast_to_strings(array), None
     try:
-        wanted = numpy_type(elem)
+        dtype = numpy_type(elem)
     except KeyError:
-        raise IncompatibleData("the model declares no type that data can have") from None
-    array = _named(array, wanted)
-    if array.dtype.newbyteorder("=") == wanted:
-        return np.asarray(array, wanted, order="C"), None
-    source, target = _group(array.dtype), _group(wanted)
+        raise IncompatibleData("the model declares a type that no data can have") from None
+    array = _view_as_numbers(array, dtype)
+    if array.dtype.newbyteorder("=") == dtype:
+        return np.asarray(array, dtype, order="C"), None
+    source, target = _group(array.dtype), _group(dtype)
+    # float -> int, int -> another int, and any type -> bool must keep every value. int -> float and float -> float may
+    # round. complex -> float is refused.
     if source > target or (source == target and target < _FLOATS) or target == _BOOLS:
-        return _exactly(array, wanted), None
+        return _cast_exactly(array, dtype), None
     with np.errstate(all="ignore"):
-        result: Array = np.asarray(array.astype(wanted), order="C")
-        return result, _loss(array, result)
+        result: Array = np.asarray(array.astype(dtype), order="C")
+        return result, _describe_loss(array, result)
 
 
-def _named(array: Array, wanted: np.dtype[np.generic]) -> Array:
-    """Return the array with a dtype that says what it is; raises for what is no number."""
+def _view_as_numbers(array: Array, dtype: np.dtype[np.generic]) -> Array:
+    """Return the array with a numeric dtype: raw values are viewed as bfloat16 or as ``dtype``.
+
+    Raises IncompatibleData for an array that has no numbers.
+    """
     import ml_dtypes
     import numpy as np
 
-    raw = array.dtype.kind == "V" and array.dtype.name.startswith("void")
-    if raw and array.dtype.itemsize == 2:
+    is_raw = array.dtype.kind == "V" and array.dtype.name.startswith("void")
+    if is_raw and array.dtype.itemsize == 2:
         return array.view(np.dtype(ml_dtypes.bfloat16))
-    if raw and array.dtype.itemsize == 1 == wanted.itemsize and wanted.kind not in "biuf":
-        return array.view(wanted)
-    if raw or array.dtype.kind not in "biufcV":
-        raise IncompatibleData("the model wants numbers")
+    if is_raw and array.dtype.itemsize == 1 == dtype.itemsize and dtype.kind not in "biuf":
+        return array.view(dtype)
+    if is_raw or array.dtype.kind not in "biufcV":
+        raise IncompatibleData("the model expects numbers")
     return array
 
 
 def _group(dtype: np.dtype[np.generic]) -> int:
-    """Return the group of a type of numpy or ml_dtypes, by its name: ``uint4``, ``float8_e5m2``, ``bfloat16``."""
+    """Return the group of a dtype of numpy or ml_dtypes by its name: ``uint4``, ``float8_e5m2``, ``bfloat16``."""
     if dtype.name == "bool":
         return _BOOLS
     if dtype.name.startswith(("int", "uint")):
@@ -88,26 +95,26 @@ def _group(dtype: np.dtype[np.generic]) -> int:
     return _COMPLEX if dtype.name.startswith("complex") else _FLOATS
 
 
-def _exactly(array: Array, wanted: np.dtype[np.generic]) -> Array:
-    """Cast to bool or an integer type, which must hold every value as it is."""
+def _cast_exactly(array: Array, dtype: np.dtype[np.generic]) -> Array:
+    """Return the array as bool or integers. Raises IncompatibleData if a value would change."""
     import numpy as np
 
     source = _group(array.dtype)
-    if source == _COMPLEX or _group(wanted) == _FLOATS:
-        raise IncompatibleData(f"the model wants {wanted.name}")
-    low, high = integer_bounds(wanted)
-    wide = _wide(array)
-    wrong = ~((wide >= low) & (wide <= high))
+    if source == _COMPLEX or _group(dtype) == _FLOATS:
+        raise IncompatibleData(f"the model expects {dtype.name}")
+    low, high = integer_bounds(dtype)
+    values = _as_comparable(array)
+    is_lost = ~((values >= low) & (values <= high))
     if source == _FLOATS:
-        # The float next to 2^63 - 1 is 2^63 itself: it is not below the limit, though it compares as equal.
-        wrong |= (wide != np.trunc(wide)) | (wide >= float(high) + 1)
-    if wrong.any():
-        raise IncompatibleData(f"{wide[wrong].flat[0]} is no {wanted.name}")
-    return np.asarray(array.astype(wanted), order="C")
+        # 2^63 - 1 becomes the float 2^63. A value of 2^63 compares as equal to it, but is beyond int64.
+        is_lost |= (values != np.trunc(values)) | (values >= float(high) + 1)
+    if is_lost.any():
+        raise IncompatibleData(f"{values[is_lost].flat[0]} cannot be represented as {dtype.name}")
+    return np.asarray(array.astype(dtype), order="C")
 
 
-def _wide(array: Array) -> NDArray[Any]:
-    """Return the same values in a type of numpy's own that compares with any number."""
+def _as_comparable(array: Array) -> NDArray[Any]:
+    """Return the same values in a type of numpy that can be compared with any number; ml_dtypes cannot."""
     import numpy as np
 
     if array.dtype.kind == "V":
@@ -115,24 +122,24 @@ def _wide(array: Array) -> NDArray[Any]:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def _loss(array: Array, result: Array) -> str | None:
-    """Describe what a cast changed. Rounding float64 to float32 goes without saying."""
+def _describe_loss(array: Array, result: Array) -> str | None:
+    """Return a text on the values that a cast changed; None if it changed none, or only rounded float64 to float32."""
     import numpy as np
 
     dtype = result.dtype
     if not array.size or array.dtype.kind == "b" or _group(dtype) == _COMPLEX:
         return None
-    infinite = int(np.count_nonzero(np.isfinite(array) & ~np.isfinite(result)))
-    if infinite:
-        return f"{infinite} of {array.size} values are beyond {dtype.name} and were lost"
+    overflow_count = int(np.count_nonzero(np.isfinite(array) & ~np.isfinite(result)))
+    if overflow_count:
+        return f"{overflow_count} of {array.size} values are beyond the range of {dtype.name} and were lost"
     if array.dtype == np.float64 and dtype == np.float32:
         return None
-    before, after = _wide(array), result.astype(np.float64)
-    rounded = int(np.count_nonzero((before != after) & ~(np.isnan(before) & np.isnan(after))))
-    return f"{rounded} of {array.size} values were rounded to {dtype.name}" if rounded else None
+    before, after = _as_comparable(array), result.astype(np.float64)
+    rounded_count = int(np.count_nonzero((before != after) & ~(np.isnan(before) & np.isnan(after))))
+    return f"{rounded_count} of {array.size} values were rounded to {dtype.name}" if rounded_count else None
 
 
-def _texts(array: NDArray[Any]) -> Array:
+def _cast_to_strings(array: NDArray[Any]) -> Array:
     import numpy as np
 
     kind = array.dtype.kind
@@ -140,9 +147,9 @@ def _texts(array: NDArray[Any]) -> Array:
         try:
             array = np.char.decode(array, "utf-8")
         except UnicodeDecodeError:
-            raise IncompatibleData("the model wants strings, and these bytes are not UTF-8") from None
+            raise IncompatibleData("the model expects strings, and these bytes are not UTF-8") from None
     elif kind == "O" and all(isinstance(text, str) for text in array.flat):
         return np.asarray(array, order="C")
     elif kind not in "UT":
-        raise IncompatibleData("the model wants strings")
+        raise IncompatibleData("the model expects strings")
     return np.asarray(array.astype(object), order="C")

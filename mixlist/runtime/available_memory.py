@@ -1,6 +1,6 @@
-"""Find out how much memory this process can still get: from the system, and from the limits of its container.
+"""Measure how much memory this process can still get from the system and within the limits of its container.
 
-``gigabytes`` writes an amount of memory in messages.
+``format_gigabytes`` writes an amount of memory in messages.
 """
 
 from __future__ import annotations
@@ -10,29 +10,31 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+# Files of Linux: the memory of the machine, the control group of this process, and the folder of all control groups.
 _MEMINFO = Path("/proc/meminfo")
 _OWN_GROUP = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 
 
 def measure_available_memory() -> int | None:
-    """Return the bytes that this process can still get; None where the system does not say.
+    """Return the bytes that this process can still get; None if the system does not tell.
 
-    Linux counts free memory and the caches that it can drop, within the limit of the control group. macOS gives all the
-    memory of the machine, and Windows nothing.
+    On Linux the result counts free memory and the caches that the system can drop, within the limit of the control
+    group. On macOS the result is all the memory of the machine, and on Windows None.
     """
-    known = [size for size in (_of_system(), _of_group()) if size is not None]
-    return min(known, default=None)
+    limits = [size for size in (_available_on_machine(), _available_in_control_group()) if size is not None]
+    return min(limits, default=None)
 
 
 def format_gigabytes(size: int) -> str:
-    """Return a number of bytes for messages, as ``1.6 GB``."""
+    """Return a number of bytes as a text for messages, for example ``1.6 GB``."""
     return f"{size / 10**9:,.1f} GB"
 
 
-def _of_system() -> int | None:
+def _available_on_machine() -> int | None:
     with suppress(OSError, ValueError, StopIteration):
         lines = _MEMINFO.read_text("ascii").splitlines()
+        # MemAvailable:   8000 kB
         return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
     if sys.platform == "win32":
         return None
@@ -41,15 +43,18 @@ def _of_system() -> int | None:
     return None
 
 
-def _of_group() -> int | None:
+def _available_in_control_group() -> int | None:
     """Return the bytes that the control group (version 2) may still take; None without a limit."""
     with suppress(OSError, ValueError, StopIteration):
         lines = _OWN_GROUP.read_text("utf-8").splitlines()
-        own = next(line for line in lines if line.startswith("0::")).removeprefix("0::/")
-        for folder in (_GROUPS / own, _GROUPS):  # in a container the own group is often the root of what it sees
+        # The line of version 2 starts with "0::": 0::/user.slice/session-1.scope
+        own_path = next(line for line in lines if line.startswith("0::")).removeprefix("0::/")
+        # In a container the path is that on the host, and the root of the visible groups is often the own group.
+        for folder in (_GROUPS / own_path, _GROUPS):
             with suppress(OSError, ValueError):
-                most = int((folder / "memory.max").read_text("ascii"))  # ValueError: "max", no limit
+                limit = int((folder / "memory.max").read_text("ascii"))  # "max" means no limit: ValueError
                 used = int((folder / "memory.current").read_text("ascii"))
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text("ascii").splitlines())
-                return max(0, most - used + int(stat.get("inactive_file", 0)))
+                # ``used`` includes cached files, which the system drops before it refuses memory.
+                return max(0, limit - used + int(stat.get("inactive_file", 0)))
     return None

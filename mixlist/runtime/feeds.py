@@ -1,7 +1,7 @@
-"""Batches of data for a model: read from files, given as arrays, or made at random; each is read when it is its turn.
+"""Batches of data for a model: read from files, passed as arrays, or random. Each batch is read when its turn comes.
 
-A batch, a *feed*, is a dict of input name -> array of the declared type, in the model's order; a sequence is a list of
-arrays. bfloat16 arrays are those of ml_dtypes, strings are arrays of objects.
+A batch is a *feed*: a dict from input names to arrays of the declared types, in the order of the inputs. The value of a
+sequence input is a list of arrays. bfloat16 arrays have the dtype of ml_dtypes. Strings are arrays of objects.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Batches:
-    """The batches of a check or benchmark, in order; every iteration reads them anew.
+    """The batches of a check or benchmark, in their order. Every iteration reads them again.
 
-    Iterating raises FileError for what cannot be read and UsageError for what does not fit the model.
+    An iteration raises FileError for a file that cannot be read, and UsageError for data that does not fit the model.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Batches:
         self.inputs = tuple(inputs)
         self._sources = tuple(sources)
         self._warnings = tuple(warnings)
-        self._losses: dict[str, Diagnostic] = {}  # the first warning about values that a cast changed, by input
+        self._loss_warnings: dict[str, Diagnostic] = {}  # by input name: the first batch whose values a cast changed
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -50,27 +50,27 @@ class Batches:
             feed, losses = make_feed(source.read(), self.inputs, source.name)
             for name, loss in losses.items():
                 message = f"input {name!r}: {loss} (reported once for this input)"
-                self._losses.setdefault(name, warning("ML602", message, path=source.name))
+                self._loss_warnings.setdefault(name, warning("ML602", message, path=source.name))
             yield feed
 
     def select(self, indices: Iterable[int]) -> Batches:
         """Return the batches at these positions."""
-        return Batches(self.inputs, [self._sources[at] for at in indices], self._warnings)
+        return Batches(self.inputs, [self._sources[index] for index in indices], self._warnings)
 
     def names(self) -> tuple[str, ...]:
-        """Return what messages call each batch: its file, or ``random 0``."""
+        """Return the names of the batches in messages: the path of the file, ``batch 0``, or ``random 0``."""
         return tuple(source.name for source in self._sources)
 
     @property
     def warnings(self) -> tuple[Diagnostic, ...]:
-        """Return the warnings about the data read so far: sizes assumed (ML601), values that a cast changed (ML602)."""
-        return (*self._warnings, *self._losses.values())
+        """Return the warnings about the data read so far: assumed sizes (ML601), values that casts changed (ML602)."""
+        return (*self._warnings, *self._loss_warnings.values())
 
 
 def read_batches(paths: Sequence[str | os.PathLike[str]], proto: ModelProto) -> Batches:
-    """Return batches from files and directories in the order given (see ``batch_files``).
+    """Return the batches in files and directories, in the order of the paths (see ``batch_files``).
 
-    Raises FileError for a path that is no data.
+    Raises FileError for a path that is not data.
     """
     inputs = model_inputs(proto)
     return Batches(inputs, [source for path in paths for source in find_batch_sources(Path(path), inputs)])
@@ -83,20 +83,22 @@ def make_random_batches(
     dims: Mapping[str, int] | None = None,
     ranges: Mapping[str, random_feeds.Bounds] | None = None,
 ) -> Batches:
-    """Return ``count`` batches of random values; the same arguments give the same values. See ``random_feeds``.
+    """Return ``count`` batches of random values (see ``random_feeds``). The same arguments give the same values.
 
-    ``dims``: sizes by symbolic name, ``input.axis`` or a pattern; ``ranges``: smallest and largest value by input.
-    Raises UsageError for sizes that are missing and names that the model does not have.
+    dims: sizes by symbolic name, ``input.axis``, or pattern.
+    ranges: the smallest and the largest value by input name.
+
+    Raises UsageError for a missing size, and for a name that the model does not have.
     """
-    generator = random_feeds.plan_random_feeds(proto, dims or {}, ranges or {})
-    batches = [BatchSource(f"random {at}", partial(generator.feed, seed, at)) for at in range(count)]
-    return Batches(model_inputs(proto), batches, generator.warnings)
+    plan = random_feeds.plan_random_feeds(proto, dims or {}, ranges or {})
+    sources = [BatchSource(f"random {index}", partial(plan.make_feed, seed, index)) for index in range(count)]
+    return Batches(model_inputs(proto), sources, plan.warnings)
 
 
 def as_batches(data: object, proto: ModelProto) -> Batches:
-    """Return the batches that a caller of the Python API means: Batches, one or several paths, or one or several feeds.
+    """Return the batches that a caller of the Python API passed: Batches, or one or several paths or feeds.
 
-    Raises UsageError for anything else, and for no batches at all.
+    Raises UsageError for data of another type, and for an empty list.
     """
     if isinstance(data, Batches):
         return data
@@ -106,65 +108,68 @@ def as_batches(data: object, proto: ModelProto) -> Batches:
     if items and all(isinstance(item, str | os.PathLike) for item in items):
         return read_batches(items, proto)
     if items and all(isinstance(item, Mapping) for item in items):
-        return Batches(
-            model_inputs(proto), [BatchSource(f"batch {at}", partial(dict, feed)) for at, feed in enumerate(items)]
-        )
+        sources = [BatchSource(f"batch {index}", partial(dict, feed)) for index, feed in enumerate(items)]
+        return Batches(model_inputs(proto), sources)
     problem = "empty" if items == [] else f"a {type(data).__name__}"
-    raise UsageError(f"the data is {problem}", hint="give paths, or dicts of arrays by input name")
+    raise UsageError(f"the data is {problem}", hint="pass paths, or dicts of arrays by input name")
 
 
 def as_float32(feed: Feed, inputs: Sequence[Input]) -> Feed:
-    """Return the feed for a graph whose low-precision inputs are float32 now: rounded to the declared type.
+    """Return the feed for the emulation of a model: values of low-precision inputs rounded, and then in float32.
 
-    ``inputs`` are those of the model before it was raised.
+    inputs: those of the model itself. In the emulation its low-precision inputs are float32.
     """
-    low = {each.name: types.element(each.type) for each in inputs if types.element(each.type) in LOW_TYPES}
-    return {name: _raised(value, low[name]) if name in low else value for name, value in feed.items()}
+    low_types = {i.name: types.element(i.type) for i in inputs if types.element(i.type) in LOW_TYPES}
+    return {
+        name: _round_to_float32(value, low_types[name]) if name in low_types else value for name, value in feed.items()
+    }
 
 
-def _raised(value: Any, elem: int) -> Any:  # an array, a sequence or None
+def _round_to_float32(value: Any, elem: int) -> Any:  # an array, a sequence or None
     import numpy as np
 
     if value is None or isinstance(value, list | tuple):
-        return None if value is None else [_raised(part, elem) for part in value]
+        return None if value is None else [_round_to_float32(part, elem) for part in value]
     return cast_array(np.asarray(value), elem)[0].astype(np.float32)
 
 
 def has_empty_array(feed: Feed) -> bool:
-    """Return whether an array of a batch, or of a sequence in it, has no elements."""
+    """Return True if an array of a batch, or an array in a sequence of it, has no elements."""
     return any(array.size == 0 for array in arrays_of(feed))
 
 
 def arrays_of(feed: Feed) -> Iterator[Array]:
-    """Yield the arrays of a batch, those of sequences too."""
-    waiting: list[Any] = list(feed.values())
-    while waiting:
-        value = waiting.pop()
+    """Yield the arrays of a batch and those in its sequences."""
+    pending: list[Any] = list(feed.values())
+    while pending:
+        value = pending.pop()
         if isinstance(value, list | tuple):
-            waiting.extend(value)
+            pending.extend(value)
         elif value is not None:
             yield value
 
 
 def digest(feeds: Iterable[Mapping[str, object]]) -> str:
-    """Return the SHA-256 of feeds, or of other arrays by name. The order of names is ignored."""
+    """Return the SHA-256 of feeds, or of other arrays by name. The order of the names does not count."""
     sha = hashlib.sha256()
     for feed in feeds:
         for name in sorted(feed):
             sha.update(name.encode())
-            for part in _bytes(feed[name]):
-                sha.update(part)
+            for block in _bytes_of(feed[name]):
+                sha.update(block)
     return sha.hexdigest()
 
 
-def _bytes(value: object) -> Iterator[bytes]:
+def _bytes_of(value: object) -> Iterator[bytes]:
+    """Yield bytes that identify a value: its type and shape, then its elements."""
     import numpy as np
 
     if value is None or isinstance(value, list | tuple):
         yield f"{None if value is None else len(value)}".encode()
         for part in value or ():
-            yield from _bytes(part)
+            yield from _bytes_of(part)
         return
     array = np.asarray(value)
     yield f"{array.dtype} {array.shape}".encode()
+    # The memory of an object array contains addresses, which differ from run to run.
     yield repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()

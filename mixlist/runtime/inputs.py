@@ -1,6 +1,6 @@
-"""The inputs of a model, and data made to fit them: names, shapes and types are checked, values cast.
+"""The inputs of a model, and the conversion of data to feeds for them.
 
-``fit`` takes arrays by name and returns a feed and what its casts lost (see ``casts``).
+``make_feed`` takes arrays by name. It checks names, shapes and types, and casts the values (see ``array_casts``).
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
     Shape = tuple[int | str | None, ...]
 
-_SHOWN = 12  # inputs that a message lists
+_MAX_LISTED = 12  # inputs that a message lists
 
 
 @dataclass(frozen=True)
 class Input:
     """One input of a model's main graph.
 
-    ``shape``: a size, a symbolic name, or None for each axis; None if the model does not say how many axes there are.
-    Of a sequence or optional it is that of the content. ``optional``: it may be missing, because an initializer of the
-    same name is its default or because its type is an optional.
+    shape: for each axis a size, a symbolic name, or None; None if the model does not declare the number of axes. The
+        shape of a sequence or optional is that of its elements.
+    optional: data may omit the input, because an initializer of the same name is its default or because its type is an
+        optional.
     """
 
     name: str
@@ -40,120 +41,133 @@ class Input:
 
 
 def model_inputs(proto: ModelProto) -> tuple[Input, ...]:
-    """Return the inputs of a ModelProto's main graph, in its order."""
+    """Return the inputs of the main graph, in its order."""
     graph = proto.graph
     defaults = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     inputs = []
     for value in graph.input:
-        kind = types.from_proto(value.type)
-        optional = value.name in defaults or (isinstance(kind, tuple) and kind[0] == "optional")
-        inputs.append(Input(value.name, kind, declared_shape(value.type), optional))
+        value_type = types.from_proto(value.type)
+        optional = value.name in defaults or (isinstance(value_type, tuple) and value_type[0] == "optional")
+        inputs.append(Input(value.name, value_type, declared_shape(value.type), optional))
     return tuple(inputs)
 
 
-def declared_shape(kind: TypeProto) -> Shape | None:
-    """Return the shape of a tensor's type, inside any container; None where it has none."""
-    while kind.HasField("sequence_type") or kind.HasField("optional_type"):
-        kind = kind.sequence_type.elem_type if kind.HasField("sequence_type") else kind.optional_type.elem_type
-    if not kind.tensor_type.HasField("shape"):
+def declared_shape(type_proto: TypeProto) -> Shape | None:
+    """Return the declared shape of a tensor, or of the tensors in a sequence or optional; None if there is none."""
+    while type_proto.HasField("sequence_type") or type_proto.HasField("optional_type"):
+        is_sequence = type_proto.HasField("sequence_type")
+        type_proto = type_proto.sequence_type.elem_type if is_sequence else type_proto.optional_type.elem_type
+    if not type_proto.tensor_type.HasField("shape"):
         return None
     return tuple(
+        # Some exporters write -1 for an unknown size.
         d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or None
-        for d in kind.tensor_type.shape.dim
+        for d in type_proto.tensor_type.shape.dim
     )
 
 
-def describe_type(kind: types.Type, shape: Shape | None) -> str:
-    """Return a type and shape in words: ``float32[N, 4]``, ``?`` for an unnamed size, ``int64[]`` for a scalar."""
-    if isinstance(kind, tuple):
-        return f"{kind[0]}({describe_type(kind[1], shape)})"
+def describe_type(value_type: types.Type, shape: Shape | None) -> str:
+    """Return a type and shape as text: ``float32[N, 4]``, ``float32[?]``, ``int64[]``.
+
+    ``?`` is a size without a name, ``[]`` a scalar, and ``[...]`` an unknown number of axes.
+    """
+    if isinstance(value_type, tuple):
+        return f"{value_type[0]}({describe_type(value_type[1], shape)})"
     sizes = "..." if shape is None else ", ".join("?" if size is None else str(size) for size in shape)
-    return f"{types.type_name(kind)}[{sizes}]"
+    return f"{types.type_name(value_type)}[{sizes}]"
 
 
-def _value_text(value: Any) -> str:
-    """Return the type and shape of some data in the same words."""
+def _describe_value(value: Any) -> str:
+    """Return the type and shape of a value in the data, in the form of ``describe_type``."""
     if isinstance(value, list | tuple):
-        return f"a list of {len(value)}" + (f", the first {_value_text(value[0])}" if value else "")
+        return f"a list of {len(value)}" + (f", the first {_describe_value(value[0])}" if value else "")
     if value is None or not hasattr(value, "dtype"):
         return type(value).__name__
     return f"{value.dtype.name or value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
-def make_feed(data: Mapping[str, object], inputs: Sequence[Input], where: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the feed that ``data`` makes for a model: arrays of the declared types, in the model's order.
+def make_feed(
+    data: Mapping[str, object], inputs: Sequence[Input], data_name: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the feed with the values of ``data``, and a text on each input whose values the cast changed.
 
-    ``where`` names the data in messages. Also returns what casts lost, by input. Raises UsageError, which shows what
-    the model wants and what the data holds.
+    The feed has arrays of the declared types, in the order of the inputs. ``data_name`` identifies the data in
+    messages. Raises UsageError, which shows the inputs of the model and the arrays of the data.
     """
-    names = {i.name for i in inputs}
-    missing = [i.name for i in inputs if not i.optional and i.name not in data]
+    names = {model_input.name for model_input in inputs}
+    missing = [model_input.name for model_input in inputs if not model_input.optional and model_input.name not in data]
     unknown = [name for name in data if name not in names]
     if missing or unknown:
-        raise UsageError(f"{where}: {_names_problem(missing, unknown, names)}", hint=_comparison(data, inputs))
+        problem = _describe_wrong_names(missing, unknown, names)
+        raise UsageError(f"{data_name}: {problem}", hint=_compare(data, inputs))
     feed: dict[str, Any] = {}
     losses: dict[str, str] = {}
-    for each in inputs:
-        if each.name not in data:
+    for model_input in inputs:
+        name = model_input.name
+        if name not in data:
             continue
         try:
-            feed[each.name], loss = _value(data[each.name], each.type, each.shape)
-        except IncompatibleData as problem:
-            text = f"{where}: input {each.name!r} is {_value_text(data[each.name])}: {problem}"
-            raise UsageError(text, hint=_comparison(data, inputs)) from None
+            feed[name], loss = _convert_value(data[name], model_input.type, model_input.shape)
+        except IncompatibleData as error:
+            text = f"{data_name}: input {name!r} is {_describe_value(data[name])}: {error}"
+            raise UsageError(text, hint=_compare(data, inputs)) from None
         if loss:
-            losses[each.name] = loss
+            losses[name] = loss
     return feed, losses
 
 
-def _names_problem(missing: Sequence[str], unknown: Sequence[str], names: set[str]) -> str:
+def _describe_wrong_names(missing: Sequence[str], unknown: Sequence[str], names: set[str]) -> str:
+    """Return a text on inputs without data and data without an input; ``names`` are those of all inputs."""
     from mixlist.lists.suggestions import did_you_mean
 
     problems = []
     if missing:
-        problems.append(f"no data for input{'s' * (len(missing) > 1)} {_quoted(missing)}")
+        problems.append(f"no data for input{'s' * (len(missing) > 1)} {_quote_names(missing)}")
     if unknown:
-        near = did_you_mean(unknown[0], names) if len(unknown) == 1 else None
-        problems.append(f"the model has no input {_quoted(unknown)}" + (f" ({near.rstrip('?')}?)" if near else ""))
+        suggestion = did_you_mean(unknown[0], names) if len(unknown) == 1 else None
+        suffix = f" ({suggestion.rstrip('?')}?)" if suggestion else ""
+        problems.append(f"the model has no input {_quote_names(unknown)}{suffix}")
     return "; ".join(problems)
 
 
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+def _quote_names(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:_MAX_LISTED]) + (" ..." if len(names) > _MAX_LISTED else "")
 
 
-def _comparison(data: Mapping[str, object], inputs: Sequence[Input]) -> str:
-    wants = [f"  {each}" for each in inputs[:_SHOWN]] + ["  ..."] * (len(inputs) > _SHOWN)
-    holds = [f"  {name}: {_value_text(value)}" for name, value in list(data.items())[:_SHOWN]]
-    return "\n".join(["the model wants", *wants, "the data holds", *(holds or ["  nothing"])])
+def _compare(data: Mapping[str, object], inputs: Sequence[Input]) -> str:
+    """Return a list of the inputs of the model and of the arrays in the data, for a hint."""
+    expected = [f"  {model_input}" for model_input in inputs[:_MAX_LISTED]] + ["  ..."] * (len(inputs) > _MAX_LISTED)
+    contained = [f"  {name}: {_describe_value(value)}" for name, value in list(data.items())[:_MAX_LISTED]]
+    return "\n".join(["the model expects", *expected, "the data contains", *(contained or ["  nothing"])])
 
 
-def _value(value: object, kind: types.Type, shape: Shape | None) -> tuple[object, str | None]:
-    """Return the data as the runtime takes it for a type, and what a cast lost."""
+def _convert_value(value: object, value_type: types.Type, shape: Shape | None) -> tuple[object, str | None]:
+    """Return a value in the form that ONNX Runtime takes for a type, and a text on the values that the cast changed."""
     import numpy as np
 
-    if not isinstance(kind, tuple):
+    if not isinstance(value_type, tuple):
         try:
             array = np.asarray(value)
         except ValueError:
-            raise IncompatibleData("its rows differ in length") from None
+            raise IncompatibleData("its rows have different lengths") from None
         _check_shape(array.shape, shape)
-        return cast_array(array, kind)
-    if kind[0] == "optional":
-        return (None, None) if value is None else _value(value, kind[1], shape)
-    if kind[0] != "seq":
-        raise IncompatibleData(f"a {kind[0]} cannot be given as data")
+        return cast_array(array, value_type)
+    if value_type[0] == "optional":
+        return (None, None) if value is None else _convert_value(value, value_type[1], shape)
+    if value_type[0] != "seq":
+        raise IncompatibleData(f"data cannot contain a {value_type[0]}")
     if not isinstance(value, list | tuple):
-        raise IncompatibleData("the model wants a sequence, which a test_data_set directory can hold")
-    parts = [_value(part, kind[1], shape) for part in value]
+        raise IncompatibleData("the model expects a sequence, which a test_data_set directory can contain")
+    parts = [_convert_value(part, value_type[1], shape) for part in value]
     return [part for part, _ in parts], next((loss for _, loss in parts if loss), None)
 
 
 def _check_shape(shape: tuple[int, ...], declared: Shape | None) -> None:
+    """Raise IncompatibleData if a shape contradicts the declared one."""
     if declared is None:
         return
     if len(shape) != len(declared):
-        raise IncompatibleData(f"the model wants {len(declared)} axes")
-    for axis, (size, wanted) in enumerate(zip(shape, declared, strict=True)):
-        if isinstance(wanted, int) and size != wanted:
-            raise IncompatibleData(f"the model wants {wanted} along axis {axis}")
+        raise IncompatibleData(f"the model expects {len(declared)} axes")
+    for axis, (size, declared_size) in enumerate(zip(shape, declared, strict=True)):
+        if isinstance(declared_size, int) and size != declared_size:
+            raise IncompatibleData(f"the model expects {declared_size} along axis {axis}")

@@ -1,4 +1,4 @@
-"""Keep values by key between the tasks of a process, and drop the least recently used ones first."""
+"""A cache of values between the tasks of a process, which drops the least recently used values first."""
 
 from __future__ import annotations
 
@@ -11,40 +11,45 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """Values of at most ``limit``, each counted by ``weigh``: by default their number. Safe for several threads."""
+    """A cache whose values have a total weight of at most ``limit``. Several threads may use it.
+
+    weigh: returns the weight of a value; by default 1, so that ``limit`` is a number of values.
+    """
 
     def __init__(self, limit: int, weigh: Callable[[T], int] = lambda _: 1) -> None:
         self._limit, self._weigh = limit, weigh
-        self._values: OrderedDict[Hashable, T] = OrderedDict()
-        self._weight = 0
-        self._lock = threading.RLock()
+        self._values: OrderedDict[Hashable, T] = OrderedDict()  # the least recently used value first
+        self._total_weight = 0
+        self._lock = threading.RLock()  # reentrant, because ``get_or_make`` calls ``get`` and ``put``
 
     def get(self, key: Hashable) -> T | None:
-        """Return the value of a key, None if there is none (any more)."""
+        """Return the value of a key; None if the cache does not have it."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
             return self._values.get(key)
 
     def put(self, key: Hashable, value: T) -> None:
-        """Keep the value of a new key, unless it is beyond the limit by itself."""
+        """Store the value of a new key, unless the value alone is beyond the limit."""
         weight = self._weigh(value)
         with self._lock:
             if key not in self._values and weight <= self._limit:
                 self._make_room(weight)
                 self._values[key] = value
-                self._weight += weight
+                self._total_weight += weight
 
     def get_or_make(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of a key; it is made, by one thread, where there is none."""
+        """Return the value of a key. If the cache does not have it, one thread calls ``make`` and the others wait."""
         with self._lock:
             value = self.get(key)
             if value is None:
-                self._make_room(1)  # before, since the values are large
+                # Values are large: drop an old one before the new one takes memory.
+                self._make_room(1)
                 value = make()
                 self.put(key, value)
             return value
 
     def _make_room(self, weight: int) -> None:
-        while self._values and self._weight + weight > self._limit:
-            self._weight -= self._weigh(self._values.popitem(last=False)[1])
+        while self._values and self._total_weight + weight > self._limit:
+            _, dropped_value = self._values.popitem(last=False)
+            self._total_weight -= self._weigh(dropped_value)

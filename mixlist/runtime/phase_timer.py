@@ -1,4 +1,4 @@
-"""Wall time by phase."""
+"""Measure the wall time of the phases of a command."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 
 class PhaseTimer:
-    """Adds up the seconds of each phase."""
+    """The seconds of each phase, summed over all times that the phase is entered."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time inside to a phase."""
+        """Add the time inside the ``with`` to a phase."""
         start = time.perf_counter()
         try:
             yield

@@ -1,6 +1,7 @@
-"""Test whether a provider keeps the Casts that round to a low type: tiny models whose outputs show it.
+"""Test whether a provider keeps the Casts that round to a low type, with tiny models whose outputs show it.
 
-Overflow and rounding have to survive ONNX Runtime's optimizations, else an emulated check would find nothing.
+An emulated check needs these Casts. If ONNX Runtime's optimizations dropped them, the check would find no overflow and
+no rounding.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
     from mixlist.runtime.session import Session
 
-# A sum that the low type cannot hold, scaled down again, and an integer between two neighbors of the low type: if
-# either shows the float32 result, the Casts around it were dropped.
-_PROBE = """<ir_version: 8, opset_import: ["" : 17]>
-probe (float[1, 64] row, float[64, 1] column, float[1] even) => (float[1, 1] overflow, float[1] rounding)
+# The output ``overflow`` is a sum that the low type cannot represent, scaled down again: it must be infinite. The
+# output ``rounding`` is an odd integer between two neighbors of the low type: it must be even. If an output is the
+# float32 result, ONNX Runtime dropped the Casts before it.
+_TEST_MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+rounding_test (float[1, 64] row, float[64, 1] column, float[1] even) => (float[1, 1] overflow, float[1] rounding)
 <float one = {1}, float small = {0.001}>
 {
     sum = MatMul (row, column)
@@ -32,57 +34,60 @@ probe (float[1, 64] row, float[64, 1] column, float[1] even) => (float[1, 1] ove
     odd_back = Cast <to = 1> (odd_low)
     rounding = Mul (odd_back, one)
 }"""
-# Low type: its number in ONNX, a factor whose 64 products overflow it but not float32, an even number whose odd
-# neighbor it does not have (float16 has 11 bits of mantissa, bfloat16 has 8).
-_PROBES = {"float16": (10, 300.0, 2048.0), "bfloat16": (16, 2.305e18, 256.0)}
+# For each low type: its number in ONNX; a factor f for which 64 f^2 overflows the low type but not float32; an even
+# number whose odd successor the low type cannot represent (float16 has 11 bits of mantissa, bfloat16 has 8).
+_TEST_VALUES = {"float16": (10, 300.0, 2048.0), "bfloat16": (16, 2.305e18, 256.0)}
 
 
 def start_rounding_tests(provider: str, open_session: Callable[[ModelProto], Session]) -> Callable[[], str | None]:
-    """Start the tests in sessions that ``open_probe`` makes; sessions in other processes run meanwhile.
+    """Start the tests in sessions that ``open_session`` opens, and return a function that waits for the results.
 
-    Returns a function that waits for the results and returns why the provider does not round, None if it does. Raises
-    UsageError where the provider is missing, and WorkerDied where the process of a session dies.
+    That function returns the reason why the provider does not round, or None if it does. Sessions in other processes
+    run while this process continues. Raises UsageError if the provider is missing, and WorkerDied if the process of a
+    session dies.
     """
-    probes = {low: _Probe(open_session, *probe) for low, probe in _PROBES.items()}
+    tests = {low: _RoundingTest(open_session, *values) for low, values in _TEST_VALUES.items()}
 
-    def reason() -> str | None:
-        for low, (_, factor, even) in _PROBES.items():
+    def find_problem() -> str | None:
+        for low, (_, factor, even) in _TEST_VALUES.items():
             try:
-                overflow, rounding = probes[low].outputs()
+                overflow, rounding = tests[low].wait()
             except ModelError as error:
                 if isinstance(error, WorkerDied):
                     raise
                 return f"the test model for {low} does not run on {provider}: {error.message}"
-            dropped = f"ONNX Runtime's {provider} provider drops the Casts that round to {low}"
+            problem = f"ONNX Runtime's {provider} provider drops the Casts that round to {low}"
             if overflow != math.inf:
-                return f"{dropped}: 64 x {factor:g} x {factor:g} x 0.001 gave {overflow:g} instead of inf"
+                return f"{problem}: 64 x {factor:g} x {factor:g} x 0.001 gave {overflow:g} instead of inf"
             if rounding != even:
-                return f"{dropped}: {even + 1:g} stayed {rounding:g} instead of {even:g}"
+                return f"{problem}: {even + 1:g} stayed {rounding:g} instead of {even:g}"
         return None
 
-    return reason
+    return find_problem
 
 
-class _Probe:
-    """One test model, which runs or was refused."""
+class _RoundingTest:
+    """One test model that has started to run, or the error with which it was refused."""
 
-    def __init__(self, open_session: Callable[[ModelProto], Session], low: int, factor: float, even: float) -> None:
+    def __init__(
+        self, open_session: Callable[[ModelProto], Session], low_elem: int, factor: float, even: float
+    ) -> None:
         import numpy as np
         from onnx import parser
 
         row = np.full((1, 64), factor, np.float32)
         feed = {"row": row, "column": row.T.copy(), "even": np.array([even], np.float32)}
-        self._refused: ModelError | None = None
+        self._error: ModelError | None = None
         try:
-            self._session = open_session(parser.parse_model(_PROBE.replace("LOW", str(low))))
-            self._outputs = self._session.start(None, feed)
+            self._session = open_session(parser.parse_model(_TEST_MODEL.replace("LOW", str(low_elem))))
+            self._wait_for_outputs = self._session.start(None, feed)
         except ModelError as error:
-            self._refused = error
+            self._error = error
 
-    def outputs(self) -> tuple[float, float]:
-        """Wait for the two outputs."""
-        if self._refused is not None:
-            raise self._refused
-        overflow, rounding = self._outputs()
+    def wait(self) -> tuple[float, float]:
+        """Wait for the run, and return the outputs ``overflow`` and ``rounding``. Raises ModelError."""
+        if self._error is not None:
+            raise self._error
+        overflow, rounding = self._wait_for_outputs()
         self._session.close()
         return float(overflow.item()), float(rounding.item())

@@ -1,14 +1,15 @@
-"""Make random data for a model that has none of its own: it shows that a model runs, not what real data would show.
+"""Make random data for a model without data. Such data shows that a model runs, but not what real data would show.
 
-Floats are standard normal; bools are even; strings are short words. ``ranges`` gives an input other bounds, both
-included: floats are then uniform. An initializer that is also an input keeps its default unless ``ranges`` or ``dims``
-name it.
+Floats are standard normal. Bools are True and False with the same probability. Strings are short words. ``ranges``
+gives the values of an input other bounds, which are included; floats are then uniform. An initializer that is also an
+input keeps its default value unless ``ranges`` or ``dims`` names it.
 
-Rule S8.23: Random integers have the range that the graph shows for their input, and are 0 or 1 where it shows none.
+Rule S8.23: Random integers have the range that the graph shows for their input. They are 0 or 1 if it shows none.
 
-Rule S8.24: A size that the model leaves open comes from ``INPUT.AXIS``, else from its symbolic name, else from the
-first pattern that matches the one of these that messages show. A size that is not given is 1 if it is the first axis
-of some input, where a batch is counted, and else an error: a picture or a sentence of size 1 would check nothing.
+Rule S8.24: A size that the model leaves open comes from the name ``INPUT.AXIS``, else from its symbolic name, else from
+the first pattern that matches the one of these two names that messages show. An open size that no option gives is 1 if
+it is the first axis of some input, because that axis is mostly the batch. Otherwise it is an error: an image or a
+sentence of size 1 would test nothing.
 """
 
 from __future__ import annotations
@@ -35,201 +36,230 @@ if TYPE_CHECKING:
     from mixlist.runtime.session import Array, Feed
 
 _WORDS = ("a", "of", "mixed", "list", "tensor", "graph", "low", "high", "word", "", "Ähre", "7")
-_NORMAL = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # ..., float8
-_COMPLEX = frozenset({14, 15})
-LARGEST = 10**9  # bytes of one batch; numpy draws floats in float64 first. Real batches take megabytes
-_OWN = "give data of your own with --data"
-_CHANGE = "--range gives others"
+_REAL_TYPES = frozenset({types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE, 17, 18, 19, 20})  # 17 to 20: float8
+_COMPLEX_TYPES = frozenset({14, 15})
+# The limit of one batch in bytes. numpy draws floats in float64 first, which takes several times the memory. Real
+# batches take megabytes.
+MAX_BATCH_BYTES = 10**9
+_GIVE_DATA = "give data with --data"
+_SET_RANGE = "set another range with --range"
 
-Bounds = tuple[float, float]
+Bounds = tuple[float, float]  # the smallest and the largest value
 
 
 @dataclass(frozen=True)
 class RandomFeedPlan:
-    """The shapes and bounds of inputs; ``warnings`` say what was assumed (ML601)."""
+    """The inputs to fill, each with its shape and the bounds of its values (None: the default).
+
+    warnings: the sizes and ranges that were assumed (ML601).
+    """
 
     entries: tuple[tuple[Input, tuple[int, ...], Bounds | None], ...]
     warnings: tuple[Diagnostic, ...]
 
-    def feed(self, seed: int, batch: int) -> Feed:
-        """Return the values of one batch; they do not depend on the other batches."""
+    def make_feed(self, seed: int, batch: int) -> Feed:
+        """Return the values of one batch. They do not depend on the other batches."""
         from numpy.random import default_rng
 
+        # Every input of every batch has its own generator, so its values do not depend on the other inputs either.
         return {
-            each.name: _values(default_rng([seed, batch, at]), types.element(each.type), shape, bounds)
-            for at, (each, shape, bounds) in enumerate(self.entries)
+            model_input.name: _draw_values(
+                default_rng([seed, batch, index]), types.element(model_input.type), shape, bounds
+            )
+            for index, (model_input, shape, bounds) in enumerate(self.entries)
         }
 
 
 def plan_random_feeds(proto: ModelProto, dims: Mapping[str, int], ranges: Mapping[str, Bounds]) -> RandomFeedPlan:
-    """Decide every shape and range. Raises UsageError that names all missing sizes, or a name that does not exist."""
+    """Decide the shape and the bounds of every input.
+
+    Raises UsageError, which lists all missing sizes, and for a name that the model does not have.
+    """
     inputs = model_inputs(proto)
     dims = expand_sizes(inputs, dims)
-    _check_ranges(inputs, ranges)
-    named = {key.rpartition(".")[0] for key in dims}
-    wanted = [i for i in inputs if not i.optional or i.name in ranges or i.name in named]
-    for each in wanted:
-        _check_kind(each, ranges.get(each.name))
-    shapes, warnings = _shapes(wanted, dims)
-    _check_sizes(wanted, shapes)
+    _check_range_names(inputs, ranges)
+    inputs_in_dims = {name.rpartition(".")[0] for name in dims}  # of names like INPUT.AXIS
+    filled = [i for i in inputs if not i.optional or i.name in ranges or i.name in inputs_in_dims]
+    for model_input in filled:
+        _check_input(model_input, ranges.get(model_input.name))
+    shapes, warnings = _decide_shapes(filled, dims)
+    _check_batch_size(filled, shapes)
     bounds = dict(ranges)
-    open_integers = [i for i in wanted if i.type in types.INTEGERS and i.name not in ranges]
-    if open_integers:
-        found = find_integer_ranges(proto, shapes)
-        for each in open_integers:
-            bounds[each.name], assumption = _integer_bounds(each, found.get(each.name))
+    integers = [i for i in filled if i.type in types.INTEGERS and i.name not in ranges]
+    if integers:
+        graph_ranges = find_integer_ranges(proto, shapes)
+        for model_input in integers:
+            name = model_input.name
+            bounds[name], assumption = _decide_integer_bounds(model_input, graph_ranges.get(name))
             warnings.append(assumption)
-    return RandomFeedPlan(tuple([(each, shapes[each.name], bounds.get(each.name)) for each in wanted]), tuple(warnings))
+    return RandomFeedPlan(tuple([(i, shapes[i.name], bounds.get(i.name)) for i in filled]), tuple(warnings))
 
 
-def _shapes(wanted: Sequence[Input], dims: Mapping[str, int]) -> tuple[dict[str, tuple[int, ...]], list[Diagnostic]]:
-    """Return the shape of each input, and warnings about assumed sizes. Raises UsageError that names all missing."""
-    first = {each.shape[0] for each in wanted if each.shape}
+def _decide_shapes(
+    inputs: Sequence[Input], dims: Mapping[str, int]
+) -> tuple[dict[str, tuple[int, ...]], list[Diagnostic]]:
+    """Return the shape of each input, and warnings about assumed sizes (Rule S8.24).
+
+    Raises UsageError, which lists all missing sizes.
+    """
+    first_sizes = {model_input.shape[0] for model_input in inputs if model_input.shape}
     shapes: dict[str, tuple[int, ...]] = {}
     missing: list[str] = []
     assumed: list[str] = []
-    for each in wanted:
+    for model_input in inputs:
         shape = []
-        for axis, size in enumerate(each.shape or ()):
-            place = f"{each.name}.{axis}"
-            given = size if isinstance(size, int) else dims.get(place, dims.get(size) if size else None)
-            if given is None:
-                called = str(size or place)
-                ones = axis == 0 or (size is not None and size in first)
-                (assumed if ones else missing).append(called)
-                given = 1
-            shape.append(given)
-        shapes[each.name] = tuple(shape)
+        for axis, declared_size in enumerate(model_input.shape or ()):
+            axis_name = f"{model_input.name}.{axis}"
+            if isinstance(declared_size, int):
+                shape.append(declared_size)
+                continue
+            # INPUT.AXIS wins over the symbolic name.
+            size = dims.get(axis_name, dims.get(declared_size) if declared_size else None)
+            if size is None:
+                # A symbolic batch size has the same name on axes that are not the first: float[2, N, 8].
+                is_batch_size = axis == 0 or (declared_size is not None and declared_size in first_sizes)
+                (assumed if is_batch_size else missing).append(declared_size or axis_name)
+                size = 1
+            shape.append(size)
+        shapes[model_input.name] = tuple(shape)
     if missing:
-        sizes = list(dict.fromkeys(missing))
+        names = list(dict.fromkeys(missing))
         raise UsageError(
-            f"the model leaves sizes open that random data needs: {', '.join(sizes)}",
-            hint="give them, for example: " + " ".join(f"--dim {size}=16" for size in sizes[:6]),
+            f"random data needs sizes that the model leaves open: {', '.join(names)}",
+            hint="set them, for example: " + " ".join(f"--dim {name}=16" for name in names[:6]),
         )
     return shapes, [
-        warning("ML601", f"size {size} is not given: 1 is used", hint=f"--dim {size}=N gives it")
-        for size in dict.fromkeys(assumed)
+        warning("ML601", f"size {name} is not given: 1 is used", hint=f"set it with --dim {name}=N")
+        for name in dict.fromkeys(assumed)
     ]
 
 
-def _integer_bounds(wanted: Input, found: IntegerRange | None) -> tuple[Bounds, Diagnostic]:
-    """Return the bounds of random integers that no option gives, and a warning that says why."""
-    if found is None:
-        message = f"input {wanted.name!r}: integers 0 or 1, because the graph shows no range"
-        return (0, 1), warning("ML601", message, hint=_CHANGE)
-    least, most = integer_bounds(numpy_type(types.element(wanted.type)))
-    low, high = max(found.low, least), min(found.high, most)
-    shown = "0 or 1" if (low, high) == (0, 1) else f"from {low} to {high}"
-    message = f"input {wanted.name!r}: integers {shown}, because {found.reason}"
-    return (low, high), warning("ML601", message, hint=_CHANGE)
+def _decide_integer_bounds(model_input: Input, graph_range: IntegerRange | None) -> tuple[Bounds, Diagnostic]:
+    """Return the bounds of an integer input without an option, and a warning with the reason (Rule S8.23)."""
+    prefix = f"input {model_input.name!r}: integers"
+    if graph_range is None:
+        return (0, 1), warning("ML601", f"{prefix} 0 or 1, because the graph shows no range", hint=_SET_RANGE)
+    type_low, type_high = integer_bounds(numpy_type(types.element(model_input.type)))
+    low, high = max(graph_range.low, type_low), min(graph_range.high, type_high)
+    bounds_text = "0 or 1" if (low, high) == (0, 1) else f"from {low} to {high}"
+    return (low, high), warning("ML601", f"{prefix} {bounds_text}, because {graph_range.reason}", hint=_SET_RANGE)
 
 
 def expand_sizes(inputs: Sequence[Input], dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes that ``dims`` gives by exact names: a pattern is replaced by the open sizes that it matches.
+    """Return the sizes in ``dims`` by exact names, with every pattern replaced by the open sizes that it matches.
 
-    An exact name wins over a pattern, and of patterns the first that matches wins. Raises UsageError for a name or a
-    pattern that no open size has, and for a size that the model fixes otherwise.
+    An exact name wins over a pattern, and of several patterns the first one that matches wins. Raises UsageError for a
+    name or a pattern of no open size, and for a size that contradicts the model.
+
+    Example: for the inputs float[N, L] a, float[N, M] b, the sizes {"N": 2, "*": 16} become {"N": 2, "L": 16, "M": 16}.
     """
-    sizes: dict[str, int | str | None] = {}
-    for each in inputs:
-        for axis, size in enumerate(each.shape or ()):
-            sizes[f"{each.name}.{axis}"] = size
+    declared: dict[str, int | str | None] = {}  # by every name of a size: a number, another name of it, or None
+    for model_input in inputs:
+        for axis, size in enumerate(model_input.shape or ()):
+            declared[f"{model_input.name}.{axis}"] = size
             if isinstance(size, str):
-                sizes[size] = None
-    is_open = [called for called, size in sizes.items() if size is None]
-    given = {name: wanted for name, wanted in dims.items() if name in sizes}
-    for name, wanted in dims.items():
-        if name not in sizes:
-            matches = [called for called in is_open if _matches(name, called)]
+                declared[size] = None
+    # Only the symbolic name of a size counts as open, or INPUT.AXIS if it has none. Messages show the same names.
+    open_names = [name for name, size in declared.items() if size is None]
+    expanded = {name: size for name, size in dims.items() if name in declared}
+    for name, size in dims.items():
+        if name not in declared:
+            matches = [open_name for open_name in open_names if _matches(name, open_name)]
             if not matches:
-                _refuse_size(name, is_open, sizes)
-            given.update({called: wanted for called in matches if called not in given})
-        fixed = sizes.get(name)
-        if isinstance(fixed, int) and fixed != wanted:
-            raise UsageError(f"{name} is {fixed} in the model, not {wanted}", hint=f"leave --dim {name} out")
-    return given
+                _refuse_size(name, open_names, declared)
+            expanded.update({match: size for match in matches if match not in expanded})
+        declared_size = declared.get(name)
+        if isinstance(declared_size, int) and declared_size != size:
+            raise UsageError(f"{name} is {declared_size} in the model, not {size}", hint=f"omit --dim {name}")
+    return expanded
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Return whether a name matches, where only ``*`` and ``?`` have a meaning: other characters occur in names."""
+    """Return True if a name matches a pattern of ``*`` and ``?``. Brackets are literal, because names contain them."""
     return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def _refuse_size(name: str, is_open: Sequence[str], sizes: Iterable[str]) -> NoReturn:
-    what = "size that matches" if any(sign in name for sign in "*?") else "size called"
-    listed = f"sizes are called {', '.join(is_open) or 'nothing: all are given by the model'}"
-    near = did_you_mean(name, sizes) if what == "size called" else None
-    raise UsageError(f"no input has a {what} {name!r}", hint=near or listed)
+def _refuse_size(name: str, open_names: Sequence[str], names: Iterable[str]) -> NoReturn:
+    if any(wildcard in name for wildcard in "*?"):
+        message, suggestion = f"no open size of an input matches {name!r}", None
+    else:
+        message, suggestion = f"no input has a size called {name!r}", did_you_mean(name, names)
+    open_text = f"the open sizes are {', '.join(open_names)}" if open_names else "the model fixes all sizes"
+    raise UsageError(message, hint=suggestion or open_text)
 
 
-def _check_ranges(inputs: Sequence[Input], ranges: Mapping[str, Bounds]) -> None:
-    names = [each.name for each in inputs]
+def _check_range_names(inputs: Sequence[Input], ranges: Mapping[str, Bounds]) -> None:
+    names = [model_input.name for model_input in inputs]
     for name in ranges:
         if name not in names:
-            raise UsageError(f"the model has no input {name!r}", hint=did_you_mean(name, names) or f"it has {names}")
+            hint = did_you_mean(name, names) or f"its inputs are {', '.join(names)}"
+            raise UsageError(f"the model has no input {name!r}", hint=hint)
 
 
-def _check_kind(wanted: Input, bounds: Bounds | None) -> None:
-    elem = wanted.type
-    if isinstance(elem, tuple) or elem not in _NORMAL | _COMPLEX | types.INTEGERS | {BOOL, STRING}:
-        raise UsageError(f"input {wanted} cannot be made at random", hint=_OWN)
-    if wanted.shape is None:
-        raise UsageError(f"input {wanted} has no shape to make random data of", hint=_OWN)
+def _check_input(model_input: Input, bounds: Bounds | None) -> None:
+    """Raise UsageError if random data cannot be made for an input, or if its type cannot represent the bounds."""
+    elem = model_input.type
+    if isinstance(elem, tuple) or elem not in _REAL_TYPES | _COMPLEX_TYPES | types.INTEGERS | {BOOL, STRING}:
+        raise UsageError(f"random data cannot be made for input {model_input}", hint=_GIVE_DATA)
+    if model_input.shape is None:
+        raise UsageError(f"random data needs a shape, and input {model_input} has none", hint=_GIVE_DATA)
     if bounds is None:
         return
     low, high = bounds
-    if elem in (STRING, *_COMPLEX):
-        raise UsageError(f"input {wanted} has no range: its values are not ordered", hint="leave --range out")
+    if elem in (STRING, *_COMPLEX_TYPES):
+        message = f"--range cannot be used for input {model_input}: its values have no order"
+        raise UsageError(message, hint=f"omit --range {model_input.name}")
     import numpy as np
 
-    option = f"--range {wanted.name}={low}:{high}"
-    if elem in _NORMAL:
+    option = f"--range {model_input.name}={low}:{high}"
+    if elem in _REAL_TYPES:
         with np.errstate(over="ignore"):
-            ends = np.array(bounds, np.float64).astype(numpy_type(elem))
-        if not np.isfinite(ends).all():
-            raise UsageError(f"{option} goes beyond {types.type_name(elem)}", hint="give bounds that the type can hold")
+            cast_bounds = np.array(bounds, np.float64).astype(numpy_type(elem))
+        if not np.isfinite(cast_bounds).all():
+            message = f"{option} is beyond the range of {types.type_name(elem)}"
+            raise UsageError(message, hint="give bounds that the type can represent")
         return
-    least, most = integer_bounds(numpy_type(elem))
-    if low != int(low) or high != int(high) or low < least or high > most:
-        hint = f"give whole numbers from {least} to {most}"
+    type_low, type_high = integer_bounds(numpy_type(elem))
+    if low != int(low) or high != int(high) or low < type_low or high > type_high:
+        hint = f"give whole numbers from {type_low} to {type_high}"
         raise UsageError(f"{option} does not fit {types.type_name(elem)}", hint=hint)
 
 
-def _check_sizes(wanted: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UsageError, which names the largest input, if one batch takes more than ``LARGEST`` bytes."""
-    sizes = {each: prod(shapes[each.name]) * _item_size(types.element(each.type)) for each in wanted}
+def _check_batch_size(inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise UsageError, which names the largest input, if one batch takes more than ``MAX_BATCH_BYTES``."""
+    sizes = {i: prod(shapes[i.name]) * _item_size(types.element(i.type)) for i in inputs}  # in bytes
     total = sum(sizes.values())
-    if total > LARGEST:
-        largest = max(sizes, key=lambda each: sizes[each])
-        others = f" and {format_gigabytes(total)} for all inputs" if total > sizes[largest] else ""
+    if total > MAX_BATCH_BYTES:
+        largest = max(sizes, key=lambda model_input: sizes[model_input])
+        all_inputs = f" and {format_gigabytes(total)} for all inputs" if total > sizes[largest] else ""
         raise UsageError(
-            f"one batch of random data takes {format_gigabytes(sizes[largest])} for input {largest}{others},"
-            f" more than the {LARGEST // 10**9} GB that mixlist makes",
-            hint=f"{_OWN}, or give open sizes smaller values with --dim",
+            f"one batch of random data takes {format_gigabytes(sizes[largest])} for input {largest}{all_inputs},"
+            f" more than the limit of {MAX_BATCH_BYTES // 10**9} GB",
+            hint=f"{_GIVE_DATA}, or give open sizes smaller values with --dim",
         )
 
 
 def _item_size(elem: int) -> int:
-    return 8 if elem == STRING else numpy_type(elem).itemsize
+    return 8 if elem == STRING else numpy_type(elem).itemsize  # an array of strings has pointers of 8 bytes
 
 
-def _floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bounds | None) -> Array:
+def _draw_floats(rng: np.random.Generator, shape: tuple[int, ...], bounds: Bounds | None) -> Array:
     if bounds is None:
         return rng.standard_normal(shape)
-    part = rng.random(shape)
-    return float(bounds[0]) * (1 - part) + float(bounds[1]) * part  # high - low could overflow
+    fraction = rng.random(shape)
+    return float(bounds[0]) * (1 - fraction) + float(bounds[1]) * fraction  # low + (high - low) * x could overflow
 
 
-def _values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bounds: Bounds | None) -> Array:
+def _draw_values(rng: np.random.Generator, elem: int, shape: tuple[int, ...], bounds: Bounds | None) -> Array:
     import numpy as np
 
     if elem == STRING:
         return np.asarray(np.take(np.array(_WORDS, object), rng.integers(0, len(_WORDS), shape)), object)
     dtype = numpy_type(elem)
-    if elem in _NORMAL:
-        return np.asarray(_floats(rng, shape, bounds)).astype(dtype)
-    if elem in _COMPLEX:
+    if elem in _REAL_TYPES:
+        return np.asarray(_draw_floats(rng, shape, bounds)).astype(dtype)
+    if elem in _COMPLEX_TYPES:
         return np.asarray(rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
     low, high = (0, 1) if bounds is None else (int(bounds[0]), int(bounds[1]))
-    wide = np.uint64 if high > np.iinfo(np.int64).max else np.int64
-    return np.asarray(rng.integers(low, high, shape, dtype=wide, endpoint=True)).astype(dtype)
+    wide_dtype = np.uint64 if high > np.iinfo(np.int64).max else np.int64
+    return np.asarray(rng.integers(low, high, shape, dtype=wide_dtype, endpoint=True)).astype(dtype)

@@ -1,7 +1,7 @@
-"""Tell a run that ONNX Runtime refuses from every other error: an operator does not take the values that it reads.
+"""Recognize a run that ONNX Runtime refuses: a node cannot work on the values of its inputs.
 
-ONNX Runtime names the operator in its message. An error without a name (an input of another shape) is no refused run,
-and neither is missing memory, which says something about the machine and nothing about the model.
+ONNX Runtime names the node in the message of such an error. An error without a node (an input of another shape) is not
+a refused run. An error about missing memory is not one either, because it depends on the machine and not on the model.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 
 from mixlist.errors import ModelError
 
-_AT_NODE = re.compile(r"(?P<op_type>\S+) node\. Name:'(?P<node>.*?)' Status Message: (?P<problem>.*)")
-_MEMORY = ("alloc", "out of memory")
+# ONNX Runtime writes: ... returned while running Reshape node. Name:'r' Status Message: ...
+_NODE_ERROR = re.compile(r"(?P<op_type>\S+) node\. Name:'(?P<node>.*?)' Status Message: (?P<problem>.*)")
+_MEMORY_WORDS = ("alloc", "out of memory")
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Say where a run was refused and why.
+    """The node that refused a run, and the reason.
 
-    ``node``: its name in the model that ran, "" where it has none. ``problem``: the words of ONNX Runtime.
+    node: its name in the model that ran, "" if it has none. op_type: its operator. problem: ONNX Runtime's message.
     """
 
     node: str
@@ -32,7 +33,7 @@ class Refusal:
 
 
 class RunRefused(ModelError):  # noqa: N818 - it names the event
-    """ONNX Runtime refused to go on with a run at a node (``refusal``)."""
+    """ONNX Runtime stopped a run at a node (``refusal``)."""
 
     def __init__(self, message: str, refusal: Refusal | None = None) -> None:
         super().__init__(message)
@@ -40,12 +41,13 @@ class RunRefused(ModelError):  # noqa: N818 - it names the event
 
 
 def parse_refusal(message: str) -> Refusal | None:
-    """Return what the first line of an error of ONNX Runtime says of a refused run; None for another error.
+    """Return the refusal that the first line of an error of ONNX Runtime describes; None for another error.
 
-    The innermost node counts: an If passes on the message of the node in its branch.
+    The innermost node counts. An If repeats the message of the node in its branch:
+    ``... returned while running If node. Name:'i' ... returned while running Reshape node. Name:'r' ...``
     """
-    _, found, innermost = message.rpartition("returned while running ")
-    match = _AT_NODE.match(innermost) if found else None
-    if match is None or any(word in match["problem"].lower() for word in _MEMORY):
+    _, marker, innermost = message.rpartition("returned while running ")
+    match = _NODE_ERROR.match(innermost) if marker else None
+    if match is None or any(word in match["problem"].lower() for word in _MEMORY_WORDS):
         return None
     return Refusal(match["node"], match["op_type"], match["problem"].strip() or "no reason given")

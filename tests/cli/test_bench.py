@@ -134,7 +134,7 @@ def test_wrong_use(run, model_path: Path, arguments: tuple, told: str) -> None:
 
 class Dies(TimedSession):
     def time_runs(self, batch: int, runs: int) -> float:
-        if self._work.model.is_relative_to(self._process.home):  # the mixed model, which has no file of its own
+        if self._context.model.is_relative_to(self._process.home):  # the mixed model, which has no file of its own
             os.kill(self.pid, signal.SIGSEGV)
         return super().time_runs(batch, runs)
 

@@ -74,7 +74,7 @@ def test_random_data(call: Run) -> None:
     assert ran.out.splitlines() == [
         "random 0: x [1, 4], a=b [5]; 3..3",
         "random 1: x [1, 4], a=b [5]; 3..3",
-        "ML601: size N is not given: 1 is used (--dim N=N gives it)",
+        "ML601: size N is not given: 1 is used (set it with --dim N=N)",
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_pattern_of_sizes_and_the_range_of_integers(call: Run) -> None:
     ran = call("--random", 1, "--dim", "*=3", "--dim", "K=2")
     assert ran.out.splitlines() == [
         "random 0: x [3, 2], a=b [3]; 0..1",
-        "ML601: input 'a=b': integers 0 or 1, because the graph shows no range (--range gives others)",
+        "ML601: input 'a=b': integers 0 or 1, because the graph shows no range (set another range with --range)",
     ]
 
 
@@ -110,7 +110,7 @@ def test_no_data_at_all(call: Run) -> None:
         (["--random", 1, "--dim", "K=" + "9" * 5000], "is no size"),
         (["--random", 1, "--dim", "K=²"], "is no size"),
         (["--random", 1, "--dim", "k=4"], "did you mean K?"),
-        (["--random", 1, "--dim", "k*=4"], "sizes are called N, K"),
+        (["--random", 1, "--dim", "k*=4"], "the open sizes are N, K"),
         (["--random", 1, "--range", "x=4"], "'4' is not LOW:HIGH in finite numbers"),
         (["--random", 1, "--range", "x=0:inf"], "'0:inf' is not LOW:HIGH in finite numbers"),
         (["--random", 1, "--range", "x=nan:1"], "is not LOW:HIGH in finite numbers"),
@@ -132,7 +132,7 @@ def test_data_that_does_not_fit_shows_both_sides(call: Run, tmp_path: Path) -> N
     ran = call("--data", tmp_path / "a.npz")
     assert ran.status == 2
     assert "no data for input 'a=b'" in ran.err
-    for line in ("the model wants", "x: float32[N, K]", "a=b: int64[N]", "the data holds", "x: float64[3]"):
+    for line in ("the model expects", "x: float32[N, K]", "a=b: int64[N]", "the data contains", "x: float64[3]"):
         assert line in ran.err
 
 

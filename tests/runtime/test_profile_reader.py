@@ -121,7 +121,7 @@ def test_a_real_profile(tmp_path: Path) -> None:
 def test_what_is_no_profile_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text("[{")
-    with pytest.raises(FileError, match=r"ONNX Runtime's profile is not whole: .*\n  hint: check the space"):
+    with pytest.raises(FileError, match=r"ONNX Runtime's profile is incomplete: .*\n  hint: check the space"):
         read_profile(path)
     with pytest.raises(FileError):
         read_profile(tmp_path / "none.json")

@@ -80,9 +80,9 @@ def test_a_batch_size_that_is_not_given_is_one_and_that_is_told() -> None:
 
 
 def test_all_other_sizes_are_asked_for_at_once() -> None:
-    with pytest.raises(UsageError, match=r"leaves sizes open that random data needs: H, x\.3, L") as error:
+    with pytest.raises(UsageError, match=r"random data needs sizes that the model leaves open: H, x\.3, L") as error:
         make_random_batches(model(PICTURES), 1)
-    assert error.value.hint == "give them, for example: --dim H=16 --dim x.3=16 --dim L=16"
+    assert error.value.hint == "set them, for example: --dim H=16 --dim x.3=16 --dim L=16"
 
 
 def test_empty_sizes_are_legal() -> None:
@@ -153,7 +153,7 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
         "input 'ids': integers from 0 to 8, because Gather look picks from 9",
         "input 'mask': integers 0 or 1, because Cast Cast_0 makes bools of them",
     ]
-    assert {(w.code, w.hint) for w in batches.warnings} == {("ML601", "--range gives others")}
+    assert {(w.code, w.hint) for w in batches.warnings} == {("ML601", "set another range with --range")}
     narrow = model("g (int8[N] i) => (bool[N] y) <int8 k = {127}> { y = Less (k, i) }")
     assert next(iter(make_random_batches(narrow, 1, dims={"N": 999})))["i"].max() == 127  # what the type holds
 
@@ -162,11 +162,11 @@ def test_integers_have_the_range_that_the_graph_shows() -> None:
     ("options", "says", "hint"),
     [
         ({"dims": {"h": 4}}, "no input has a size called 'h'", "did you mean H?"),
-        ({"dims": {"depth": 4}}, "no input has a size called 'depth'", "sizes are called N, H, x.3, L"),
-        ({"dims": {"x.1": 4}}, "x.1 is 3 in the model, not 4", "leave --dim x.1 out"),
-        ({"dims": {"z*": 4}}, "no input has a size that matches 'z*'", "sizes are called N, H, x.3, L"),
-        ({"dims": {"x.1*": 4}}, "no input has a size that matches 'x.1*'", "sizes are called N, H, x.3, L"),
-        ({"dims": {"x.9": 4}}, "no input has a size called 'x.9'", "sizes are called N, H, x.3, L"),
+        ({"dims": {"depth": 4}}, "no input has a size called 'depth'", "the open sizes are N, H, x.3, L"),
+        ({"dims": {"x.1": 4}}, "x.1 is 3 in the model, not 4", "omit --dim x.1"),
+        ({"dims": {"z*": 4}}, "no open size of an input matches 'z*'", "the open sizes are N, H, x.3, L"),
+        ({"dims": {"x.1*": 4}}, "no open size of an input matches 'x.1*'", "the open sizes are N, H, x.3, L"),
+        ({"dims": {"x.9": 4}}, "no input has a size called 'x.9'", "the open sizes are N, H, x.3, L"),
         ({"ranges": {"IDs": (0, 1)}}, "the model has no input 'IDs'", "did you mean ids?"),
         ({"ranges": {"ids": (0, 1.5)}}, "ids=0:1.5 does not fit int64", "whole numbers"),
         ({"ranges": {"ids": (0, 2**63)}}, "does not fit int64", "whole numbers from"),
@@ -182,9 +182,9 @@ def test_names_and_ranges_that_are_wrong(options: Any, says: str, hint: str) -> 
 @pytest.mark.parametrize(
     ("kind", "bounds", "says"),
     [
-        ("float16[N]", (0, 1e6), "goes beyond float16"),
+        ("float16[N]", (0, 1e6), "is beyond the range of float16"),
         ("bool[N]", (0, 2), "does not fit bool"),
-        ("string[N]", (0, 2), "has no range"),
+        ("string[N]", (0, 2), "its values have no order"),
         ("uint8[N]", (-1, 2), "does not fit uint8"),
     ],
 )
@@ -232,7 +232,9 @@ def test_random_data_runs() -> None:
 )
 def test_sizes_that_cannot_be_allocated(kinds: str, size: str) -> None:
     """Numpy has errors of its own for some of these, and makes others in minutes."""
-    with pytest.raises(UsageError, match=f"random data takes {size} for input x: .*, more than the 1 GB") as error:
+    with pytest.raises(
+        UsageError, match=f"random data takes {size} for input x: .*, more than the limit of 1 GB"
+    ) as error:
         make_random_batches(takes(kinds), 1, dims={"N": 2000} if "N" in kinds else {})
     assert error.value.hint is not None and "--data" in error.value.hint
 

@@ -226,7 +226,7 @@ def test_the_cpu_provider_keeps_pairs_of_casts() -> None:
 def test_a_runtime_that_drops_the_casts_is_found_out(
     monkeypatch: pytest.MonkeyPatch, told: str, change: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr(provider_rounding, "_PROBE", provider_rounding._PROBE.replace(*change))
+    monkeypatch.setattr(provider_rounding, "_TEST_MODEL", provider_rounding._TEST_MODEL.replace(*change))
     reason = unfaithful("cpu")
     assert reason is not None
     assert told in reason
