@@ -1,4 +1,4 @@
-"""Follow a constant through the borders of functions: to the argument of a call, and to the result of a body.
+"""Follow a constant through calls of functions: to the argument of a call, and to the result of a function's body.
 
 A Graph is the body of a function for all calls of one kind. The values of its parameters depend on the call, so a
 constant of a body has a value only together with a CallFrame, which holds the constant arguments of one call.
@@ -27,14 +27,14 @@ class CallFrame:
 
 
 class FrameValue(NamedTuple):
-    """A value in one call of its function; ``frame`` is None in the main graph, and where no call is known."""
+    """A value in one call of its function; ``frame`` is None in the main graph, and if the call is unknown."""
 
     value: Value
     frame: CallFrame | None
 
 
 class CallFrames:
-    """Makes the frames of a model's calls.
+    """The frames of a model's calls; each is made when it is first asked for.
 
     Functions that call each other with different constants can have a number of frames that grows exponentially with
     the size of the file. Beyond ``MOST_FRAMES`` the arguments of a call count as unknown.
@@ -44,26 +44,35 @@ class CallFrames:
         self._calls: set[Node] = set()
         self._by_call: dict[tuple[Node, CallFrame | None], CallFrame] = {}
         self._by_arguments: dict[tuple[Graph, tuple[FrameValue, ...]], CallFrame] = {}
-        self._varying: dict[Graph, set[Value]] = {}
+        self._depending: dict[Graph, set[Value]] = {}  # by function: the constants that depend on its arguments
 
-    def limit(self, least: int) -> int:
-        """Return ``least``, or ten for each call that was entered, if these are more."""
-        return max(least, 10 * len(self._calls))
+    def limit(self, minimum: int) -> int:
+        """Return ``minimum``, or ten for each call that has a frame, if these are more.
+
+        The limit grows with the file, so that a large number of calls alone does not exceed it.
+        """
+        return max(minimum, 10 * len(self._calls))
 
     def frame_of(self, call: Node, frame: CallFrame | None) -> CallFrame:
-        """Return the frame of a call; ``frame`` is that of the body which holds the call."""
-        known = self._by_call.get((call, frame))
-        if known is None:
-            known = self._by_call[call, frame] = self._make(call, frame)
-        return known
+        """Return the frame of a call; ``frame`` is that of the body which has the call."""
+        call_frame = self._by_call.get((call, frame))
+        if call_frame is None:
+            call_frame = self._by_call[call, frame] = self._make_frame(call, frame)
+        return call_frame
 
-    def _make(self, call: Node, frame: CallFrame | None) -> CallFrame:
+    def _make_frame(self, call: Node, frame: CallFrame | None) -> CallFrame:
         assert call.function is not None
         pairs = zip(call.function.root.inputs, call.inputs, strict=False)
-        arguments = {p: self._argument(v, frame) for p, v in pairs if v is not None and v.is_constant}
-        key = call.function, (*arguments.values(),)  # the Graph of a body says which arguments are constants
+        arguments = {
+            parameter: self._argument(value, frame)
+            for parameter, value in pairs
+            if value is not None and value.is_constant
+        }
+        # The parameters need not be in the key: calls of one Graph have constants at the same parameters.
+        key = call.function, (*arguments.values(),)
         self._calls.add(call)
         if key not in self._by_arguments and len(self._by_arguments) >= self.limit(MOST_FRAMES):
+            # A parameter that is its own argument has no producer and no value: its elements are unknown.
             arguments = {parameter: FrameValue(parameter, None) for parameter in arguments}
             key = call.function, (*arguments.values(),)
         return self._by_arguments.setdefault(key, CallFrame(call.function, arguments))
@@ -72,35 +81,41 @@ class CallFrames:
         """Return an argument of a call; a parameter of the caller is replaced by the caller's own argument."""
         if frame is not None and value in frame.arguments:
             return frame.arguments[value]
-        return self._at(value, frame)
+        return self._in_frame(value, frame)
 
     def find_source(self, value: Value, frame: CallFrame | None) -> FrameValue:
-        """Return the value that is no parameter and no result of a call, but has the same elements."""
+        """Return the value that has the same elements and is neither a parameter nor the result of a call."""
         while True:
             call = value.producer
-            if frame is not None and value in frame.arguments:
+            if frame is not None and value in frame.arguments:  # a parameter: go on with the argument
                 value, frame = frame.arguments[value]
             elif call is not None and call.function is not None and value.output_slot < len(call.function.root.outputs):
+                # The result of a call: go on with the output of the body.
                 value, frame = call.function.root.outputs[value.output_slot], self.frame_of(call, frame)
             else:
-                return self._at(value, frame)
+                return self._in_frame(value, frame)
 
     def depends_on_call(self, value: Value, frame: CallFrame | None) -> bool:
         """Return whether the value of a constant depends on the arguments of the call."""
-        return frame is not None and value in self._varying_in(frame.function)
+        return frame is not None and value in self._depending_in(frame.function)
 
-    def _at(self, value: Value, frame: CallFrame | None) -> FrameValue:
-        """Return the value in its frame; a value that is the same in all calls has one frame without arguments."""
+    def _in_frame(self, value: Value, frame: CallFrame | None) -> FrameValue:
+        """Return the value in its frame.
+
+        A value that is the same in all calls gets a frame without arguments, so that it is computed once.
+        """
         if frame is None or not frame.arguments or self.depends_on_call(value, frame):
             return FrameValue(value, frame)
-        empty = self._by_arguments.setdefault((frame.function, ()), CallFrame(frame.function, {}))
-        return FrameValue(value, empty)
+        without_arguments = self._by_arguments.setdefault((frame.function, ()), CallFrame(frame.function, {}))
+        return FrameValue(value, without_arguments)
 
-    def _varying_in(self, body: Graph) -> set[Value]:
-        known = self._varying.get(body)
-        if known is None:
-            known = self._varying[body] = set(body.root.inputs)
-            for node in body.nodes:  # not the captures of bodies: the results of control flow are not computed
-                if any(value in known for value in node.inputs):
-                    known.update(value for value in node.outputs if value is not None)
-        return known
+    def _depending_in(self, body: Graph) -> set[Value]:
+        """Return the values of a body that depend on its parameters."""
+        depending = self._depending.get(body)
+        if depending is None:
+            depending = self._depending[body] = set(body.root.inputs)
+            # What a body of control flow captures does not count: its results are not evaluated.
+            for node in body.nodes:
+                if any(value in depending for value in node.inputs):
+                    depending.update(value for value in node.outputs if value is not None)
+        return depending

@@ -1,7 +1,7 @@
-"""Evaluate constants that nodes compute, by ONNX's reference implementation (Rule S4.20).
+"""Evaluate constants that nodes compute, with ONNX's reference implementation (Rule S4.20).
 
-Values are computed when they are asked for, and only if their sizes, which are known before, are small. ONNX Runtime
-is not used: its release could change the bytes of a result.
+A constant is computed when it is first asked for, and only if its size, which is found before, is small. ONNX Runtime
+is not used, because another release could give other bytes, and so another decision.
 """
 
 from __future__ import annotations
@@ -27,93 +27,101 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
-LARGEST = 2**20  # elements of a tensor that a node computes
-_LARGEST_STORED = 2**24  # elements of an initializer that a node reads
-_SHORT = 1024  # elements of an input that shape inference may read: a shape, axes, sizes
-_CACHED = 64 * 2**20  # the largest size of all computed values that are kept, in bytes
-_CONSTANT_OPSET = 13  # Constant has all of its attributes there
-# The first version that onnx.reference implements; for the types of older ones it computes the same.
+MOST_ELEMENTS = 2**20  # of a tensor that a node computes
+_MOST_STORED = 2**24  # elements of an initializer that a node reads
+_MOST_INFERRED = 1024  # elements of an input that shape inference may read: a shape, axes, sizes
+_CACHE_BYTES = 64 * 2**20  # of all computed arrays that are kept
+_CONSTANT_OPSET = 13  # the first opset in which Constant has all its attributes
+# onnx.reference implements these operators from this version on. With the types of the older versions, the newer ones
+# compute the same.
 _IMPLEMENTED_SINCE = {"DequantizeLinear": 19, "QuantizeLinear": 19}
-_SELECTS = frozenset({"Compress", "NonZero", "Unique"})  # their output's size depends on the values of the input
-# The reference implementation walks over the elements of these in Python: it takes 2 to 800 microseconds for each.
+_SELECTING = frozenset({"Compress", "NonZero", "Unique"})  # the values of their input decide the size of their output
+# onnx.reference loops in Python over the elements of these operators: each element takes 2 to 800 microseconds.
 _SLOW = {"AveragePool", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "GRU", "GatherND", "GridSample", "LSTM"}
 _SLOW |= {"LpPool", "MaxPool", "MaxRoiPool", "MaxUnpool", "NonMaxSuppression", "RNN", "Resize", "RoiAlign", "Upsample"}
 _SLOW |= {"ScatterElements", "ScatterND"}
-_LARGEST_SLOW = 2**12
+_MOST_ELEMENTS_SLOW = 2**12
 
 
 class UnknownValueError(Exception):
-    """The value of a constant is not known, for the reason that is the text."""
+    """The value of a constant is unknown; the text of the error is the reason."""
 
 
 class ConstantEvaluator:
-    """Computes constants; keeps the values that were used last, in a limited memory."""
+    """Computes constants, and caches the arrays that were used last."""
 
     def __init__(self, folder: Path | None, frames: CallFrames) -> None:
         self._folder, self._frames = folder, frames
-        self._cached: OrderedDict[FrameValue, Array] = OrderedDict()  # the one that was used last at the end
-        self._cached_bytes = 0
-        self._unknown: dict[FrameValue, str] = {}
+        self._cache: OrderedDict[FrameValue, Array] = OrderedDict()  # the array that was used last is at the end
+        self._cache_bytes = 0
+        self._unknown_reasons: dict[FrameValue, str] = {}
 
-    def array(self, asked: FrameValue) -> Array:
+    def array(self, constant: FrameValue) -> Array:
         """Return the elements of a constant that is no parameter and no result of a call.
 
-        Raises UnknownValueError if the value is not known.
+        Raises UnknownValueError if its value is unknown.
         """
-        held: dict[FrameValue, Array] = {}
+        arrays: dict[FrameValue, Array] = {}
         try:
-            order = self._missing(asked, held)
-            readers = Counter(source for at in order for source in self._sources(at))
-            for at in order:
-                sources = self._sources(at)
-                held[at] = self._evaluate(at, [held[source] for source in sources])
-                if at.value.constant_proto is None:
-                    self._keep(at, held[at])
-                for source in sources:
-                    readers[source] -= 1
-                    if not readers[source]:
-                        held.pop(source, None)
+            order = self._evaluation_order(constant, arrays)
+            unfinished_readers = Counter(source for step in order for source in self._sources(step))
+            for step in order:
+                sources = self._sources(step)
+                arrays[step] = self._evaluate(step, [arrays[source] for source in sources])
+                if step.value.constant_proto is None:
+                    self._add_to_cache(step, arrays[step])
+                for source in sources:  # release an array after its last reader
+                    unfinished_readers[source] -= 1
+                    if not unfinished_readers[source]:
+                        arrays.pop(source, None)
         except UnknownValueError as reason:
-            self._unknown[asked] = str(reason)
+            self._unknown_reasons[constant] = str(reason)
             raise
-        return held[asked]
+        return arrays[constant]
 
-    def inputs(self, at: FrameValue) -> list[Array]:
+    def inputs(self, constant: FrameValue) -> list[Array]:
         """Return the elements of the inputs of the node that computes a constant; may raise UnknownValueError."""
-        return [self.array(source) for source in self._sources(at)]
+        return [self.array(source) for source in self._sources(constant)]
 
-    def attribute_value(self, at: FrameValue, name: str) -> Array | None:
+    def attribute_value(self, constant: FrameValue, name: str) -> Array | None:
         """Return the elements of a tensor attribute of the node that computes a constant; None if it has none."""
-        assert at.value.producer is not None
-        bound = _bound(at.value.producer, at)
-        tensor = next((attribute.t for attribute in bound.attribute if attribute.name == name), None)
-        return None if tensor is None else self._stored(tensor)
+        assert constant.value.producer is not None
+        proto = _bound_proto(constant.value.producer, constant)
+        tensor = next((attribute.t for attribute in proto.attribute if attribute.name == name), None)
+        return None if tensor is None else self._stored_array(tensor)
 
-    def _missing(self, asked: FrameValue, held: dict[FrameValue, Array]) -> list[FrameValue]:
-        """Return the constants to compute, each after those that its node reads; put those that are kept into held."""
+    def _evaluation_order(self, constant: FrameValue, arrays: dict[FrameValue, Array]) -> list[FrameValue]:
+        """Return the constants to compute, each after those that its node reads, the asked one last.
+
+        Arrays of the cache are put into ``arrays``. Raises UnknownValueError if one of the constants is unknown.
+        """
         order: list[FrameValue] = []
         done: set[FrameValue] = set()
-        waiting = [asked]
-        while waiting:
-            at = waiting[-1]
-            if at in self._unknown:
-                raise UnknownValueError(self._unknown[at])
-            if at in self._cached:
-                self._cached.move_to_end(at)
-                held[at] = self._cached[at]
-                done.add(at)
-            missing = [source for source in self._sources(at) if source not in done] if at not in done else []
+        # Depth first, with a stack instead of a recursion: a chain of constants may be longer than Python's stack.
+        stack = [constant]
+        while stack:
+            step = stack[-1]
+            if step in self._unknown_reasons:
+                raise UnknownValueError(self._unknown_reasons[step])
+            if step in self._cache:
+                self._cache.move_to_end(step)
+                arrays[step] = self._cache[step]
+                done.add(step)
+            missing = [source for source in self._sources(step) if source not in done] if step not in done else []
             if missing:
-                waiting += missing
+                stack += missing
                 continue
-            if waiting.pop() not in done:
-                done.add(at)
-                order.append(at)
+            if stack.pop() not in done:
+                done.add(step)
+                order.append(step)
         return order
 
-    def _sources(self, at: FrameValue) -> list[FrameValue]:
-        """Return the constants that the node of a constant reads; raise UnknownValueError if it is not evaluated."""
-        value, node = at.value, at.value.producer
+    def _sources(self, constant: FrameValue) -> list[FrameValue]:
+        """Return the constants that the node of a constant reads.
+
+        Raises UnknownValueError if its node is not evaluated.
+        """
+        value, node = constant.value, constant.value.producer
         if value.constant_proto is not None:
             return []
         if node is None or node.function is not None:
@@ -124,74 +132,79 @@ class ConstantEvaluator:
             raise UnknownValueError(f"{node.op_type} is an operator of {node.domain}")
         if any(isinstance(read.type, tuple) for read in (value, *node.inputs) if read is not None):
             raise UnknownValueError(f"{node.op_type} reads or yields a sequence")
-        return [self._frames.find_source(read, at.frame) for read in node.inputs if read is not None]
+        return [self._frames.find_source(read, constant.frame) for read in node.inputs if read is not None]
 
-    def _keep(self, at: FrameValue, array: Array) -> None:
-        """Keep a value for later, in place of those that were not used for the longest time."""
-        self._cached[at] = array
-        self._cached_bytes += array.nbytes
-        while self._cached_bytes > _CACHED:
-            self._cached_bytes -= self._cached.popitem(last=False)[1].nbytes
+    def _add_to_cache(self, constant: FrameValue, array: Array) -> None:
+        """Cache an array; drop those that were not used for the longest time if the cache is too large."""
+        self._cache[constant] = array
+        self._cache_bytes += array.nbytes
+        while self._cache_bytes > _CACHE_BYTES:
+            self._cache_bytes -= self._cache.popitem(last=False)[1].nbytes
 
-    def _evaluate(self, at: FrameValue, inputs: list[Array]) -> Array:
-        value, node = at.value, at.value.producer
+    def _evaluate(self, constant: FrameValue, inputs: list[Array]) -> Array:
+        value, node = constant.value, constant.value.producer
         if value.constant_proto is not None:
-            return self._stored(value.constant_proto)
+            return self._stored_array(value.constant_proto)
         assert node is not None
-        arrays = _in_slots(node, inputs)
-        model = _model_of(node, _bound(node, at), arrays, value.output_slot)
+        arrays = _arrays_by_slot(node, inputs)
+        model = _single_node_model(node, _bound_proto(node, constant), arrays, value.output_slot)
         _refuse_size(node, model, arrays)
         return _run(node, model, arrays)
 
-    def _stored(self, tensor: ConstantProto) -> Array:
+    def _stored_array(self, tensor: ConstantProto) -> Array:
         """Return the elements of an initializer or of a Constant's attribute."""
         import numpy as np
         from onnx import helper
 
         count = stored_element_count(tensor)
-        if count > _LARGEST_STORED:
-            raise UnknownValueError(f"initializers of more than {_LARGEST_STORED} elements are not evaluated")
+        if count > _MOST_STORED:
+            raise UnknownValueError(f"initializers of more than {_MOST_STORED} elements are not evaluated")
         if not stores_all_elements(tensor):
             raise UnknownValueError("sparse tensors are not evaluated")
-        flat = [*read_pieces(tensor, self._folder)]
-        whole = np.concatenate(flat) if len(flat) > 1 else flat[0] if flat else None
+        flat_pieces = [*read_pieces(tensor, self._folder)]
+        array = np.concatenate(flat_pieces) if len(flat_pieces) > 1 else flat_pieces[0] if flat_pieces else None
         dims = getattr(tensor, "dims", None)
         if dims is None:  # an attribute of a Constant: value_float or value_floats
             dims = [count] if getattr(tensor, "name", "") == "value_floats" else []
-        if whole is None:  # no elements, as in the shape of a scalar
+        if array is None:  # no elements, as in the shape of a scalar
             elem = getattr(tensor, "data_type", types.FLOAT)
             return np.zeros(dims, helper.tensor_dtype_to_np_dtype(elem))
-        return whole.reshape(dims)
+        return array.reshape(dims)
 
 
-def _bound(node: Node, at: FrameValue) -> NodeProto:
-    """Return the message of a node; in the body of a function its references to attributes are replaced."""
+def _bound_proto(node: Node, constant: FrameValue) -> NodeProto:
+    """Return the message of a node; in a function's body, with the call's attributes in place of references."""
     return (
-        resolve_attribute_references(node.proto, at.frame.function.call_attributes)
-        if at.frame is not None
+        resolve_attribute_references(node.proto, constant.frame.function.call_attributes)
+        if constant.frame is not None
         else node.proto
     )
 
 
-def _in_slots(node: Node, inputs: list[Array]) -> list[Array | None]:
-    """Return the inputs by slot, None for a hole, in the types that the model was authored in.
+def _arrays_by_slot(node: Node, inputs: list[Array]) -> list[Array | None]:
+    """Return the arrays by input slot, in the authored types; None for an input that is left out.
 
-    A slot may read a Cast that mixlist inserted: such Casts are invisible (Rule S4.18).
+    The authored type of a slot can differ from the type of the tensor: a Cast that mixlist inserted between them is
+    invisible (Rule S4.18).
     """
     from onnx import helper
 
-    given = iter(inputs)
+    present_inputs = iter(inputs)
     arrays: list[Array | None] = []
     for value, authored in zip(node.inputs, node.input_types, strict=True):
-        array = None if value is None else next(given)
+        array = None if value is None else next(present_inputs)
         if array is not None and value is not None and authored != value.type:
             array = array.astype(helper.tensor_dtype_to_np_dtype(types.element(authored)))
         arrays.append(array)
     return arrays
 
 
-def _model_of(node: Node, proto: NodeProto, arrays: list[Array | None], slot_asked: int) -> ModelProto:
-    """Return a model of one node that yields one of its outputs; small inputs are initializers."""
+def _single_node_model(node: Node, proto: NodeProto, arrays: list[Array | None], output_slot: int) -> ModelProto:
+    """Return a model of one node with one of its outputs.
+
+    Small inputs are initializers, because shape inference reads the values of shapes, axes and sizes. The others are
+    inputs of the model.
+    """
     from onnx import ModelProto, helper, numpy_helper
 
     schema = node.signature.schema if node.signature is not None else None
@@ -206,37 +219,37 @@ def _model_of(node: Node, proto: NodeProto, arrays: list[Array | None], slot_ask
     for slot, array in enumerate(arrays):
         if array is None:
             continue
-        if array.size <= _SHORT:
+        if array.size <= _MOST_INFERRED:
             model.graph.initializer.append(numpy_helper.from_array(array, f"i{slot}"))
         else:
             elem = types.element(node.input_types[slot])
             model.graph.input.append(helper.make_tensor_value_info(f"i{slot}", elem, array.shape))
-    model.graph.output.add(name=single.output[slot_asked])
+    model.graph.output.add(name=single.output[output_slot])
     return model
 
 
 def _refuse_size(node: Node, model: ModelProto, arrays: list[Array | None]) -> None:
-    """Raise UnknownValueError if the output is too large to be computed, or if its size is not known."""
-    largest = _LARGEST_SLOW if node.op_type in _SLOW else LARGEST
+    """Raise UnknownValueError if the output is too large to be computed, or if its size is unknown."""
+    limit = _MOST_ELEMENTS_SLOW if node.op_type in _SLOW else MOST_ELEMENTS
     first = arrays[0] if arrays else None
     inferred = infer_shapes(model).graph.output[0].type.tensor_type
     if inferred.HasField("shape") and all(dim.HasField("dim_value") for dim in inferred.shape.dim):
         count = prod(dim.dim_value for dim in inferred.shape.dim)
-    elif node.op_type in _SELECTS and first is not None:
-        count = first.size * max(first.ndim, 1)
+    elif node.op_type in _SELECTING and first is not None:
+        count = first.size * max(first.ndim, 1)  # the largest: NonZero yields one index per axis and element
     else:
         raise UnknownValueError(f"the size of the result of {node.op_type} is not known before")
-    if count > largest:
-        raise UnknownValueError(f"results of {node.op_type} with more than {largest} elements are not evaluated")
+    if count > limit:
+        raise UnknownValueError(f"results of {node.op_type} with more than {limit} elements are not evaluated")
 
 
 def _run(node: Node, model: ModelProto, arrays: list[Array | None]) -> Array:
     import numpy as np
     from onnx.reference import ReferenceEvaluator  # slow to import
 
-    feeds = {info.name: arrays[int(info.name[1:])] for info in model.graph.input}
+    feeds = {value_info.name: arrays[int(value_info.name[1:])] for value_info in model.graph.input}  # i3: slot 3
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # an overflow is a result here
             (output,) = ReferenceEvaluator(model).run(None, feeds)
     except Exception as error:  # onnx raises errors of many kinds, by operator
         text = str(error).partition("\n")[0]

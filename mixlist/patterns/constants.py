@@ -4,8 +4,9 @@ A constant does not fit if a finite value of it becomes infinite, or if it holds
 epsilon) that becomes zero.
 
 Rule S4.20: S4.7 applies to the value of every deterministic node without bodies whose inputs are all constants, to
-constant arguments of functions, and to constants that functions return. ``Range`` and ``ConstantOfShape`` are computed
-in closed form at any size, and a value mover has the range of its input. ``constant_evaluation`` computes the others.
+constant arguments of functions, and to constants that functions return. The ranges of ``Range`` and ``ConstantOfShape``
+come from their inputs alone, at any size, and a value mover has the range of its inputs. ``constant_evaluation``
+computes all other constants.
 
 Rule S4.21: A constant holds a single value if all of its elements are equal.
 """
@@ -38,15 +39,16 @@ if TYPE_CHECKING:
 
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
-_INTEGERS = frozenset({2, 3, 4, 5, 6})  # uint8, int8, uint16, int16, int32: the types of quantized weights
+_QUANTIZED_TYPES = frozenset({2, 3, 4, 5, 6})  # uint8, int8, uint16, int16, int32
 
 
 @dataclass(frozen=True)
 class ConstantRange:
     """The largest finite magnitude of a constant, and its smallest and largest element.
 
-    A constant without elements has ``smallest`` inf and ``largest`` -inf; one with a NaN, the other way round.
-    ``unknown`` says why the values of some elements are not known; the range is that of the others.
+    A constant without elements has ``smallest`` inf and ``largest`` -inf, so that a union with it changes nothing. A
+    constant with a NaN has ``smallest`` -inf and ``largest`` inf. ``unknown``: why the values of some elements are
+    unknown; the range is that of the other elements. Empty if all are known.
     """
 
     max_abs: float
@@ -60,17 +62,19 @@ class ConstantRange:
         return self.smallest if self.smallest == self.largest and not self.unknown else None
 
     def misfit_reason(self, low: int) -> str | None:
-        """Return the reason why the low type does not hold the constant; None if it does."""
+        """Return why the constant does not fit the low type, as a predicate; None if it fits."""
         if self.max_abs >= overflow_bound(low):
             return f"reaches {self.max_abs:.6g}, which {types.type_name(low)} turns into infinity"
+        # One small element among others is a rounding error. A constant that is zero as a whole, such as an epsilon,
+        # breaks what it protects.
         if self.single and abs(self.single) <= flush_bound(low):
             return f"is {self.single:.6g}, which {types.type_name(low)} turns into zero"
         return None
 
-    def union(self, other: ConstantRange) -> ConstantRange:
-        """Return the range of the elements of both."""
-        smallest, largest = min(self.smallest, other.smallest), max(self.largest, other.largest)
-        return ConstantRange(max(self.max_abs, other.max_abs), smallest, largest, self.unknown or other.unknown)
+    def union(self, second: ConstantRange) -> ConstantRange:
+        """Return the range of the elements of both constants."""
+        smallest, largest = min(self.smallest, second.smallest), max(self.largest, second.largest)
+        return ConstantRange(max(self.max_abs, second.max_abs), smallest, largest, self.unknown or second.unknown)
 
 
 _EMPTY = ConstantRange(0.0, math.inf, -math.inf)
@@ -78,83 +82,87 @@ _ZERO = ConstantRange(0.0, 0.0, 0.0)
 
 
 class ConstantRanges:
-    """The ranges of a model's constants; each is found once, when first asked for."""
+    """The ranges of a model's constants; each is computed once, when it is first asked for."""
 
     def __init__(self, folder: Path | None, progress: ProgressCounter | None = None) -> None:
         self.folder = folder
         self.frames = CallFrames()
         self._progress = progress
         self._evaluator = ConstantEvaluator(folder, self.frames)
-        self._scanned: dict[int, tuple[ConstantProto, ConstantRange]] = {}  # by id of the tensor, which is kept alive
+        # By id of the tensor. The tensor is kept, too, so that no other object can get its id.
+        self._stored: dict[int, tuple[ConstantProto, ConstantRange]] = {}
         self._computed: dict[FrameValue, ConstantRange] = {}
 
     def range_of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
-        """Return the range of a constant in a call of its function; None for other values and if it holds no floats.
+        """Return the range of a constant; None for a value that is no constant, or that holds no floats.
 
-        A constant that value movers make has the union of the ranges of all constants that they move.
+        ``frame`` is the call of the function in whose body the constant is. A constant that value movers make has the
+        union of the ranges of all constants that they move.
         """
         if not value.is_constant or types.element(value.type) not in types.FLOATS:
             return None
         if value.constant_proto is not None:
-            return self._of_tensor(value.constant_proto)
-        asked = self.frames.find_source(value, frame)
-        waiting = [asked]
-        while waiting:
-            at = waiting[-1]
-            if at in self._computed:
-                waiting.pop()
+            return self._stored_range(value.constant_proto)
+        constant = self.frames.find_source(value, frame)
+        # Depth first through the value movers, with a stack: a chain of them may be longer than Python's stack.
+        stack = [constant]
+        while stack:
+            step = stack[-1]
+            if step in self._computed:
+                stack.pop()
                 continue
-            moved = [self.frames.find_source(source, at.frame) for source in _moved_inputs(at.value, _MOVERS)]
+            moved = [self.frames.find_source(source, step.frame) for source in _moved_inputs(step.value, _MOVERS)]
             missing = [source for source in moved if source not in self._computed]
-            waiting += missing
+            stack += missing
             if not missing:
-                self._computed[at] = self._moved(at, moved) if moved else self._of_leaf(at)
-        return self._computed[asked]
+                self._computed[step] = self._moved_range(step, moved) if moved else self._unmoved_range(step)
+        return self._computed[constant]
 
     def known_range_of(self, value: Value, frame: CallFrame | None = None) -> ConstantRange | None:
-        """Return the range of a constant whose value is known as a whole; None for every other value."""
-        found = self.range_of(value, frame)
-        return found if found is not None and not found.unknown else None
+        """Return the range of a constant if the values of all its elements are known; None for every other value."""
+        constant_range = self.range_of(value, frame)
+        return constant_range if constant_range is not None and not constant_range.unknown else None
 
     def fits(self, value: Value, low: int) -> bool:
         """Return True if the low type holds the constant, or if the value is no constant of floats."""
-        found = self.range_of(value)
-        return found is None or found.misfit_reason(low) is None
+        constant_range = self.range_of(value)
+        return constant_range is None or constant_range.misfit_reason(low) is None
 
-    def _moved(self, at: FrameValue, moved: Iterable[FrameValue]) -> ConstantRange:
-        fills = at.value.producer is not None and at.value.producer.op_type in _FILLERS
+    def _moved_range(self, constant: FrameValue, moved: Iterable[FrameValue]) -> ConstantRange:
+        """Return the union of the ranges of the constants that a value mover moves into this one."""
+        fills = constant.value.producer is not None and constant.value.producer.op_type in _FILLERS
         return reduce(ConstantRange.union, (self._computed[source] for source in moved), _ZERO if fills else _EMPTY)
 
-    def _of_leaf(self, at: FrameValue) -> ConstantRange:
+    def _unmoved_range(self, constant: FrameValue) -> ConstantRange:
         """Return the range of a constant that no value mover makes."""
-        value, node = at.value, at.value.producer
+        value, node = constant.value, constant.value.producer
         if value.constant_proto is not None:
-            return self._of_tensor(value.constant_proto)
+            return self._stored_range(value.constant_proto)
         if isinstance(value.type, tuple) and node is not None and not node.inputs:
             return _EMPTY  # SequenceEmpty, or an Optional without content
         operator = node.op_type if node is not None and not node.domain else ""
         try:
             if operator == "ConstantOfShape":
-                return self._filled(at)
+                return self._filled_range(constant)
             if operator == "Range":
-                return self._progression(at)
-            if operator == "DequantizeLinear" and (bound := self._dequantized(at)) is not None:
+                return self._progression_range(constant)
+            if operator == "DequantizeLinear" and (bound := self._dequantized_bound(constant)) is not None:
                 return bound
-            return _range_of_pieces([self._evaluator.array(at).reshape(-1)])
+            return _range_of_pieces([self._evaluator.array(constant).reshape(-1)])
         except UnknownValueError as reason:
             return replace(_EMPTY, unknown=str(reason))
 
-    def _filled(self, at: FrameValue) -> ConstantRange:
-        """Return the range of ConstantOfShape at any size."""
-        (shape,) = self._evaluator.inputs(at)
-        filler = self._evaluator.attribute_value(at, "value")
-        if not shape.all():
+    def _filled_range(self, constant: FrameValue) -> ConstantRange:
+        """Return the range of what ConstantOfShape makes, at any size."""
+        (shape,) = self._evaluator.inputs(constant)
+        fill_value = self._evaluator.attribute_value(constant, "value")
+        if not shape.all():  # a dimension is 0
             return _EMPTY
-        return _range_of_pieces([filler.reshape(-1)]) if filler is not None else _ZERO
+        return _range_of_pieces([fill_value.reshape(-1)]) if fill_value is not None else _ZERO
 
-    def _progression(self, at: FrameValue) -> ConstantRange:
-        """Return the range of Range at any size."""
-        scalars = self._evaluator.inputs(at)
+    def _progression_range(self, constant: FrameValue) -> ConstantRange:
+        """Return the range of what Range makes, at any size."""
+        scalars = self._evaluator.inputs(constant)
         if any(scalar.size != 1 for scalar in scalars):
             raise UnknownValueError("a Range reads tensors that are no scalars")
         start, limit, delta = (float(scalar.reshape(-1)[0]) for scalar in scalars)
@@ -164,58 +172,68 @@ class ConstantRanges:
         last = start + (count - 1) * delta
         return ConstantRange(max(abs(start), abs(last)), min(start, last), max(start, last))
 
-    def _dequantized(self, at: FrameValue) -> ConstantRange | None:
-        """Return a bound of a dequantized weight, if that is enough to see that it fits; it need not be evaluated."""
-        assert at.value.producer is not None
-        integers, *scales = [
-            self.frames.find_source(value, at.frame) for value in at.value.producer.inputs if value is not None
+    def _dequantized_bound(self, constant: FrameValue) -> ConstantRange | None:
+        """Return a bound of a dequantized weight; None if the bound does not prove that the weight fits.
+
+        The bound is the largest scale times the largest difference of an integer and a zero point. Without it, every
+        quantized weight of an old model would be unknown: onnx.reference has DequantizeLinear from opset 19 on only.
+        """
+        node = constant.value.producer
+        assert node is not None
+        integers, *parameters = [
+            self.frames.find_source(value, constant.frame) for value in node.inputs if value is not None
         ]
-        if integers.value.constant_proto is None or integers.value.type not in _INTEGERS:
+        if integers.value.constant_proto is None or integers.value.type not in _QUANTIZED_TYPES:
             return None
-        stored = self._of_tensor(integers.value.constant_proto)
-        scale, *shift = [_range_of_pieces([self._evaluator.array(each).reshape(-1)]).max_abs for each in scales]
-        bound = scale * (stored.max_abs + sum(shift))
-        if stored.single is not None or bound >= min(map(overflow_bound, LOW_TYPES)):
+        integer_range = self._stored_range(integers.value.constant_proto)
+        scale, *zero_point = [
+            _range_of_pieces([self._evaluator.array(parameter).reshape(-1)]).max_abs for parameter in parameters
+        ]
+        bound = scale * (integer_range.max_abs + sum(zero_point))  # the zero point may be left out
+        # A single value may become zero, which a bound cannot show. It needs the evaluation.
+        if integer_range.single is not None or bound >= min(map(overflow_bound, LOW_TYPES)):
             return None
         return ConstantRange(bound, -bound, bound)
 
-    def _of_tensor(self, tensor: ConstantProto) -> ConstantRange:
-        found = self._scanned.get(id(tensor))
-        if found is None:
-            known = _range_of_pieces(read_pieces(tensor, self.folder), self._progress)
-            known = known if stores_all_elements(tensor) else known.union(_ZERO)
-            found = self._scanned[id(tensor)] = (tensor, known)
-        return found[1]
+    def _stored_range(self, tensor: ConstantProto) -> ConstantRange:
+        """Return the range of an initializer or of a Constant's attribute."""
+        entry = self._stored.get(id(tensor))
+        if entry is None:
+            stored_range = _range_of_pieces(read_pieces(tensor, self.folder), self._progress)
+            if not stores_all_elements(tensor):  # a sparse tensor: the others are zero
+                stored_range = stored_range.union(_ZERO)
+            entry = self._stored[id(tensor)] = (tensor, stored_range)
+        return entry[1]
 
 
 def find_origins(value: Value, movers: AbstractSet[str] = _MOVERS) -> list[Value]:
-    """Return the tensors whose elements ``value`` holds: itself, unless one of ``movers`` makes it."""
-    unmoved: list[Value] = []
-    waiting, seen = [value], {value}
+    """Return the tensors from which ``movers`` take the elements of ``value``; the value itself if none makes it."""
+    origins: list[Value] = []
+    waiting, visited = [value], {value}
     while waiting:
         value = waiting.pop()
         sources = _moved_inputs(value, movers)
         if not sources:
-            unmoved.append(value)
-        waiting += [source for source in dict.fromkeys(sources) if source not in seen]
-        seen.update(sources)
-    return unmoved
+            origins.append(value)
+        waiting += [source for source in dict.fromkeys(sources) if source not in visited]
+        visited.update(sources)
+    return origins
 
 
 def _moved_inputs(value: Value, movers: AbstractSet[str]) -> list[Value]:
-    """Return the inputs whose elements a mover puts into ``value``: the floats, as indices and shapes are integers."""
+    """Return the inputs whose elements a mover puts into ``value``: its floats. Indices and shapes are integers."""
     node = value.producer
     if node is None or node.op_type not in movers or node.domain or node.function is not None:
         return []
     return float_values(node.inputs)
 
 
-def _range_of_pieces(parts: Iterable[NDArray[np.generic]], progress: ProgressCounter | None = None) -> ConstantRange:
-    """Return the range of a constant that comes in flat arrays."""
+def _range_of_pieces(pieces: Iterable[NDArray[np.generic]], progress: ProgressCounter | None = None) -> ConstantRange:
+    """Return the range of a constant that comes in flat arrays; ``progress`` counts their bytes."""
     import numpy as np
 
-    known = _EMPTY
-    for piece in parts:
+    total = _EMPTY
+    for piece in pieces:
         if progress is not None:
             progress.add(piece.nbytes)
         if not piece.size:
@@ -223,10 +241,11 @@ def _range_of_pieces(parts: Iterable[NDArray[np.generic]], progress: ProgressCou
         numbers = piece.astype(np.float32, copy=False)
         smallest, largest = float(numbers.min()), float(numbers.max())
         if math.isfinite(smallest) and math.isfinite(largest):
-            known = known.union(ConstantRange(max(-smallest, largest), smallest, largest))
+            total = total.union(ConstantRange(max(-smallest, largest), smallest, largest))
             continue
+        # Infinities of the author do not count in the magnitude, because a low type holds them.
         magnitude = float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
         if math.isnan(smallest):
             smallest, largest = -math.inf, math.inf
-        known = known.union(ConstantRange(magnitude, smallest, largest))
-    return known
+        total = total.union(ConstantRange(magnitude, smallest, largest))
+    return total

@@ -1,7 +1,7 @@
 """Bound the factors that scale a mask.
 
 Rule S4.36: A factor that some operators compute from constants, integers and booleans alone is no score. Integers and
-booleans count as 0 or 1, and interval arithmetic gives the range of a computed factor, such as ``1 - mask``.
+booleans count as 0 or 1, and interval arithmetic gives the range of a computed factor: ``1 - Cast(mask)`` is in [0, 1].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mixlist.patterns.constants import ConstantRange
 _MOVERS = operators(Trait.MOVES_VALUES)
 _FILLERS = operators(Trait.FILLS)
 _INDICATORS = types.INTEGERS | {types.BOOL}
-_MOST_VALUES = 100  # that a factor may be computed from
+_MOST_VALUES = 100  # from which one factor may be computed; this also limits the depth of the recursion
 
 
 @dataclass(frozen=True)
@@ -34,72 +34,72 @@ class Interval:
         """Return the largest magnitude."""
         return max(-self.smallest, self.largest)
 
-    def union(self, other: Interval) -> Interval:
-        """Return the smallest interval that has both."""
-        return Interval(min(self.smallest, other.smallest), max(self.largest, other.largest))
+    def union(self, second: Interval) -> Interval:
+        """Return the smallest interval that contains both."""
+        return Interval(min(self.smallest, second.smallest), max(self.largest, second.largest))
 
 
 _ZERO, _ZERO_TO_ONE = Interval(0.0, 0.0), Interval(0.0, 1.0)
 Operator = Callable[[Interval, Interval], Interval | None]
-RangeOf = Callable[[Value], ConstantRange | None]  # of a constant whose value is known
+RangeOf = Callable[[Value], ConstantRange | None]  # the range of a constant; None if its value is unknown
 
 
 def factor_bounds(factor: Value, range_of: RangeOf, low: int) -> Interval | None:
-    """Return an interval that has all values of a factor; None if it may be a score, or infinite.
+    """Return an interval that contains all values of a factor; None if it may be a score, or may be infinite.
 
     Constants count as ``low`` rounds them, so that a rewritten model has the same bounds.
     """
-    return _Bounds(range_of, low).of(factor)
+    return _FactorBounds(range_of, low).bounds_of(factor)
 
 
-class _Bounds:
-    """Bounds one factor and the values that it is computed from."""
+class _FactorBounds:
+    """The bounds of one factor, and of the values from which it is computed."""
 
     def __init__(self, range_of: RangeOf, low: int) -> None:
         self.range_of, self.low = range_of, low
-        self.known: dict[Value, Interval | None] = {}
+        self.intervals: dict[Value, Interval | None] = {}
 
-    def of(self, value: Value) -> Interval | None:
-        if value not in self.known:
-            if len(self.known) >= _MOST_VALUES:
+    def bounds_of(self, value: Value) -> Interval | None:
+        """Return the interval of a value; None if it has none, or if too many values were visited."""
+        if value not in self.intervals:
+            if len(self.intervals) >= _MOST_VALUES:
                 return None
-            self.known[value] = None
-            self.known[value] = self._constant(value) if value.is_constant else self._computed(value)
-        return self.known[value]
+            self.intervals[value] = None  # counts as visited while its inputs are
+            self.intervals[value] = self._of_constant(value) if value.is_constant else self._of_computed(value)
+        return self.intervals[value]
 
-    def _constant(self, value: Value) -> Interval | None:
-        known = self.range_of(value)
-        return self._of_range(known) if known is not None else None
+    def _of_constant(self, value: Value) -> Interval | None:
+        constant_range = self.range_of(value)
+        if constant_range is None:
+            return None
+        smallest, largest = constant_range.smallest, constant_range.largest
+        if not (isfinite(smallest) and isfinite(largest)):  # an infinity or NaN of the author: only the rest is bounded
+            smallest, largest = -constant_range.max_abs, constant_range.max_abs
+        return Interval(round_unless_lost(smallest, self.low), round_unless_lost(largest, self.low))
 
-    def _of_range(self, known: ConstantRange) -> Interval:
-        """Return the interval of a constant's finite elements."""
-        if not (isfinite(known.smallest) and isfinite(known.largest)):
-            magnitude = round_unless_lost(known.max_abs, self.low)
-            return Interval(-magnitude, magnitude)
-        return Interval(round_unless_lost(known.smallest, self.low), round_unless_lost(known.largest, self.low))
-
-    def _computed(self, value: Value) -> Interval | None:
+    def _of_computed(self, value: Value) -> Interval | None:
         node = value.producer
         if node is None or not node.is_plain:
             return None
-        if node.op_type == "Cast" and not float_values(node.inputs):
-            return _ZERO_TO_ONE if all(v is not None and v.type in _INDICATORS for v in node.inputs) else None
+        if node.op_type == "Cast" and not float_values(node.inputs):  # Cast of an attention mask
+            is_indicator = all(source is not None and source.type in _INDICATORS for source in node.inputs)
+            return _ZERO_TO_ONE if is_indicator else None
         if node.op_type in ("Add", "Sub", "Mul", "Div", "Neg", "Cast", "Min", "Max") or node.op_type in _MOVERS:
-            return self._result(node)
+            return self._of_result(node)
         return None
 
-    def _result(self, node: Node) -> Interval | None:
+    def _of_result(self, node: Node) -> Interval | None:
         """Return the interval of a node's result from those of its float inputs."""
-        read = [self.of(value) for value in float_values(node.inputs)]
-        bounds = [interval for interval in read if interval is not None]
-        if len(bounds) < len(read) or not bounds:
+        input_intervals = [self.bounds_of(value) for value in float_values(node.inputs)]
+        bounds = [interval for interval in input_intervals if interval is not None]
+        if len(bounds) < len(input_intervals) or not bounds:
             return None
         result: Interval | None = bounds[0]
         if node.op_type in _MOVERS and node.op_type in _FILLERS:
             bounds.append(_ZERO)
         if node.op_type == "Neg":
             result = _negated(bounds[0])
-        for interval in bounds[1:]:
+        for interval in bounds[1:]:  # a value mover has the union of its inputs
             result = _BINARY.get(node.op_type, Interval.union)(result, interval) if result is not None else None
         return result if result is not None and isfinite(result.smallest) and isfinite(result.largest) else None
 
@@ -111,29 +111,29 @@ def reciprocal(divisor: Interval) -> Interval | None:
     return Interval(1 / divisor.largest, 1 / divisor.smallest)
 
 
-def _negated(one: Interval) -> Interval:
-    return Interval(-one.largest, -one.smallest)
+def _negated(a: Interval) -> Interval:
+    return Interval(-a.largest, -a.smallest)
 
 
-def _sum(one: Interval, other: Interval) -> Interval:
-    return Interval(one.smallest + other.smallest, one.largest + other.largest)
+def _sum(a: Interval, b: Interval) -> Interval:
+    return Interval(a.smallest + b.smallest, a.largest + b.largest)
 
 
-def _product(one: Interval, other: Interval) -> Interval:
-    ends = [a * b for a in (one.smallest, one.largest) for b in (other.smallest, other.largest)]
-    return Interval(min(ends), max(ends))
+def _product(a: Interval, b: Interval) -> Interval:
+    products = [x * y for x in (a.smallest, a.largest) for y in (b.smallest, b.largest)]
+    return Interval(min(products), max(products))
 
 
-def _quotient(one: Interval, other: Interval) -> Interval | None:
-    inverse = reciprocal(other)
-    return _product(one, inverse) if inverse is not None else None
+def _quotient(a: Interval, b: Interval) -> Interval | None:
+    inverse = reciprocal(b)
+    return _product(a, inverse) if inverse is not None else None
 
 
 _BINARY: dict[str, Operator] = {
     "Add": _sum,
-    "Sub": lambda one, other: _sum(one, _negated(other)),
+    "Sub": lambda a, b: _sum(a, _negated(b)),
     "Mul": _product,
     "Div": _quotient,
-    "Min": lambda one, other: Interval(min(one.smallest, other.smallest), min(one.largest, other.largest)),
-    "Max": lambda one, other: Interval(max(one.smallest, other.smallest), max(one.largest, other.largest)),
+    "Min": lambda a, b: Interval(min(a.smallest, b.smallest), min(a.largest, b.largest)),
+    "Max": lambda a, b: Interval(max(a.smallest, b.smallest), max(a.largest, b.largest)),
 }
