@@ -1,7 +1,8 @@
-"""Rule S8.23: the range that random integers of an input can have, as the graph shows it.
+"""Find the range that random integers of an input may have, from the graph (Rule S8.23).
 
-An input is followed through value movers, Casts, bodies and calls to the operators that use its integers. The strongest
-kind of use that is found decides; the class ``_Use`` has their order.
+An input is followed through value movers, Casts, bodies and calls to the operators that use its integers. Each use
+gives a range: ``ids`` in ``Gather(W, ids)`` are from 0 to the number of rows of ``W`` less 1. If the uses differ, the
+strongest kind of use decides. The class ``_UseKind`` has their order.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 MOST_POSITIONS = 4096  # sequences of thousands of tokens are common, and nothing in a graph says how long they are
-_BYTES = {2: (0, 255), 3: (-128, 127)}  # the bounds of uint8 and int8
+_BYTE_BOUNDS = {2: (0, 255), 3: (-128, 127)}  # of uint8 and int8
 _MOVERS = operators(Trait.MOVES_VALUES)
-# The input slots that a mover takes its elements from, where it is not slot 0 alone; None: all slots.
+# The input slots that a mover takes its elements from, if it is not slot 0 alone; None: all slots.
 _MOVED_SLOTS: dict[str, frozenset[int] | None] = {
     "Concat": None,
     "OneHot": frozenset({2}),
@@ -46,8 +47,10 @@ _MOVED_SLOTS: dict[str, frozenset[int] | None] = {
     "SequenceInsert": frozenset({0, 1}),
     "Where": frozenset({1, 2}),
 }
-# Operators whose integers in a slot pick along an axis (attribute, default) of another input.
-_PICKING = {
+# Operators whose integers in a slot are indices along an axis of another input. The key is domain, op type and slot of
+# the integers. The value is the slot of the other input, the attribute with the axis ("" if there is none), and the
+# axis without this attribute.
+_INDEX_SLOTS = {
     ("", "Gather", 1): (0, "axis", 0),
     ("", "GatherElements", 1): (0, "axis", 0),
     ("", "ScatterElements", 1): (0, "axis", 0),
@@ -59,16 +62,18 @@ _PICKING = {
     ("com.microsoft", "EmbedLayerNormalization", 1): (4, "", 0),
     ("com.microsoft", "EmbedLayerNormalization", 8): (3, "", 0),
 }
-# Operators whose integers in a slot are lengths along an axis (attribute, default) of input 0.
-_MEASURING = {
+# Operators whose integers in a slot are lengths along an axis of input 0, with the same key. The value is the attribute
+# with the axis and its default. ``layout`` is 0 if time is axis 0, and 1 if time is axis 1.
+_LENGTH_SLOTS = {
     ("", "GRU", 4): ("layout", 0),
     ("", "LSTM", 4): ("layout", 0),
     ("", "RNN", 4): ("layout", 0),
     ("", "ReverseSequence", 1): ("time_axis", 0),
 }
-# Comparisons by the slot of the input: whether equality falls on the side of the smaller integers, so that the outcome
-# changes from the other operand to the number after it, and not from the number before it.
-_COMPARING = {
+# By comparison and slot of the input: True if the outcome changes between the other operand and the number after it,
+# False if it changes between the number before the other operand and the operand. ``x < 5`` changes between 4 and 5, so
+# ("Less", 0) is False; ``5 < x`` changes between 5 and 6, so ("Less", 1) is True.
+_CHANGES_AFTER_OPERAND = {
     ("Equal", 0): False, ("Equal", 1): False,
     ("Less", 0): False, ("Less", 1): True,
     ("LessOrEqual", 0): True, ("LessOrEqual", 1): False,
@@ -77,219 +82,238 @@ _COMPARING = {
 }  # fmt: skip
 
 
-class _Use(IntEnum):
-    """Kinds of use, the strongest first."""
+class _UseKind(IntEnum):
+    """The kinds of use, the strongest first."""
 
-    PICKS = 0
+    INDEX = 0  # an index of a table, or a length: another value is an error of the operator
     POSITION = 1
     COMPARED = 2
-    FLAG = 3
-    NUMBER = 4
+    FLAG = 3  # converted to a bool, or subtracted from 1
+    NUMBER = 4  # 8 bits that are converted to a float, such as a pixel
 
 
 @dataclass(frozen=True)
 class IntegerRange:
-    """The least and the largest integer, and the reason: what the graph does with the input."""
+    """The smallest and the largest integer of an input, and the reason: what the graph does with the input."""
 
-    low: int
-    high: int
+    smallest: int
+    largest: int
     reason: str
+
+
+_Use = tuple[_UseKind, IntegerRange]
 
 
 def find_integer_ranges(proto: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, IntegerRange]:
     """Return the ranges of the integer inputs among ``shapes``, which has the shape of each input by name.
 
-    An input of which the graph says nothing is left out. Raises ModelError for a graph that cannot be linked.
+    An input without a use that bounds its integers is left out. Raises ModelError for a graph that cannot be linked.
     """
     from mixlist.graph.build import build_graph
 
-    uses = _Uses(build_graph(proto), shapes)
-    found = {}
+    uses = _IntegerUses(build_graph(proto), shapes)
+    ranges = {}
     for value in uses.main.root.inputs:
         if value.name in shapes and value.type in types.INTEGERS:
-            uses_of_value = list(uses.of(value))
+            uses_of_value = list(uses.find(value))
             if uses_of_value:
-                found[value.name] = _combine(uses_of_value)
-    return found
+                ranges[value.name] = _combined_range(uses_of_value)
+    return ranges
 
 
-def _combine(uses: list[tuple[_Use, IntegerRange]]) -> IntegerRange:
-    """Return the range of the strongest kind of use: what all tables hold, or all numbers that are compared."""
-    strongest = min(use for use, _ in uses)
-    ranges = [each for use, each in uses if use is strongest]
-    if strongest is not _Use.COMPARED:
-        return min(ranges, key=lambda each: each.high)
-    widest = max(ranges, key=lambda each: each.high)
-    return IntegerRange(min(each.low for each in ranges), widest.high, widest.reason)
+def _combined_range(uses: list[_Use]) -> IntegerRange:
+    """Return the range of the strongest kind of use.
+
+    It is the smallest range, which all tables have, or for comparisons a range that contains all compared numbers.
+    """
+    strongest = min(kind for kind, _ in uses)
+    ranges = [use_range for kind, use_range in uses if kind is strongest]
+    if strongest is not _UseKind.COMPARED:
+        return min(ranges, key=lambda use_range: use_range.largest)
+    widest = max(ranges, key=lambda use_range: use_range.largest)
+    return IntegerRange(min(use_range.smallest for use_range in ranges), widest.largest, widest.reason)
 
 
-class _Uses:
-    """The readers of each value of a model, and the sizes of its tensors for given inputs."""
+class _IntegerUses:
+    """The readers of each value of a model, and the sizes of its tensors for the given input shapes.
+
+    ``passed_to``: by value, the values that control flow and calls make of it, such as a parameter of a function.
+    ``first_calls``: by function, its first call and the graph that has it; the sizes of the first call count.
+    """
 
     def __init__(self, main: Graph, shapes: Mapping[str, Shape]) -> None:
         self.main, self.shapes = main, shapes
         self.readers: dict[Value, list[tuple[Graph, Node, int]]] = {}
-        self.handed: dict[Value, list[Value]] = {}  # the values that control flow and calls make of a value
-        self.calls: dict[Graph, tuple[Graph, Node]] = {}  # the first call of each function
+        self.passed_to: dict[Value, list[Value]] = {}
+        self.first_calls: dict[Graph, tuple[Graph, Node]] = {}
         for graph in reachable_graphs(main):
             for node in graph.nodes:
                 self._add_node(graph, node)
-        self._sizes: dict[Graph, KnownShapes] = {}
+        self._known_shapes: dict[Graph, KnownShapes] = {}
 
     def _add_node(self, graph: Graph, node: Node) -> None:
         if node.function is not None:
-            self.calls.setdefault(node.function, (graph, node))
+            self.first_calls.setdefault(node.function, (graph, node))
             body = node.function.root
-            for inner, outer in zip(body.inputs, node.inputs, strict=False):
-                self._hand(outer, inner)
-            for inner, result in zip(body.outputs, node.outputs, strict=False):
-                self._hand(inner, result)
+            for parameter, argument in zip(body.inputs, node.inputs, strict=False):
+                self._add_passed(argument, parameter)
+            for body_output, result in zip(body.outputs, node.outputs, strict=False):
+                self._add_passed(body_output, result)
         elif node.bodies and node.op_type in CONTROL_FLOW and not node.domain:
             for link in links_of(node):
                 for target in link.targets:
-                    for read in link.sources:
-                        self._hand(read.value, target)
+                    for source in link.sources:
+                        self._add_passed(source.value, target)
         else:
             for slot, value in enumerate(node.inputs):
                 if value is not None:
                     self.readers.setdefault(value, []).append((graph, node, slot))
 
-    def _hand(self, source: Value | None, target: Value | None) -> None:
+    def _add_passed(self, source: Value | None, target: Value | None) -> None:
         if source is not None and target is not None:
-            self.handed.setdefault(source, []).append(target)
+            self.passed_to.setdefault(source, []).append(target)
 
     @cached_property
-    def positions(self) -> dict[Node, str]:
-        """The Casts whose integers reach Sin, Cos or GridSample, each with that reader."""
+    def position_readers(self) -> dict[Node, str]:
+        """Return the Casts whose integers are positions, each with the Sin, Cos or GridSample that they reach."""
         plan = find_positions(self.main)
         plans = list_plans(plan) if plan is not None else []
-        return {node: reader for each in reversed(plans) for node, reader in each.sources.items()}
+        # Reversed, so that the plan nearest to the main graph wins.
+        return {node: reader for plan in reversed(plans) for node, reader in plan.sources.items()}
 
-    def of(self, start: Value) -> Iterator[tuple[_Use, IntegerRange]]:
+    def find(self, model_input: Value) -> Iterator[_Use]:
         """Yield every use of an input that bounds its integers."""
-        waiting = deque([(start, True)])
-        seen = {start}
+        waiting = deque([(model_input, True)])
+        visited = {model_input}
         while waiting:
-            value, is_exact = waiting.popleft()
-            targets = [(target, is_exact) for target in self.handed.get(value, ())]
+            # An offset moves the range of a table or a comparison, so that these uses say nothing behind it. A position
+            # stays a position.
+            value, has_no_offset = waiting.popleft()
+            targets = [(target, has_no_offset) for target in self.passed_to.get(value, ())]
             for graph, node, slot in self.readers.get(value, ()):
-                found = self._use(graph, node, slot, start)
-                # An offset moves the range of a table or a comparison, and a position stays a position.
-                if found is not None and (is_exact or found[0] is _Use.POSITION):
-                    yield found
-                if _moves(node, slot) or _shifts(node):
-                    exact = is_exact and not _shifts(node)
-                    targets += [(output, exact) for output in node.outputs if output is not None]
-            for target, exact in targets:
-                if target not in seen:
-                    seen.add(target)
-                    waiting.append((target, exact))
+                use = self._use(graph, node, slot, model_input)
+                if use is not None and (has_no_offset or use[0] is _UseKind.POSITION):
+                    yield use
+                if _moves(node, slot) or _adds_offset(node):
+                    target_has_no_offset = has_no_offset and not _adds_offset(node)
+                    targets += [(output, target_has_no_offset) for output in node.outputs if output is not None]
+            for target, target_has_no_offset in targets:
+                if target not in visited:
+                    visited.add(target)
+                    waiting.append((target, target_has_no_offset))
 
-    def _use(self, graph: Graph, node: Node, slot: int, start: Value) -> tuple[_Use, IntegerRange] | None:
-        """Return what a node that reads an input's integers says of them."""
+    def _use(self, graph: Graph, node: Node, slot: int, model_input: Value) -> _Use | None:
+        """Return the range that a node which reads the integers gives them; None if it gives none."""
         reader, key = f"{node.op_type} {node_ref(graph, node)}", (node.domain, node.op_type, slot)
-        if key in _PICKING:
-            table, attribute, default = _PICKING[key]
-            size = self._size(graph, node.inputs[table], _attribute(graph, node, attribute, default))
-            return (_Use.PICKS, IntegerRange(0, size - 1, f"{reader} picks from {size}")) if size else None
-        if key in _MEASURING:
-            attribute, default = _MEASURING[key]
-            size = self._size(graph, node.inputs[0], _attribute(graph, node, attribute, default))
-            return (_Use.PICKS, IntegerRange(1, size, f"{reader} takes lengths up to {size}")) if size else None
+        if key in _INDEX_SLOTS:
+            table_slot, attribute, default = _INDEX_SLOTS[key]
+            size = self._size(graph, node.inputs[table_slot], _int_attribute(graph, node, attribute, default))
+            return (_UseKind.INDEX, IntegerRange(0, size - 1, f"{reader} picks from {size}")) if size else None
+        if key in _LENGTH_SLOTS:
+            attribute, default = _LENGTH_SLOTS[key]
+            size = self._size(graph, node.inputs[0], _int_attribute(graph, node, attribute, default))
+            return (_UseKind.INDEX, IntegerRange(1, size, f"{reader} takes lengths up to {size}")) if size else None
         if node.domain:
             return None
         if key == ("", "OneHot", 0):
-            depth = max(self._elements(graph, node.inputs[1]), default=0)
-            return (_Use.PICKS, IntegerRange(0, depth - 1, f"{reader} has depth {depth}")) if depth > 0 else None
-        if node in self.positions and slot == 0:
-            most = max((MOST_POSITIONS, *self.shapes.get(start.name, ()))) - 1
-            return _Use.POSITION, IntegerRange(0, most, f"they are positions, which reach {self.positions[node]}")
-        if (node.op_type, slot) in _COMPARING:
-            return self._compared(graph, node, slot, reader)
-        if node.op_type == "Sub" and slot == 1 and self._elements(graph, node.inputs[0]) == {1}:
-            return _Use.FLAG, IntegerRange(0, 1, f"{reader} subtracts them from 1")
-        return _converted(graph, node, slot, reader)
+            depth = max(self._whole_numbers(graph, node.inputs[1]), default=0)
+            return (_UseKind.INDEX, IntegerRange(0, depth - 1, f"{reader} has depth {depth}")) if depth > 0 else None
+        if node in self.position_readers and slot == 0:
+            largest = max((MOST_POSITIONS, *self.shapes.get(model_input.name, ()))) - 1
+            reason = f"they are positions, which reach {self.position_readers[node]}"
+            return _UseKind.POSITION, IntegerRange(0, largest, reason)
+        if (node.op_type, slot) in _CHANGES_AFTER_OPERAND:
+            return self._comparison(graph, node, slot, reader)
+        # (1 - mask): the usual first step of an attention mask.
+        if node.op_type == "Sub" and slot == 1 and self._whole_numbers(graph, node.inputs[0]) == {1}:
+            return _UseKind.FLAG, IntegerRange(0, 1, f"{reader} subtracts them from 1")
+        return _conversion(graph, node, slot, reader)
 
-    def _compared(self, graph: Graph, node: Node, slot: int, reader: str) -> tuple[_Use, IntegerRange] | None:
-        """Return the integers around which the outcome changes; for counted numbers, those with a true comparison."""
-        others = self._elements(graph, node.inputs[1 - slot])
-        if not others:
+    def _comparison(self, graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
+        """Return the use in a comparison with numbers that are known before the run; None for other operands.
+
+        For one number, the range is the two integers between which the outcome changes. For several, such as those of a
+        Range, it is the integers for which at least one comparison is true.
+        """
+        operands = self._whole_numbers(graph, node.inputs[1 - slot])
+        if not operands:
             return None
-        after = int(_COMPARING[node.op_type, slot])
-        low, high = min(others), max(others)
-        if low == high:
-            most = max(1, high + after)
-            return _Use.COMPARED, IntegerRange(most - 1, most, f"{reader} compares them with {high}")
-        reason = f"{reader} compares them with {low} to {high}"
-        return _Use.COMPARED, IntegerRange(max(0, low + after), max(0, high + after), reason)
+        after = int(_CHANGES_AFTER_OPERAND[node.op_type, slot])
+        smallest, largest = min(operands), max(operands)
+        if smallest == largest:
+            upper = max(1, largest + after)
+            return _UseKind.COMPARED, IntegerRange(upper - 1, upper, f"{reader} compares them with {largest}")
+        reason = f"{reader} compares them with {smallest} to {largest}"
+        return _UseKind.COMPARED, IntegerRange(max(0, smallest + after), max(0, largest + after), reason)
 
     def _size(self, graph: Graph, value: Value | None, axis: int) -> int:
-        """Return the size of a tensor along an axis; 0 where it is not known."""
+        """Return the size of a tensor along an axis; 0 if it is unknown."""
         shape = _constant_shape(value)
         if shape is None:
-            shape = self.sizes(graph).shape_of(value)
+            shape = self._shapes_in(graph).shape_of(value)
         return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else 0
 
-    def _elements(self, graph: Graph, value: Value | None) -> set[int]:
-        """Return the whole numbers in a small tensor that is known before the run; none for any other tensor."""
+    def _whole_numbers(self, graph: Graph, value: Value | None) -> set[int]:
+        """Return the whole numbers in a small tensor that is known before the run; an empty set for other tensors."""
         import numpy as np
 
         if value is None or not (value.is_constant or value.is_from_shape):
             return set()
         array = _small_constant(value)
         if array is None and value.producer is not None:
-            array = self.sizes(graph).arrays.get(value)
+            array = self._shapes_in(graph).arrays.get(value)
         if array is None or array.dtype.kind not in "iuf":
             return set()
         return {int(number) for number in array.reshape(-1).tolist() if np.isfinite(number) and number == int(number)}
 
-    def sizes(self, graph: Graph) -> KnownShapes:
-        """Return the shapes and small values in a graph, for a function in its first call."""
-        if graph not in self._sizes:
+    def _shapes_in(self, graph: Graph) -> KnownShapes:
+        """Return the shapes and small arrays of a graph; those of a function are the ones in its first call."""
+        if graph not in self._known_shapes:
             if graph is self.main:
-                self._sizes[graph] = propagate_shapes(graph, {}, self.shapes)
+                self._known_shapes[graph] = propagate_shapes(graph, {}, self.shapes)
             else:
-                caller, call = self.calls[graph]
-                self._sizes[graph] = propagate_shapes_in_function(graph, call, self.sizes(caller))
-        return self._sizes[graph]
+                caller, call = self.first_calls[graph]
+                self._known_shapes[graph] = propagate_shapes_in_function(graph, call, self._shapes_in(caller))
+        return self._known_shapes[graph]
 
 
-def _converted(graph: Graph, node: Node, slot: int, reader: str) -> tuple[_Use, IntegerRange] | None:
-    """Return what a conversion says of its integers: bools are 0 or 1, and bytes that become floats are numbers."""
+def _conversion(graph: Graph, node: Node, slot: int, reader: str) -> _Use | None:
+    """Return the use in a conversion: to bools, or of 8-bit integers to floats; None for every other node."""
     source = node.inputs[slot]
-    to = _attribute(graph, node, "to", 0) if node.op_type == "Cast" else 0
+    to = _int_attribute(graph, node, "to", 0) if node.op_type == "Cast" else 0
     if to == types.BOOL:
-        return _Use.FLAG, IntegerRange(0, 1, f"{reader} makes bools of them")
+        return _UseKind.FLAG, IntegerRange(0, 1, f"{reader} makes bools of them")
     becomes_float = to in types.FLOATS or (node.op_type == "DequantizeLinear" and slot == 0)
-    if source is None or source.type not in _BYTES or not becomes_float:
+    if source is None or source.type not in _BYTE_BOUNDS or not becomes_float:
         return None
     reason = f"{reader} makes floats of all that {types.type_name(source.type)} holds"
-    return _Use.NUMBER, IntegerRange(*_BYTES[source.type], reason)
+    return _UseKind.NUMBER, IntegerRange(*_BYTE_BOUNDS[source.type], reason)
 
 
 def _moves(node: Node, slot: int) -> bool:
-    """Return whether a node only hands on, or converts to another number, what it reads in a slot."""
+    """Return whether the output of a node has the integers that it reads in a slot, in any type."""
     if node.domain:
         return False
     slots = _MOVED_SLOTS.get(node.op_type, frozenset({0}))
     return (node.op_type in _MOVERS and (slots is None or slot in slots)) or (node.op_type == "Cast" and slot == 0)
 
 
-def _shifts(node: Node) -> bool:
-    """Return whether a node adds an offset to integers."""
+def _adds_offset(node: Node) -> bool:
+    """Return whether a node adds something to integers."""
     output = node.outputs[0] if node.outputs else None
     return node.op_type in ("Add", "Sub") and not node.domain and output is not None and output.type in types.INTEGERS
 
 
-def _attribute(graph: Graph, node: Node, name: str, default: int) -> int:
-    """Return an attribute that is an integer; in a function's body it may be one of the call."""
-    found = next((attribute for attribute in node.proto.attribute if attribute.name == name), None)
-    if found is not None and found.ref_attr_name:
-        found = graph.call_attributes.get(found.ref_attr_name)
-    return int(found.i) if found is not None else default
+def _int_attribute(graph: Graph, node: Node, name: str, default: int) -> int:
+    """Return an integer attribute; in a function's body it may refer to an attribute of the call."""
+    attribute = next((attribute for attribute in node.proto.attribute if attribute.name == name), None)
+    if attribute is not None and attribute.ref_attr_name:
+        attribute = graph.call_attributes.get(attribute.ref_attr_name)
+    return int(attribute.i) if attribute is not None else default
 
 
 def _constant_shape(value: Value | None) -> Shape | None:
+    """Return the shape of an initializer; None for every other value."""
     dims = getattr(value.constant_proto, "dims", None) if value is not None else None
     return tuple(dims) if dims is not None else None
 

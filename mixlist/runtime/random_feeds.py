@@ -140,7 +140,7 @@ def _decide_integer_bounds(model_input: Input, graph_range: IntegerRange | None)
     if graph_range is None:
         return (0, 1), warning("ML601", f"{prefix} 0 or 1, because the graph shows no range", hint=_SET_RANGE)
     type_low, type_high = integer_bounds(numpy_type(types.element(model_input.type)))
-    low, high = max(graph_range.low, type_low), min(graph_range.high, type_high)
+    low, high = max(graph_range.smallest, type_low), min(graph_range.largest, type_high)
     bounds_text = "0 or 1" if (low, high) == (0, 1) else f"from {low} to {high}"
     return (low, high), warning("ML601", f"{prefix} {bounds_text}, because {graph_range.reason}", hint=_SET_RANGE)
 

@@ -80,7 +80,7 @@ def test_what_says_nothing(body: str) -> None:
 def test_a_position_without_dimensions() -> None:
     result = found("c = Cast<to = 1> (i) p = Mul (c, k) [t] a = Sin (p)", "int64", ())
     assert result is not None
-    assert (result.low, result.high) == (0, MOST_POSITIONS - 1)
+    assert (result.smallest, result.largest) == (0, MOST_POSITIONS - 1)
 
 
 def test_positions_are_as_many_as_the_sequence_is_long() -> None:
