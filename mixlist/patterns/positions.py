@@ -1,13 +1,15 @@
-"""Rule S4.38: find the arithmetic that carries positions to Sin, Cos or the grid of GridSample.
+"""Find the arithmetic that brings positions to Sin, Cos or the grid of GridSample (Rule S4.38).
 
 A float is a *position* if a Cast makes it of integers or bools, if Range or CumSum counts it, or if Mul, Add, Sub, Div,
 MatMul, Gemm, Einsum, Concat or a value mover makes it of a position. Every other float that these operators read must
-be a position too, or *fixed*: what depends on constants and shapes alone.
+be a position too, or *fixed*: computed from constants and shapes alone. All other floats are *data*. The usual graph is
 
-Each graph is walked twice. The first walk goes forward and finds the positions; the second goes back from the readers
-(Sin, Cos, the grid of GridSample) and finds the nodes on the way. A function's body is walked once for each kind of
-call, as if it were inlined: what its arguments are decides which of its values are positions, and which of its results
-are wanted decides which of its nodes lead to a reader.
+    position_ids -> Cast -> Mul(inverse frequencies) -> Sin
+
+Each graph is walked twice. The forward walk finds the positions. The backward walk starts at the readers (Sin, Cos, the
+grid of GridSample) and finds the nodes on the way to them. The body of a function is walked once for each kind of call,
+as if it were inlined: the kinds of its arguments decide which of its values are positions, and the results that reach a
+reader in the caller decide which of its nodes lead to a reader.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from mixlist.graph.traversal import reachable_graphs
 from mixlist.ops import types
 from mixlist.ops.traits import Trait, operators
 
-READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}  # the input slot that a position must not reach rounded
+READERS = {"Sin": 0, "Cos": 0, "GridSample": 1}  # the input slot at which a rounded position gives a wrong result
 _COUNTERS = frozenset({"CumSum", "Range"})
-_COUNTED = types.INTEGERS | {types.BOOL}
+_COUNT_TYPES = types.INTEGERS | {types.BOOL}
 _ARITHMETIC = operators(Trait.MOVES_VALUES) | {"Add", "Div", "Einsum", "Gemm", "MatMul", "Mul", "Sub"}
+_ONE_INPUT_MOVERS = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
 
-# The kinds of a float value in the forward walk. A kind only rises, so that loops settle. Data, by far the most values
-# of a model, have no entry.
-_UNKNOWN, _FIXED, _POSITION, _OTHER = range(4)
-_MOVED = operators(Trait.SAME_VALUES) | {"Expand", "Slice"}
+# The kinds of a float value in the forward walk. A kind only rises, so that the walk of a loop ends. Data, by far the
+# most values of a model, usually have no entry, which saves time.
+_UNKNOWN, _FIXED, _POSITION, _DATA = range(4)
 _Step = Node | Link
 
 
@@ -41,8 +43,9 @@ _Step = Node | Link
 class Position:
     """The reason why a node belongs to position arithmetic.
 
-    ``source``: the integers that its result derives from; None if the node makes a fixed operand of the arithmetic.
-    ``reader``: the operator and name of the node that reads the positions in the end; ``is_reader``: it is this node.
+    ``source``: the name of the integers from which its result is computed; None if the node makes a fixed operand of
+    the arithmetic. ``reader``: the operator and name of the node that reads the positions in the end. ``is_reader``:
+    whether this node is the reader.
     """
 
     source: str | None
@@ -52,11 +55,11 @@ class Position:
 
 @dataclass(eq=False)
 class PositionPlan:
-    """The position arithmetic of one graph, for one kind of call if it is the body of a function.
+    """The position arithmetic of one graph; of a function's body, for one kind of call.
 
-    ``nodes``: by node id, the arithmetic and the readers. ``sources``: the Casts of integers, with their readers.
-    ``calls``: the plans of the functions, by the id of the calling node. ``arguments``: for each parameter the reader
-    that it reaches.
+    ``nodes``: by node id, the nodes of the arithmetic and the readers. ``sources``: the Casts of integers, each with
+    its reader. ``calls``: the plans of the functions that the graph calls, by the id of the calling node.
+    ``arguments``: by position of a parameter, the reader that it reaches.
     """
 
     nodes: dict[int, Position] = field(default_factory=dict)
@@ -76,100 +79,107 @@ class PositionPlan:
 
 
 def find_positions(main: Graph) -> PositionPlan | None:
-    """Return the position arithmetic of a model; None if the model has no operator that could read it."""
+    """Return the position arithmetic of a model; None if the model has no operator that could read a position."""
     for graph in reachable_graphs(main):
         if any(node.op_type in READERS and not node.domain for node in graph.nodes):
-            return _Graphs().walk(main, ()).trace(())
+            return _ForwardWalks().walk(main, ()).trace_back(())
     return None
 
 
 def list_plans(plan: PositionPlan) -> list[PositionPlan]:
-    """Return a plan and those of all functions that its graph calls, each once."""
-    found = {plan: None}
+    """Return a plan and those of all functions that its graph calls, each once, callers first."""
+    plans = {plan: None}
     waiting = deque([plan])
     while waiting:
         for callee in waiting.popleft().calls.values():
-            if callee not in found:
-                found[callee] = None
+            if callee not in plans:
+                plans[callee] = None
                 waiting.append(callee)
-    return list(found)
+    return list(plans)
 
 
-class _Graphs:
-    """The walks of a model, one per graph and kind of its arguments."""
+class _ForwardWalks:
+    """The forward walks of a model: one for each graph and the kinds of its arguments."""
 
     def __init__(self) -> None:
-        self._walks: dict[tuple[int, tuple[int, ...]], _Walk] = {}
+        self._walks: dict[tuple[int, tuple[int, ...]], _ForwardWalk] = {}
 
-    def walk(self, graph: Graph, arguments: tuple[int, ...]) -> _Walk:
+    def walk(self, graph: Graph, arguments: tuple[int, ...]) -> _ForwardWalk:
+        """Return the walk of a graph whose arguments have these kinds."""
         key = id(graph), arguments
-        known = self._walks.get(key)
-        if known is None:
-            known = self._walks[key] = _Walk(self, graph, arguments)
-        return known
+        forward = self._walks.get(key)
+        if forward is None:
+            forward = self._walks[key] = _ForwardWalk(self, graph, arguments)
+        return forward
 
 
-class _Walk:
-    """The walk forward through one graph: ``kinds`` says of each float whether it is a position.
+class _ForwardWalk:
+    """The walk forward through one graph, which finds the positions.
 
-    ``integers`` holds the integers that a position derives from: the first ones where there are several.
+    ``kinds``: by float value, its kind; a float without an entry is data, or fixed if it is a constant. ``integers``:
+    by position, the integers from which it is computed, the first ones if there are several. ``link_sources``: by
+    target of control flow, the values that can flow into it.
     """
 
-    def __init__(self, shared: _Graphs, graph: Graph, arguments: tuple[int, ...]) -> None:
-        self.shared, self.graph = shared, graph
+    def __init__(self, walks: _ForwardWalks, graph: Graph, arguments: tuple[int, ...]) -> None:
+        self.walks, self.graph = walks, graph
         self.kinds: dict[Value, int] = {}
         self.integers: dict[Value, Value] = {}
-        self.feeds: dict[Value, list[Value]] = {}  # by target, the values that control flow hands to it
-        self.callees: dict[Node, _Walk] = {}
+        self.link_sources: dict[Value, list[Value]] = {}
+        self.callees: dict[Node, _ForwardWalk] = {}
         self._plans: dict[tuple[bool, ...], PositionPlan] = {}
         for value, kind in zip(graph.root.inputs, arguments, strict=False):
             if _is_float(value):
                 self.kinds[value], self.integers[value] = kind, value
-        owners = {node.op_type for node in graph.nodes if node.bodies}
-        if not owners:
+        control_flow = {node.op_type for node in graph.nodes if node.bodies}
+        if not control_flow:
             for node in graph.nodes:
-                if not self._reads_data_first(node):
+                if not self._makes_data(node):
                     self._evaluate(node)
             return
         steps = list(self._steps(graph.root))
         for step in steps:
             self._evaluate(step)
-        if owners != {"If"}:
-            self._settle(steps)
+        if control_flow != {"If"}:  # an If has no loop: one pass is enough
+            self._evaluate_until_stable(steps)
 
     # --- forward: which floats are positions ---
 
-    def _reads_data_first(self, node: Node) -> bool:
-        """Return whether a node makes data of data, as most nodes of a model do."""
+    def _makes_data(self, node: Node) -> bool:
+        """Return whether the first input of a node is data, so that its outputs are, as for most nodes of a model."""
         first = node.inputs[0] if node.inputs else None
         if first is None or node.function is not None or first in self.kinds:
             return False
         return not first.is_constant and first.type in types.FLOATS
 
     def _steps(self, scope: Scope) -> Iterator[_Step]:
-        """Yield the nodes of a scope and what is below; the links of a body come before and after it."""
+        """Yield the nodes and links of a scope and of the bodies in it, in the order of evaluation.
+
+        The links of a control-flow node come before its bodies, for the values that go in, and again after them, for
+        the values that come out.
+        """
         for node in scope.nodes:
             if not node.bodies:
                 yield node
                 continue
-            own = list(links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
-            for link in own:
-                for read in link.sources:
-                    if read.value.scope is read.body and _is_float(read.value):
-                        self.kinds[read.value] = _UNKNOWN  # until the body has been walked
+            links = list(links_of(node)) if node.op_type in CONTROL_FLOW and not node.domain else []
+            for link in links:
+                for source in link.sources:
+                    if source.value.scope is source.body and _is_float(source.value):
+                        self.kinds[source.value] = _UNKNOWN  # until its body is evaluated
                 for target in link.targets:
-                    self.feeds.setdefault(target, []).extend(read.value for read in link.sources)
-            yield from own
+                    self.link_sources.setdefault(target, []).extend(source.value for source in link.sources)
+            yield from links
             for body in node.bodies.values():
                 yield from self._steps(body)
-            yield from own
+            yield from links
 
-    def _settle(self, steps: Sequence[_Step]) -> None:
-        """Evaluate steps again until nothing changes: the states of loops feed back."""
+    def _evaluate_until_stable(self, steps: Sequence[_Step]) -> None:
+        """Evaluate the steps again until no kind changes, because the states of a loop depend on each other."""
         readers: dict[Value, list[_Step]] = {}
         for step in dict.fromkeys(steps):
-            read = [each.value for each in step.sources] if isinstance(step, Link) else step.inputs
-            for value in read:
+            values = [source.value for source in step.sources] if isinstance(step, Link) else step.inputs
+            for value in values:
                 if value is not None:
                     readers.setdefault(value, []).append(step)
         waiting = deque(dict.fromkeys(steps))
@@ -178,162 +188,184 @@ class _Walk:
             step = waiting.popleft()
             queued.discard(step)
             for value in self._evaluate(step):
-                fresh = [reader for reader in readers.get(value, ()) if reader not in queued]
-                waiting.extend(fresh)
-                queued.update(fresh)
+                new_steps = [reader for reader in readers.get(value, ()) if reader not in queued]
+                waiting.extend(new_steps)
+                queued.update(new_steps)
 
     def _evaluate(self, step: _Step) -> list[Value]:
-        """Find out what a step makes; return the values of which more is known than before."""
+        """Find the kinds of the values that a step makes; return the values whose kind has risen."""
         if isinstance(step, Link):
-            read = [each.value for each in step.sources]
-            kind = max(map(self._kind, read), default=_OTHER)
-            return self._raise(step.targets, kind, self._first_integers(read))
+            sources = [source.value for source in step.sources]
+            kind = max(map(self._kind, sources), default=_DATA)
+            return self._raise_kinds(step.targets, kind, self._first_integers(sources))
         if step.function is not None:
             return self._evaluate_call(step, step.function)
-        kind, integers = self._made_by(step)
-        return self._raise(step.outputs, kind, integers)
+        kind, integers = self._result_kind(step)
+        return self._raise_kinds(step.outputs, kind, integers)
 
     def _evaluate_call(self, node: Node, function: Graph) -> list[Value]:
         arguments = [self._kind(v) if v is not None and _is_float(v) else _FIXED for v in node.inputs]
-        callee = self.callees[node] = self.shared.walk(function, tuple(arguments))
+        callee = self.callees[node] = self.walks.walk(function, tuple(arguments))
         integers = self._first_integers(float_values(node.inputs))
-        if integers is None:  # the body makes floats of them
+        if integers is None:  # the body converts an integer argument to floats
             integers = next((v for v in node.inputs if v is not None and not v.is_constant), None)
         changed = []
         for value, result in zip(node.outputs, callee.graph.root.outputs, strict=False):
-            changed += self._raise([value], callee._kind(result), integers)
+            changed += self._raise_kinds([value], callee._kind(result), integers)
         return changed
 
-    def _raise(self, values: Iterable[Value | None], kind: int, integers: Value | None) -> list[Value]:
+    def _raise_kinds(self, values: Iterable[Value | None], kind: int, integers: Value | None) -> list[Value]:
+        """Raise the kinds of the floats among ``values`` to ``kind``; return the values that have changed.
+
+        A constant, or a float that is computed from shapes, becomes fixed instead of data.
+        """
         changed = []
         for value in values:
-            before = self.kinds.get(value) if value is not None else None
             if value is None or not _is_float(value):
                 continue
-            settled = _FIXED if kind == _OTHER and (value.is_constant or value.is_from_shape) else kind
-            if settled != _OTHER if before is None else settled > before:
-                self.kinds[value] = settled
-                if settled == _POSITION:
+            before = self.kinds.get(value)
+            new_kind = _FIXED if kind == _DATA and (value.is_constant or value.is_from_shape) else kind
+            if new_kind != _DATA if before is None else new_kind > before:
+                self.kinds[value] = new_kind
+                if new_kind == _POSITION:
                     self.integers[value] = integers or value
                 changed.append(value)
         return changed
 
-    def _made_by(self, node: Node) -> tuple[int, Value | None]:
-        """Return what the outputs of a node are, and the integers that they derive from."""
-        kinds, kind, is_unknown, is_fixed = self.kinds, _FIXED, False, True
+    def _result_kind(self, node: Node) -> tuple[int, Value | None]:
+        """Return the kind of the outputs of a node, and of positions the integers from which they are computed."""
+        # 1. The highest kind of the float inputs. Fixed also needs that all integers come from constants or shapes.
+        kinds, highest, is_unknown, is_fixed = self.kinds, _FIXED, False, True
         floats = []
         for value in node.inputs:
             if value is None:
                 continue
-            known = kinds.get(value)
-            if known is None and not value.is_constant:
+            kind = kinds.get(value)
+            if kind is None and not value.is_constant:
                 if _is_float(value):
-                    return _OTHER, None  # data, as in most nodes
+                    return _DATA, None  # as for most nodes
                 is_fixed = is_fixed and value.is_from_shape
-            elif known is not None:
+            elif kind is not None:
                 floats.append(value)
-                is_unknown = is_unknown or known == _UNKNOWN
-                kind = max(kind, known)
+                is_unknown = is_unknown or kind == _UNKNOWN
+                highest = max(highest, kind)
+        # 2. The operator decides whether a position stays one.
         op_type = node.op_type if not node.domain and not node.bodies else ""
         if op_type == "Cast" and node.inputs and node.inputs[0] is not None and not _is_float(node.inputs[0]):
-            return self._made_by_cast(node.inputs[0])
-        if kind == _OTHER or is_unknown:
-            return (_OTHER if kind == _OTHER else _UNKNOWN), None
-        if op_type in _COUNTERS or (kind == _POSITION and (op_type in _ARITHMETIC or op_type == "Cast")):
+            return self._cast_kind(node.inputs[0])
+        if highest == _DATA or is_unknown:
+            return (_DATA if highest == _DATA else _UNKNOWN), None
+        if op_type in _COUNTERS or (highest == _POSITION and (op_type in _ARITHMETIC or op_type == "Cast")):
             return _POSITION, self._first_integers(floats)
-        return _FIXED if kind == _FIXED and is_fixed and not node.bodies and not is_random(node) else _OTHER, None
+        return _FIXED if highest == _FIXED and is_fixed and not node.bodies and not is_random(node) else _DATA, None
 
-    def _made_by_cast(self, source: Value) -> tuple[int, Value | None]:
-        return (_POSITION, source) if types.element(source.type) in _COUNTED else (_OTHER, None)
+    def _cast_kind(self, source: Value) -> tuple[int, Value | None]:
+        """Return the kind of what a Cast makes of a value that is no float."""
+        return (_POSITION, source) if types.element(source.type) in _COUNT_TYPES else (_DATA, None)
 
     def _kind(self, value: Value) -> int:
-        return self.kinds.get(value, _FIXED if value.is_constant else _OTHER)
+        return self.kinds.get(value, _FIXED if value.is_constant else _DATA)
 
     def _first_integers(self, values: Iterable[Value]) -> Value | None:
         return next((self.integers[v] for v in values if self.kinds.get(v) == _POSITION and v in self.integers), None)
 
-    # --- back: which nodes lead to a reader ---
+    # --- backward ---
 
-    def trace(self, wanted: tuple[str | None, ...]) -> PositionPlan:
-        """Return the arithmetic before the readers; ``wanted`` has for each output the reader that it reaches."""
-        key = tuple([reader is not None for reader in wanted])
+    def trace_back(self, result_readers: tuple[str | None, ...]) -> PositionPlan:
+        """Return the arithmetic before the readers.
+
+        ``result_readers``: for each output of the graph, the reader that it reaches in the caller, or None. Plans are
+        shared by all calls whose same results reach a reader, whichever reader this is: the first one is named.
+        """
+        key = tuple([reader is not None for reader in result_readers])
         if key not in self._plans:
             plan = self._plans[key] = PositionPlan()
-            _Trace(self, plan).run(wanted)
+            _BackwardWalk(self, plan).run(result_readers)
         return self._plans[key]
 
 
-class _Trace:
-    """The walk back through one graph, from its readers and from the outputs that are wanted."""
+class _BackwardWalk:
+    """The walk back through one graph, from its readers and from the outputs that reach a reader in the caller.
 
-    def __init__(self, walk: _Walk, plan: PositionPlan) -> None:
-        self.walk, self.plan = walk, plan
-        self.parameters = {value: slot for slot, value in enumerate(walk.graph.root.inputs) if walk.graph.path}
-        self.readers: dict[Value, str] = {}  # the reader that each value reaches
+    ``readers``: by visited value, the reader that it reaches. ``result_readers``: by call and position of its result,
+    the reader that this result reaches.
+    """
+
+    def __init__(self, forward: _ForwardWalk, plan: PositionPlan) -> None:
+        self.forward, self.plan = forward, plan
+        graph = forward.graph
+        self.parameters = {value: slot for slot, value in enumerate(graph.root.inputs) if graph.path}
+        self.readers: dict[Value, str] = {}
         self.waiting: deque[Value] = deque()
-        self.wanted: dict[Node, dict[int, str]] = {}  # the wanted results of calls
+        self.result_readers: dict[Node, dict[int, str]] = {}
 
-    def run(self, wanted: tuple[str | None, ...]) -> None:
-        walk = self.walk
-        for node in walk.graph.nodes:
+    def run(self, result_readers: tuple[str | None, ...]) -> None:
+        """Fill the plan."""
+        forward = self.forward
+        for node in forward.graph.nodes:
             slot = READERS.get(node.op_type) if not node.domain else None
             value = node.inputs[slot] if slot is not None and slot < len(node.inputs) else None
-            if value is not None and walk.kinds.get(value) == _POSITION:
-                reader = f"{node.op_type} {node_ref(walk.graph, node)}"
-                self.plan.nodes[node.id] = Position(self._source(value), reader, is_reader=True)
-                self._want(value, reader)
-        for value, outer_reader in zip(walk.graph.root.outputs, wanted, strict=False):
+            if value is not None and forward.kinds.get(value) == _POSITION:
+                reader = f"{node.op_type} {node_ref(forward.graph, node)}"
+                self.plan.nodes[node.id] = Position(self._source_name(value), reader, is_reader=True)
+                self._visit(value, reader)
+        for value, outer_reader in zip(forward.graph.root.outputs, result_readers, strict=False):
             if outer_reader is not None:
-                self._want(value, outer_reader)
-        for node in walk.callees:
+                self._visit(value, outer_reader)
+        for node in forward.callees:  # a function may have readers inside
             self._go_back_through_call(node)
         while self.waiting:
             self._go_back(self.waiting.popleft())
 
-    def _want(self, value: Value, reader: str) -> None:
+    def _visit(self, value: Value, reader: str) -> None:
         if value not in self.readers:
             self.readers[value] = reader
             self.waiting.append(value)
 
     def _go_back(self, value: Value) -> None:
+        """Add the producer of a value to the plan, and visit the floats from which it computes the value."""
         reader, node = self.readers[value], value.producer
-        for source in self.walk.feeds.get(value, ()):
-            self._want(source, reader)
+        for source in self.forward.link_sources.get(value, ()):
+            self._visit(source, reader)
         if value in self.parameters:
             self.plan.arguments[self.parameters[value]] = reader
         if node is None or node.bodies:
             return
         if node.function is not None:
-            self.wanted.setdefault(node, {})[value.output_slot] = reader
+            self.result_readers.setdefault(node, {})[value.output_slot] = reader
             self._go_back_through_call(node)
             return
         floats = float_values(node.inputs)
-        if node.op_type == "Cast" and not node.domain and not floats:
+        if node.op_type == "Cast" and not node.domain and not floats:  # the arithmetic starts here
             self.plan.sources[node] = reader
             return
-        is_position = self.walk.kinds.get(value) == _POSITION
-        self.plan.nodes.setdefault(node.id, Position(self._source(value) if is_position else None, reader))
+        is_position = self.forward.kinds.get(value) == _POSITION
+        source_name = self._source_name(value) if is_position else None
+        self.plan.nodes.setdefault(node.id, Position(source_name, reader))
         for operand in floats:
-            self._want(operand, reader)
+            self._visit(operand, reader)
 
     def _go_back_through_call(self, node: Node) -> None:
-        """Go on from the arguments that reach a reader inside, or outside through the results wanted so far."""
-        callee, wanted = self.walk.callees[node], self.wanted.get(node, {})
-        plan = callee.trace(tuple([wanted.get(slot) for slot in range(len(callee.graph.root.outputs))]))
+        """Visit the arguments of a call that reach a reader, inside or behind the function.
+
+        The call is traced again when a further result turns out to reach a reader.
+        """
+        callee, readers = self.forward.callees[node], self.result_readers.get(node, {})
+        plan = callee.trace_back(tuple([readers.get(slot) for slot in range(len(callee.graph.root.outputs))]))
         self.plan.calls[node.id] = plan
         for slot, inner_reader in plan.arguments.items():
             argument = node.inputs[slot] if slot < len(node.inputs) else None
             if argument is not None:
-                self._want(argument, inner_reader)
+                self._visit(argument, inner_reader)
 
-    def _source(self, value: Value) -> str:
-        """Return the name of the integers that a position derives from, before operators that only move them."""
-        source = self.walk.integers.get(value, value)
-        while (maker := source.producer) is not None and maker.op_type in _MOVED and not maker.domain:
-            before = maker.inputs[0] if maker.inputs else None
-            if before is None or before.is_constant:
+    def _source_name(self, value: Value) -> str:
+        """Return the name of the integers from which a position is computed, before operators that only move them."""
+        source = self.forward.integers.get(value, value)
+        while (node := source.producer) is not None and node.op_type in _ONE_INPUT_MOVERS and not node.domain:
+            moved = node.inputs[0] if node.inputs else None
+            if moved is None or moved.is_constant:
                 break
-            source = before
+            source = moved
         return source.name
 
 
