@@ -12,7 +12,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mixlist.checker.array_comparison import Doubles, dot, has_classes, largest_ratio, leaves, ratio, same_largest
+from mixlist.checker.array_comparison import (
+    Doubles,
+    count_same_argmax,
+    dot,
+    has_classes,
+    largest_relative_error,
+    nested_arrays,
+    root_of_ratio,
+)
 from mixlist.checker.result import OutputFinding
 from mixlist.diagnostics import Diagnostic, warning
 from mixlist.option_fields import option
@@ -142,7 +150,7 @@ class OutputAccuracy:
     def add(self, reference: object, mixed: object) -> None:
         """Add one batch. A value is an array, a sequence of values, a map of values by key, or None (absent)."""
         sums = _Sums()
-        expected, actual = dict(leaves(reference)), dict(leaves(mixed))
+        expected, actual = dict(nested_arrays(reference)), dict(nested_arrays(mixed))
         if expected.keys() != actual.keys():
             counts = f"{len(expected)} in the reference, {len(actual)} in the mixed model"
             self._refuse(f"it holds other tensors ({counts})", sums)
@@ -153,7 +161,7 @@ class OutputAccuracy:
 
     def ignore(self, reference: object) -> None:
         """Count a batch whose float inputs hold nothing but NaN; its values are not compared (Rule S8.28)."""
-        count = sum(array.size for _, array in leaves(reference))
+        count = sum(array.size for _, array in nested_arrays(reference))
         self._values += count
         self._from_nan += count
 
@@ -196,7 +204,7 @@ class OutputAccuracy:
             return _nothing_compared(self.name)
         normalized = self._normalized
         if self._from_zeros:  # measured by the other batches, since its own are all zeros
-            normalized = max(normalized, ratio(self._from_zeros, self._reference))
+            normalized = max(normalized, root_of_ratio(self._from_zeros, self._reference))
         return OutputFinding(
             name=self.name,
             max_abs_error=self._max_abs,
@@ -240,7 +248,7 @@ class OutputAccuracy:
         if exact:
             self._differing.add(0, 0)
         elif "top1" in self._measured and has_classes(reference):
-            self._agreeing.add(*same_largest(reference, mixed))
+            self._agreeing.add(*count_same_argmax(reference, mixed))
         flat, flat_mixed = reference.reshape(-1), mixed.reshape(-1)
         for start in range(0, flat.size, BLOCK):
             block, mixed_block = flat[start : start + BLOCK], flat_mixed[start : start + BLOCK]
@@ -282,7 +290,7 @@ class OutputAccuracy:
                 np.abs(difference, out=difference)
                 self._max_abs = max(self._max_abs, float(difference.max()))
                 if "max_rel" in self._measured:
-                    self._max_rel = max(self._max_rel, largest_ratio(difference, np.abs(a, out=a)))
+                    self._max_rel = max(self._max_rel, largest_relative_error(difference, np.abs(a, out=a)))
 
     def _finite_in_reference(self, reference: Doubles, mixed: Doubles, sums: _Sums) -> tuple[Doubles, Doubles]:
         """Return the values that are finite in the reference; judge its infinities, ignore its NaN (Rule S8.19)."""
@@ -314,7 +322,7 @@ class OutputAccuracy:
             return
         self._reference += sums.reference
         if sums.difference and sums.reference:
-            self._normalized = max(self._normalized, ratio(sums.difference, sums.reference))
+            self._normalized = max(self._normalized, root_of_ratio(sums.difference, sums.reference))
             if "cosine" in self._measured:
                 self._cosine = _least(self._cosine, sums.cosine())
         elif sums.difference:

@@ -1,7 +1,7 @@
-"""Say what made a node low and which change keeps it high: for findings, and for the nodes that add most error.
+"""Explain why a node is low and which change keeps it high: for findings, and for the nodes that add most error.
 
-Rule S8.22: A finding names the list entry or rule that made the node low precision and the smallest change that keeps
-it in high precision, in the names of the library. Rule S8.26: Where the node is high, both are those of the nearest low
+Rule S8.22: A finding names the list entry or rule that made the node low precision, and the smallest change that keeps
+it in high precision, in the names of the library. Rule S8.26: If the node is high, both are those of the nearest low
 node upstream.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from mixlist.checker.result import LowSource
 from mixlist.graph.dataflow import DataflowNode
@@ -22,34 +23,45 @@ from mixlist.resolver.classification import Classifier, find_rank
 
 _YIELDS_SHAPE = operators(Trait.YIELDS_SHAPE)
 _VALUE_PRESERVING = operators(Trait.VALUE_PRESERVING)
-_INTEGERS = frozenset({6, types.INT64, types.BOOL})  # 6: int32
+_INT32 = 6
+_INTEGERS = frozenset({_INT32, types.INT64, types.BOOL})
+
+
+class _UpstreamLowNode(NamedTuple):
+    """A low node upstream of another node; ``distance`` is the number of nodes between the two."""
+
+    has_no_finding: bool
+    distance: int
+    node: NodeRef
 
 
 class Advisor:
-    """Advice for the nodes of one plan; without a plan (``--against``) there is none.
+    """Advice for the nodes of one plan. Without a plan (``--against``) there is no advice.
 
-    ``nodes`` are those of the original in order of computation; of the low nodes upstream, those in ``suspects`` come
-    first.
+    ``nodes`` are those of the original, in order of computation. Of the low nodes upstream of a node, one of
+    ``nodes_with_findings`` comes before a nearer one without a finding.
     """
 
-    def __init__(self, plan: Plan | None, nodes: Sequence[DataflowNode], suspects: Collection[NodeRef] = ()) -> None:
+    def __init__(
+        self, plan: Plan | None, nodes: Sequence[DataflowNode], nodes_with_findings: Collection[NodeRef] = ()
+    ) -> None:
         self._decisions = {_without_specialization(d.ref): d for d in plan.nodes} if plan is not None else {}
         self._classifier = Classifier(plan.policy) if plan is not None else None
         self._has_lists = plan is not None and plan.policy.mode.action == "lists"
         self._nodes = {node.ref: node for node in nodes}
-        self._suspects = frozenset(suspects)
+        self._nodes_with_findings = frozenset(nodes_with_findings)
 
     def decision(self, node: NodeRef) -> Decision | None:
-        """Return the decision for a node; of a function's specializations that of the last."""
+        """Return the decision for a node; if its function has several specializations, that of the last one."""
         return self._decisions.get(node)
 
     def suggestion(self, node: NodeRef) -> str:
-        """Return the smallest change that keeps a low node high, "" for any other.
+        """Return the smallest change that keeps a low node high; "" for a node that is not low.
 
-        The operator is called by its name in the lists: Conv2D in an Ascend library.
+        The text has the operator's name in the lists, which is Conv2D for Conv in an Ascend library.
         """
-        decision, dataflow = self._decisions.get(node), self._nodes.get(node)
-        if decision is None or dataflow is None or self._classifier is None or not _is_low(decision):
+        decision, dataflow_node = self._decisions.get(node), self._nodes.get(node)
+        if decision is None or dataflow_node is None or self._classifier is None or not _is_low(decision):
             return ""
         if not decision.changed:
             search = "; mixlist tune --node-rules FILE searches such rules" if self._has_lists else ""
@@ -57,86 +69,96 @@ class Advisor:
                 f"the model has the node in {decision.precision}, which no list raises; a rule in a customize_dtypes"
                 f" file does{search}"
             )
-        graph, proto = dataflow.graph, dataflow.node
+        graph, model_node = dataflow_node.graph, dataflow_node.node
+        # An Ascend library has several names for an operator, such as Conv2D and Conv3D: the rank decides.
         entry = self._classifier.classify_operator(
-            decision.domain, decision.op_type, lambda: find_rank(graph, proto)
+            decision.domain, decision.op_type, lambda: find_rank(graph, model_node)
         ).list_match
-        name = self._names.get(node, str(node))
+        name = self._main_graph_names.get(node, str(node))
+        # A low node that is on the black list or on no list was made low by a mode or by a node rule, so no list entry
+        # can raise it.
         if decision.list in ("white", "gray") and entry is not None:
             return f'add "{entry.op}" to black-list to-add, or the node "{name}" to a keep_dtype file'
         return f'add the node "{name}" to a keep_dtype file'
 
     @cached_property
-    def _names(self) -> dict[NodeRef, str]:
-        """Return the names of the main graph's nodes for node rules: ``./NAME`` if a body or function has NAME too."""
+    def _main_graph_names(self) -> dict[NodeRef, str]:
+        """Return the name of each node of the main graph in node rules: ``./NAME`` if another scope has NAME too."""
         shortest = unique_names(self._decisions)
         return {ref: name for ref, name in shortest.items() if not ref.scope}
 
     def low_source(self, node: NodeRef) -> LowSource | None:
-        """Return the nearest low node upstream of a high node; None for a low node, and where there is none."""
+        """Return the nearest low node upstream of a high node; None for a low node, or if no node upstream is low."""
         decision = self._decisions.get(node)
         if decision is None or _is_low(decision):
             return None
-        nearest = self._nearest.get(node)
-        return self._source(nearest[2]) if nearest is not None else None
+        nearest = self._nearest_low_nodes.get(node)
+        return self._describe_source(nearest.node) if nearest is not None else None
 
     def integer_source(self, node: NodeRef) -> LowSource | None:
-        """Return the low node of whose values an integer is made that a node depends on, such as a length or an index.
+        """Return the low node whose values become an integer that a node depends on, such as a length or an index.
 
-        A run is refused because of such an integer. Without one, this is ``low_source``.
+        ONNX Runtime refuses a run because of such an integer. If there is none, return ``low_source``.
         """
-        found = self._integers.get(node)
-        return self._source(found) if found is not None else self.low_source(node)
+        source = self._integer_sources.get(node)
+        return self._describe_source(source) if source is not None else self.low_source(node)
 
-    def _source(self, node: NodeRef) -> LowSource:
+    def _describe_source(self, node: NodeRef) -> LowSource:
         decision = self._decisions[node]
         return LowSource(*node, decision.op_type, decision.reason, self.suggestion(node))
 
     @cached_property
-    def _integers(self) -> dict[NodeRef, NodeRef]:
-        """Return for each node the low node whose values became integers upstream, in one pass over all nodes."""
-        found: dict[NodeRef, NodeRef] = {}
+    def _integer_sources(self) -> dict[NodeRef, NodeRef]:
+        """Return for each node the low node upstream whose values became integers.
+
+        Example: of ``x -> ReduceMax (low) -> Cast to int64 -> Range``, the ReduceMax is the source of Cast and Range.
+        """
+        source_of: dict[NodeRef, NodeRef] = {}
+        # One pass is enough, because the nodes are in order of computation: the inputs of a node come before it.
         for ref, node in self._nodes.items():
             producers = [tensor.ref.producer for tensor in node.inputs]
-            sources = [found[producer] for producer in producers if producer in found]
-            if _makes_integers(node.node) and ref in self._nearest:
-                sources = [self._nearest[ref][2]]
+            sources = [source_of[producer] for producer in producers if producer in source_of]
+            if _makes_integers(node.node) and ref in self._nearest_low_nodes:
+                sources = [self._nearest_low_nodes[ref].node]
             if sources:
-                found[ref] = sources[0]
-        return found
+                source_of[ref] = sources[0]
+        return source_of
 
     @cached_property
-    def _nearest(self) -> dict[NodeRef, tuple[bool, int, NodeRef]]:
-        """Return for each node the nearest low node upstream, suspects first: (no suspect, distance, low node).
+    def _nearest_low_nodes(self) -> dict[NodeRef, _UpstreamLowNode]:
+        """Return for each node the nearest low node upstream; one with a finding comes before a nearer one without.
 
-        A gray node that rounds nothing itself is low because of its inputs, and is passed over. A state that a loop
-        passes to its next iteration is not followed.
+        A gray node that rounds nothing itself is passed over, because it is low only because of its inputs. Example: of
+        ``MatMul (white) -> Reshape (gray) -> Softmax (black)``, the MatMul is the nearest low node of the Softmax. A
+        state that a loop passes to its next iteration is not followed, because its node comes later in this order.
         """
-        nearest: dict[NodeRef, tuple[bool, int, NodeRef]] = {}
+        nearest: dict[NodeRef, _UpstreamLowNode] = {}
         for ref, node in self._nodes.items():
-            found = []
+            candidates = []
             for tensor in node.inputs:
                 producer = tensor.ref.producer
                 decision = self._decisions.get(producer)
-                if decision is not None and _is_low(decision) and not (producer in nearest and _only_follows(decision)):
-                    found.append((producer not in self._suspects, 0, producer))
+                passed_over = producer in nearest and decision is not None and _only_follows(decision)
+                if decision is not None and _is_low(decision) and not passed_over:
+                    candidates.append(_UpstreamLowNode(producer not in self._nodes_with_findings, 0, producer))
                 elif producer in nearest:
-                    clean, distance, source = nearest[producer]
-                    found.append((clean, distance + 1, source))
-            if found:
-                nearest[ref] = min(found, key=lambda each: each[:2])
+                    upstream = nearest[producer]
+                    candidates.append(upstream._replace(distance=upstream.distance + 1))
+            if candidates:
+                nearest[ref] = min(candidates, key=lambda candidate: candidate[:2])
         return nearest
 
 
 def _only_follows(decision: Decision) -> bool:
-    """Return True if a node follows its inputs (gray) and its operator is exact: it rounds nothing itself."""
+    """Return True if a node follows its inputs (gray) and rounds nothing itself, because it preserves low values."""
     return decision.list == "gray" and not decision.domain and decision.op_type in _VALUE_PRESERVING
 
 
 def _makes_integers(node: Node) -> bool:
     """Return True if a node computes lengths, indices or conditions from float values.
 
-    A shape does not depend on the values. Integers of 8 bits do not count: they are quantized values.
+    Shape and Size do not, because a shape does not depend on the values. Integers of 8 bits do not count, because they
+    are quantized values.
     """
     if node.op_type in _YIELDS_SHAPE or not float_values(node.inputs):
         return False
@@ -148,6 +170,6 @@ def _is_low(decision: Decision) -> bool:
 
 
 def _without_specialization(node: NodeRef) -> NodeRef:
-    """Return the node without the number of a function's specialization in its scope."""
-    head, slash, rest = node.scope.partition("/")
-    return NodeRef(f"{head.partition('#')[0]}{slash}{rest}", node.name) if head.startswith("function:") else node
+    """Return the node of the original function: ``function:d:f#2/n`` is node ``n`` of ``function:d:f``."""
+    head, slash, tail = node.scope.partition("/")
+    return NodeRef(f"{head.partition('#')[0]}{slash}{tail}", node.name) if head.startswith("function:") else node

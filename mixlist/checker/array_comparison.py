@@ -1,4 +1,4 @@
-"""Compute figures for the comparison of arrays: products, ratios, the rows whose largest element agrees."""
+"""Compute the numbers that compare two arrays: products, ratios, and the rows with the same largest element."""
 
 from __future__ import annotations
 
@@ -16,56 +16,63 @@ Doubles: TypeAlias = "NDArray[np.float64]"
 
 
 def dot(a: Doubles, b: Doubles) -> float:
-    """Return the product of two vectors; not by BLAS, whose threads cost more here and sum in another order."""
+    """Return the dot product of two vectors.
+
+    ``np.dot`` is not used: the threads of BLAS cost more than the product here, and change the order of the sum.
+    """
     import numpy as np
 
     return float(np.einsum("i,i->", a, b))
 
 
-def ratio(difference: float, reference: float) -> float:
-    """Return the root of the ratio of two sums of squares; infinite for a reference of zeros or a sum that is infinite.
+def root_of_ratio(difference: float, reference: float) -> float:
+    """Return the square root of ``difference / reference``, both of them sums of squares.
 
-    NaN counts as infinite.
+    The result is infinite if the reference is zero, or if one of the sums is infinite or NaN.
     """
     if not reference or not math.isfinite(difference + reference):
         return math.inf
+    # One root for each, because the quotient of the sums may overflow or underflow although the result does not.
     return math.sqrt(difference) / math.sqrt(reference)
 
 
-def largest_ratio(difference: Doubles, size: Doubles) -> float:
-    """Return the largest of difference over size where the size is not zero; 0 where it always is."""
-    if size.size and not size.min():
-        nonzero = size != 0
-        difference, size = difference[nonzero], size[nonzero]
-    return float((difference / size).max()) if size.size else 0.0
+def largest_relative_error(difference: Doubles, magnitude: Doubles) -> float:
+    """Return the largest of ``difference / magnitude`` over the elements whose magnitude is not zero; 0 for none."""
+    if magnitude.size and not magnitude.min():
+        nonzero = magnitude != 0
+        difference, magnitude = difference[nonzero], magnitude[nonzero]
+    return float((difference / magnitude).max()) if magnitude.size else 0.0
 
 
-def leaves(value: object, place: str = "") -> Iterator[tuple[str, Array]]:
-    """Yield the arrays of a value with their places in it: of a sequence by position, of a map by key."""
+def nested_arrays(value: object, path: str = "") -> Iterator[tuple[str, Array]]:
+    """Yield every array of a value with its path: ``""`` for an array, ``/0`` in a sequence, ``/key`` in a map.
+
+    None, which stands for an absent optional value, yields nothing.
+    """
     import numpy as np
 
     if isinstance(value, Mapping | list | tuple):
         for key, content in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from leaves(content, f"{place}/{key}")
+            yield from nested_arrays(content, f"{path}/{key}")
     elif value is not None:
-        yield place, np.asarray(value)
+        yield path, np.asarray(value)
 
 
 def has_classes(array: Array) -> bool:
-    """Return whether the last axis may hold classes: (rows, classes) or (batch, position, classes)."""
+    """Return True if the last axis may hold classes: shape [rows, classes] or [batch, position, classes]."""
     return array.ndim in (2, 3) and array.shape[-1] > 1 and array.size > 0
 
 
-def same_largest(reference: Array, mixed: Array) -> tuple[int, int]:
-    """Return the number of rows whose largest element is at the same place, and the number of rows.
+def count_same_argmax(reference: Array, mixed: Array) -> tuple[int, int]:
+    """Return the number of rows whose largest element is at the same place in both arrays, and the number of rows.
 
-    Of equal elements the first is the largest, as for an ArgMax that would follow. A row with NaN in the reference is
-    no row; one with NaN in the mixed model disagrees.
+    Of equal elements the first is the largest, as ArgMax has it. A row with NaN in the reference does not count. A row
+    with NaN in the mixed model alone counts, and its largest element is at another place.
     """
     import numpy as np
 
-    a = reference.reshape(-1, reference.shape[-1])
-    b = mixed.reshape(a.shape)
-    rows = ~np.isnan(a).any(axis=-1)
-    same = (a.argmax(axis=-1) == b.argmax(axis=-1)) & ~np.isnan(b).any(axis=-1)
-    return int((same & rows).sum()), int(rows.sum())
+    reference_rows = reference.reshape(-1, reference.shape[-1])
+    mixed_rows = mixed.reshape(reference_rows.shape)
+    counts = ~np.isnan(reference_rows).any(axis=-1)
+    same = (reference_rows.argmax(axis=-1) == mixed_rows.argmax(axis=-1)) & ~np.isnan(mixed_rows).any(axis=-1)
+    return int((same & counts).sum()), int(counts.sum())

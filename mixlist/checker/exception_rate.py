@@ -1,26 +1,29 @@
-"""Decide how many exceptions a check, a search and a training may have.
+"""Compare the exception rate of a check, a search or a training with its limit.
 
-An *exception* is a batch with an overflow or a saturated tensor (Rule S8.14), in training a step whose gradients are
-not all finite (Rule S10.13). All three commands fail if the share of exceptions is at or above the limit. The two
-limits are those of the Ascend documents.
+An *exception* is a batch with an overflow or a saturated tensor (Rule S8.14). In training it is a step whose gradients
+are not all finite (Rule S10.13). ``check``, ``tune`` and ``train`` fail if the share of exceptions is at or above the
+limit. Both default limits are those of the Ascend documents.
 """
 
 from __future__ import annotations
 
 DEFAULT_RATE_LIMIT = 0.005
-LARGE_BATCH_RATE_LIMIT = 0.001
+LARGE_BATCH_RATE_LIMIT = 0.001  # with --large-batch
 
 
 def exception_rate(exceptions: int, total: int) -> float:
-    """Return the share of ``total`` batches or steps that are exceptions; 0 where there are none at all."""
+    """Return the share of ``total`` batches or steps that are exceptions; 0 if ``total`` is 0."""
     return exceptions / max(total, 1)
 
 
 def too_many_exceptions(exceptions: int, total: int, limit: float) -> bool:
-    """Return whether the exception rate is at or above the limit; no exception is never too many."""
+    """Return True if the exception rate is at or above the limit; without an exception, also for a limit of 0, False.
+
+    Example: with a limit of 0.005, 1 of 200 batches is too many and 1 of 201 is not.
+    """
     return exceptions > 0 and exception_rate(exceptions, total) >= limit
 
 
 def describe_rate(exceptions: int, total: int, limit: float) -> str:
-    """Return the rate and its limit for a reason, for example ``0.50%, the limit is 0.50%``."""
+    """Return the exception rate and its limit as a part of a sentence: ``0.50%, the limit is 0.50%``."""
     return f"{exception_rate(exceptions, total):.2%}, the limit is {limit:.2%}"

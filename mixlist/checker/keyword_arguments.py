@@ -1,7 +1,8 @@
 """Let a function take the fields of an options dataclass as keyword arguments.
 
-``mixlist.check(model, policy, data, layerwise=True)`` is for callers what ``run_check(model, policy, data,
-CheckOptions(layerwise=True))`` is inside. ``help``, editors and type checkers see each keyword with its default.
+A user calls ``mixlist.check(model, policy, data, layerwise=True)``. Inside, this is ``run_check(model, policy, data,
+CheckOptions(layerwise=True))``. ``help``, editors and type checkers show each keyword with its default. ``check``,
+``tune`` and ``train`` are made so.
 """
 
 from __future__ import annotations
@@ -36,17 +37,21 @@ class PublicFunction(Protocol[Keywords, Report_co]):
 def with_keywords(
     options_class: Callable[Keywords, Options],
 ) -> Callable[[Callable[[Model, Policy, Any, Options], Report]], PublicFunction[Keywords, Report]]:
-    """Decorate a function of a model, a policy, data and an options dataclass."""
+    """Return a decorator for a function whose last parameter is an object of ``options_class``.
+
+    The decorated function takes the fields of ``options_class`` as keyword arguments instead.
+    """
 
     def decorate(function: Callable[[Model, Policy, Any, Options], Report]) -> PublicFunction[Keywords, Report]:
-        def public(
+        def public_function(
             model: Model, policy: Policy, data: Any, *positional: Keywords.args, **keywords: Keywords.kwargs
         ) -> Report:
             options = options_class(*positional, **keywords)
             require_policy(policy)
             return function(model, policy, data, options)
 
-        public.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
-        return update_wrapper(public, function)
+        # mypy takes the signature from ParamSpec; ``help`` and editors read this attribute at run time.
+        public_function.__signature__ = field_signature(function, options_class)  # type: ignore[attr-defined]
+        return update_wrapper(public_function, function)
 
     return decorate

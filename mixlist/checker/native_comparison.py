@@ -1,4 +1,4 @@
-"""Compare the emulation of a model with its native run: the same findings, or where the two differ."""
+"""Compare the emulated check of a model with its native check on a GPU (``check --compare-emulated``)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,36 @@ from mixlist.graph.refs import NodeRef
 
 
 def compare_with_emulation(native: CheckReport, emulated: CheckReport) -> EmulationComparison:
-    """Compare two checks of one model, node by node and output by output."""
+    """Return the nodes and outputs for which the native and the emulated check of one model differ."""
     differences = []
-    native_kinds, emulated_kinds = _kinds(native), _kinds(emulated)
+    native_kinds, emulated_kinds = _kinds_by_node(native), _kinds_by_node(emulated)
     for node in dict.fromkeys([*native_kinds, *emulated_kinds]):
-        one, other = native_kinds.get(node, "nothing"), emulated_kinds.get(node, "nothing")
-        if one != other:
-            differences.append(f"{node}: {one} natively, {other} emulated")
-    for output, other_output in zip(native.outputs, emulated.outputs, strict=True):
-        if output.passed != other_output.passed:
-            verb = "keeps" if output.passed else "misses"
-            errors = f"{_text(output.normalized_error)} natively, {_text(other_output.normalized_error)} emulated"
-            differences.append(f"output {output.name!r} {verb} its limits natively alone: normalised error {errors}")
+        natively, in_emulation = native_kinds.get(node, "nothing"), emulated_kinds.get(node, "nothing")
+        if natively != in_emulation:
+            differences.append(f"{node}: {natively} natively, {in_emulation} emulated")
+    for native_output, emulated_output in zip(native.outputs, emulated.outputs, strict=True):
+        if native_output.passed != emulated_output.passed:
+            verb = "keeps" if native_output.passed else "misses"
+            native_error = f"{_error_text(native_output.normalized_error)} natively"
+            errors = f"{native_error}, {_error_text(emulated_output.normalized_error)} emulated"
+            differences.append(
+                f"output {native_output.name!r} {verb} its limits only natively: normalized error {errors}"
+            )
     return EmulationComparison(emulated.verdict, emulated.exception_rate, tuple(differences))
 
 
-def _kinds(report: CheckReport) -> dict[NodeRef, str]:
-    """Return the findings by node; those inside operators and near the limit say nothing about agreement."""
+def _kinds_by_node(report: CheckReport) -> dict[NodeRef, str]:
+    """Return the kinds of findings of each node as one text.
+
+    ``internal-risk`` and ``near-limit`` are left out: they warn of other devices and other data, and do not show that
+    the two runs differ.
+    """
     kinds: dict[NodeRef, list[str]] = {}
-    for node in report.nodes:
-        if node.kind not in ("internal-risk", "near-limit"):
-            kinds.setdefault(node.ref, []).append(node.kind)
-    return {node: ", ".join(sorted(of_node)) for node, of_node in kinds.items()}
+    for finding in report.nodes:
+        if finding.kind not in ("internal-risk", "near-limit"):
+            kinds.setdefault(finding.ref, []).append(finding.kind)
+    return {node: ", ".join(sorted(node_kinds)) for node, node_kinds in kinds.items()}
 
 
-def _text(error: float | None) -> str:
+def _error_text(error: float | None) -> str:
     return "not compared" if error is None else f"{error:.3g}"

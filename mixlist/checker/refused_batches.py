@@ -1,4 +1,4 @@
-"""Record the batches on which ONNX Runtime refuses to run the mixed model, though it runs the reference.
+"""Record the batches on which ONNX Runtime refuses to run the mixed model, although it runs the reference.
 
 Rule S8.25: Such a batch is a finding ``refused`` at the node where the run ended, and fails the check.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def describe_batch(name: str, feed: Feed) -> str:
-    """Return the name of a batch for an error, with the inputs that most likely are the cause."""
-    odd = [f"input {input_name!r} {problem}" for input_name, value in feed.items() if (problem := _problem(value))]
-    return f"{name}, whose {' and '.join(odd)}" if odd else name
+    """Return the name of a batch for an error message, with the inputs that most likely cause the error."""
+    problems = [f"input {input_name!r} {problem}" for input_name, value in feed.items() if (problem := _problem(value))]
+    return f"{name}, whose {' and '.join(problems)}" if problems else name
 
 
 def _problem(value: Array) -> str:
-    """Return in words why the value of an input may be refused, "" for an ordinary value."""
+    """Return why ONNX Runtime may refuse the value of an input; "" for an ordinary value."""
     if has_empty_array({"": value}):
         return "has no elements"
     return "holds nothing but NaN" if holds_only_nan({"": value}) else ""
@@ -41,11 +41,12 @@ class RefusedBatches:
         self._refusals: dict[int, Refusal] = {}  # by the index of the batch
 
     def add(self, index: int, refused: RunRefused, reference: Ranges, records: dict[TensorRef, FindingRecord]) -> None:
-        """Add a batch, and its finding to the records; ``reference`` are the ranges of the reference."""
+        """Add a refused batch, and its finding to ``records``; ``reference`` are the ranges of the reference."""
         refusal = self._refusals[index] = refused.refusal
-        # An operator that ONNX Runtime made (a fusion), or one without a name, is in the reason alone.
-        named = (n for n in self._nodes if n.ref.name == refusal.node and n.node.op_type == refusal.op_type)
-        node = next(named, None)
+        # ONNX Runtime may name an operator that the model does not have, such as FusedMatMul, which its optimizer made.
+        # Or the operator has no name. Then no node can have a finding, and only the reason names the operator.
+        refused_nodes = (n for n in self._nodes if n.ref.name == refusal.node and n.node.op_type == refusal.op_type)
+        node = next(refused_nodes, None)
         if node is None:
             return
         tensor = TensorRef(*node.ref, 0)
@@ -55,7 +56,7 @@ class RefusedBatches:
             record.reference = max(record.reference, reference[tensor].magnitude)
 
     def reasons(self) -> list[str]:
-        """Return why the check fails: one sentence, [] where no batch was refused."""
+        """Return why the check fails: one sentence about all refused batches, [] if there is none."""
         if not self._refusals:
             return []
         first, refusal = next(iter(self._refusals.items()))

@@ -31,7 +31,7 @@ def test_a_finding_and_an_output_that_differ_are_told(report: CheckReport) -> No
     found = compare_with_emulation(replace(report, nodes=report.nodes[1:], outputs=outputs), report)
     assert found.differences == (
         "Mul_0: nothing natively, overflow emulated",
-        "output 'y' keeps its limits natively alone: normalised error 0.001 natively, inf emulated",
+        "output 'y' keeps its limits only natively: normalized error 0.001 natively, inf emulated",
     )
 
 
